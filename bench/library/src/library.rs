@@ -1,0 +1,76 @@
+//! The side under test: calls through [`toolcrib::Crib`], as an embedder makes them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use stats::Latencies;
+use tokio::task::JoinSet;
+use toolcrib::{Call, CommandSpec, Crib, ServerSpec};
+
+use crate::Concurrent;
+
+pub(crate) struct Library {
+    crib: Crib,
+}
+
+impl Library {
+    pub(crate) fn open(echo_server: &str) -> Result<Self> {
+        let command = CommandSpec::new(echo_server).arg("--id").arg("s0");
+        let server = ServerSpec::command("echo".parse()?, command);
+        Ok(Self { crib: Crib::builder().server(server).build()? })
+    }
+
+    /// `calls` calls of `echo`, one after the other.
+    pub(crate) async fn sequential(&self, calls: u64) -> Result<()> {
+        for number in 0..calls {
+            let text = format!("call-{number}");
+            checked_call(&self.crib, "echo__echo", &json!({"text": text}), &text).await?;
+        }
+        Ok(())
+    }
+
+    /// `calls` calls of `sleep` by `callers` callers at once.
+    pub(crate) async fn concurrent(&self, callers: usize, calls: u64, sleep_ms: u64) -> Result<Concurrent> {
+        let started = Instant::now();
+        let next = Arc::new(AtomicU64::new(0));
+        let mut workers = JoinSet::new();
+        for _ in 0..callers {
+            workers.spawn(call_slowly(self.crib.clone(), next.clone(), calls, sleep_ms));
+        }
+        let mut latencies = Latencies::default();
+        while let Some(worker) = workers.join_next().await {
+            latencies.absorb(worker??);
+        }
+        Ok(Concurrent { elapsed: started.elapsed(), latencies })
+    }
+
+    pub(crate) async fn close(&self) {
+        self.crib.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+async fn call_slowly(crib: Crib, next: Arc<AtomicU64>, calls: u64, sleep_ms: u64) -> Result<Latencies> {
+    let mut latencies = Latencies::default();
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= calls {
+            return Ok(latencies);
+        }
+        let text = format!("call-{number}");
+        let started = Instant::now();
+        checked_call(&crib, "echo__sleep", &json!({"ms": sleep_ms, "text": text}), &text).await?;
+        latencies.push(started.elapsed());
+    }
+}
+
+async fn checked_call(crib: &Crib, tool: &str, arguments: &Value, expected: &str) -> Result<()> {
+    let outcome = crib.call(Call::tool(tool).arguments(arguments)).await?;
+    let text = outcome.text();
+    if text != expected {
+        bail!("{tool} answered {text:?} instead of {expected:?}");
+    }
+    Ok(())
+}

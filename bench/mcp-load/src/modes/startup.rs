@@ -1,0 +1,115 @@
+//! `startup`: from spawning a command to its first complete list and its first correct call.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::{Map, Value, json};
+use tokio::process::{Child, Command};
+
+use super::merge;
+use crate::cli::StartupOptions;
+use crate::client::{Opener, tool_name};
+use crate::rpc;
+
+/// How often a starting server is asked again; nothing announces in a common way that a gateway is up.
+const ASK_AGAIN: Duration = Duration::from_millis(2);
+
+/// When each step was first reached, counted from the spawn.
+struct Milestones {
+    begun: Instant,
+    reached: Map<String, Value>,
+}
+
+impl Milestones {
+    fn reach(&mut self, step: &str) {
+        let millis = (self.begun.elapsed().as_secs_f64() * 1e4).round() / 10.0;
+        self.reached.entry(step).or_insert(json!(millis));
+    }
+}
+
+pub(crate) async fn run(options: StartupOptions) -> Result<Value> {
+    let options = StartupOptions { load: options.load.on_one_server(), ..options };
+    let mut milestones = Milestones { begun: Instant::now(), reached: Map::new() };
+    let mut child = None;
+    if options.reach.url.is_some() {
+        child = Some(spawn(&options.command)?);
+    }
+    let outcome = until_called(&options, &mut milestones, child.as_mut()).await;
+    if let Some(child) = child {
+        stop(child).await;
+    }
+    let mut value = json!({"mode": "startup", "ok": outcome.is_ok()});
+    if let Err(error) = outcome {
+        merge(&mut value, json!({"error": format!("{error:#}")}));
+    }
+    merge(&mut value, Value::Object(milestones.reached));
+    Ok(value)
+}
+
+fn spawn(command: &[String]) -> Result<Child> {
+    let (program, args) = command.split_first().context("no command")?;
+    Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))
+}
+
+async fn until_called(
+    options: &StartupOptions,
+    milestones: &mut Milestones,
+    mut child: Option<&mut Child>,
+) -> Result<()> {
+    let own_command: &[String] = if child.is_some() { &[] } else { &options.command };
+    let opener = Opener::new(&options.reach, own_command).await?;
+    let give_up = Duration::from_secs_f64(options.give_up_s);
+    loop {
+        if let Some(Ok(Some(status))) = child.as_mut().map(|child| child.try_wait()) {
+            bail!("the command ended with {status}");
+        }
+        match attempt(options, &opener, milestones).await {
+            Ok(()) => return Ok(()),
+            Err(error) if milestones.begun.elapsed() > give_up => return Err(error.context("gave up")),
+            Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+        }
+    }
+}
+
+async fn attempt(options: &StartupOptions, opener: &Opener, milestones: &mut Milestones) -> Result<()> {
+    let load = &options.load;
+    let mut channel = opener.open().await?;
+    milestones.reach("handshake_ms");
+    if load.call_template.is_none() && !options.reach.rest {
+        let listing = channel.list().await?;
+        milestones.reach("first_list_ms");
+        if listing.names.len() < options.expect {
+            bail!("{} tools of {}", listing.names.len(), options.expect);
+        }
+        milestones.reach("all_tools_ms");
+    }
+    let tool = tool_name(&mut channel, load, &load.wanted_tool()).await?;
+    let answer = channel.call(&tool, r#"{"text":"ready"}"#, load.call_template.as_deref()).await?;
+    if !answer.text.contains("ready") {
+        bail!("wrong text {}", rpc::shorten(&answer.text));
+    }
+    milestones.reach("first_call_ms");
+    Ok(())
+}
+
+/// Ends the process group of `child`, gently first.
+async fn stop(mut child: Child) {
+    let Some(pid) = child.id() else { return };
+    let group = Pid::from_raw(pid as i32);
+    // A group that is already gone needs no signal.
+    let _ = killpg(group, Signal::SIGTERM);
+    if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = child.wait().await;
+    }
+}

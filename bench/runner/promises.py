@@ -1,0 +1,133 @@
+"""The figures toolcrib promises, each with its bound where there is one."""
+
+from .figures import MISSING, fmt, median, mib, ratios, scaled, spread, table
+from .tables import HTTP_FLOOR, View
+
+OURS = "toolcrib"
+
+
+def promises(results):
+    """The short table at the top of the page."""
+    if OURS not in results["targets"] and "library" not in results:
+        return []
+    view = View(results)
+    rows = [*gateway_rows(view), *instruction_rows(view), *library_rows(results.get("library", {}))]
+    return table("Promises", ["figure", "measured", "bound", "kept"], rows)
+
+
+def row(figure, shown, value=None, at_most=None, at_least=None, unit=""):
+    """A row of the table; whether the bound is kept is judged by `value`."""
+    bound, kept = MISSING, MISSING
+    if at_most is not None:
+        bound, kept = f"≤ {at_most:,}{unit}", value is not None and value <= at_most
+    if at_least is not None:
+        bound, kept = f"≥ {at_least:,}{unit}", value is not None and value >= at_least
+    if value is None or shown == MISSING:
+        return [figure, MISSING, MISSING, MISSING]
+    return [figure, shown, bound, {True: "yes", False: "**no**"}.get(kept, MISSING)]
+
+
+def gateway_rows(view):
+    if OURS not in view.targets:
+        return []
+    small = view.over(OURS, HTTP_FLOOR, "c16", "cpu_s_per_10k")
+    large = view.over(OURS, HTTP_FLOOR, "1m", "cpu_s_per_10k")
+    seconds = spread(view.series(OURS, "c16", "cpu_s_per_10k"), 2)
+    tools = view.median(OURS, "list", "tools", "ten")
+    listing = [scaled(value, 0.1) for value in view.series(OURS, "list", "cpu_s_per_10k", "ten")]
+    return [
+        row(
+            "CPU of 10,000 small calls at c=16, × direct HTTP",
+            f"{spread(small, 2)}; {seconds} s",
+            median(small),
+        ),
+        row("CPU of 1 MB results, × direct HTTP", spread(large, 2), median(large)),
+        memory_row(view, "ten_untouched", "resident with ten servers declared, none called yet"),
+        memory_row(view, "ten_idle", "resident and idle with ten servers running, each called"),
+        row(f"CPU per tools/list of {fmt(tools, 0)} tools", f"{spread(listing, 2)} ms", median(listing)),
+    ]
+
+
+def memory_row(view, name, figure):
+    memory = view.targets[OURS].get(name)
+    if not memory:
+        return row(figure, MISSING)
+    shown = f"{mib(memory['own'])} MiB"
+    if memory["helper_count"]:
+        shown += f"; {memory['helper_count']} helper processes {mib(memory['helpers'])} MiB"
+    shown += f"; {memory['server_count']} echo servers up"
+    return row(figure, shown, memory["own"])
+
+
+def instruction_rows(view):
+    if OURS not in view.targets:
+        return []
+    ours = view.targets[OURS].get("instructions", {})
+    floor = view.targets.get(HTTP_FLOOR, {}).get("instructions", {})
+    small, large = ours.get("small", []), ours.get("megabyte", [])
+
+    def beside(name, digits):
+        return f"; direct HTTP {fmt(median(floor[name]), digits)}" if floor.get(name) else ""
+
+    return [
+        row(
+            "instructions per small tools/call through `serve`",
+            spread(small, 0) + beside("small", 0),
+            median(small),
+            at_most=50_000,
+        ),
+        row(
+            "instructions per byte of a 1 MB text result",
+            spread(large, 2) + beside("megabyte", 2),
+            median(large),
+            at_most=5.5,
+        ),
+    ]
+
+
+def library_rows(library):
+    free, one_core = Sides(library.get("free", {})), Sides(library.get("one_core", {}))
+    return [*slow_rows(free), *echo_rows(free, one_core)]
+
+
+class Sides:
+    """The rounds of one `library-load` run: the library beside the raw pipe."""
+
+    def __init__(self, run):
+        self.run = run
+        self.rounds = run.get("rounds", [])
+
+    def of(self, side, *fields):
+        """A figure of one side, per round."""
+        values = [each[side] for each in self.rounds]
+        for field in fields:
+            values = [value[field] for value in values]
+        return values
+
+    def tail(self, side):
+        return ratios(self.of(side, "slow", "p99_us"), self.of(side, "slow", "p50_us"))
+
+
+def slow_rows(free):
+    if not free.rounds:
+        return []
+    speed = ratios(free.of("library", "slow_calls_per_s"), free.of("raw", "slow_calls_per_s"))
+    tail = free.tail("library")
+    p50, p99 = (median(free.of("library", "slow", field)) / 1000 for field in ("p50_us", "p99_us"))
+    server = f"{free.run['callers']} callers of a {free.run['slow_ms']} ms tool"
+    beside = f"p50 {fmt(p50, 2)} ms, p99 {fmt(p99, 2)} ms; raw pipe {spread(free.tail('raw'), 2)}"
+    return [
+        row(f"library: calls/s, {server}, × raw pipe", spread(speed, 3), median(speed), at_least=0.95),
+        row(f"library: p99 over p50, {server}", f"{spread(tail, 2)}; {beside}", median(tail), at_most=2),
+    ]
+
+
+def echo_rows(free, one_core):
+    rows = []
+    # Only on one core is the figure the client's own; on all cores it is mostly the cost of waking them.
+    for placement, sides, bound in (("on one core", one_core, 8), ("on all cores", free, None)):
+        cpu, floor = sides.of("library", "echo_cpu_us"), sides.of("raw", "echo_cpu_us")
+        shown = f"{spread(cpu, 2)} µs; raw pipe {spread(floor, 2)} µs"
+        figure = f"library: client CPU per sequential call, {placement}"
+        rows.append(row(figure, shown, median(cpu), at_most=bound, unit=" µs"))
+    return rows

@@ -1,0 +1,93 @@
+"""Checks that the page says what the results say. `python3 -m unittest discover bench/runner -t bench`"""
+
+import unittest
+
+from .figures import fmt, ratios, series, spread
+from .main import parse
+from .report import merged, page
+from .template import fill
+
+
+def results(*rounds):
+    """Results of `one` rounds, each given as {key: {scenario: result}}."""
+    records = [{"shape": "one", "round": number, "data": data} for number, data in enumerate(rounds)]
+    return {
+        "started": "2026-01-01 00:00:00",
+        "options": {"rounds": len(records), "scale": 1.0, "quick": False, "phases": "one"},
+        "machine": {"cpu": "a cpu", "cpus": 2, "kernel": "6", "commit": "abc"},
+        "targets": {key: {"name": key} for key in ("stdio-floor", "http-floor", "toolcrib")},
+        "rounds": records,
+        "load1": [0.5, 1.5],
+    }
+
+
+SLOW = {"p50_us": 5000.0, "p99_us": 9000.0}
+
+
+def cpu(seconds, **more):
+    return {"c16": {"cpu_s_per_10k": seconds, "ok": 1, **more}}
+
+
+class Page(unittest.TestCase):
+    def test_ratios_are_formed_inside_a_round(self):
+        text = page(results(
+            {"http-floor": cpu(0.1), "toolcrib": cpu(0.2)},
+            {"http-floor": cpu(0.4), "toolcrib": cpu(1.6)},
+            {"http-floor": cpu(0.1), "toolcrib": cpu(0.3)},
+        ))
+        self.assertIn("| 3.00 (2.00–4.00); 0.30 (0.20–1.60) s |", text)
+
+    def test_a_failed_scenario_is_left_out_and_not_counted_as_zero(self):
+        found = results({"toolcrib": cpu(0.2, failed="late")}, {"toolcrib": cpu(0.3)})
+        self.assertEqual(series(found, "one", "toolcrib", "c16", "cpu_s_per_10k"), [None, 0.3])
+        self.assertEqual(ratios([None, 0.3], [0.1, 0.1]), [0.3 / 0.1])
+
+    def test_bounds_are_judged(self):
+        found = results()
+        found["targets"]["toolcrib"]["instructions"] = {"small": [60_000, 61_000], "megabyte": [5.0]}
+        text = page(found)
+        self.assertIn("| 60,500 (60,000–61,000) | ≤ 50,000 | **no** |", text)
+        self.assertIn("| 5.00 (5.00–5.00) | ≤ 5.5 | yes |", text)
+
+    def test_the_library_stands_beside_the_raw_pipe(self):
+        found = results()
+        side = lambda speed, cpu: {"slow_calls_per_s": speed, "slow": SLOW, "echo_cpu_us": cpu}
+        rounds = [{"library": side(950, 9.0), "raw": side(1000, 3.0)}]
+        run = {"callers": 32, "slow_ms": 5, "rounds": rounds}
+        found["library"] = {"free": run, "one_core": run}
+        text = page(found)
+        self.assertIn("× raw pipe | 0.950 (0.950–0.950) | ≥ 0.95 | yes |", text)
+        shown = "9.00 (9.00–9.00) µs; raw pipe 3.00 (3.00–3.00) µs"
+        self.assertIn(f"on one core | {shown} | ≤ 8 µs | **no** |", text)
+        self.assertIn(f"on all cores | {shown} | – | – |", text)
+
+    def test_what_was_not_measured_is_not_on_the_page(self):
+        text = page(results())
+        for absent in ("Promises", "library", "Memory", "Behaviour"):
+            self.assertNotIn(absent, text)
+
+    def test_later_results_fill_in_earlier_ones(self):
+        first, second = results({"toolcrib": cpu(0.2)}), results({"toolcrib": cpu(0.3)})
+        second["targets"]["toolcrib"]["soak"] = {"calls": 5}
+        both = merged([first, second])
+        self.assertEqual(len(both["rounds"]), 2)
+        self.assertEqual(both["targets"]["toolcrib"]["soak"], {"calls": 5})
+
+
+class Small(unittest.TestCase):
+    def test_numbers_are_written_as_long_as_they_matter(self):
+        written = [fmt(None), fmt(3.14159, 2), fmt(123.4), fmt(12345.6)]
+        self.assertEqual(written, ["–", "3.14", "123", "12,346"])
+        self.assertEqual(spread([3, 1, None, 2]), "2.0 (1.0–3.0)")
+
+    def test_only_known_placeholders_are_filled(self):
+        self.assertEqual(fill('{"a": {port}, "b": {{each}}}', {"port": 7, "each": "x"}), '{"a": 7, "b": {x}}')
+
+    def test_a_quick_look_leaves_the_page_alone(self):
+        self.assertEqual(parse(["--quick"]).page.name, "quick.md")
+        self.assertEqual(parse([]).page.name, "benchmarks.md")
+        self.assertEqual(parse(["--quick", "--rounds", "4"]).rounds, 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

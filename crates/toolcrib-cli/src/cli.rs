@@ -1,0 +1,277 @@
+//! The command line. Every doc comment here is help text.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::listen::ListenAddr;
+
+/// One place for every MCP server your agents use: found, kept alive, asked, answered
+///
+/// Examples:
+///   toolcrib demo                          the whole idea in a few seconds, nothing to set up
+///   toolcrib check                         read the config, report every problem
+///   toolcrib serve                         run the gateway for your agents
+///   toolcrib call git__git_log max_count=3 call one tool
+#[derive(Debug, Parser)]
+#[command(name = "toolcrib", version, verbatim_doc_comment, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Globals {
+    /// Use this config file alone
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Data as JSON on stdout, an error as one JSON object on stderr
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say only what went wrong
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Colour,
+    /// Never ask a question
+    #[arg(long, global = true)]
+    pub(crate) no_input: bool,
+}
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    /// On a terminal, unless `NO_COLOR` says otherwise.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show the whole idea in one go: offline, nothing installed, no config
+    ///
+    /// Examples:
+    ///   toolcrib demo
+    ///   toolcrib demo --json
+    ///
+    /// Starts the gateway with small servers that the program itself contains, calls them over
+    /// HTTP, kills one in the middle of a call, shows it come back, shows one that keeps crashing
+    /// being ejected while the others serve, stops, and checks that no process is left.
+    #[command(verbatim_doc_comment)]
+    Demo,
+    /// Run the gateway in the foreground
+    ///
+    /// Examples:
+    ///   toolcrib serve
+    ///   toolcrib serve --listen 127.0.0.1:0
+    ///   toolcrib serve --listen unix:/run/user/1000/crib.sock
+    ///
+    /// Prints `listening on http://HOST:PORT/mcp` when it answers. SIGTERM and Ctrl-C let calls
+    /// in flight finish and stop every server; a second one does not wait. SIGHUP reads the
+    /// config again.
+    #[command(verbatim_doc_comment)]
+    Serve(Serve),
+    /// Speak MCP on stdin and stdout, for agents that start a command
+    ///
+    /// Examples:
+    ///   toolcrib stdio
+    ///   claude mcp add crib -- toolcrib stdio
+    ///
+    /// Attached to the running gateway if there is one, standing alone if not.
+    #[command(verbatim_doc_comment)]
+    Stdio(Stdio),
+    /// Call one tool
+    ///
+    /// Examples:
+    ///   toolcrib call git__git_log repo_path=. max_count=3
+    ///   toolcrib call git git_log max_count=3
+    ///   toolcrib call git_log --args '{"max_count": 3}'
+    ///   echo '{"max_count": 3}' | toolcrib call git_log --args - --timeout 10s
+    ///
+    /// TOOL is a public name, or a bare name if only one server has it; with SERVER before it,
+    /// the server's own name.
+    #[command(
+        verbatim_doc_comment,
+        override_usage = "toolcrib call [OPTIONS] [SERVER] <TOOL> [KEY=VALUE]..."
+    )]
+    Call(Call),
+    /// List every tool on offer, or those that match a query
+    ///
+    /// Examples:
+    ///   toolcrib tools
+    ///   toolcrib tools commit
+    ///   toolcrib tools --json
+    #[command(verbatim_doc_comment)]
+    Tools(Tools),
+    /// Show what is running, and how well
+    ///
+    /// Examples:
+    ///   toolcrib status
+    ///   toolcrib status git
+    ///   toolcrib status --json
+    #[command(verbatim_doc_comment)]
+    Status(Status),
+    /// Restart a server; this also revives one that was ejected
+    ///
+    /// Examples:
+    ///   toolcrib restart git
+    #[command(verbatim_doc_comment)]
+    Restart(OneServer),
+    /// Stop a server; the next call wakes it
+    ///
+    /// Examples:
+    ///   toolcrib stop git
+    #[command(verbatim_doc_comment)]
+    Stop(OneServer),
+    /// Show what a server wrote to its stderr
+    ///
+    /// Examples:
+    ///   toolcrib logs git
+    ///   toolcrib logs git -f
+    #[command(verbatim_doc_comment)]
+    Logs(Logs),
+    /// Read the config and report every problem with file, line, column and a hint
+    ///
+    /// Examples:
+    ///   toolcrib check
+    ///   toolcrib check --config servers.json
+    #[command(verbatim_doc_comment)]
+    Check,
+    /// One of the small servers that `demo` runs
+    #[command(hide = true)]
+    DemoServer(DemoServer),
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where to listen: HOST:PORT on this machine (port 0 picks one) or unix:PATH
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
+    pub(crate) listen: ListenAddr,
+}
+
+/// Arguments of `stdio`.
+#[derive(Debug, Args)]
+pub(crate) struct Stdio {
+    /// Show only what this profile allows (not supported yet)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
+}
+
+/// Arguments of `call`.
+#[derive(Debug, Args)]
+pub(crate) struct Call {
+    /// The tool, or the server and then the tool, then arguments as KEY=VALUE
+    #[arg(required = true, num_args = 1.., value_name = "TOOL")]
+    pub(crate) words: Vec<String>,
+    /// Arguments as one JSON object; `-` reads it from stdin
+    #[arg(long, value_name = "JSON")]
+    pub(crate) args: Option<String>,
+    /// Give up after this long: 500ms, 30s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Arguments of `tools`.
+#[derive(Debug, Args)]
+pub(crate) struct Tools {
+    /// Show only tools with this in their name or description
+    pub(crate) query: Option<String>,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Show one server in full
+    pub(crate) server: Option<String>,
+}
+
+/// Arguments of `restart` and `stop`.
+#[derive(Debug, Args)]
+pub(crate) struct OneServer {
+    /// The server's name
+    pub(crate) server: String,
+}
+
+/// Arguments of `logs`.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// The server's name
+    pub(crate) server: String,
+    /// Go on with what it writes from now on
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+}
+
+/// Arguments of the hidden `demo-server`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoServer {
+    /// Which one.
+    pub(crate) role: Role,
+}
+
+/// What a demo server does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Says what it is told.
+    Echo,
+    /// Counts, and thinks for ever when asked to.
+    Counter,
+    /// Dies at once.
+    Crashing,
+}
+
+/// One whole number and a unit, as in the config.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "a whole number and a unit: `500ms`, `30s`, `5m` or `1h`".to_owned();
+    let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(unit_at);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let total = number.checked_mul(milliseconds).filter(|total| (1..=366 * 24 * 3_600_000).contains(total));
+    total.map(Duration::from_millis).ok_or_else(|| "between `1ms` and a year".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_has_examples() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  toolcrib"), "{}: {help}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn durations_are_a_whole_number_and_a_unit() {
+        assert_eq!(duration("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["", "5", "s", "0s", "1.5s", "-1s", "99999999999999h", "1d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

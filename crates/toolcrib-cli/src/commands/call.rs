@@ -1,0 +1,216 @@
+//! `toolcrib call`: one tool, called from the command line.
+
+mod arguments;
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::time::timeout;
+use toolcrib::wire::message::Answer;
+use toolcrib::wire::object::{self, Object};
+use toolcrib::{Crib, Outcome, Wanted};
+
+use self::arguments::Arguments;
+use crate::cli::Call;
+use crate::client::Client;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::offer;
+use crate::output::Output;
+use crate::percent;
+use crate::place::Place;
+
+/// Calls the tool through the running gateway, or with a crib of its own.
+pub(crate) async fn run(args: &Call, place: &Place, out: &mut Output) -> Result<Exit> {
+    let request = Asked::read(args)?;
+    let answered = match Client::find(place).await? {
+        Some(client) => super::until_interrupted(request.limited(request.through(&client))).await?,
+        None => {
+            let work = async |crib| request.limited(request.standing_alone(&crib)).await;
+            super::alone(place, out, work)
+                .await?
+                .map(|answer| answer.map_err(|failure| advised(failure, place)))
+        }
+    };
+    match answered {
+        Some(answer) => show(&answer?, out),
+        None => {
+            out.say("interrupted; the call was cancelled")?;
+            Ok(Exit::Interrupted)
+        }
+    }
+}
+
+/// What the command line asks for.
+struct Asked {
+    server: Option<String>,
+    tool: String,
+    arguments: Arguments,
+    timeout: Option<Duration>,
+}
+
+impl Asked {
+    fn read(args: &Call) -> Result<Self> {
+        let (server, tool, pairs) = match args.words.as_slice() {
+            [server, tool, pairs @ ..] if !tool.contains('=') => (Some(server.clone()), tool.clone(), pairs),
+            [tool, pairs @ ..] => (None, tool.clone(), pairs),
+            [] => return Err(Failure::usage("which tool?").hint("toolcrib tools").into()),
+        };
+        let object = match args.args.as_deref() {
+            Some("-") => {
+                let mut text = Vec::new();
+                std::io::stdin().read_to_end(&mut text)?;
+                Some(Bytes::from(text))
+            }
+            Some(text) => Some(Bytes::copy_from_slice(text.as_bytes())),
+            None => None,
+        };
+        Ok(Self { server, tool, arguments: Arguments::read(pairs, object)?, timeout: args.timeout })
+    }
+
+    /// Ended after the time that the command line allows.
+    async fn limited(&self, work: impl Future<Output = Result<Answer, Failure>>) -> Result<Answer, Failure> {
+        let Some(limit) = self.timeout else { return work.await };
+        timeout(limit, work).await.unwrap_or_else(|_| {
+            let message = format!("`{}` did not answer within {limit:?}; the call was cancelled", self.tool);
+            Err(Failure::new(Exit::TimedOut, "timed_out", message).hint("give it more time with `--timeout`"))
+        })
+    }
+
+    async fn through(&self, client: &Client) -> Result<Answer, Failure> {
+        let schema = match self.arguments.want_types() {
+            true => schema(client.get(&self.tool_path()).await?["tools"][0]["definition"].clone()),
+            false => None,
+        };
+        let mut params = Object::default();
+        params.set("name", object::string(&self.tool));
+        params.set("arguments", self.arguments.typed(schema.as_ref())?);
+        let path = match &self.server {
+            Some(server) => {
+                client.get(&super::server_path(server)).await?;
+                format!("/mcp/s/{}", percent::encode(server))
+            }
+            None => "/mcp".to_owned(),
+        };
+        client.ask(&path, "tools/call", params).await
+    }
+
+    fn tool_path(&self) -> String {
+        let name = percent::encode(&self.tool);
+        match &self.server {
+            Some(server) => format!("/api/v1/tools?name={name}&server={}", percent::encode(server)),
+            None => format!("/api/v1/tools?name={name}"),
+        }
+    }
+
+    async fn standing_alone(&self, crib: &Crib) -> Result<Answer, Failure> {
+        let wanted = match &self.server {
+            None => Wanted::Named(self.tool.clone()),
+            Some(server) => match server.parse() {
+                Ok(server) => Wanted::On(server, self.tool.clone()),
+                Err(_) => return Err(crib.catalog().unknown_server(server).into()),
+            },
+        };
+        let found = offer::look_up(crib, &wanted).await;
+        let definition = found.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
+        let arguments = self.arguments.typed(definition.and_then(schema).as_ref())?;
+        let call = match wanted {
+            Wanted::Named(name) => toolcrib::Call::tool(name),
+            Wanted::On(server, tool) => toolcrib::Call::on(server, tool),
+        };
+        let call = call.raw_arguments(arguments);
+        let call = self.timeout.into_iter().fold(call, toolcrib::Call::timeout);
+        let Outcome { answer, .. } = crib.call(call).await?;
+        Ok(answer)
+    }
+}
+
+fn advised(mut failure: Failure, place: &Place) -> Failure {
+    let server = failure.data["server"].as_str();
+    failure.hint = failure.hint.map(|hint| super::advice_alone(&hint, server, place));
+    failure
+}
+
+fn schema(mut definition: Value) -> Option<Value> {
+    Some(definition["inputSchema"].take()).filter(Value::is_object)
+}
+
+fn show(answer: &Answer, out: &mut Output) -> Result<Exit> {
+    let result = match answer {
+        Answer::Result(result) => result,
+        Answer::Error(error) => {
+            return Err(Failure::from_wire(&serde_json::from_slice(error).unwrap_or_default()).into());
+        }
+    };
+    let value: Value = serde_json::from_slice(result).unwrap_or_default();
+    let failed = value["isError"] == true;
+    match (out.json, failed) {
+        (true, _) => out.raw(result)?,
+        (false, false) => content(&value, |line| out.line(line))?,
+        (false, true) => content(&value, |line| out.always(line))?,
+    }
+    if failed && out.json {
+        out.failure(&Failure::new(Exit::ToolError, "tool_error", "the tool said error"))?;
+    }
+    Ok(if failed { Exit::ToolError } else { Exit::Fine })
+}
+
+/// Text as text, everything else as one line of JSON; the structured form only if there is no text.
+fn content(result: &Value, mut line: impl FnMut(&str) -> std::io::Result<()>) -> std::io::Result<()> {
+    let blocks = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut texts = 0;
+    for block in blocks {
+        match (block["type"].as_str(), block["text"].as_str()) {
+            (Some("text"), Some(text)) => {
+                texts += 1;
+                line(text)?;
+            }
+            _ => line(&block.to_string())?,
+        }
+    }
+    match result.get("structuredContent") {
+        Some(structured) if texts == 0 => line(&structured.to_string()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(words: &[&str]) -> Asked {
+        let words = words.iter().map(|&word| word.to_owned()).collect();
+        Asked::read(&Call { words, args: None, timeout: None }).unwrap()
+    }
+
+    #[test]
+    fn a_second_word_without_an_equals_sign_is_the_tool() {
+        let named = asked(&["git__log", "n=1"]);
+        assert_eq!((named.server, named.tool.as_str()), (None, "git__log"));
+        let on = asked(&["git", "log", "n=1"]);
+        assert_eq!((on.server.as_deref(), on.tool.as_str()), (Some("git"), "log"));
+    }
+
+    #[test]
+    fn structured_content_is_shown_when_there_is_no_text() {
+        let shown = |result: Value| {
+            let mut lines = Vec::new();
+            let keep = |line: &str| {
+                lines.push(line.to_owned());
+                Ok(())
+            };
+            content(&result, keep).unwrap();
+            lines
+        };
+        let text = json!({"type": "text", "text": "a"});
+        let image = json!({"type": "image", "data": "x"});
+        assert_eq!(shown(json!({"content": [text], "structuredContent": {"a": 1}})), ["a"]);
+        assert_eq!(shown(json!({"content": [], "structuredContent": {"a": 1}})), [r#"{"a":1}"#]);
+        assert_eq!(shown(json!({"content": [image]})), [r#"{"data":"x","type":"image"}"#]);
+    }
+}

@@ -1,0 +1,37 @@
+//! `toolcrib check`: every problem of the config, with its place and a hint.
+
+use anyhow::Result;
+use serde_json::Value;
+use toolcrib::config::Concern;
+
+use crate::exit::Exit;
+use crate::failure::problem_json;
+use crate::output::Output;
+use crate::place::Place;
+
+/// Reads the config and reports. Notes are shown and do not count.
+pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
+    let config = place.read()?;
+    let wrong = config.problems.iter().filter(|problem| problem.concerns != Concern::Note).count();
+    if out.json {
+        out.value(&Value::Array(config.problems.iter().map(problem_json).collect()))?;
+    } else {
+        for problem in &config.problems {
+            out.line(&problem.to_string())?;
+            if let Some(hint) = &problem.hint {
+                out.line(&format!("hint: {hint}"))?;
+            }
+        }
+    }
+    let servers = config.origins.len();
+    let file = config.file.display();
+    match wrong {
+        0 => out.say(&format!("{}, no problems", counted(servers, "server")))?,
+        _ => out.say(&format!("{file}: {}, {}", counted(servers, "server"), counted(wrong, "problem")))?,
+    }
+    Ok(if wrong == 0 { Exit::Fine } else { Exit::BadConfig })
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

@@ -1,0 +1,114 @@
+//! `toolcrib status [S]`: what is running, and how well.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::cli::Status;
+use crate::client::Client;
+use crate::exit::Exit;
+use crate::output::{Output, problem_line};
+use crate::place::Place;
+
+/// What people look for first.
+const FIRST: [&str; 8] = ["name", "state", "pid", "uptime", "tools", "calls", "errors", "last_error"];
+
+/// Shows every server of the running gateway, or one in full.
+pub(crate) async fn run(args: &Status, place: &Place, out: &mut Output) -> Result<Exit> {
+    let client = Client::demand(place).await?;
+    let Some(name) = &args.server else {
+        let status = client.get("/api/v1/status").await?;
+        return if out.json {
+            out.value(&status).map(|()| Exit::Fine).map_err(Into::into)
+        } else {
+            table(&status, out)
+        };
+    };
+    let server = super::about_server(client.get(&super::server_path(name)).await)?;
+    if out.json {
+        out.value(&server)?;
+    } else {
+        one(&server, out)?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn table(status: &Value, out: &mut Output) -> Result<Exit> {
+    let servers = status["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rows: Vec<Vec<String>> = servers.iter().map(row).collect();
+    out.rows(&["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"], &rows)?;
+    let pid = plain(&status["pid"]);
+    out.say(&format!("gateway {} (pid {pid}), up {}", plain(&status["version"]), time(&status["uptime"])))?;
+    for problem in status["config"]["problems"].as_array().into_iter().flatten() {
+        out.warn(&problem_line(problem), problem["hint"].as_str())?;
+    }
+    for server in servers.iter().filter(|server| server["ejected"] == true) {
+        let name = plain(&server["name"]);
+        let why = server["last_error"]["message"].as_str().unwrap_or("it died too often");
+        out.warn(&format!("`{name}` is ejected: {why}"), Some(&format!("toolcrib restart {name}")))?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn row(server: &Value) -> Vec<String> {
+    let counts = ["tools", "calls", "errors"].map(|field| plain(&server[field]));
+    let mut row =
+        vec![plain(&server["name"]), plain(&server["state"]), plain(&server["pid"]), time(&server["uptime"])];
+    row.extend(counts);
+    row.extend([time(&server["p50"]), plain(&server["restarts"])]);
+    row
+}
+
+fn one(server: &Value, out: &mut Output) -> Result<()> {
+    let durations = ["uptime", "next_attempt_in", "p50", "p99"];
+    let rank = |field: &str| FIRST.iter().position(|first| *first == field).unwrap_or(FIRST.len());
+    let mut fields: Vec<(&String, &Value)> = server.as_object().into_iter().flatten().collect();
+    fields.retain(|(field, _)| *field != "stderr_tail");
+    fields.sort_by_key(|(field, _)| rank(field));
+    let shown = |(field, value): &(&String, &Value)| {
+        let value = if durations.contains(&field.as_str()) { time(value) } else { plain(value) };
+        vec![field.to_string(), value]
+    };
+    let rows: Vec<Vec<String>> = fields.iter().map(shown).collect();
+    out.rows(&["FIELD", "VALUE"], &rows)?;
+    for line in server["stderr_tail"].as_array().into_iter().flatten() {
+        out.say(&format!("  {}", plain(line)))?;
+    }
+    Ok(())
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A duration in seconds, in the unit that suits it.
+fn time(seconds: &Value) -> String {
+    match seconds.as_f64() {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 0.001 => format!("{:.0}µs", seconds * 1e6),
+        Some(seconds) if seconds < 1.0 => format!("{:.1}ms", seconds * 1e3),
+        Some(seconds) if seconds < 120.0 => format!("{seconds:.0}s"),
+        Some(seconds) if seconds < 7200.0 => format!("{:.0}m", seconds / 60.0),
+        Some(seconds) => format!("{:.0}h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_shown_in_a_unit_that_suits_them() {
+        let shown: Vec<String> =
+            [json!(null), json!(0.000_25), json!(0.0123), json!(59.7), json!(600.0), json!(90_000)]
+                .iter()
+                .map(time)
+                .collect();
+        assert_eq!(shown, ["-", "250µs", "12.3ms", "60s", "10m", "25h"]);
+    }
+}

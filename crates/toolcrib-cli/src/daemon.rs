@@ -1,0 +1,250 @@
+//! The gateway as a running thing: bind, accept, drain on request, leave nothing behind.
+
+mod lock;
+mod signals;
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolcrib::Crib;
+use toolcrib::config::Config;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::frontend::admin::Admin;
+use crate::frontend::http;
+use crate::frontend::{Desk, Door};
+use crate::listen::ListenAddr;
+use crate::place::Place;
+
+use self::lock::Lock;
+pub(crate) use self::signals::{Asked, Signals};
+
+/// How long answers that are already there may take to reach their clients once every server has stopped.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long to wait when no connection can be accepted: somebody must leave first.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A gateway that listens.
+pub(crate) struct Daemon {
+    crib: Crib,
+    admin: Admin,
+    desk: Arc<Desk>,
+    public: Listener,
+    socket: Listener,
+    drain: Duration,
+    tasks: TaskTracker,
+    /// Ends the accept loops and asks every connection to finish.
+    stop: CancellationToken,
+    _lock: Lock,
+}
+
+/// Something that connections come in by.
+enum Listener {
+    Tcp(Arc<TcpListener>),
+    Unix(Arc<UnixListener>, SocketFile),
+}
+
+/// A socket file of ours; it goes when we go.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Daemon {
+    /// Takes the config's key, binds, and builds the crib. Nobody is answered before [`Daemon::accept`].
+    pub(crate) async fn open(place: &Place, config: &Config, listen: &ListenAddr) -> Result<Self, Failure> {
+        listen.guarded()?;
+        place.make_run()?;
+        let lock = Lock::take(&place.lock())?;
+        let public = match listen {
+            ListenAddr::Tcp(address) => Listener::Tcp(Arc::new(
+                TcpListener::bind(address).await.map_err(|error| cannot_listen(listen, &error))?,
+            )),
+            ListenAddr::Unix(path) => {
+                refuse_living(path).await?;
+                bind_unix(path).map_err(|error| cannot_listen(listen, &error))?
+            }
+        };
+        let socket_path = place.socket();
+        let socket = bind_unix(&socket_path)
+            .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
+        let crib = build(place, config)?;
+        let admin = Admin::new(crib.clone(), config);
+        let hosts = config.listen.hosts.clone();
+        let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        Ok(Self { crib, admin, desk, public, socket, drain: config.limits.drain, tasks, stop, _lock: lock })
+    }
+
+    /// Where it listens, for people and clients.
+    pub(crate) fn address(&self) -> String {
+        match &self.public {
+            Listener::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => format!("http://{address}/mcp"),
+                Err(error) => format!("http://?/mcp ({error})"),
+            },
+            Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
+        }
+    }
+
+    /// The port, when it listens on one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.public.port()
+    }
+
+    /// Questions about it, and reloads.
+    pub(crate) fn admin(&self) -> &Admin {
+        &self.admin
+    }
+
+    /// Answers from now on.
+    pub(crate) fn accept(&self) {
+        for listener in [&self.public, &self.socket] {
+            let (desk, tasks, stop) = (self.desk.clone(), self.tasks.clone(), self.stop.clone());
+            match listener {
+                Listener::Tcp(listener) => {
+                    let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Tcp, stop);
+                    self.tasks.spawn(accept_all(TcpDoor(listener.clone()), tasks, stop, serve));
+                }
+                Listener::Unix(listener, _) => {
+                    let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Socket, stop);
+                    self.tasks.spawn(accept_all(UnixDoor(listener.clone()), tasks, stop, serve));
+                }
+            }
+        }
+    }
+
+    /// Accepts nothing more, lets calls in flight finish within the drain time or until `hurry`, stops every server.
+    pub(crate) async fn close(self, hurry: impl Future<Output = ()>) {
+        let Self { crib, admin, public, socket, drain, tasks, stop, .. } = self;
+        admin.close();
+        stop.cancel();
+        // Whoever comes now finds nobody, instead of a door that nobody opens.
+        drop((public, socket));
+        tokio::select! {
+            () = crib.shutdown(drain) => {}
+            () = hurry => crib.shutdown(Duration::ZERO).await,
+        }
+        tasks.close();
+        if timeout(FAREWELL, tasks.wait()).await.is_err() {
+            tracing::warn!("some clients did not take their answers in time");
+        }
+    }
+}
+
+/// A crib for this config, as the daemon and the commands that stand alone use it.
+pub(crate) fn build(place: &Place, config: &Config) -> Result<Crib, Failure> {
+    let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
+    builder.build().map_err(|clash| Failure::new(Exit::BadConfig, "config_invalid", clash.to_string()))
+}
+
+impl Listener {
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+/// The lock says that no daemon of ours uses our own socket; a path that somebody chose may be anybody's.
+async fn refuse_living(path: &Path) -> Result<(), Failure> {
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(Failure::usage(format!("somebody is listening on `{}` already", path.display()))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Binds a socket file that only this user can use, in place of one that a dead process left.
+fn bind_unix(path: &Path) -> io::Result<Listener> {
+    use std::os::unix::fs::FileTypeExt as _;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file of that name")),
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile(path.to_owned());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(Listener::Unix(Arc::new(listener), file))
+}
+
+fn cannot_listen(listen: &ListenAddr, error: &io::Error) -> Failure {
+    let failure =
+        Failure::new(Exit::Unexpected, "cannot_listen", format!("cannot listen on {listen}: {error}"));
+    match (error.kind(), listen) {
+        (io::ErrorKind::AddrInUse, ListenAddr::Tcp(_)) => {
+            failure.hint("toolcrib serve --listen 127.0.0.1:0 picks a free port")
+        }
+        _ => failure,
+    }
+}
+
+/// Where one kind of connection comes in.
+trait Incoming {
+    type Stream;
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+struct TcpDoor(Arc<TcpListener>);
+struct UnixDoor(Arc<UnixListener>);
+
+impl Incoming for TcpDoor {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.0.accept().await?;
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Incoming for UnixDoor {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.0.accept().await?.0)
+    }
+}
+
+/// Gives every connection a task. When none can be accepted (out of descriptors), it waits and goes on.
+async fn accept_all<I, S, F>(door: I, tasks: TaskTracker, stop: CancellationToken, serve: S)
+where
+    I: Incoming,
+    S: Fn(I::Stream, CancellationToken) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut failing = false;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            accepted = door.accept() => accepted,
+        };
+        match accepted {
+            Ok(stream) => {
+                failing = false;
+                tasks.spawn(serve(stream, stop.clone()));
+            }
+            Err(error) => {
+                if !failing {
+                    tracing::warn!(%error, "cannot accept connections, trying again");
+                }
+                failing = true;
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}

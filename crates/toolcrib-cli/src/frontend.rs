@@ -1,0 +1,48 @@
+//! What clients see: MCP over HTTP and over pipes, and the admin API. Decode, `Call`, encode; nothing else.
+
+pub(crate) mod admin;
+mod body;
+mod face;
+mod guard;
+pub(crate) mod http;
+mod mcp;
+mod session;
+pub(crate) mod stdio;
+
+use tokio_util::task::TaskTracker;
+use toolcrib::Crib;
+use toolcrib::config::HostLimits;
+
+use admin::Admin;
+use guard::Guard;
+use session::Sessions;
+
+/// Which way a client came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The address the gateway listens on.
+    Tcp,
+    /// The daemon's own socket, which only its user can open.
+    Socket,
+}
+
+/// The counter of the crib: everything a connection needs to serve its client.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    crib: Crib,
+    admin: Admin,
+    sessions: Sessions,
+    guard: Guard,
+    /// The largest request body.
+    body: usize,
+    /// Calls that outlive the connection they came in on.
+    tasks: TaskTracker,
+}
+
+impl Desk {
+    /// A desk for everybody who asks for `localhost` or one of `hosts`.
+    pub(crate) fn new(crib: Crib, admin: Admin, limits: &HostLimits, hosts: Vec<String>) -> Self {
+        let sessions = Sessions::new(limits.sessions);
+        Self { crib, admin, sessions, guard: Guard::new(hosts), body: limits.body, tasks: TaskTracker::new() }
+    }
+}

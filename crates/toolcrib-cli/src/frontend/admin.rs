@@ -1,0 +1,265 @@
+//! The admin API that the command line and the dashboard use: what is running, restart, stop, logs, reload.
+//!
+//! It answers in JSON and knows nothing of connections; who may ask is decided before it is asked.
+
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use toolcrib::config::{Config, HostLimits, Listen};
+use toolcrib::{Changes, Crib, Error, ErrorKind, ServerId, Wanted};
+
+use crate::failure::{Failure, problem_json};
+use crate::offer::{self, Offer};
+use crate::percent;
+
+/// How long a reader of logs waits for a line before it is told that there is none yet.
+const LONG_POLL: Duration = Duration::from_secs(20);
+
+/// A status and a JSON body.
+type Told = (StatusCode, Value);
+
+/// Answers questions about the daemon, and does what people ask of it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Admin(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    crib: Crib,
+    file: PathBuf,
+    started: Instant,
+    loaded: Mutex<Loaded>,
+    /// One reload after the other: two at once could leave the older roster in place.
+    reload: tokio::sync::Mutex<()>,
+    closing: CancellationToken,
+}
+
+/// What is known of the config in use.
+#[derive(Debug)]
+struct Loaded {
+    generation: u64,
+    problems: Vec<Value>,
+    listen: Listen,
+    limits: HostLimits,
+}
+
+/// What a reload did.
+#[derive(Debug)]
+pub(crate) struct Reloaded {
+    /// Which config this is since the start, from 1.
+    pub(crate) generation: u64,
+    /// What it changed.
+    pub(crate) changes: Changes,
+    /// Whether something changed that only a restart of the gateway can apply.
+    pub(crate) restart_needed: bool,
+}
+
+impl Admin {
+    /// The admin of a crib that was built from this config.
+    pub(crate) fn new(crib: Crib, config: &Config) -> Self {
+        let loaded = Loaded {
+            generation: 1,
+            problems: config.problems.iter().map(problem_json).collect(),
+            listen: config.listen.clone(),
+            limits: config.limits.clone(),
+        };
+        Self(Arc::new(Inner {
+            crib,
+            file: config.file.clone(),
+            started: Instant::now(),
+            loaded: Mutex::new(loaded),
+            reload: tokio::sync::Mutex::new(()),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// From now on it says that it is not ready, and nobody waits for log lines any more.
+    pub(crate) fn close(&self) {
+        self.0.closing.cancel();
+    }
+
+    /// Answers one request.
+    pub(crate) async fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Told {
+        let segments: Vec<String> = path.trim_start_matches('/').split('/').map(percent::decode).collect();
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        let get = method == Method::GET;
+        let post = method == Method::POST;
+        match segments.as_slice() {
+            ["healthz"] if get => (StatusCode::OK, json!({"status": "ok"})),
+            ["readyz"] if get => self.ready(),
+            ["api", "v1", "status"] if get => (StatusCode::OK, self.status()),
+            ["api", "v1", "tools"] if get => (StatusCode::OK, self.tools(query).await),
+            ["api", "v1", "reload"] if post => self.reload_told().await,
+            ["api", "v1", "servers", server] if get => self.server(server),
+            ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
+            ["api", "v1", "servers", server, action @ ("restart" | "stop")] if post => {
+                self.act(server, action).await
+            }
+            ["healthz" | "readyz"]
+            | ["api", "v1", "status" | "tools" | "reload"]
+            | ["api", "v1", "servers", _]
+            | ["api", "v1", "servers", _, "logs" | "restart" | "stop"] => {
+                refusal(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not take {method}"))
+            }
+            _ => refusal(StatusCode::NOT_FOUND, &format!("there is nothing at `{path}`")),
+        }
+    }
+
+    fn ready(&self) -> Told {
+        match self.0.closing.is_cancelled() {
+            false => (StatusCode::OK, json!({"status": "ready"})),
+            true => (StatusCode::SERVICE_UNAVAILABLE, json!({"status": "shutting_down"})),
+        }
+    }
+
+    /// The object of `status --json`.
+    fn status(&self) -> Value {
+        let revision = self.0.crib.catalog().revision();
+        let servers: Vec<Value> =
+            self.0.crib.status().iter().map(|status| report::server(status, revision)).collect();
+        let loaded = self.loaded();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime": self.0.started.elapsed().as_secs_f64(),
+            "config": {
+                "file": self.0.file.display().to_string(),
+                "generation": loaded.generation,
+                "problems": loaded.problems,
+            },
+            "servers": servers,
+        })
+    }
+
+    fn server(&self, name: &str) -> Told {
+        let revision = self.0.crib.catalog().revision();
+        match self.0.crib.status().iter().find(|status| status.server.as_str() == name) {
+            Some(status) => (StatusCode::OK, report::server(status, revision)),
+            None => failed(&self.0.crib.catalog().unknown_server(name)),
+        }
+    }
+
+    /// Everything on offer; with `name`, and maybe `server`, only the tool that is meant.
+    async fn tools(&self, query: Option<&str>) -> Value {
+        let Some(name) = percent::query(query, "name") else {
+            return Offer::of(&self.0.crib).await.to_json();
+        };
+        let wanted = match percent::query(query, "server").map(|server| server.parse()) {
+            Some(Ok(server)) => Some(Wanted::On(server, name)),
+            Some(Err(_)) => None,
+            None => Some(Wanted::Named(name)),
+        };
+        let found = match wanted {
+            Some(wanted) => offer::look_up(&self.0.crib, &wanted).await,
+            None => None,
+        };
+        json!({"tools": found.iter().map(offer::tool_json).collect::<Vec<_>>(), "failed": []})
+    }
+
+    async fn logs(&self, name: &str, query: Option<&str>) -> Told {
+        let server = match self.find(name) {
+            Ok(server) => server,
+            Err(error) => return failed(&error),
+        };
+        let after = percent::query(query, "after").and_then(|after| after.parse().ok()).unwrap_or(0);
+        let wait = percent::query(query, "wait").is_some_and(|wait| wait == "1");
+        let lines = tokio::select! {
+            lines = timeout(LONG_POLL, self.0.crib.logs(&server, after, wait)) => lines.unwrap_or_else(|_| Ok(Vec::new())),
+            () = self.0.closing.cancelled() => Ok(Vec::new()),
+        };
+        match lines {
+            Ok(lines) => {
+                let lines: Vec<Value> =
+                    lines.iter().map(|(seq, line)| json!({"seq": seq, "line": line})).collect();
+                (StatusCode::OK, lines.into())
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn act(&self, name: &str, action: &str) -> Told {
+        let server = match self.find(name) {
+            Ok(server) => server,
+            Err(error) => return failed(&error),
+        };
+        let done = match action {
+            "restart" => self.0.crib.restart(&server).await,
+            _ => self.0.crib.stop(&server).await,
+        };
+        match done {
+            Ok(()) => self.server(name),
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<ServerId, Error> {
+        name.parse().map_err(|_| self.0.crib.catalog().unknown_server(name))
+    }
+
+    /// Reads the config again and applies it; one that is refused leaves everything as it is.
+    pub(crate) async fn reload(&self) -> Result<Reloaded, Failure> {
+        let _turn = self.0.reload.lock().await;
+        let config = Config::load(&self.0.file);
+        let problems: Vec<Value> = config.problems.iter().map(problem_json).collect();
+        if config.refused() {
+            self.loaded().problems = problems;
+            return Err(Failure::bad_config(&config));
+        }
+        let changes = self.0.crib.apply(config.roster).await;
+        let mut loaded = self.loaded();
+        let restart_needed = loaded.limits != config.limits || loaded.listen != config.listen;
+        loaded.generation += 1;
+        loaded.problems = problems;
+        Ok(Reloaded { generation: loaded.generation, changes, restart_needed })
+    }
+
+    async fn reload_told(&self) -> Told {
+        match self.reload().await {
+            Ok(reloaded) => (StatusCode::OK, reloaded.to_json()),
+            Err(failure) => (StatusCode::UNPROCESSABLE_ENTITY, failure.to_json()),
+        }
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reloaded {
+    fn to_json(&self) -> Value {
+        json!({
+            "generation": self.generation,
+            "added": names(&self.changes.added),
+            "removed": names(&self.changes.removed),
+            "changed": names(&self.changes.changed),
+            "restart_needed": self.restart_needed,
+        })
+    }
+}
+
+fn names(servers: &[ServerId]) -> Vec<&str> {
+    servers.iter().map(ServerId::as_str).collect()
+}
+
+fn refusal(status: StatusCode, message: &str) -> Told {
+    let code = if status == StatusCode::NOT_FOUND { "not_found" } else { "method_not_allowed" };
+    (status, json!({"error": {"code": code, "message": message, "hint": null}}))
+}
+
+fn failed(error: &Error) -> Told {
+    let status = match error.kind() {
+        ErrorKind::Unknown => StatusCode::NOT_FOUND,
+        ErrorKind::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    (status, json!({"error": offer::error_json(error)}))
+}

@@ -1,0 +1,115 @@
+//! HTTP: one connection, and which page of the gateway a request is for.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use super::body::Body;
+use super::face::View;
+use super::{Desk, Door, mcp, stdio};
+
+/// How long a client may take to send its headers.
+const HEADERS: Duration = Duration::from_secs(10);
+
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Where a request is to be answered, for everything that outlives the request itself.
+#[derive(Clone)]
+pub(super) struct Counter {
+    pub(super) desk: Arc<Desk>,
+    /// Ends streams that would otherwise never end.
+    pub(super) stop: CancellationToken,
+}
+
+/// Serves one connection to its end; after `stop`, the request under way is its last.
+pub(crate) async fn serve<I>(io: I, desk: Arc<Desk>, door: Door, stop: CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let counter = Counter { desk, stop: stop.clone() };
+    let service = service_fn(move |request| {
+        let counter = counter.clone();
+        async move { Ok::<_, Infallible>(answer(&counter, door, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    // A connection that breaks takes its requests with it; there is nobody left to tell.
+    tokio::select! {
+        _ = &mut connection => return,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Response<Body> {
+    if let Err(why) = counter.desk.guard.admit(request.uri(), request.headers()) {
+        return problem(StatusCode::FORBIDDEN, &why);
+    }
+    let path = request.uri().path();
+    if path == "/mcp" {
+        return mcp::answer(counter, View::All, request).await;
+    }
+    if let Some(name) = path.strip_prefix("/mcp/s/") {
+        let server = name.parse().ok().filter(|server| counter.desk.crib.has(server));
+        return match server {
+            Some(server) => mcp::answer(counter, View::One(server), request).await,
+            None => problem(StatusCode::NOT_FOUND, &format!("no server is called `{name}`")),
+        };
+    }
+    if path == "/api/v1/stdio" && door == Door::Socket {
+        return upgrade(counter, request);
+    }
+    let (status, body) = counter.desk.admin.answer(request.method(), path, request.uri().query()).await;
+    json_response(status, body.to_string())
+}
+
+/// Turns the connection into a pipe of MCP messages, for `toolcrib stdio`.
+fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> {
+    if request.method() != Method::GET || request.headers().get(UPGRADE).is_none_or(|value| value != "mcp") {
+        return problem(StatusCode::UPGRADE_REQUIRED, "this page is a pipe: `Upgrade: mcp`");
+    }
+    let (crib, stop) = (counter.desk.crib.clone(), counter.stop.clone());
+    let upgraded = hyper::upgrade::on(&mut request);
+    counter.desk.tasks.spawn(async move {
+        let Ok(upgraded) = upgraded.await else { return };
+        let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
+        tokio::select! {
+            () = stdio::serve(reader, writer, crib) => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(UPGRADE, HeaderValue::from_static("mcp"));
+    response.headers_mut().insert(hyper::header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+}
+
+pub(super) fn json_response(status: StatusCode, body: impl Into<bytes::Bytes>) -> Response<Body> {
+    respond(status, Body::full(body))
+}
+
+pub(super) fn respond(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+fn problem(status: StatusCode, why: &str) -> Response<Body> {
+    json_response(status, json!({"error": {"message": why}}).to_string())
+}

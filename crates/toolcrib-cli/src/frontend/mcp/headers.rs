@@ -1,0 +1,176 @@
+//! What a request says in its headers, and whether its body says the same.
+
+use std::borrow::Cow;
+
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use hyper::{HeaderMap, StatusCode};
+use toolcrib::wire::object::Object;
+use toolcrib::wire::revision::{Era, Revision};
+
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// How nearly every client says that it takes both.
+const BOTH: &[u8] = b"application/json, text/event-stream";
+
+/// What the headers of a POST say.
+pub(super) struct Stated {
+    /// The revision, if one is named.
+    revision: Option<Revision>,
+    /// Whether the client takes events beside plain answers.
+    pub(super) takes_events: bool,
+}
+
+impl Stated {
+    /// Reads the headers that decide before the body is read.
+    pub(super) fn read(headers: &HeaderMap) -> Result<Self, (StatusCode, &'static str)> {
+        let json = headers.get(CONTENT_TYPE).is_some_and(|value| is_json(value.as_bytes()));
+        if !json {
+            return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "`Content-Type` must be application/json"));
+        }
+        let takes_events = match headers.get(ACCEPT) {
+            None => false,
+            Some(value) if value.as_bytes() == BOTH => true,
+            Some(_) => {
+                let accepts = |kind| {
+                    headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|value| names(value, kind)))
+                };
+                if !accepts("application/json") {
+                    let why = "`Accept` must allow application/json and text/event-stream";
+                    return Err((StatusCode::NOT_ACCEPTABLE, why));
+                }
+                accepts("text/event-stream")
+            }
+        };
+        let revision = match one(headers, &REVISION) {
+            Ok(None) => None,
+            Ok(Some(date)) => match date.parse() {
+                Ok(revision) => Some(revision),
+                // The body of a stateless request says the same and gets the protocol's own error.
+                Err(_) if headers.contains_key(&METHOD) => None,
+                Err(_) => return Err((StatusCode::BAD_REQUEST, "`MCP-Protocol-Version` names an unknown revision")),
+            },
+            Err(()) => return Err((StatusCode::BAD_REQUEST, "`MCP-Protocol-Version` appears twice")),
+        };
+        Ok(Self { revision, takes_events })
+    }
+
+    /// Whether the headers name a revision of the stateless era.
+    pub(super) fn stateless(&self) -> bool {
+        self.revision.is_some_and(|revision| revision.era() == Era::Stateless)
+    }
+
+    /// The stateless era repeats parts of the body in headers; what they say must be the same.
+    pub(super) fn agree(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: Option<&Object>,
+        headers: &HeaderMap,
+    ) -> Result<(), String> {
+        if self.revision != Some(revision) {
+            return Err(format!("`MCP-Protocol-Version` must be `{revision}`, as in the body"));
+        }
+        expect(headers, &METHOD, "Mcp-Method", method)?;
+        match params.filter(|_| method == "tools/call").and_then(|params| params.string("name")) {
+            Some(name) => expect(headers, &NAME, "Mcp-Name", &name),
+            None => Ok(()),
+        }
+    }
+}
+
+fn expect(headers: &HeaderMap, header: &HeaderName, shown: &str, wanted: &str) -> Result<(), String> {
+    let value = one(headers, header).map_err(|()| format!("`{shown}` appears twice"))?;
+    let value = value.ok_or_else(|| format!("the header `{shown}` is missing"))?;
+    match decoded(value) {
+        Some(value) if value == wanted => Ok(()),
+        Some(_) => Err(format!("`{shown}` and the body disagree")),
+        None => Err(format!("`{shown}` is not well-formed")),
+    }
+}
+
+/// The session a request names.
+pub(super) fn session(headers: &HeaderMap) -> Option<&str> {
+    one(headers, &SESSION).ok().flatten()
+}
+
+/// A header that may appear once.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(|value| Some(value.trim())).map_err(|_| ()),
+        (Some(_), Some(_)) => Err(()),
+    }
+}
+
+/// Plain ASCII, or UTF-8 in base64 between `=?base64?` and `?=`.
+fn decoded(value: &str) -> Option<Cow<'_, str>> {
+    let Some(coded) = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
+        return Some(Cow::Borrowed(value));
+    };
+    String::from_utf8(base64(coded)?).ok().map(Cow::Owned)
+}
+
+fn base64(coded: &str) -> Option<Vec<u8>> {
+    let digits = coded.trim_end_matches('=');
+    if !coded.len().is_multiple_of(4) || coded.len() - digits.len() > 2 {
+        return None;
+    }
+    let mut out = Vec::with_capacity(digits.len());
+    let (mut bits, mut count) = (0u32, 0);
+    for digit in digits.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
+        }
+    }
+    Some(out)
+}
+
+fn is_json(value: &[u8]) -> bool {
+    let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// Whether an `Accept` value allows a kind of content.
+fn names(accept: &str, kind: &str) -> bool {
+    let group = kind.split('/').next().unwrap_or_default();
+    accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim()).any(|part| {
+        part == "*/*" || part.eq_ignore_ascii_case(kind) || part.strip_suffix("/*").is_some_and(|part| part == group)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_or_in_base64() {
+        assert_eq!(decoded("echo").unwrap(), "echo");
+        assert_eq!(decoded("=?base64?w6nDqA==?=").unwrap(), "éè");
+        assert_eq!(decoded("=?base64?aGVsbG8=?=").unwrap(), "hello");
+        for bad in ["=?base64?a?=", "=?base64?!!!!?=", "=?base64?////?="] {
+            assert_eq!(decoded(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn accept_is_read_as_lists_and_wildcards() {
+        assert!(names("application/json, text/event-stream", "text/event-stream"));
+        assert!(names("text/*;q=0.5", "text/event-stream"));
+        assert!(names("*/*", "application/json"));
+        assert!(!names("text/html", "application/json"));
+    }
+}

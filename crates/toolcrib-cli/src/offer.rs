@@ -1,0 +1,76 @@
+//! What a crib has on offer, as `tools` and `call` want to know it, with a daemon and without.
+
+use serde_json::{Value, json};
+use toolcrib::catalog::name::SEPARATOR;
+use toolcrib::{Crib, Error, ServerId, Tool, Wanted};
+
+/// Everything on offer, and why some servers offer nothing.
+pub(crate) struct Offer {
+    /// Every tool, in order.
+    pub(crate) tools: Vec<Tool>,
+    /// Servers that could not be asked.
+    pub(crate) failed: Vec<Error>,
+}
+
+impl Offer {
+    /// Asks every server.
+    pub(crate) async fn of(crib: &Crib) -> Self {
+        let mut offer = Self { tools: Vec::new(), failed: Vec::new() };
+        for discovery in crib.discover().await {
+            match discovery.tools {
+                Ok(tools) => offer.tools.extend(tools),
+                Err(error) => offer.failed.push(error.at(&discovery.server)),
+            }
+        }
+        offer
+    }
+
+    /// As scripts see it.
+    pub(crate) fn to_json(&self) -> Value {
+        let failed: Vec<Value> = self.failed.iter().map(error_json).collect();
+        json!({"tools": self.tools.iter().map(tool_json).collect::<Vec<_>>(), "failed": failed})
+    }
+}
+
+/// One tool as scripts see it.
+pub(crate) fn tool_json(tool: &Tool) -> Value {
+    json!({
+        "name": &*tool.public_name,
+        "server": tool.server.as_str(),
+        "tool": &*tool.own_name,
+        "description": tool.description(),
+        "definition": serde_json::from_slice::<Value>(&tool.definition).unwrap_or_default(),
+    })
+}
+
+/// An error as the admin API tells it.
+pub(crate) fn error_json(error: &Error) -> Value {
+    let mut told = error.data();
+    told["message"] = error.to_string().into();
+    told
+}
+
+/// The tool that is meant, if a server can be found that lists it. Servers that were never seen are asked for it.
+pub(crate) async fn look_up(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
+    if let Some(tool) = known(crib, wanted) {
+        return Some(tool);
+    }
+    let behind: Option<ServerId> = match wanted {
+        Wanted::On(server, _) => Some(server.clone()),
+        Wanted::Named(name) => name.split_once(SEPARATOR).and_then(|(server, _)| server.parse().ok()),
+    };
+    match (behind.filter(|server| crib.has(server)), wanted) {
+        // One that fails to start says so when it is called.
+        (Some(server), _) => drop(crib.list_of(&server).await),
+        (None, Wanted::Named(_)) => drop(crib.list().await),
+        (None, Wanted::On(..)) => {}
+    }
+    known(crib, wanted)
+}
+
+fn known(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
+    let catalog = crib.catalog();
+    let target = catalog.find(wanted).ok()?;
+    let mut tools = catalog.tools().iter();
+    tools.find(|tool| tool.server == target.server && tool.own_name == target.tool).cloned()
+}

@@ -1,0 +1,128 @@
+//! `Care`: how a server is looked after — the keys that `[defaults]` and a server have in common. A nearer table is
+//! laid over a farther one, and wins key by key, also inside `restarts`, `backoff` and `breaker`.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use super::node::Value;
+use super::reader::Reader;
+use crate::spec::{KeepAlive, Lifecycle, Limits, Start};
+
+/// How a server is looked after.
+#[derive(Clone, Default)]
+pub(super) struct Care {
+    lifecycle: Lifecycle,
+    limits: Limits,
+    /// Whether somebody wrote `keep-alive`.
+    keep_alive_given: bool,
+    pub(super) inherit_env: Vec<String>,
+}
+
+impl Care {
+    /// Lays the keys of a table over what is there.
+    pub(super) fn overlay(mut self, reader: &mut Reader<'_>) -> Self {
+        if let Some(lifecycle) = reader.table("lifecycle") {
+            self.overlay_lifecycle(lifecycle);
+        }
+        if let Some(limits) = reader.table("limits") {
+            overlay_limits(&mut self.limits, limits);
+        }
+        if let Some(names) = reader.strings("inherit-env") {
+            self.inherit_env.clear();
+            for (node, name) in names {
+                if name.is_empty() || name.contains(['=', '*', '$']) || name.contains(char::is_whitespace) {
+                    let message =
+                        format!("{} holds something that is no variable", reader.name("inherit-env"));
+                    reader.wrong(
+                        node.span.start,
+                        message,
+                        "write the full name of one variable, such as `\"HTTP_PROXY\"`",
+                    );
+                }
+                self.inherit_env.push(name.to_owned());
+            }
+        }
+        reader.choice("sharing", &[("shared", ())], &["per-client", "per-project", "per-caller"]);
+        reader.choice("trust", &[("normal", ())], &["trusted"]);
+        self
+    }
+
+    /// What it all comes to.
+    pub(super) fn settle(mut self) -> (Lifecycle, Limits) {
+        if self.lifecycle.start == Start::AtBoot && !self.keep_alive_given {
+            self.lifecycle.keep_alive = KeepAlive::Forever;
+        }
+        (self.lifecycle, self.limits)
+    }
+
+    fn overlay_lifecycle(&mut self, mut reader: Reader<'_>) {
+        let lifecycle = &mut self.lifecycle;
+        let starts = [("on-demand", Start::OnDemand), ("at-boot", Start::AtBoot)];
+        set(&mut lifecycle.start, reader.choice("start", &starts, &[]));
+        if let Some(keep_alive) = keep_alive(&mut reader) {
+            (lifecycle.keep_alive, self.keep_alive_given) = (keep_alive, true);
+        }
+        set(&mut lifecycle.start_timeout, reader.duration("start-timeout"));
+        if let Some(mut restarts) = reader.table("restarts") {
+            set(&mut lifecycle.restarts.at_most, restarts.count("at-most", 0));
+            set(&mut lifecycle.restarts.within, restarts.duration("within"));
+            restarts.finish();
+        }
+        if let Some(mut backoff) = reader.table("backoff") {
+            set(&mut lifecycle.backoff.first, backoff.duration("first"));
+            set(&mut lifecycle.backoff.most, backoff.duration("most"));
+            in_order(&mut backoff, ("first", lifecycle.backoff.first), ("most", lifecycle.backoff.most));
+            backoff.finish();
+        }
+        if let Some(mut breaker) = reader.table("breaker") {
+            set(&mut lifecycle.breaker.failures, breaker.count("failures", 1).and_then(NonZeroU32::new));
+            set(&mut lifecycle.breaker.cool_off, breaker.duration("cool-off"));
+            breaker.finish();
+        }
+        reader.not_yet("memory");
+        reader.finish();
+    }
+}
+
+fn overlay_limits(limits: &mut Limits, mut reader: Reader<'_>) {
+    set(&mut limits.call_timeout, reader.duration("call-timeout"));
+    set(&mut limits.call_timeout_max, reader.duration("call-timeout-max"));
+    let (usual, most) = (limits.call_timeout, limits.call_timeout_max);
+    in_order(&mut reader, ("call-timeout", usual), ("call-timeout-max", most));
+    let in_flight = reader.count("in-flight", 1).and_then(|count| usize::try_from(count).ok());
+    set(&mut limits.in_flight, in_flight.and_then(NonZeroUsize::new));
+    set(&mut limits.message, reader.size("message"));
+    reader.finish();
+}
+
+fn keep_alive(reader: &mut Reader<'_>) -> Option<KeepAlive> {
+    if reader
+        .value("keep-alive")
+        .is_some_and(|node| matches!(&node.value, Value::String(word) if word == "forever"))
+    {
+        reader.take("keep-alive");
+        return Some(KeepAlive::Forever);
+    }
+    let examples = "`\"0s\"`, `\"30s\"`, `\"5m\"` or `\"1h\"`, or else `\"forever\"`";
+    reader.duration_or_zero("keep-alive", examples).map(KeepAlive::For)
+}
+
+/// Reports a time that is longer than the most it may be, at the one of the two that is written in this table.
+fn in_order(reader: &mut Reader<'_>, (key, usual): (&str, Duration), (key_most, most): (&str, Duration)) {
+    let Some(at) = [key, key_most].into_iter().find(|key| reader.has(key)) else { return };
+    if usual > most {
+        let message =
+            format!("{} is longer than {}, which is {most:?}", reader.name(key), reader.name(key_most));
+        reader.wrong_value(
+            at,
+            message,
+            format!("write a shorter `{key}`, or a `{key_most}` that is at least as long"),
+        );
+    }
+}
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}

@@ -1,0 +1,195 @@
+//! The file as a whole: its sections, and the names of its servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::care::Care;
+use super::node::{Entry, Table, Value};
+use super::page::Page;
+use super::reader::Reader;
+use super::{Concern, HostLimits, Listen, Origin, server};
+use crate::spec::{BadName, Roster, ServerId};
+
+/// What a file says, as far as it is good.
+#[derive(Default)]
+pub(super) struct Sections {
+    pub(super) roster: Roster,
+    pub(super) listen: Listen,
+    pub(super) limits: HostLimits,
+    pub(super) origins: BTreeMap<ServerId, Origin>,
+}
+
+/// Reads every section.
+pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
+    let json = page.json;
+    let mut sections = Sections::default();
+    let mut reader = Reader::new(page, root, Concern::Whole, 0);
+    let mut defaults = Care::default();
+    if let Some(mut table) = reader.table("defaults") {
+        defaults = defaults.overlay(&mut table);
+        table.not_yet("tools");
+        table.finish();
+    }
+    if let Some(table) = reader.table("limits") {
+        sections.limits = limits(table);
+    }
+    if let Some(table) = reader.table("listen") {
+        sections.listen = listen(table);
+    }
+    ["policy", "callers", "profiles"].into_iter().for_each(|key| reader.not_yet(key));
+    ["hosts", "scopes"].into_iter().for_each(|key| reader.not_yet_but_harmless(key));
+    let roots: &[&'static str] = if json { &["mcpServers", "servers"] } else { &["servers"] };
+    for key in roots {
+        reader.members(key);
+    }
+    if json && !roots.iter().any(|key| reader.has(key)) {
+        let hint = "write `{\"mcpServers\": {\"NAME\": {\"command\": \"…\"}}}`";
+        reader.lacking("there is no `mcpServers` in this file", hint);
+    }
+    if json {
+        reader.finish_with_notes();
+    } else {
+        reader.finish();
+    }
+    let servers: Vec<_> = roots.iter().filter_map(|key| root.entries(key).next()).flat_map(members).collect();
+    read_servers(page, &servers, &defaults, &mut sections);
+    sections
+}
+
+fn members(section: &Entry) -> &[Entry] {
+    match &section.value.value {
+        Value::Table(table) => &table.0,
+        _ => &[],
+    }
+}
+
+fn limits(mut reader: Reader<'_>) -> HostLimits {
+    let otherwise = HostLimits::default();
+    let limits = HostLimits {
+        body: reader.size("body").unwrap_or(otherwise.body),
+        sessions: reader
+            .count("sessions", 1)
+            .and_then(|count| usize::try_from(count).ok())
+            .unwrap_or(otherwise.sessions),
+        drain: reader.duration("drain").unwrap_or(otherwise.drain),
+    };
+    ["servers-running", "memory"].into_iter().for_each(|key| reader.not_yet(key));
+    reader.finish();
+    limits
+}
+
+fn listen(mut reader: Reader<'_>) -> Listen {
+    let of_a_host =
+        |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':' | '[' | ']');
+    let mut hosts = Vec::new();
+    for (node, host) in reader.strings("hosts").unwrap_or_default() {
+        if host.is_empty() || !host.chars().all(of_a_host) {
+            let message = format!("`{host}` is not the name of a host");
+            reader.wrong(node.span.start, message, "write the name alone, such as `\"still.local\"`");
+        }
+        hosts.push(host.to_owned());
+    }
+    reader.finish();
+    Listen { hosts }
+}
+
+fn read_servers(page: &mut Page, entries: &[&Entry], defaults: &Care, sections: &mut Sections) {
+    let ids: Vec<_> = entries.iter().map(|entry| identify(page, entry)).collect();
+    let clashing = report_clashes(page, entries, &ids);
+    for (entry, id) in entries.iter().zip(ids) {
+        let name = id.as_ref().map_or(entry.key.as_str(), ServerId::as_str).to_owned();
+        let before = page.errors();
+        let spec = match &entry.value.value {
+            Value::Table(table) => {
+                let reader = Reader::new(page, table, Concern::Server(name.clone()), entry.at);
+                server::read(reader, &name, defaults)
+            }
+            _ => {
+                not_a_table(page, entry, &name);
+                None
+            }
+        };
+        let Some(id) = id else { continue };
+        sections.origins.entry(id.clone()).or_insert_with(|| page.origin(entry.at));
+        let good = page.errors() == before && !clashing.contains(&id.folded());
+        if let Some(spec) = spec.filter(|_| good) {
+            // Names are known to differ here, so there is nothing left to refuse.
+            let _ = sections.roster.add(spec.named(id));
+        }
+    }
+}
+
+fn not_a_table(page: &mut Page, entry: &Entry, name: &str) {
+    let (message, hint) = if page.json {
+        (format!("`{name}` must be an object"), "write `{\"command\": \"…\"}`".to_owned())
+    } else {
+        (
+            format!("`servers.{name}` must be a table"),
+            format!("write `[servers.{name}]` and below it `command = \"…\"`"),
+        )
+    };
+    page.report(entry.value.span.start, &Concern::Server(name.to_owned()), message, hint);
+}
+
+/// The name of a server. In JSON it is made to fit, and that is mentioned.
+fn identify(page: &mut Page, entry: &Entry) -> Option<ServerId> {
+    let written = &entry.key;
+    let bad: BadName = match written.parse() {
+        Ok(id) => return Some(id),
+        Err(bad) => bad,
+    };
+    let cleaned = clean(written).parse::<ServerId>().ok();
+    match cleaned {
+        Some(id) if page.json => {
+            let hint = format!("write `{id}` to be rid of this note");
+            page.report(entry.at, &Concern::Note, format!("`{written}` is called `{id}` here"), hint);
+            Some(id)
+        }
+        cleaned => {
+            let hint = cleaned.map_or_else(
+                || "choose another, such as `my-server`".to_owned(),
+                |id| format!("write `{id}`"),
+            );
+            let message = format!("`{written}` cannot be a server: {bad}");
+            page.report(entry.at, &Concern::Server(written.clone()), message, hint);
+            None
+        }
+    }
+}
+
+fn clean(written: &str) -> String {
+    let legal = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+    let mut cleaned = String::new();
+    for letter in written.to_lowercase().chars().map(|letter| if legal(letter) { letter } else { '-' }) {
+        if letter != '_' || !cleaned.ends_with('_') {
+            cleaned.push(letter);
+        }
+    }
+    let cleaned = cleaned.trim_matches(['-', '_']);
+    cleaned[..cleaned.len().min(32)].trim_end_matches(['-', '_']).to_owned()
+}
+
+/// Two servers of one name are both refused: nobody can say which one was meant. Gives the folded names of those.
+fn report_clashes(page: &mut Page, entries: &[&Entry], ids: &[Option<ServerId>]) -> BTreeSet<String> {
+    let mut groups: BTreeMap<String, Vec<(&Entry, &ServerId)>> = BTreeMap::new();
+    for (entry, id) in entries.iter().zip(ids) {
+        if let Some(id) = id {
+            groups.entry(id.folded()).or_default().push((entry, id));
+        }
+    }
+    groups.retain(|_, group| group.len() > 1);
+    for group in groups.values() {
+        for (index, (entry, id)) in group.iter().enumerate() {
+            let other = group[usize::from(index == 0)].0;
+            let message = format!(
+                "`{}` and `{}` in line {} are the same name here",
+                entry.key,
+                other.key,
+                page.line(other.at)
+            );
+            let hint =
+                "rename one of them; `-` and `_`, and in JSON upper and lower case, make no difference";
+            page.report(entry.at, &Concern::Server(id.to_string()), message, hint.to_owned());
+        }
+    }
+    groups.into_keys().collect()
+}

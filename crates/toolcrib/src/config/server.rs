@@ -1,0 +1,165 @@
+//! One server's table → how to start it. TOML and JSON entries have the same keys and the same meaning; JSON adds
+//! `disabled`, and members that belong to other programs are mentioned, not refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::care::Care;
+use super::reader::Reader;
+use crate::spec::{CommandSpec, EraChoice, ServerId, ServerSpec};
+use crate::text::Text;
+use crate::wire::revision::{Era, Revision};
+
+/// A server without its name.
+pub(super) struct Entry {
+    enabled: bool,
+    command: CommandSpec,
+    era: EraChoice,
+    care: Care,
+}
+
+impl Entry {
+    /// The server under a name.
+    pub(super) fn named(self, id: ServerId) -> ServerSpec {
+        let (lifecycle, limits) = self.care.settle();
+        let spec = ServerSpec::command(id, self.command).era(self.era).lifecycle(lifecycle).limits(limits);
+        ServerSpec { enabled: self.enabled, ..spec }
+    }
+}
+
+/// Reads one server. What comes back is good only if nothing was reported meanwhile.
+pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Option<Entry> {
+    let json = reader.page().json;
+    let care = defaults.clone().overlay(&mut reader);
+    let program = program(&mut reader, name);
+    let args = arguments(&mut reader);
+    let env = variables(&mut reader);
+    let cwd = cwd(&mut reader);
+    let remote: &[&str] = if json { &["http", "streamable-http", "sse"] } else { &["http", "sse"] };
+    reader.choice("type", &[("stdio", ())], remote);
+    let era = reader.choice("era", &eras(), &[]).unwrap_or(EraChoice::Auto);
+    let mut enabled = reader.boolean("enabled").unwrap_or(true);
+    if json {
+        enabled &= !reader.boolean("disabled").unwrap_or(false);
+    }
+    ["headers", "when", "run-on", "tools"].into_iter().for_each(|key| reader.not_yet(key));
+    if json {
+        reader.finish_with_notes();
+    } else {
+        reader.finish();
+    }
+    let command = CommandSpec { program: program?, args, env, inherit_env: care.inherit_env.clone(), cwd };
+    Some(Entry { enabled, command, era, care })
+}
+
+fn eras() -> Vec<(&'static str, EraChoice)> {
+    let named = [
+        ("auto", EraChoice::Auto),
+        ("modern", EraChoice::Era(Era::Stateless)),
+        ("legacy", EraChoice::Era(Era::Session)),
+    ];
+    let dated = Revision::ALL.map(|revision| (revision.as_str(), EraChoice::Revision(revision)));
+    named.into_iter().chain(dated).collect()
+}
+
+fn program(reader: &mut Reader<'_>, name: &str) -> Option<Text> {
+    let both = reader.has("command") && reader.has("url");
+    if both {
+        reader.take("url");
+        reader.wrong_value("url", "a server has `command` or `url`, never both", "leave `url` out");
+    } else {
+        reader.not_yet("url");
+    }
+    if !reader.has("command") && !reader.has("url") {
+        let hint = format!("write {}", reader.page().setting("command", "\"…\""));
+        reader.lacking(format!("`{name}` needs `command`"), hint);
+    }
+    let written = reader.string("command")?;
+    let node = reader.value("command")?;
+    is_one_program(reader, written)?;
+    let relative = written.contains('/') && !written.starts_with('/') && !written.starts_with("${");
+    if !relative {
+        return reader.text(node, written);
+    }
+    no_tilde(reader, "command", written)?;
+    let Some(folder) =
+        reader.page().folder.to_str().filter(|folder| !folder.contains("${")).map(str::to_owned)
+    else {
+        reader.wrong_value(
+            "command",
+            "`command` cannot be relative to a folder of this name",
+            "write the whole path",
+        );
+        return None;
+    };
+    let below = written.strip_prefix("./").unwrap_or(written);
+    reader.text(node, &format!("{}/{below}", folder.trim_end_matches('/')))
+}
+
+fn is_one_program(reader: &mut Reader<'_>, written: &str) -> Option<()> {
+    if written.trim().is_empty() {
+        let hint = format!("write {}", reader.page().setting("command", "\"npx\""));
+        reader.wrong_value("command", "`command` is empty", hint);
+        return None;
+    }
+    let first = written.split_whitespace().next().unwrap_or_default();
+    if first.len() < written.len() && !first.contains('/') && !written.contains("${") {
+        let page = reader.page();
+        let (command, args) =
+            (page.setting("command", &format!("{first:?}")), page.setting("args", "[\"…\"]"));
+        let hint =
+            format!("write {command}, the other words in {args}; a path with blanks starts with `./` or `/`");
+        reader.wrong_value("command", "`command` is one program, not a command line", hint);
+        return None;
+    }
+    Some(())
+}
+
+fn arguments(reader: &mut Reader<'_>) -> Vec<Text> {
+    let args = reader.strings("args").unwrap_or_default();
+    args.into_iter().filter_map(|(node, arg)| reader.text(node, arg)).collect()
+}
+
+fn variables(reader: &mut Reader<'_>) -> BTreeMap<String, Text> {
+    let (mut variables, mut names) = (BTreeMap::new(), BTreeSet::new());
+    for entry in reader.members("env").map_or(&[][..], |table| &table.0) {
+        if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
+            let hint = "the name of a variable is not empty and holds no `=`";
+            reader.wrong(entry.at, format!("`{}` cannot be a variable", entry.key), hint);
+        }
+        if !names.insert(&entry.key) {
+            let message = format!("the variable `{}` is there twice", entry.key);
+            reader.wrong(entry.at, message, "keep one of the two");
+        }
+        let text = reader.element("env", &entry.value);
+        if let Some(text) = text.and_then(|text| reader.text(&entry.value, text)) {
+            variables.insert(entry.key.clone(), text);
+        }
+    }
+    variables
+}
+
+fn cwd(reader: &mut Reader<'_>) -> Option<PathBuf> {
+    let written = reader.string("cwd")?;
+    no_tilde(reader, "cwd", written)?;
+    if written.is_empty() {
+        reader.wrong_value("cwd", "`cwd` is empty", "write a path, or leave it out");
+        return None;
+    }
+    if written.contains("${") {
+        reader.wrong_value("cwd", "references in `cwd` are not supported yet", "write the path itself");
+        return None;
+    }
+    // Through `components`, so that `.` leaves no trace.
+    Some(reader.page().folder.join(Path::new(written)).components().collect())
+}
+
+fn no_tilde(reader: &mut Reader<'_>, key: &str, written: &str) -> Option<()> {
+    if written != "~" && !written.starts_with("~/") {
+        return Some(());
+    }
+    let message = format!("`~` means nothing in `{key}`: there is no shell");
+    let hint = if key == "cwd" { "write the whole path" } else { "write `${env:HOME}` in its place" };
+    reader.wrong_value(key, message, hint);
+    None
+}

@@ -1,0 +1,64 @@
+//! The nearest spelling: what somebody probably meant to type. Case, `-` and `_` do not count, so `keepAlive` and
+//! `keep_alive` are both `keep-alive`.
+
+/// The candidate that is nearest to a word, if one is near enough to be worth naming.
+pub(super) fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
+    let folded = fold(word);
+    let reach = (folded.len() / 3).clamp(1, 3);
+    let distances =
+        candidates.iter().map(|candidate| (distance(&folded, &fold(candidate), reach), *candidate));
+    distances
+        .filter_map(|(distance, candidate)| Some((distance?, candidate)))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+fn fold(word: &str) -> Vec<char> {
+    word.chars().filter(|letter| !matches!(letter, '-' | '_')).flat_map(char::to_lowercase).collect()
+}
+
+/// Letters to add, drop, change or swap with their neighbour; `None` beyond `reach`.
+fn distance(a: &[char], b: &[char], reach: usize) -> Option<usize> {
+    if a.len().abs_diff(b.len()) > reach {
+        return None;
+    }
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    Some(rows[a.len()][b.len()]).filter(|distance| *distance <= reach)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_spelling_is_found_and_a_far_one_is_not() {
+        let known = ["command", "args", "env", "cwd", "keep-alive", "call-timeout-max", "servers"];
+        for (word, meant) in [
+            ("comand", Some("command")),
+            ("commnad", Some("command")),
+            ("arg", Some("args")),
+            ("keepAlive", Some("keep-alive")),
+            ("callTimeoutMax", Some("call-timeout-max")),
+            ("mcpServers", Some("servers")),
+            ("mcp_servers", Some("servers")),
+            ("evn", Some("env")),
+            ("colour", None),
+            ("", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(word, &known), meant, "{word}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What the config promises: every problem is found where it stands, and what is good is kept.
+
+#[cfg(unix)]
+mod files;
+mod json;
+mod mistakes;
+mod properties;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::spec::{CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, Start};
+use crate::wire::revision::{Era, Revision};
+
+fn toml(text: &str) -> Config {
+    Config::parse(Path::new("/folder/config.toml"), text)
+}
+
+fn json(text: &str) -> Config {
+    Config::parse(Path::new("/folder/servers.json"), text)
+}
+
+/// Each problem as `LINE:COLUMN CONCERN MESSAGE`.
+fn lines(config: &Config) -> Vec<String> {
+    let line = |problem: &Problem| {
+        assert!(problem.hint.as_ref().is_some_and(|hint| !hint.is_empty()), "{problem} has no hint");
+        let Position { line, column } = problem.at.expect("has a place");
+        let concern = match &problem.concerns {
+            Concern::Server(name) => name,
+            Concern::Whole => "WHOLE",
+            Concern::Note => "NOTE",
+        };
+        format!("{line}:{column} {concern}: {}", problem.message)
+    };
+    config.problems.iter().map(line).collect()
+}
+
+fn names(config: &Config) -> Vec<&str> {
+    config.roster.servers().map(|spec| spec.id.as_str()).collect()
+}
+
+fn only(config: &Config) -> &ServerSpec {
+    assert_eq!(lines(config), [""; 0]);
+    let mut servers = config.roster.servers();
+    let spec = servers.next().expect("one server");
+    assert!(servers.next().is_none());
+    spec
+}
+
+fn command(spec: &ServerSpec) -> &CommandSpec {
+    let Endpoint::Command(command) = &spec.endpoint else { panic!("a command") };
+    command
+}
+
+#[test]
+fn every_key_of_a_server_is_read() {
+    let config = toml(
+        r#"
+        [servers.git]
+        command = "uvx"
+        args = ["mcp-server-git", "--repo=${env:REPO:-.}"]
+        env = { TOKEN = "${file:token}" }
+        inherit-env = ["HTTP_PROXY"]
+        cwd = "./work/."
+        type = "stdio"
+        era = "legacy"
+        enabled = false
+        sharing = "shared"
+        trust = "normal"
+        [servers.git.lifecycle]
+        start = "at-boot"
+        keep-alive = "0s"
+        start-timeout = "1m"
+        restarts = { at-most = 0, within = "1h" }
+        backoff = { first = "1s", most = "1s" }
+        breaker = { failures = 1, cool-off = "100ms" }
+        [servers.git.limits]
+        call-timeout = "2m"
+        call-timeout-max = "2m"
+        in-flight = 1
+        message = "64KiB"
+        "#,
+    );
+    let spec = only(&config);
+    let (lifecycle, limits) = (&spec.lifecycle, &spec.limits);
+    assert!(!spec.enabled);
+    assert_eq!(spec.era, EraChoice::Era(Era::Session));
+    assert_eq!((lifecycle.start, lifecycle.keep_alive), (Start::AtBoot, KeepAlive::For(Duration::ZERO)));
+    assert_eq!((lifecycle.restarts.at_most, lifecycle.restarts.within.as_secs()), (0, 3600));
+    assert_eq!(lifecycle.start_timeout.as_secs(), 60);
+    assert_eq!(lifecycle.backoff.first, lifecycle.backoff.most);
+    assert_eq!((lifecycle.breaker.failures.get(), lifecycle.breaker.cool_off.as_millis()), (1, 100));
+    assert_eq!(
+        (limits.call_timeout, limits.call_timeout_max),
+        (Duration::from_secs(120), Duration::from_secs(120))
+    );
+    assert_eq!((limits.in_flight.get(), limits.message), (1, 64 << 10));
+    let command = command(spec);
+    assert_eq!(command.program.written(), "uvx");
+    assert_eq!(command.args[1].written(), "--repo=${env:REPO:-.}");
+    assert_eq!(command.env["TOKEN"].written(), "${file:token}");
+    assert_eq!(command.inherit_env, ["HTTP_PROXY"]);
+    assert_eq!(command.cwd.as_deref(), Some(Path::new("/folder/work")));
+    assert_eq!(config.origins[&spec.id], Origin { file: "/folder/config.toml".into(), line: 2 });
+}
+
+#[test]
+fn a_server_with_only_a_command_has_the_defaults_of_the_library() {
+    let config = toml("[servers.a]\ncommand = 'x'");
+    assert_eq!(*only(&config), ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x")));
+    assert_eq!((config.listen, config.limits), (Listen::default(), HostLimits::default()));
+}
+
+#[test]
+fn the_gateways_own_sections_are_read() {
+    let config =
+        toml("[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'");
+    assert_eq!(lines(&config), [""; 0]);
+    assert_eq!(config.listen.hosts, ["still.local"]);
+    assert_eq!(config.limits, HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1) });
+}
+
+#[test]
+fn an_era_is_a_word_or_a_date() {
+    let era = |word: &str| only(&toml(&format!("[servers.a]\ncommand = 'x'\nera = '{word}'"))).era;
+    assert_eq!(era("auto"), EraChoice::Auto);
+    assert_eq!(era("modern"), EraChoice::Era(Era::Stateless));
+    assert_eq!(era("2025-06-18"), EraChoice::Revision(Revision::V2025_06_18));
+}
+
+#[test]
+fn a_servers_own_value_wins_over_the_defaults_key_by_key() {
+    let config = toml(
+        "[defaults]\ninherit-env = ['A']\nlimits = { in-flight = 3, message = '1MiB' }\n\
+         lifecycle = { restarts = { at-most = 1, within = '1m' }, start-timeout = '1s' }\n\
+         [servers.a]\ncommand = 'x'\ninherit-env = ['B']\nlimits.in-flight = 4\n\
+         lifecycle.restarts.at-most = 9\n",
+    );
+    let spec = only(&config);
+    assert_eq!(command(spec).inherit_env, ["B"]);
+    assert_eq!((spec.limits.in_flight.get(), spec.limits.message), (4, 1 << 20));
+    assert_eq!((spec.lifecycle.restarts.at_most, spec.lifecycle.restarts.within.as_secs()), (9, 60));
+    assert_eq!(spec.lifecycle.start_timeout.as_secs(), 1);
+}
+
+#[test]
+fn a_server_started_at_boot_stays_unless_somebody_said_otherwise() {
+    let keep_alive = |defaults: &str, own: &str| {
+        let text = format!(
+            "[defaults.lifecycle]\n{defaults}\n[servers.a]\ncommand = 'x'\n[servers.a.lifecycle]\n{own}"
+        );
+        only(&toml(&text)).lifecycle.keep_alive
+    };
+    let minute = KeepAlive::For(Duration::from_secs(60));
+    assert_eq!(keep_alive("", "start = 'at-boot'"), KeepAlive::Forever);
+    assert_eq!(keep_alive("start = 'at-boot'", ""), KeepAlive::Forever);
+    assert_eq!(keep_alive("keep-alive = '1m'", "start = 'at-boot'"), minute);
+    assert_eq!(keep_alive("start = 'at-boot'", "keep-alive = '1m'"), minute);
+    assert_eq!(keep_alive("", "keep-alive = 'forever'"), KeepAlive::Forever);
+    assert_eq!(keep_alive("", ""), KeepAlive::For(Duration::from_secs(300)));
+}
+
+#[test]
+fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
+    let config = toml(
+        r#"[servers.good]
+command = "x"
+[servers.one]
+command = "x"
+arguments = []
+[servers.two]
+url = "https://example.org"
+[servers.three]
+command = "x"
+lifecycle = { keep-alive = 300, start = "boot" }
+[servers.four]
+args = ["é", 5]
+command = "x"
+env = { "ö" = "${X}" }
+[servers.Five]
+command = "npx -y some-server"
+[servers.six-a]
+command = "x"
+limits = { message = "1MB", call-timeout = "20m" }
+[servers.fine]
+command = "y"
+"#,
+    );
+    assert_eq!(
+        lines(&config),
+        [
+            "5:1 one: there is no key `arguments`",
+            "7:1 two: `url` is not supported yet",
+            "10:28 three: `lifecycle.keep-alive` must be a duration, not a number",
+            "10:41 three: `lifecycle.start` cannot be `boot`",
+            "12:14 four: `args` holds only strings, not a number",
+            "14:15 four: `${X}` is not a reference",
+            "15:10 Five: `Five` cannot be a server: a server name holds only `a-z`, `0-9`, `-` and `_`, \
+             and starts with a letter or digit",
+            "16:11 Five: `command` is one program, not a command line",
+            "19:22 six-a: `limits.message` is not a size: `1MB`",
+            "19:44 six-a: `limits.call-timeout` is longer than `limits.call-timeout-max`, which is 600s",
+        ]
+    );
+    let hints: Vec<_> = config.problems.iter().filter_map(|problem| problem.hint.as_deref()).collect();
+    for (hint, needle) in hints.iter().zip([
+        "the keys here are",
+        "leave it out",
+        "`keep-alive = \"300s\"`",
+        "`on-demand`, `at-boot`",
+        "double quotes",
+        "`${env:X}`",
+        "write `five`",
+        "`command = \"npx\"`",
+        "`\"32MiB\"`",
+        "at least as long",
+    ]) {
+        assert!(hint.contains(needle), "{hint} lacks {needle}");
+    }
+    assert_eq!(names(&config), ["fine", "good"]);
+    assert_eq!(config.origins.len(), 7, "the ones that are off have an origin too");
+    assert!(!config.refused());
+    assert_eq!(config.problems[0].to_string(), "/folder/config.toml:5:1: there is no key `arguments`");
+}
+
+#[test]
+fn hosts_and_scopes_are_reported_and_switch_nothing_off() {
+    let config = toml("[servers.a]\ncommand = 'x'\n[hosts.h]\naddress = 'h'\n[scopes.s]\ntags = []");
+    assert_eq!(
+        lines(&config),
+        ["3:2 NOTE: `hosts` is not supported yet", "5:2 NOTE: `scopes` is not supported yet"]
+    );
+    assert_eq!(names(&config), ["a"]);
+    assert!(!config.refused());
+}
+
+#[test]
+fn every_syntax_error_is_reported() {
+    let config = toml("[servers.a]\ncommand = npx\n[servers.b]\ncommand = \"x\ncwd = \n[servers.a]\n");
+    assert_eq!(
+        lines(&config),
+        [
+            "2:11 WHOLE: invalid float",
+            "4:13 WHOLE: invalid basic string",
+            "5:7 WHOLE: string values must be quoted",
+            "6:10 WHOLE: this key is there twice"
+        ]
+    );
+    assert!(config.refused() && config.roster.is_empty());
+}
+
+#[test]
+fn a_bracket_left_open_is_one_problem() {
+    for text in [
+        "[servers.a]\nargs = ['x', 'y'\n[servers.b]\ncommand = 'x'\n",
+        "env = { A = 'b'\n[servers.b]\na = 'b'\n",
+    ] {
+        let config = toml(text);
+        assert_eq!(config.problems.len(), 1, "{:?}", lines(&config));
+        assert_eq!(config.problems[0].message, "a bracket before this is never closed");
+    }
+}
+
+#[test]
+fn names_that_differ_only_in_dashes_are_refused_together() {
+    let config =
+        toml("[servers.a-b]\ncommand = 'x'\n[servers.c]\ncommand = 'x'\n[servers.a_b]\ncommand = 'x'");
+    assert_eq!(
+        lines(&config),
+        [
+            "1:10 a-b: `a-b` and `a_b` in line 5 are the same name here",
+            "5:10 a_b: `a_b` and `a-b` in line 1 are the same name here"
+        ]
+    );
+    assert_eq!(names(&config), ["c"]);
+}
+
+#[test]
+fn a_relative_command_is_below_the_folder_of_the_file() {
+    for (written, program) in [
+        ("npx", "npx"),
+        ("./x", "/folder/x"),
+        ("bin/x", "/folder/bin/x"),
+        ("../x", "/folder/../x"),
+        ("/usr/bin/x", "/usr/bin/x"),
+        ("${env:HOME}/x", "${env:HOME}/x"),
+        ("./my tools/${env:X}", "/folder/my tools/${env:X}"),
+    ] {
+        let config = toml(&format!("[servers.a]\ncommand = '{written}'"));
+        assert_eq!(command(only(&config)).program.written(), program);
+    }
+}
+
+#[test]
+fn a_message_does_not_repeat_what_may_be_a_secret() {
+    let config = toml(
+        "[servers.a]\ncommand = 'x --token s3cr3t'\nargs = [5353]\nenv = { A = 5353, B = '${s3cr3t s}' }",
+    );
+    let hidden = format!("{:?}", config.problems);
+    assert!(
+        config.problems.len() == 4 && !hidden.contains("5353") && !hidden.contains("--token"),
+        "{hidden}"
+    );
+}

@@ -1,0 +1,145 @@
+//! One mistake at a time, inside a server and outside.
+
+use super::*;
+
+/// The only problem of `[servers.x]` with these keys, after `servers.x`'s own `command` unless it has one.
+fn problem_of(keys: &str) -> Problem {
+    let command = if keys.starts_with("command") { "" } else { "command = \"c\"\n" };
+    let config = toml(&format!("[servers.good]\ncommand = \"g\"\n[servers.x]\n{command}{keys}"));
+    assert_eq!(names(&config), ["good"], "{keys}: {:?}", config.problems);
+    assert_eq!(config.problems.len(), 1, "{keys}: {:?}", lines(&config));
+    assert_eq!(config.problems[0].concerns, Concern::Server("x".to_owned()), "{keys}");
+    assert!(!config.refused());
+    config.problems[0].clone()
+}
+
+fn check(keys: &str, message: &str, hint: &str) {
+    let problem = problem_of(keys);
+    assert!(problem.message.contains(message), "{keys}: {}", problem.message);
+    assert!(problem.hint.as_ref().is_some_and(|text| text.contains(hint)), "{keys}: {:?}", problem.hint);
+}
+
+#[test]
+fn a_mistake_in_a_server_is_named_where_it_stands() {
+    for (keys, message, hint) in [
+        ("command = ''", "`command` is empty", "`command = \"npx\"`"),
+        ("command = '  '", "`command` is empty", "`command = \"npx\"`"),
+        ("command = 'npx -y @a/b'", "not a command line", "`args = [\"…\"]`"),
+        ("command = '~/bin/x'", "there is no shell", "`${env:HOME}`"),
+        ("command = 5", "`command` must be a string, not a number", "`command = \"5\"`"),
+        ("command = \"a\\u0000\"", "NUL", "leave the character out"),
+        ("command = 'x'\nurl = 'y'", "never both", "leave `url` out"),
+        ("argss = []", "there is no key `argss`", "did you mean `args`?"),
+        ("args = '-y'", "`args` must be an array of strings, not a string", "`args = [\"…\"]`"),
+        ("args = ['${secret:x}']", "`${secret:x}` is not supported yet", "`${env:NAME}`"),
+        ("args = ['${env:X']", "never closed", "`}`"),
+        ("env = { A = true }", "`env` holds only strings", "double quotes"),
+        ("env = { 'A=' = '' }", "`A=` cannot be a variable", "`=`"),
+        ("env = { '' = '' }", "cannot be a variable", "`=`"),
+        ("env = ['A=b']", "`env` must be a table, not an array", "`env = { … }`"),
+        ("inherit-env = ['AWS_*']", "no variable", "`\"HTTP_PROXY\"`"),
+        ("cwd = ''", "`cwd` is empty", "leave it out"),
+        ("cwd = '${env:X}'", "not supported yet", "write the path itself"),
+        ("cwd = '~'", "there is no shell", "whole path"),
+        ("type = 'http'", "`type = \"http\"` is not supported yet", "leave it out"),
+        ("type = 'pipe'", "`type` cannot be `pipe`", "`stdio`, `http`, `sse`"),
+        ("era = 2025-06-18", "`era` must be a string, not a date", "`era = \"2025-06-18\"`"),
+        ("era = 'new'", "`era` cannot be `new`", "`auto`, `modern`, `legacy`, `2024-11-05`"),
+        (
+            "enabled = 'no'",
+            "`enabled` must be `true` or `false`, not a string",
+            "`enabled = true` or `false`",
+        ),
+        ("sharing = 'per-caller'", "`sharing = \"per-caller\"` is not supported yet", "leave it out"),
+        (
+            "sharing = 'all'",
+            "`sharing` cannot be `all`",
+            "`shared`, `per-client`, `per-project`, `per-caller`",
+        ),
+        ("trust = 'trusted'", "not supported yet", "leave it out"),
+        ("headers = {}", "`headers` is not supported yet", "leave it out"),
+        ("when = ['a']", "`when` is not supported yet", "leave it out"),
+        ("run-on = 'a'", "`run-on` is not supported yet", "leave it out"),
+        ("tools.allow = ['*']", "`tools` is not supported yet", "leave it out"),
+    ] {
+        check(keys, message, hint);
+    }
+}
+
+#[test]
+fn a_mistake_in_how_a_server_is_looked_after_is_named_where_it_stands() {
+    for (keys, message, hint) in [
+        ("lifecycle = 1", "`lifecycle` must be a table, not a number", "`lifecycle = { … }`"),
+        ("lifecycle.memory.soft = '1GiB'", "`lifecycle.memory` is not supported yet", "leave it out"),
+        (
+            "lifecycle.keep_alive = '1m'",
+            "there is no key `lifecycle.keep_alive`",
+            "did you mean `keep-alive`?",
+        ),
+        ("lifecycle.keep-alive = 'never'", "not a duration: `never`", "`\"forever\"`"),
+        ("lifecycle.start-timeout = 'forever'", "not a duration: `forever`", "`\"30s\"`"),
+        ("lifecycle.start-timeout = '0s'", "may not be zero", "`\"30s\"`"),
+        ("lifecycle.start-timeout = 1.5", "must be a duration, not a number", "\"30s\""),
+        ("lifecycle.restarts.at-most = -1", "from 0 to 1000000, not `-1`", "`at-most = 5`"),
+        ("lifecycle.restarts.within = '0s'", "may not be zero", "`\"5m\"`"),
+        (
+            "lifecycle.backoff = { first = '9s', most = '8s' }",
+            "`lifecycle.backoff.first` is longer",
+            "`most`",
+        ),
+        ("lifecycle.backoff.most = '1ms'", "which is 1ms", "`most`"),
+        ("lifecycle.breaker.failures = 0", "from 1 to 1000000, not `0`", "`failures = 5`"),
+        ("lifecycle.breaker.failures = 'x'", "a whole number", "`failures = 5`"),
+        ("limits.in-flight = 99999999999", "from 1 to 1000000", "`in-flight = 5`"),
+        ("limits.call-timeout = '10 s'", "not a duration: `10 s`", "one whole number and a unit"),
+        ("limits.call-timeout-max = '1s'", "`limits.call-timeout` is longer", "`call-timeout-max`"),
+        ("limits.message = 32", "`limits.message` must be a size, not a number", "`message = \"32MiB\"`"),
+        ("limits.message = '0B'", "may not be zero", "`\"32MiB\"`"),
+    ] {
+        check(keys, message, hint);
+    }
+}
+
+#[test]
+fn a_message_is_one_line_whatever_the_file_says() {
+    let key = "k".repeat(5000);
+    let config = toml(&format!("[servers.\"a\\n\\u001b[2J\"]\ncommand = \"${{x\\ny}}\"\n{key} = 1"));
+    assert_eq!(config.problems.len(), 3, "{:?}", lines(&config));
+    let mut messages = config.problems.iter().map(ToString::to_string);
+    assert!(messages.all(|message| !message.contains(char::is_control) && message.len() < 500));
+}
+
+#[test]
+fn a_problem_outside_the_servers_refuses_the_file() {
+    for (text, message, hint) in [
+        ("[policy]\ndeny = []", "`policy` is not supported yet", "leave it out"),
+        ("[callers.me]\nadmin = true", "`callers` is not supported yet", "leave it out"),
+        ("[profiles.p]", "`profiles` is not supported yet", "leave it out"),
+        ("[limits]\nservers-running = 3", "`limits.servers-running` is not supported yet", "leave it out"),
+        ("[limits]\nmemory = '4GiB'", "`limits.memory` is not supported yet", "leave it out"),
+        ("[limits]\nbodies = '4GiB'", "there is no key `limits.bodies`", "`body`"),
+        ("[limits]\ndrain = '0s'", "`limits.drain` may not be zero", "`\"30s\"`"),
+        ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),
+        ("[listen]\nhosts = ['http://x']", "`http://x` is not the name of a host", "`\"still.local\"`"),
+        ("[listen]\nhosts = ['*']", "not the name of a host", "`\"still.local\"`"),
+        ("[defaults.tools]\nallow = []", "`defaults.tools` is not supported yet", "leave it out"),
+        ("[defaults]\ncommand = 'x'", "there is no key `defaults.command`", "`lifecycle`"),
+        ("[defaults.limits]\ncall-timeout = '1h'", "is longer than", "`call-timeout-max`"),
+        (
+            "[defaults.lifecycle]\nkeep-alive = 5",
+            "`defaults.lifecycle.keep-alive` must be",
+            "`keep-alive = \"5s\"`",
+        ),
+        ("[defaults]\nsharing = 'per-client'", "not supported yet", "leave it out"),
+        ("[server.x]", "there is no key `server`", "did you mean `servers`?"),
+        ("[mcpServers.x]", "there is no key `mcpServers`", "did you mean `servers`?"),
+        ("servers = 1", "`servers` must be a table, not a number", "`servers = { … }`"),
+    ] {
+        let config = toml(text);
+        assert_eq!(config.problems.len(), 1, "{text}: {:?}", lines(&config));
+        assert!(config.refused(), "{text}");
+        let problem = &config.problems[0];
+        assert!(problem.message.contains(message), "{text}: {}", problem.message);
+        assert!(problem.hint.as_ref().is_some_and(|text| text.contains(hint)), "{text}: {:?}", problem.hint);
+    }
+}

@@ -1,0 +1,106 @@
+//! From a spec to a connection that has been greeted and listed.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::child::{Process, SpawnError};
+use super::greet::{Opening, Unwelcome, greet};
+use super::link::Link;
+use super::listing::Listing;
+use super::stderr::StderrTail;
+use super::{Connection, FarEnd};
+use crate::error::{Error, ErrorKind};
+use crate::last_words::LastWords;
+use crate::spec::{CommandSpec, Endpoint, InProcessServer, ServerSpec};
+use crate::wire::revision::{Era, Revision};
+
+/// Bytes that may be under way to or from a server in this process.
+const PIPE: usize = 64 << 10;
+
+/// Why a server did not come up.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    pub(crate) error: Error,
+    /// It died; the next attempt may go better, so those who wait may go on waiting.
+    pub(crate) died: bool,
+}
+
+/// Starts the server, opens the conversation, asks what it offers. A server that dies when asked for its era is
+/// started once more and offered a session. Dropping the future kills what was started.
+pub(crate) async fn launch(
+    spec: &ServerSpec,
+    remembered: Option<Revision>,
+    stderr: Arc<StderrTail>,
+    tasks: &TaskTracker,
+) -> Result<(Connection, Listing), StartFailure> {
+    let opening = Opening::choose(spec.era, remembered);
+    let connected = match connect(spec, opening, &stderr, tasks).await {
+        Err(Unwelcome::DiedOnProbe) => {
+            let session = Opening::Session(Revision::newest(Era::Session));
+            connect(spec, session, &stderr, tasks).await
+        }
+        connected => connected,
+    };
+    let failed = |error: Error| StartFailure { died: error.kind() == ErrorKind::Lost, error: could_not(spec, &error) };
+    let connection = connected.map_err(|unwelcome| match unwelcome {
+        Unwelcome::Failed(error) => failed(error),
+        Unwelcome::DiedOnProbe => failed(Error::new(ErrorKind::Lost, "it died at once")),
+    })?;
+    match Listing::fetch(&connection).await {
+        Ok(listing) => Ok((connection, listing)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+async fn connect(
+    spec: &ServerSpec,
+    opening: Opening,
+    stderr: &Arc<StderrTail>,
+    tasks: &TaskTracker,
+) -> Result<Connection, Unwelcome> {
+    let (link, far_end) = match &spec.endpoint {
+        Endpoint::Command(command) => open_child(spec, command, stderr, tasks)?,
+        Endpoint::InProcess(server) => open_in_process(spec, server, tasks),
+    };
+    let welcome = greet(&link, opening).await?;
+    let (server, limits) = (spec.id.clone(), spec.limits.clone());
+    let slots = Semaphore::new(limits.in_flight.get());
+    Ok(Connection { server, link, far_end, welcome, limits, slots })
+}
+
+fn open_child(
+    spec: &ServerSpec,
+    command: &CommandSpec,
+    stderr: &Arc<StderrTail>,
+    tasks: &TaskTracker,
+) -> Result<(Link, FarEnd), Error> {
+    let (process, stdin, stdout) = Process::spawn(command, stderr.clone(), tasks)
+        .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
+    let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
+    let link = Link::open(spec.id.clone(), (stdout, stdin), spec.limits.message, gone, farewell, tasks);
+    Ok((link, FarEnd::Process(process)))
+}
+
+fn open_in_process(spec: &ServerSpec, server: &InProcessServer, tasks: &TaskTracker) -> (Link, FarEnd) {
+    let (ours, theirs) = tokio::io::duplex(PIPE);
+    let task = AbortOnDropHandle::new(tasks.spawn(server.0.serve(theirs)));
+    let farewell = Box::pin(std::future::ready(LastWords::default()));
+    let gone = std::future::pending();
+    let link = Link::open(spec.id.clone(), tokio::io::split(ours), spec.limits.message, gone, farewell, tasks);
+    (link, FarEnd::Task(task))
+}
+
+fn could_not(spec: &ServerSpec, cause: &Error) -> Error {
+    let server = &spec.id;
+    let error = match cause.words() {
+        Some(words) => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {words}")),
+        None => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {cause}")),
+    };
+    let error = error.at(server);
+    match cause.words() {
+        Some(words) => error.last_words(words.clone()),
+        None => error,
+    }
+}

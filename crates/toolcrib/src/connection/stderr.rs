@@ -1,0 +1,137 @@
+//! What servers write to stderr: drained as bytes, kept as a bounded tail of lines.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// Lines kept.
+const LINES: usize = 200;
+/// Bytes kept of one line.
+const LINE: usize = 2 << 10;
+/// How long to go on reading from a pipe whose process is gone but which somebody holds open.
+pub(super) const LINGER: Duration = Duration::from_millis(100);
+
+/// The last lines of one server's stderr, through all its processes. Lines are numbered from 1.
+#[derive(Debug, Default)]
+pub(crate) struct StderrTail {
+    lines: Mutex<Lines>,
+    grown: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    kept: VecDeque<String>,
+    /// The number of the last line.
+    last: u64,
+}
+
+impl StderrTail {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the last line.
+    pub(crate) fn last(&self) -> u64 {
+        self.lines().last
+    }
+
+    /// The lines after number `after` that are still kept, with their numbers.
+    pub(crate) fn after(&self, after: u64) -> Vec<(u64, String)> {
+        let lines = self.lines();
+        let first = lines.last + 1 - lines.kept.len() as u64;
+        (first..).zip(&lines.kept).filter(|(number, _)| *number > after).map(|(n, line)| (n, line.clone())).collect()
+    }
+
+    /// Waits until there is a line after number `after`.
+    pub(crate) async fn grown(&self, after: u64) {
+        loop {
+            let mut grown = std::pin::pin!(self.grown.notified());
+            grown.as_mut().enable();
+            if self.last() > after {
+                return;
+            }
+            grown.await;
+        }
+    }
+
+    fn push(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(&line[..line.len().min(LINE)]).trim_end().to_owned();
+        let mut lines = self.lines();
+        if lines.kept.len() == LINES {
+            lines.kept.pop_front();
+        }
+        lines.kept.push_back(text);
+        lines.last += 1;
+        drop(lines);
+        self.grown.notify_waiters();
+    }
+
+    /// Reads to the end, or until a moment after `gone`.
+    pub(super) async fn drain(&self, mut stderr: impl AsyncRead + Unpin, gone: impl Future<Output = ()>) {
+        let mut line = Vec::new();
+        let mut chunk = vec![0; 8 << 10];
+        let mut gone = std::pin::pin!(gone);
+        loop {
+            tokio::select! {
+                biased;
+                count = stderr.read(&mut chunk) => match count {
+                    Ok(count @ 1..) => self.take(&mut line, &chunk[..count]),
+                    _ => break,
+                },
+                () = &mut gone => {
+                    while let Ok(Ok(count @ 1..)) = timeout(LINGER, stderr.read(&mut chunk)).await {
+                        self.take(&mut line, &chunk[..count]);
+                    }
+                    break;
+                }
+            }
+        }
+        if !line.is_empty() {
+            self.push(&line);
+        }
+    }
+
+    fn take(&self, line: &mut Vec<u8>, mut bytes: &[u8]) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            line.extend_from_slice(&bytes[..end.min(LINE)]);
+            self.push(line);
+            line.clear();
+            bytes = &bytes[end + 1..];
+        }
+        let room = LINE.saturating_sub(line.len());
+        line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn drained(bytes: &[u8]) -> Vec<(u64, String)> {
+        let tail = StderrTail::default();
+        tail.drain(bytes, std::future::pending()).await;
+        tail.after(0)
+    }
+
+    #[tokio::test]
+    async fn keeps_the_last_lines_with_their_numbers() {
+        let text: String = (1..=500).map(|n| format!("line {n}\r\n")).collect();
+        let lines = drained(text.as_bytes()).await;
+        assert_eq!(lines.len(), LINES);
+        assert_eq!(lines[0], (301, "line 301".to_owned()));
+        assert_eq!(lines[LINES - 1], (500, "line 500".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn takes_any_bytes_and_a_last_line_without_an_end() {
+        let lines = drained(b"a\xff\xfeb\nlast").await;
+        assert_eq!(lines, [(1, "a\u{fffd}\u{fffd}b".to_owned()), (2, "last".to_owned())]);
+        let endless = drained(&vec![b'x'; 1 << 20]).await;
+        assert_eq!(endless[0].1.len(), LINE);
+    }
+}

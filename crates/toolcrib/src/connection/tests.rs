@@ -1,0 +1,58 @@
+//! What a connection makes of everything a server can send, on a paused clock, against a scripted server.
+
+#[path = "../supervisor/actor/fake.rs"]
+#[expect(dead_code, reason = "another test uses the rest of it")]
+mod fake;
+mod greeting;
+mod progress;
+mod replies;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+
+use super::launch::{StartFailure, launch};
+use super::listing::Listing;
+use super::stderr::StderrTail;
+use super::*;
+use crate::spec::ServerSpec;
+use crate::wire::revision::Revision;
+use fake::{Boot, Fake};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn spec(fake: &Fake) -> ServerSpec {
+    ServerSpec::in_process("fake".parse().unwrap(), fake.clone())
+}
+
+async fn launched(spec: &ServerSpec, remembered: Option<Revision>) -> Result<(Connection, Listing), StartFailure> {
+    launch(spec, remembered, Arc::<StderrTail>::default(), &TaskTracker::new()).await
+}
+
+async fn connected(spec: &ServerSpec) -> Arc<Connection> {
+    Arc::new(launched(spec, None).await.unwrap().0)
+}
+
+async fn call(connection: &Connection, tool: &str, arguments: Value) -> Result<Outcome, Error> {
+    connection.call(&mut Call::tool(tool).arguments(&arguments), tool).await
+}
+
+/// Has the server send these lines instead of an answer.
+async fn say(connection: &Connection, lines: &[&str]) -> Result<Outcome, Error> {
+    call(connection, "say", json!({ "lines": lines })).await
+}
+
+/// A call that the server works on until it is let go.
+fn held(connection: &Arc<Connection>, tasks: &mut JoinSet<Result<Outcome, Error>>) {
+    let connection = connection.clone();
+    tasks.spawn(async move { call(&connection, "hold", Value::Null).await });
+}
+
+/// Lets everything that can happen without time passing happen.
+async fn breath() {
+    for _ in 0..500 {
+        tokio::task::yield_now().await;
+    }
+}

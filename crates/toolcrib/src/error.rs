@@ -1,0 +1,267 @@
+//! Every way a call can fail, and the one table that says whose fault it is, whether to try again, and what to type.
+//!
+//! A tool that says "error" is an `Outcome`, not an `Error`; problems in config files are `config::Problem`s.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::last_words::LastWords;
+use crate::spec::ServerId;
+
+/// A call that got no answer from a server.
+#[derive(Debug, Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug, Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    server: Option<ServerId>,
+    retry_in: Option<Duration>,
+    last_words: Option<LastWords>,
+    hint: Option<String>,
+    unsent: bool,
+}
+
+/// Every way a call can fail. Adding one means adding a row to [`ErrorKind::facts`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// No such tool or server, as far as this caller can see.
+    Unknown,
+    /// The request itself is wrong.
+    Malformed,
+    /// A rule forbids it.
+    Denied,
+    /// The caller has used up its share.
+    OverQuota,
+    /// The server lives but keeps failing; it is left alone for a while.
+    Tripped,
+    /// The server died too often; it needs a person.
+    Ejected,
+    /// The server did not come up.
+    CouldNotStart,
+    /// The server died with the call in flight.
+    Lost,
+    /// The server did not answer in time.
+    TimedOut,
+    /// The server's answer cannot be understood.
+    BadReply,
+    /// The crib is being shut down.
+    ShuttingDown,
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// Who asked.
+    Caller,
+    /// The rules here.
+    Policy,
+    /// The server.
+    Server,
+    /// toolcrib itself.
+    Crib,
+}
+
+/// Whether asking again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// Never with the same request.
+    No,
+    /// After the time that the error tells.
+    After,
+    /// Later.
+    Later,
+    /// Only if doing it twice does no harm.
+    IfIdempotent,
+    /// At another crib.
+    Elsewhere,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// The stable name, in logs and in `--json`.
+    pub name: &'static str,
+    /// Whose fault it is.
+    pub blame: Blame,
+    /// Whether to try again.
+    pub retry: Retry,
+    /// The JSON-RPC code a client sees.
+    pub code: i32,
+    /// What it means, in one line.
+    pub meaning: &'static str,
+    /// What to type next; `{server}` stands for the server's name.
+    pub hint: &'static str,
+}
+
+impl ErrorKind {
+    /// Every kind, in the table's order.
+    pub const ALL: [Self; 11] = [
+        Self::Unknown,
+        Self::Malformed,
+        Self::Denied,
+        Self::OverQuota,
+        Self::Tripped,
+        Self::Ejected,
+        Self::CouldNotStart,
+        Self::Lost,
+        Self::TimedOut,
+        Self::ShuttingDown,
+        Self::BadReply,
+    ];
+
+    /// The table.
+    #[rustfmt::skip]
+    pub fn facts(self) -> Facts {
+        use {Blame as B, Retry as R};
+        let row = |name, blame, retry, code, meaning, hint| Facts { name, blame, retry, code, meaning, hint };
+        match self {
+            Self::Unknown => row("unknown", B::Caller, R::No, -32602, "no such tool or server", "toolcrib tools"),
+            Self::Malformed => row("malformed", B::Caller, R::No, -32600, "the request is wrong", "see what was expected"),
+            Self::Denied => row("denied", B::Policy, R::No, -31010, "a rule forbids it", "see the rule named"),
+            Self::OverQuota => row("over_quota", B::Policy, R::After, -31011, "the caller's share is used up", "wait until it refills"),
+            Self::Tripped => row("tripped", B::Server, R::After, -31012, "the server keeps failing and is left alone for a while", "toolcrib logs {server}"),
+            Self::Ejected => row("ejected", B::Server, R::No, -31013, "the server died too often", "toolcrib restart {server}"),
+            Self::CouldNotStart => row("could_not_start", B::Server, R::Later, -31014, "the server did not come up", "toolcrib logs {server}"),
+            Self::Lost => row("lost", B::Server, R::IfIdempotent, -31015, "the server died with the call in flight", "toolcrib logs {server}"),
+            Self::TimedOut => row("timed_out", B::Server, R::IfIdempotent, -31016, "the server did not answer in time", "raise `limits.call-timeout` of {server}"),
+            Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is being shut down", "toolcrib serve"),
+            Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer cannot be understood", "toolcrib logs {server}"),
+        }
+    }
+}
+
+impl Error {
+    /// A failure with its own message.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let unsent = false;
+        Self(Box::new(Inner { kind, message, server: None, retry_in: None, last_words: None, hint: None, unsent }))
+    }
+
+    /// Names the server concerned.
+    #[must_use]
+    pub fn at(mut self, server: &ServerId) -> Self {
+        self.0.server.get_or_insert_with(|| server.clone());
+        self
+    }
+
+    /// Says what to type instead of the table's hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn retry_in(mut self, wait: Duration) -> Self {
+        self.0.retry_in = Some(wait);
+        self
+    }
+
+    pub(crate) fn last_words(mut self, words: LastWords) -> Self {
+        if self.0.hint.is_none() {
+            self.0.hint = words.hint();
+        }
+        self.0.last_words = Some(words);
+        self
+    }
+
+    pub(crate) fn unsent(mut self) -> Self {
+        self.0.unsent = true;
+        self
+    }
+
+    /// The same failure under another name, for those who come after.
+    pub(crate) fn become_kind(mut self, kind: ErrorKind, message: String) -> Self {
+        self.0.kind = kind;
+        self.0.message = message;
+        self.0.hint = None;
+        self
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The server concerned, if there is one.
+    pub fn server(&self) -> Option<&ServerId> {
+        self.0.server.as_ref()
+    }
+
+    /// How long to wait before trying again, where that is known.
+    pub fn wait(&self) -> Option<Duration> {
+        self.0.retry_in
+    }
+
+    /// Whether the server certainly never got the request.
+    pub fn is_unsent(&self) -> bool {
+        self.0.unsent
+    }
+
+    /// How the server ended, if it did: exit status and the last lines of its stderr.
+    pub fn words(&self) -> Option<&LastWords> {
+        self.0.last_words.as_ref()
+    }
+
+    /// What to type next.
+    pub fn advice(&self) -> String {
+        let server = self.0.server.as_ref().map_or("SERVER", ServerId::as_str);
+        match &self.0.hint {
+            Some(hint) => hint.clone(),
+            None => self.0.kind.facts().hint.replace("{server}", server),
+        }
+    }
+
+    /// The `data` of the JSON-RPC error a client sees.
+    pub fn data(&self) -> Value {
+        let facts = self.0.kind.facts();
+        let mut data = json!({"kind": facts.name, "hint": self.advice()});
+        if let Some(server) = &self.0.server {
+            data["server"] = server.as_str().into();
+        }
+        if let Some(wait) = self.0.retry_in {
+            data["retryAfterMs"] = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into();
+        }
+        if let Some(words) = &self.0.last_words {
+            data["exit"] = words.exit_text().into();
+            data["stderr"] = words.stderr.clone().into();
+        }
+        data
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_outside_the_reserved_range() {
+        let mut codes: Vec<i32> = ErrorKind::ALL.iter().map(|kind| kind.facts().code).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), ErrorKind::ALL.len());
+        let ours = codes.iter().filter(|code| **code > -32000);
+        assert!(ours.clone().count() == 9 && ours.clone().all(|code| (-31018..=-31010).contains(code)));
+    }
+
+    #[test]
+    fn an_error_tells_who_what_and_what_to_type() {
+        let server: ServerId = "git".parse().unwrap();
+        let error = Error::new(ErrorKind::Ejected, "`git` died 6 times in 5 m").at(&server);
+        assert_eq!(error.advice(), "toolcrib restart git");
+        assert_eq!(error.data()["kind"], "ejected");
+        assert_eq!(error.data()["server"], "git");
+    }
+}

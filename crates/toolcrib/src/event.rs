@@ -1,0 +1,67 @@
+//! `Event`: the closed list of things that can happen, said once for logs, metrics and dashboards alike.
+
+use std::time::Duration;
+
+use crate::error::ErrorKind;
+use crate::spec::ServerId;
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A server answered its first listing.
+    Started {
+        /// Which.
+        server: ServerId,
+        /// Its process, if it has one.
+        pid: Option<u32>,
+        /// How long that took.
+        took: Duration,
+    },
+    /// A server is gone that should not be.
+    Crashed {
+        /// Which.
+        server: ServerId,
+        /// How it ended.
+        why: String,
+    },
+    /// A server was stopped: idle, asked to, or replaced.
+    Stopped {
+        /// Which.
+        server: ServerId,
+    },
+    /// A server fails too often and is left alone for a while.
+    Tripped {
+        /// Which.
+        server: ServerId,
+    },
+    /// A tripped server answered again.
+    Recovered {
+        /// Which.
+        server: ServerId,
+    },
+    /// A server died too often; it needs a person.
+    Ejected {
+        /// Which.
+        server: ServerId,
+        /// How it ended.
+        why: String,
+    },
+    /// A server offers something else than it did.
+    Changed {
+        /// Which.
+        server: ServerId,
+    },
+    /// A call came to its end.
+    Called {
+        /// The server that has the tool, if one was found.
+        server: Option<ServerId>,
+        /// The tool's name as asked for.
+        tool: String,
+        /// Why it failed, if it did.
+        error: Option<ErrorKind>,
+        /// Whether the tool itself said that it failed.
+        tool_error: bool,
+        /// How long it took.
+        took: Duration,
+    },
+}

@@ -1,0 +1,262 @@
+//! `Supervisor`: a handle on the one task that owns one server's life, and `Lease`, a claim on a living server.
+//!
+//! The handle is a mailbox and a `watch`; whoever wants something of the server asks the actor. While any lease exists
+//! the server stays up; dropping a lease is the release, stamped with the generation it came from, so that a late
+//! release of a dead connection is never counted against its successor.
+
+mod actor;
+mod breaker;
+mod gauges;
+pub(crate) mod memory;
+mod restart;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::call::{Call, Outcome};
+use crate::catalog::Target;
+use crate::connection::Connection;
+use crate::connection::listing::Listing;
+use crate::connection::stderr::StderrTail;
+use crate::crib::DRAIN;
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::spec::{Endpoint, ServerSpec};
+use crate::status::{LastError, ServerStatus, StateName};
+use actor::Actor;
+use breaker::Health;
+use gauges::Gauges;
+use memory::{Known, Memory};
+use restart::RestartBudget;
+
+/// What one may ask of an actor.
+#[derive(Debug)]
+enum Command {
+    /// A claim on the living server; wakes it if need be.
+    Lease(oneshot::Sender<Result<Lease, Error>>),
+    /// A claim that is no longer needed.
+    Release { generation: u64, health: Option<Health>, probe: bool },
+    /// What the watcher of a connection has seen.
+    Seen { generation: u64, what: Seen },
+    /// Stop it and forgive everything; answered when the old process is gone.
+    Restart(oneshot::Sender<()>),
+    /// Stop it, whatever leases exist; answered when it is gone.
+    Stop(oneshot::Sender<()>),
+    /// Take no more claims, wait this long for those there are, stop for good; answered when it is gone.
+    Retire(Duration, oneshot::Sender<()>),
+}
+
+/// What happens to a connection without anybody asking.
+#[derive(Debug)]
+enum Seen {
+    /// The other end is gone.
+    Closed,
+    /// The server said that its tools changed, and was asked for them.
+    Relisted(Result<Listing, Error>),
+}
+
+/// One server's life as others see it. Written by the actor at every change of state.
+#[derive(Debug)]
+struct Snapshot {
+    state: StateName,
+    generation: u64,
+    /// Since when it runs.
+    since: Option<Instant>,
+    /// When the present state ends by itself.
+    until: Option<Instant>,
+    budget: RestartBudget,
+    last_error: Option<LastError>,
+    known: Option<Known>,
+    connection: Weak<Connection>,
+}
+
+/// What every actor of a crib shares with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    /// Owns every task.
+    pub(crate) tasks: TaskTracker,
+    /// Hears what happens.
+    pub(crate) events: broadcast::Sender<Event>,
+    /// Rung when some server's offer is another one now.
+    pub(crate) offers: Arc<Notify>,
+}
+
+/// A handle on one server's actor.
+#[derive(Debug, Clone)]
+pub(crate) struct Supervisor {
+    spec: Arc<ServerSpec>,
+    mailbox: mpsc::UnboundedSender<Command>,
+    snapshot: watch::Receiver<Snapshot>,
+    gauges: Arc<Gauges>,
+    stderr: Arc<StderrTail>,
+}
+
+impl Supervisor {
+    /// Starts the actor; what is remembered of the server is known from then on. Nothing is started before the
+    /// supervisor that this one replaces has ended.
+    pub(crate) fn start(
+        spec: ServerSpec,
+        before: Option<Self>,
+        listings: Option<&Path>,
+        around: Surroundings,
+    ) -> Self {
+        let (mailbox, commands) = mpsc::unbounded_channel();
+        let memory = Memory::of(&spec, listings);
+        let spec = Arc::new(spec);
+        let (gauges, stderr) = (Arc::<Gauges>::default(), Arc::<StderrTail>::default());
+        let tasks = around.tasks.clone();
+        let (actor, snapshot) =
+            Actor::new(spec.clone(), (mailbox.downgrade(), commands), memory, gauges.clone(), stderr.clone(), around);
+        tasks.spawn(async move {
+            if let Some(before) = before {
+                before.retire(DRAIN).await;
+            }
+            actor.run().await;
+        });
+        Self { spec, mailbox, snapshot, gauges, stderr }
+    }
+
+    pub(crate) fn spec(&self) -> &ServerSpec {
+        &self.spec
+    }
+
+    pub(crate) fn stderr(&self) -> &StderrTail {
+        &self.stderr
+    }
+
+    /// The last known listing, of the living server or of the one before.
+    pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
+        self.snapshot.borrow().known.as_ref().map(|known| known.listing.clone())
+    }
+
+    /// A claim on the living server: wakes it, waits for a start under way, or says why there will be none.
+    pub(crate) async fn lease(&self) -> Result<Lease, Error> {
+        self.ask(Command::Lease).await?
+    }
+
+    /// Stops what runs, forgives everything, and waits until the server is up again.
+    pub(crate) async fn restart(&self) -> Result<(), Error> {
+        self.ask(Command::Restart).await?;
+        self.lease().await.map(drop)
+    }
+
+    pub(crate) async fn stop(&self) -> Result<(), Error> {
+        self.ask(Command::Stop).await
+    }
+
+    /// Ends the actor and the server with it.
+    pub(crate) async fn retire(&self, drain: Duration) {
+        // An actor that is gone already has nothing left to end.
+        let _ = self.ask(|told| Command::Retire(drain, told)).await;
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down");
+        self.mailbox.send(command(answer)).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())
+    }
+
+    pub(crate) fn status(&self, now: Instant) -> ServerStatus {
+        let snapshot = self.snapshot.borrow();
+        let connection = snapshot.connection.upgrade();
+        ServerStatus {
+            state: snapshot.state,
+            pid: connection.as_ref().and_then(|connection| connection.pid()),
+            uptime: snapshot.since.map(|since| now.duration_since(since)),
+            generation: snapshot.generation,
+            leases: self.gauges.leases.load(Ordering::Relaxed),
+            in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
+            restarts: snapshot.budget.spent(now),
+            restarts_left: snapshot.budget.left(now),
+            consecutive_failures: self.gauges.failures.load(Ordering::Relaxed),
+            next_attempt_in: snapshot.until.map(|until| until.saturating_duration_since(now)),
+            last_error: snapshot.last_error.clone(),
+            stderr_tail: self.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
+            noise: connection.as_ref().map_or(0, |connection| connection.noise()),
+            tools: snapshot.known.as_ref().map(|known| known.listing.tools.len()),
+            calls: self.gauges.calls(),
+            errors: self.gauges.errors(),
+            p50: self.gauges.percentile(0.5),
+            p99: self.gauges.percentile(0.99),
+            protocol: snapshot.known.as_ref().map(|known| known.revision),
+            server_info: snapshot.known.as_ref().and_then(|known| known.server_info.clone()),
+            ..ServerStatus::off(&self.spec)
+        }
+    }
+}
+
+impl ServerStatus {
+    /// A server that has no supervisor.
+    pub(crate) fn off(spec: &ServerSpec) -> Self {
+        Self {
+            server: spec.id.clone(),
+            transport: match spec.endpoint {
+                Endpoint::Command(_) => "stdio",
+                Endpoint::InProcess(_) => "in-process",
+            },
+            state: StateName::Disabled,
+            pid: None,
+            uptime: None,
+            generation: 0,
+            leases: 0,
+            in_flight: 0,
+            restarts: 0,
+            restarts_left: spec.lifecycle.restarts.at_most,
+            consecutive_failures: 0,
+            next_attempt_in: None,
+            last_error: None,
+            stderr_tail: Vec::new(),
+            noise: 0,
+            tools: None,
+            calls: 0,
+            errors: 0,
+            p50: None,
+            p99: None,
+            start: spec.lifecycle.start,
+            protocol: None,
+            server_info: None,
+        }
+    }
+}
+
+/// A claim on a living server; dropping it is the release.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    connection: Arc<Connection>,
+    generation: u64,
+    /// Whether this is the one call that finds out if a tripped server is well again.
+    probe: bool,
+    health: Option<Health>,
+    mailbox: mpsc::UnboundedSender<Command>,
+    gauges: Arc<Gauges>,
+}
+
+impl Lease {
+    /// Asks the server. A tool that says "error" is healthy; a death is the budget's affair, not the breaker's.
+    pub(crate) async fn send(&mut self, call: &mut Call, target: &Target) -> Result<Outcome, Error> {
+        let began = Instant::now();
+        let outcome = self.connection.call(call, &target.tool).await;
+        self.health = match outcome.as_ref().map_err(Error::kind) {
+            Ok(_) => Some(Health::Well),
+            Err(ErrorKind::TimedOut | ErrorKind::BadReply) => Some(Health::Unwell),
+            Err(_) => None,
+        };
+        self.gauges.count(began.elapsed(), outcome.as_ref().map_or(true, Outcome::is_error));
+        outcome
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Self { generation, health, probe, .. } = *self;
+        // An actor that is gone counts nothing any more.
+        let _ = self.mailbox.send(Command::Release { generation, health, probe });
+    }
+}

@@ -1,0 +1,387 @@
+//! One async fn per state; the only writer of a server's life.
+//!
+//! `run` is the transition table. Every state listens to the mailbox, so nobody ever waits for the actor itself, and
+//! every claim that cannot be answered yet waits in `waiters`.
+
+mod alive;
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout, timeout_at};
+use tracing::{info, warn};
+
+use super::breaker::{Breaker, Health};
+use super::gauges::Gauges;
+use super::memory::{Known, Memory};
+use super::restart::RestartBudget;
+use super::{Command, Lease, Seen, Snapshot, Surroundings};
+use crate::clock;
+use crate::connection::Connection;
+use crate::connection::launch::{StartFailure, launch};
+use crate::connection::listing::Listing;
+use crate::connection::stderr::StderrTail;
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::spec::{KeepAlive, ServerSpec, Start};
+use crate::status::{LastError, StateName};
+
+/// The shortest time between two listings of a server that keeps saying it has changed.
+const RELIST: Duration = Duration::from_secs(1);
+
+/// Where the server is in its life, with what only that state may use.
+enum State {
+    Asleep,
+    Starting,
+    Ready(Alive),
+    Tripped { alive: Alive, until: Instant },
+    Probing(Alive),
+    BackingOff { until: Instant },
+    Draining { alive: Alive, until: Instant },
+    Stopping { connection: Arc<Connection>, then: Then },
+    Ejected(Error),
+    Gone,
+}
+
+/// What follows once nothing of the server is left.
+enum Then {
+    Sleep,
+    Start,
+    BackOff(Instant),
+    Eject(Error),
+    Leave,
+}
+
+impl From<Then> for State {
+    fn from(then: Then) -> Self {
+        match then {
+            Then::Sleep => Self::Asleep,
+            Then::Start => Self::Starting,
+            Then::BackOff(until) => Self::BackingOff { until },
+            Then::Eject(error) => Self::Ejected(error),
+            Then::Leave => Self::Gone,
+        }
+    }
+}
+
+/// A living server.
+struct Alive {
+    connection: Arc<Connection>,
+    since: Instant,
+    leases: usize,
+    idle_since: Instant,
+    idle: Pin<Box<Sleep>>,
+    breaker: Breaker,
+}
+
+/// What happens to a living server.
+enum Happening {
+    Died,
+    Idle,
+    Asked(oneshot::Sender<Result<Lease, Error>>),
+    Released { health: Option<Health>, probe: bool },
+    Ordered(Then, oneshot::Sender<()>),
+    Retired(Duration, oneshot::Sender<()>),
+    Abandoned,
+}
+
+/// The task that owns one server's life.
+pub(super) struct Actor {
+    spec: Arc<ServerSpec>,
+    own_mailbox: mpsc::WeakUnboundedSender<Command>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    snapshot: watch::Sender<Snapshot>,
+    budget: RestartBudget,
+    generation: u64,
+    known: Option<Known>,
+    memory: Memory,
+    last_error: Option<LastError>,
+    waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
+    /// Who wants to know when the server is gone.
+    mourners: Vec<oneshot::Sender<()>>,
+    gauges: Arc<Gauges>,
+    stderr: Arc<StderrTail>,
+    around: Surroundings,
+}
+
+impl Actor {
+    pub(super) fn new(
+        spec: Arc<ServerSpec>,
+        (own_mailbox, commands): (mpsc::WeakUnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
+        memory: Memory,
+        gauges: Arc<Gauges>,
+        stderr: Arc<StderrTail>,
+        around: Surroundings,
+    ) -> (Self, watch::Receiver<Snapshot>) {
+        let care = &spec.lifecycle;
+        let budget = RestartBudget::new(care.restarts.clone(), care.backoff.clone());
+        let known = memory.recall();
+        let (snapshot, seen) = watch::channel(Snapshot {
+            state: StateName::Asleep,
+            generation: 0,
+            since: None,
+            until: None,
+            budget: budget.clone(),
+            last_error: None,
+            known: known.clone(),
+            connection: Weak::new(),
+        });
+        let (waiters, mourners) = (Vec::new(), Vec::new());
+        let actor = Self {
+            spec,
+            own_mailbox,
+            commands,
+            snapshot,
+            budget,
+            generation: 0,
+            known,
+            memory,
+            last_error: None,
+            waiters,
+            mourners,
+            gauges,
+            stderr,
+            around,
+        };
+        (actor, seen)
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut state = match self.spec.lifecycle.start {
+            Start::OnDemand => State::Asleep,
+            Start::AtBoot => State::Starting,
+        };
+        loop {
+            self.publish(&state);
+            state = match state {
+                State::Asleep => self.asleep().await,
+                State::Starting => self.starting().await,
+                State::Ready(alive) => self.ready(alive).await,
+                State::Tripped { alive, until } => self.tripped(alive, until).await,
+                State::Probing(alive) => self.probing(alive).await,
+                State::BackingOff { until } => self.backing_off(until).await,
+                State::Draining { alive, until } => self.draining(alive, until).await,
+                State::Stopping { connection, then } => self.stopping(connection, then).await,
+                State::Ejected(error) => self.ejected(error).await,
+                State::Gone => break,
+            };
+        }
+        self.refuse_waiters(&shutting_down());
+        self.mourn();
+    }
+
+    async fn asleep(&mut self) -> State {
+        self.mourn();
+        if self.someone_waits() {
+            return State::Starting;
+        }
+        loop {
+            match self.commands.recv().await {
+                Some(Command::Lease(waiter)) => {
+                    self.waiters.push(waiter);
+                    return State::Starting;
+                }
+                Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                Some(Command::Restart(told)) => {
+                    self.forgive(told);
+                    return State::Starting;
+                }
+                Some(Command::Stop(told)) => tell(told),
+                Some(Command::Retire(_, told)) => return self.leave(told),
+                None => return State::Gone,
+            }
+        }
+    }
+
+    async fn starting(&mut self) -> State {
+        self.mourn();
+        self.generation += 1;
+        let began = Instant::now();
+        let (spec, stderr, tasks) = (self.spec.clone(), self.stderr.clone(), self.around.tasks.clone());
+        let remembered = self.known.as_ref().map(|known| known.revision);
+        let limit = spec.lifecycle.start_timeout;
+        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, stderr, &tasks)));
+        loop {
+            tokio::select! {
+                launched = &mut launch => return match launched {
+                    Ok(Ok((connection, listing))) => self.started(connection, listing, began),
+                    Ok(Err(failure)) => self.not_started(failure),
+                    Err(_) => self.not_started(self.too_slow(limit)),
+                },
+                command = self.commands.recv() => match command {
+                    Some(Command::Lease(waiter)) => self.waiters.push(waiter),
+                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                    Some(Command::Restart(told)) => self.forgive(told),
+                    Some(Command::Stop(told)) => {
+                        self.refuse_waiters(&self.stopped());
+                        self.mourners.push(told);
+                        return State::Asleep;
+                    }
+                    Some(Command::Retire(_, told)) => return self.leave(told),
+                    None => return State::Gone,
+                },
+            }
+        }
+    }
+
+    async fn ready(&mut self, mut alive: Alive) -> State {
+        for waiter in std::mem::take(&mut self.waiters) {
+            self.grant(&mut alive, waiter, false);
+        }
+        loop {
+            match self.next(&mut alive).await {
+                Happening::Asked(waiter) => self.grant(&mut alive, waiter, false),
+                Happening::Released { health: Some(health), .. } if self.judge(&mut alive, health) => {
+                    let until = Instant::now() + alive.breaker.cool_off();
+                    return self.trip(alive, until);
+                }
+                Happening::Released { .. } => {}
+                happening => return self.leave_alive(alive, happening),
+            }
+        }
+    }
+
+    async fn tripped(&mut self, mut alive: Alive, until: Instant) -> State {
+        loop {
+            match self.next(&mut alive).await {
+                Happening::Asked(waiter) if Instant::now() >= until => {
+                    self.grant(&mut alive, waiter, true);
+                    return State::Probing(alive);
+                }
+                Happening::Asked(waiter) => self.refuse(waiter, self.left_alone(&alive, until)),
+                Happening::Released { .. } => {}
+                happening => return self.leave_alive(alive, happening),
+            }
+        }
+    }
+
+    /// One call finds out; everybody else is refused meanwhile. A probe that was given up proves nothing either way.
+    async fn probing(&mut self, mut alive: Alive) -> State {
+        loop {
+            match self.next(&mut alive).await {
+                Happening::Asked(waiter) => self.refuse(waiter, self.left_alone(&alive, Instant::now())),
+                Happening::Released { probe: true, health } => {
+                    let now = Instant::now();
+                    return match health {
+                        None => State::Tripped { alive, until: now },
+                        Some(health) if self.judge(&mut alive, health) => {
+                            let until = now + alive.breaker.cool_off();
+                            State::Tripped { alive, until }
+                        }
+                        Some(_) => {
+                            self.say(Event::Recovered { server: self.spec.id.clone() });
+                            State::Ready(alive)
+                        }
+                    };
+                }
+                Happening::Released { .. } => {}
+                happening => return self.leave_alive(alive, happening),
+            }
+        }
+    }
+
+    async fn backing_off(&mut self, until: Instant) -> State {
+        self.mourn();
+        let mut time = std::pin::pin!(sleep_until(until));
+        loop {
+            tokio::select! {
+                () = &mut time => {
+                    let again = self.someone_waits() || self.spec.lifecycle.start == Start::AtBoot;
+                    return if again { State::Starting } else { State::Asleep };
+                }
+                command = self.commands.recv() => match command {
+                    Some(Command::Lease(waiter)) => self.waiters.push(waiter),
+                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                    Some(Command::Restart(told)) => {
+                        self.forgive(told);
+                        return State::Starting;
+                    }
+                    Some(Command::Stop(told)) => {
+                        self.refuse_waiters(&self.stopped());
+                        tell(told);
+                        return State::Asleep;
+                    }
+                    Some(Command::Retire(_, told)) => return self.leave(told),
+                    None => return State::Gone,
+                },
+            }
+        }
+    }
+
+    /// Takes no more claims and waits for those there are.
+    async fn draining(&mut self, mut alive: Alive, until: Instant) -> State {
+        while alive.leases > 0 {
+            match timeout_at(until, self.next(&mut alive)).await {
+                Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
+                Ok(Happening::Released { .. }) => {}
+                Ok(Happening::Ordered(_, told) | Happening::Retired(_, told)) => self.mourners.push(told),
+                Ok(Happening::Died | Happening::Idle | Happening::Abandoned) | Err(_) => break,
+            }
+        }
+        State::Stopping { connection: alive.connection, then: Then::Leave }
+    }
+
+    /// Until nothing is left of the old process, no new one is started.
+    async fn stopping(&mut self, connection: Arc<Connection>, mut then: Then) -> State {
+        let mut stop = std::pin::pin!(connection.stop());
+        loop {
+            tokio::select! {
+                () = &mut stop => return then.into(),
+                command = self.commands.recv() => match command {
+                    Some(Command::Lease(waiter)) => self.waiters.push(waiter),
+                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                    Some(Command::Restart(told)) => {
+                        self.budget.refill();
+                        self.mourners.push(told);
+                        then = if matches!(then, Then::Leave) { then } else { Then::Start };
+                    }
+                    Some(Command::Stop(told)) => {
+                        self.refuse_waiters(&self.stopped());
+                        self.mourners.push(told);
+                        then = if matches!(then, Then::Start | Then::BackOff(_)) { Then::Sleep } else { then };
+                    }
+                    Some(Command::Retire(_, told)) => {
+                        self.mourners.push(told);
+                        then = Then::Leave;
+                    }
+                    None => then = Then::Leave,
+                },
+            }
+        }
+    }
+
+    async fn ejected(&mut self, error: Error) -> State {
+        self.mourn();
+        loop {
+            match self.commands.recv().await {
+                Some(Command::Lease(waiter)) => self.refuse(waiter, error.clone()),
+                Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                Some(Command::Restart(told)) => {
+                    self.forgive(told);
+                    return State::Starting;
+                }
+                Some(Command::Stop(told)) => tell(told),
+                Some(Command::Retire(_, told)) => return self.leave(told),
+                None => return State::Gone,
+            }
+        }
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")
+}
+
+fn tell(waiter: oneshot::Sender<()>) {
+    // Whoever asked may have left.
+    let _ = waiter.send(());
+}
+
+#[cfg(test)]
+#[expect(dead_code, reason = "the tests of connections use the rest of it")]
+mod fake;
+#[cfg(test)]
+mod tests;

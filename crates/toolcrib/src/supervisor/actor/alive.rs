@@ -1,0 +1,292 @@
+//! What the actor's states have in common: the life of a connection, the books, and the words to those who wait.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::*;
+
+impl Actor {
+    /// The next thing that happens to a living server. A new listing is learned on the way.
+    pub(super) async fn next(&mut self, alive: &mut Alive) -> Happening {
+        let keep_alive = match self.spec.lifecycle.keep_alive {
+            KeepAlive::For(time) => Some(time),
+            KeepAlive::Forever => None,
+        };
+        loop {
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(Command::Lease(waiter)) => return Happening::Asked(waiter),
+                    Some(Command::Release { generation, health, probe }) if generation == self.generation => {
+                        self.released(alive);
+                        return Happening::Released { health, probe };
+                    }
+                    Some(Command::Seen { generation, what }) if generation == self.generation => match what {
+                        Seen::Closed => return Happening::Died,
+                        Seen::Relisted(Ok(listing)) => self.learn(&alive.connection, listing),
+                        Seen::Relisted(Err(error)) => {
+                            warn!(server = %self.spec.id, %error, "could not be listed anew");
+                        }
+                    },
+                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                    Some(Command::Restart(told)) => {
+                        self.budget.refill();
+                        return Happening::Ordered(Then::Start, told);
+                    }
+                    Some(Command::Stop(told)) => return Happening::Ordered(Then::Sleep, told),
+                    Some(Command::Retire(drain, told)) => return Happening::Retired(drain, told),
+                    None => return Happening::Abandoned,
+                },
+                () = &mut alive.idle, if alive.leases == 0 && keep_alive.is_some() => {
+                    let until = alive.idle_since + keep_alive.unwrap_or_default();
+                    if Instant::now() >= until {
+                        return Happening::Idle;
+                    }
+                    alive.idle.as_mut().reset(until);
+                }
+            }
+        }
+    }
+
+    fn released(&self, alive: &mut Alive) {
+        alive.leases -= 1;
+        self.gauges.leases.store(alive.leases, Ordering::Relaxed);
+        if alive.leases == 0 {
+            alive.idle_since = Instant::now();
+        }
+    }
+
+    pub(super) fn grant(&self, alive: &mut Alive, waiter: oneshot::Sender<Result<Lease, Error>>, probe: bool) {
+        let Some(mailbox) = self.own_mailbox.upgrade() else { return };
+        alive.leases += 1;
+        self.gauges.leases.store(alive.leases, Ordering::Relaxed);
+        let (connection, gauges) = (alive.connection.clone(), self.gauges.clone());
+        let lease = Lease { connection, generation: self.generation, probe, health: None, mailbox, gauges };
+        // Somebody who stopped waiting drops the lease here, which releases it unused.
+        let _ = waiter.send(Ok(lease));
+    }
+
+    pub(super) fn judge(&self, alive: &mut Alive, health: Health) -> bool {
+        let tripped = alive.breaker.count(health);
+        self.gauges.failures.store(alive.breaker.failures(), Ordering::Relaxed);
+        tripped
+    }
+
+    pub(super) fn trip(&mut self, alive: Alive, until: Instant) -> State {
+        warn!(server = %self.spec.id, failures = alive.breaker.failures(), "tripped");
+        self.say(Event::Tripped { server: self.spec.id.clone() });
+        self.note(ErrorKind::Tripped, format!("{} failures in a row", alive.breaker.failures()));
+        State::Tripped { alive, until }
+    }
+
+    /// The ways out that every living state has. A server that died may have closed its output and live on, so it is
+    /// stopped all the same.
+    pub(super) fn leave_alive(&mut self, alive: Alive, happening: Happening) -> State {
+        if let Happening::Retired(drain, told) = happening {
+            self.mourners.push(told);
+            return State::Draining { alive, until: Instant::now() + drain };
+        }
+        self.gauges.leases.store(0, Ordering::Relaxed);
+        let then = match happening {
+            Happening::Died => self.crashed(alive.connection.obituary()),
+            Happening::Ordered(then, told) => {
+                self.mourners.push(told);
+                self.announce_stop();
+                then
+            }
+            Happening::Idle => {
+                self.announce_stop();
+                Then::Sleep
+            }
+            _ => Then::Leave,
+        };
+        State::Stopping { connection: alive.connection, then }
+    }
+
+    fn announce_stop(&self) {
+        info!(server = %self.spec.id, "stopping");
+        self.say(Event::Stopped { server: self.spec.id.clone() });
+    }
+
+    pub(super) fn started(&mut self, connection: Connection, listing: Listing, began: Instant) -> State {
+        let (server, pid, took) = (self.spec.id.clone(), connection.pid(), began.elapsed());
+        info!(%server, ?pid, ?took, tools = listing.tools.len(), revision = %connection.welcome.revision, "started");
+        self.say(Event::Started { server, pid, took });
+        let connection = Arc::new(connection);
+        self.learn(&connection, listing);
+        let now = Instant::now();
+        let breaker = Breaker::new(self.spec.lifecycle.breaker.clone());
+        self.gauges.failures.store(0, Ordering::Relaxed);
+        let watcher = watch(connection.clone(), self.generation, self.own_mailbox.clone());
+        self.around.tasks.spawn(watcher);
+        let idle = Box::pin(sleep(Duration::ZERO));
+        State::Ready(Alive { connection, since: now, leases: 0, idle_since: now, idle, breaker })
+    }
+
+    /// Keeps what the server offers; a change is announced and remembered.
+    fn learn(&mut self, connection: &Connection, listing: Listing) {
+        let welcome = &connection.welcome;
+        let (revision, server_info) = (welcome.revision, welcome.server_info.clone());
+        let known = Known { revision, server_info, listing: Arc::new(listing) };
+        let changed = self.known.as_ref().is_none_or(|before| before.listing != known.listing);
+        if self.known.as_ref() == Some(&known) {
+            return;
+        }
+        self.known = Some(known.clone());
+        self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
+        if changed {
+            self.say(Event::Changed { server: self.spec.id.clone() });
+            self.around.offers.notify_one();
+        }
+        let (memory, server) = (self.memory.clone(), self.spec.id.clone());
+        self.around.tasks.spawn_blocking(move || {
+            if let Err(error) = memory.remember(&known) {
+                warn!(%server, %error, "its listing could not be remembered");
+            }
+        });
+    }
+
+    pub(super) fn not_started(&mut self, failure: StartFailure) -> State {
+        let StartFailure { error, died } = failure;
+        if !died {
+            self.refuse_waiters(&error);
+        }
+        self.crashed(error).into()
+    }
+
+    pub(super) fn too_slow(&self, limit: Duration) -> StartFailure {
+        let server = &self.spec.id;
+        let message = format!("`{server}` did not come up within {limit:?}");
+        let hint = format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
+        StartFailure { error: Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint), died: false }
+    }
+
+    /// Spends one restart for one crash, however many noticed it.
+    fn crashed(&mut self, error: Error) -> Then {
+        let (server, now) = (self.spec.id.clone(), Instant::now());
+        self.note(error.kind(), error.to_string());
+        match self.budget.spend(now, chance()) {
+            Some(wait) => {
+                warn!(%server, %error, ?wait, "crashed");
+                self.say(Event::Crashed { server, why: error.to_string() });
+                Then::BackOff(now + wait)
+            }
+            None => {
+                self.refuse_waiters(&error);
+                let times = self.budget.spent(now) + 1;
+                let why = error.words().map_or_else(|| error.to_string(), ToString::to_string);
+                let message = format!("`{server}` was given up after {times} deaths in a row: {why}");
+                warn!(%server, why, "ejected");
+                self.say(Event::Ejected { server, why });
+                Then::Eject(error.become_kind(ErrorKind::Ejected, message))
+            }
+        }
+    }
+
+    pub(super) fn left_alone(&self, alive: &Alive, until: Instant) -> Error {
+        let server = &self.spec.id;
+        let wait = until.saturating_duration_since(Instant::now());
+        let failures = alive.breaker.failures();
+        let message = format!("`{server}` failed {failures} times in a row, trying again in {:.1} s", wait.as_secs_f64());
+        Error::new(ErrorKind::Tripped, message).at(server).retry_in(wait)
+    }
+
+    pub(super) fn stopped(&self) -> Error {
+        Error::new(ErrorKind::Lost, format!("`{}` was stopped", self.spec.id)).at(&self.spec.id)
+    }
+
+    pub(super) fn forgive(&mut self, told: oneshot::Sender<()>) {
+        self.budget.refill();
+        tell(told);
+    }
+
+    pub(super) fn leave(&mut self, told: oneshot::Sender<()>) -> State {
+        self.mourners.push(told);
+        State::Gone
+    }
+
+    /// Whether anybody still waits for the server to come up.
+    pub(super) fn someone_waits(&mut self) -> bool {
+        self.waiters.retain(|waiter| !waiter.is_closed());
+        !self.waiters.is_empty()
+    }
+
+    pub(super) fn refuse(&self, waiter: oneshot::Sender<Result<Lease, Error>>, error: Error) {
+        // Somebody who stopped waiting needs no answer.
+        let _ = waiter.send(Err(error));
+    }
+
+    pub(super) fn refuse_waiters(&mut self, error: &Error) {
+        for waiter in std::mem::take(&mut self.waiters) {
+            self.refuse(waiter, error.clone());
+        }
+    }
+
+    /// Tells those who wait for the server to be gone that it is.
+    pub(super) fn mourn(&mut self) {
+        self.mourners.drain(..).for_each(tell);
+    }
+
+    pub(super) fn say(&self, event: Event) {
+        // Nobody has to listen.
+        let _ = self.around.events.send(event);
+    }
+
+    fn note(&mut self, kind: ErrorKind, message: String) {
+        self.last_error = Some(LastError { kind, message, at: clock::wall() });
+    }
+
+    pub(super) fn publish(&self, state: &State) {
+        let (name, alive, until) = match state {
+            State::Asleep => (StateName::Asleep, None, None),
+            State::Starting => (StateName::Starting, None, None),
+            State::Ready(alive) => (StateName::Ready, Some(alive), None),
+            State::Tripped { alive, until } => (StateName::Tripped, Some(alive), Some(*until)),
+            State::Probing(alive) => (StateName::Probing, Some(alive), None),
+            State::BackingOff { until } => (StateName::BackingOff, None, Some(*until)),
+            State::Draining { alive, until } => (StateName::Stopping, Some(alive), Some(*until)),
+            State::Stopping { .. } | State::Gone => (StateName::Stopping, None, None),
+            State::Ejected(_) => (StateName::Ejected, None, None),
+        };
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.state = name;
+            snapshot.until = until;
+            snapshot.generation = self.generation;
+            snapshot.since = alive.map(|alive| alive.since);
+            snapshot.connection = alive.map(|alive| Arc::downgrade(&alive.connection)).unwrap_or_default();
+            snapshot.budget = self.budget.clone();
+            snapshot.last_error.clone_from(&self.last_error);
+        });
+    }
+}
+
+/// Tells the actor when the connection is closed, and of the new tools when the server says that they changed: asked
+/// for once per `RELIST` at most.
+async fn watch(connection: Arc<Connection>, generation: u64, actor: mpsc::WeakUnboundedSender<Command>) {
+    let tell = |what| match actor.upgrade() {
+        Some(actor) => actor.send(Command::Seen { generation, what }).is_ok(),
+        None => false,
+    };
+    let relist = async {
+        loop {
+            connection.tools_changed().await;
+            if !tell(Seen::Relisted(Listing::fetch(&connection).await)) {
+                return;
+            }
+            sleep(RELIST).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = connection.closed() => {}
+        () = relist => {}
+    }
+    // An actor that is gone has closed the connection itself.
+    tell(Seen::Closed);
+}
+
+/// A number between 0 and 1 that nobody needs to guess.
+fn chance() -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "any number will do")]
+    let number = RandomState::new().hash_one(0) as f64;
+    number / u64::MAX as f64
+}

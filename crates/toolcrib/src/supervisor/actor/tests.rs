@@ -1,0 +1,147 @@
+//! One test per transition of a server's life, on a paused clock, against a scripted server.
+
+mod breaking;
+mod living;
+mod restarting;
+mod stopping;
+
+use std::num::NonZeroU32;
+
+use serde_json::json;
+use tokio::sync::{Notify, broadcast};
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+
+use super::fake::{Boot, Fake};
+use super::*;
+use crate::call::{Call, Outcome};
+use crate::catalog::Target;
+use crate::spec::{Lifecycle, Restarts, ServerId};
+use crate::status::ServerStatus;
+use crate::supervisor::Supervisor;
+
+const SECOND: Duration = Duration::from_secs(1);
+const NOTHING: serde_json::Value = serde_json::Value::Null;
+
+/// One supervised fake.
+#[derive(Clone)]
+struct House {
+    fake: Fake,
+    supervisor: Supervisor,
+    around: Surroundings,
+}
+
+/// With a keep-alive of a minute, two restarts in five minutes, and a breaker that trips at three.
+fn care() -> Lifecycle {
+    let mut care = Lifecycle::default();
+    care.keep_alive = KeepAlive::For(60 * SECOND);
+    care.restarts = Restarts { at_most: 2, within: 300 * SECOND };
+    care.breaker.failures = NonZeroU32::new(3).unwrap();
+    care
+}
+
+fn id() -> ServerId {
+    "fake".parse().unwrap()
+}
+
+fn spec(fake: &Fake, care: Lifecycle) -> ServerSpec {
+    ServerSpec::in_process(id(), fake.clone()).lifecycle(care)
+}
+
+fn house(fake: Fake) -> House {
+    house_with(fake, care())
+}
+
+fn house_with(fake: Fake, care: Lifecycle) -> House {
+    let (events, _) = broadcast::channel(1000);
+    let around = Surroundings { tasks: TaskTracker::new(), events, offers: Arc::new(Notify::new()) };
+    let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
+    House { fake, supervisor, around }
+}
+
+impl House {
+    async fn lease(&self) -> Result<Lease, Error> {
+        self.supervisor.lease().await
+    }
+
+    async fn call(&self, tool: &str, arguments: serde_json::Value) -> Result<Outcome, Error> {
+        let mut lease = self.supervisor.lease().await?;
+        let mut call = Call::on(id(), tool).arguments(&arguments);
+        lease.send(&mut call, &Target { server: id(), tool: tool.into() }).await
+    }
+
+    async fn echo(&self) -> Result<Outcome, Error> {
+        self.call("echo", NOTHING).await
+    }
+
+    /// As many calls at once, each on a task of its own.
+    fn calls(&self, count: usize, tool: &'static str) -> JoinSet<Result<Outcome, Error>> {
+        let mut calls = JoinSet::new();
+        for _ in 0..count {
+            let house = self.clone();
+            calls.spawn(async move { house.call(tool, NOTHING).await });
+        }
+        calls
+    }
+
+    fn status(&self) -> ServerStatus {
+        self.supervisor.status(Instant::now())
+    }
+
+    fn state(&self) -> StateName {
+        self.status().state
+    }
+
+    /// Waits until it is in this state.
+    async fn until(&self, state: StateName) {
+        let mut snapshot = self.supervisor.snapshot.clone();
+        snapshot.wait_for(|snapshot| snapshot.state == state).await.unwrap();
+    }
+
+    /// Waits until the server was called this often.
+    async fn called(&self, times: usize) {
+        settled(|| self.fake.called().len() >= times).await;
+    }
+
+    /// Kills it and waits until that was noticed.
+    async fn crash(&self) {
+        self.fake.kill();
+        let mut snapshot = self.supervisor.snapshot.clone();
+        snapshot.wait_for(|snapshot| snapshot.since.is_none()).await.unwrap();
+    }
+
+    /// Trips it with calls that never answer.
+    async fn trip(&self) {
+        for kind in kinds(self.calls(3, "hang")).await {
+            assert_eq!(kind, Some(ErrorKind::TimedOut));
+        }
+        self.until(StateName::Tripped).await;
+    }
+}
+
+/// Lets everything that can happen without time passing happen, until `done`.
+async fn settled(done: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if done() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it never happened");
+}
+
+/// Lets everything that can happen without time passing happen.
+async fn breath() {
+    for _ in 0..500 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// How calls failed, or that they did not.
+async fn kinds(calls: JoinSet<Result<Outcome, Error>>) -> Vec<Option<ErrorKind>> {
+    calls.join_all().await.into_iter().map(|outcome| outcome.err().map(|error| error.kind())).collect()
+}
+
+fn kind(outcome: Result<Outcome, Error>) -> ErrorKind {
+    outcome.unwrap_err().kind()
+}

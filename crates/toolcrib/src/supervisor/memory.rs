@@ -1,0 +1,106 @@
+//! The last known listing of each server, on disk, so that a sleeping server still has tools to show.
+//!
+//! One file per server and spec digest. A file that cannot be read or written costs a listing, never a call.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::connection::listing::{ListedTool, Listing};
+use crate::spec::ServerSpec;
+use crate::wire::object::{self, Object};
+use crate::wire::revision::Revision;
+
+/// What is known of a server that does not run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Known {
+    /// The revision it spoke.
+    pub(crate) revision: Revision,
+    /// What it said it is.
+    pub(crate) server_info: Option<Bytes>,
+    /// What it offered.
+    pub(crate) listing: Arc<Listing>,
+}
+
+/// Where one server's listing is remembered; nowhere if there is no directory or the server lives in this process.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory {
+    file: Option<PathBuf>,
+}
+
+impl Memory {
+    pub(crate) fn of(spec: &ServerSpec, dir: Option<&Path>) -> Self {
+        let file = dir.zip(spec.digest()).map(|(dir, digest)| dir.join(format!("{}-{}.json", spec.id, digest.as_str())));
+        Self { file }
+    }
+
+    pub(crate) fn recall(&self) -> Option<Known> {
+        let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
+        let known = Object::parse(&text).ok()?;
+        let tools = object::elements(known.get("tools")?).ok()?.into_iter().filter_map(ListedTool::read).collect();
+        let revision = known.string("revision")?.parse().ok()?;
+        Some(Known { revision, server_info: known.get("serverInfo").cloned(), listing: Arc::new(Listing { tools }) })
+    }
+
+    /// Writes beside the file and renames, so that a reader sees the old listing or the new one, never half of it.
+    pub(crate) fn remember(&self, known: &Known) -> std::io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let dir = file.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(dir)?;
+        let mut text = Object::default();
+        text.set("revision", object::string(known.revision.as_str()));
+        if let Some(info) = &known.server_info {
+            text.set("serverInfo", info.clone());
+        }
+        let definitions: Vec<&[u8]> = known.listing.tools.iter().map(|tool| &*tool.definition).collect();
+        text.set("tools", [b"[", &*definitions.join(&b","[..]), b"]"].concat());
+        let beside = file.with_extension(format!("{}.new", std::process::id()));
+        let written = std::fs::File::create(&beside)
+            .and_then(|mut out| out.write_all(&text.to_bytes()))
+            .and_then(|()| std::fs::rename(&beside, file));
+        if written.is_err() {
+            // What could not become the file is of no use to anybody.
+            let _ = std::fs::remove_file(&beside);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{CommandSpec, ServerSpec};
+
+    fn known() -> Known {
+        let tool = |text: &'static str| ListedTool::read(Bytes::from_static(text.as_bytes())).unwrap();
+        let tools = vec![tool(r#"{"name":"b","n":1.10}"#), tool(r#"{"x":[ ],"name":"a"}"#)];
+        let listing = Arc::new(Listing { tools });
+        Known { revision: Revision::V2025_06_18, server_info: Some(Bytes::from_static(b"{\"v\":1e2}")), listing }
+    }
+
+    #[test]
+    fn what_is_remembered_is_recalled_byte_for_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x"));
+        let memory = Memory::of(&spec, Some(&dir.path().join("listings")));
+        assert_eq!(memory.recall(), None);
+        memory.remember(&known()).unwrap();
+        assert_eq!(memory.recall(), Some(known()));
+        let changed = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("y"));
+        assert_eq!(Memory::of(&changed, Some(&dir.path().join("listings"))).recall(), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_as_good_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x"));
+        let memory = Memory::of(&spec, Some(dir.path()));
+        memory.remember(&known()).unwrap();
+        for damage in ["", "{", r#"{"tools":7}"#, r#"{"tools":[],"revision":"x"}"#] {
+            std::fs::write(memory.file.as_ref().unwrap(), damage).unwrap();
+            assert_eq!(memory.recall(), None, "{damage}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Speaks the session-era protocol on the outside while the inside speaks the stateless one.
+//!
+//! Inside, a call is its parameters and nothing else: no handshake, no session, no per-hop `_meta`. This is the one
+//! place that knows what each era adds on the way out and takes off on the way in.
+
+pub mod client;
+pub mod greeting;
+
+use bytes::Bytes;
+
+use super::object::{self, Object};
+use super::revision::{Era, Revision};
+
+/// Keys of `_meta` that belong to one hop and are never passed on.
+pub mod meta {
+    /// The revision a request is written in.
+    pub const REVISION: &str = "io.modelcontextprotocol/protocolVersion";
+    /// What the client can do.
+    pub const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+    /// Who the client says it is.
+    pub const CLIENT: &str = "io.modelcontextprotocol/clientInfo";
+    /// How much log the client wants with this request.
+    pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+    /// Who the server says it is.
+    pub const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+    /// Which progress belongs to which request.
+    pub const PROGRESS: &str = "progressToken";
+}
+
+/// Who we are, to both sides.
+pub fn implementation() -> serde_json::Value {
+    serde_json::json!({"name": "toolcrib", "version": env!("CARGO_PKG_VERSION")})
+}
+
+/// A call's parameters as a server of this revision wants them. `progress` is the token under which we want to hear
+/// of progress.
+pub fn to_server(params: &mut Object, revision: Revision, progress: Option<u64>) {
+    let stateless = revision.era() == Era::Stateless;
+    let written = params.get("_meta");
+    if written.is_none() && !stateless && progress.is_none() {
+        return;
+    }
+    let mut meta = written.and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+    let ours = [meta::REVISION, meta::CAPABILITIES, meta::CLIENT, meta::LOG_LEVEL, meta::PROGRESS];
+    meta.retain(|key| !ours.contains(&key));
+    if stateless {
+        meta.set(meta::REVISION, object::string(revision.as_str()));
+        meta.set(meta::CAPABILITIES, Bytes::from_static(b"{}"));
+        meta.set(meta::CLIENT, implementation().to_string());
+    }
+    if let Some(token) = progress {
+        meta.set(meta::PROGRESS, token.to_string());
+    }
+    if meta.is_empty() {
+        params.remove("_meta");
+    } else {
+        params.set("_meta", meta.to_bytes());
+    }
+}
+
+/// A tool's result as a client of the other era wants it: what the server's era adds is taken off, what the client's
+/// era needs is added. Within one era the bytes pass untouched.
+pub fn to_client(result: &Bytes, server: Era, client: Era) -> Bytes {
+    match (server, client) {
+        (Era::Session, Era::Stateless) => with_result_type(result),
+        (Era::Stateless, Era::Session) => without_stateless_members(result),
+        _ => result.clone(),
+    }
+}
+
+/// A member name in quotes can stand in JSON only where it really is a name or a whole string, so its absence proves
+/// that the member is not there without reading the result again.
+fn with_result_type(result: &Bytes) -> Bytes {
+    if memchr::memmem::find(result, b"\"resultType\"").is_some() {
+        return result.clone();
+    }
+    let Some(rest) = result.strip_prefix(b"{") else { return result.clone() };
+    let mut out = Vec::with_capacity(result.len() + 26);
+    out.extend_from_slice(br#"{"resultType":"complete""#);
+    if rest.trim_ascii_start().first() != Some(&b'}') {
+        out.push(b',');
+    }
+    out.extend_from_slice(rest);
+    out.into()
+}
+
+fn without_stateless_members(result: &Bytes) -> Bytes {
+    let Ok(mut object) = Object::parse(result) else { return result.clone() };
+    object.retain(|key| !matches!(key, "resultType" | "ttlMs" | "cacheScope"));
+    if let Some(mut meta) = object.get("_meta").and_then(|raw| Object::parse(raw).ok())
+        && meta.remove(meta::SERVER).is_some()
+    {
+        if meta.is_empty() {
+            object.remove("_meta");
+        } else {
+            object.set("_meta", meta.to_bytes());
+        }
+    }
+    object.to_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(params: &str, revision: Revision, progress: Option<u64>) -> String {
+        let mut object = Object::parse(&Bytes::copy_from_slice(params.as_bytes())).unwrap();
+        to_server(&mut object, revision, progress);
+        String::from_utf8(object.to_bytes().to_vec()).unwrap()
+    }
+
+    fn shown(result: &str, server: Era, client: Era) -> String {
+        String::from_utf8(to_client(&Bytes::copy_from_slice(result.as_bytes()), server, client).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_session_server_never_sees_what_the_stateless_era_adds() {
+        let params = r#"{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":"theirs","traceparent":"00-1"}}"#;
+        assert_eq!(sent(params, Revision::V2025_11_25, None), r#"{"name":"x","_meta":{"traceparent":"00-1"}}"#);
+        assert_eq!(
+            sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, Some(9)),
+            r#"{"name":"x","_meta":{"progressToken":9}}"#
+        );
+        assert_eq!(sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, None), r#"{"name":"x"}"#);
+    }
+
+    #[test]
+    fn a_stateless_server_gets_what_its_era_needs() {
+        let text = sent(r#"{"name":"x","arguments":{"n":1.10}}"#, Revision::V2026_07_28, None);
+        assert!(text.starts_with(r#"{"name":"x","arguments":{"n":1.10},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}"#));
+    }
+
+    #[test]
+    fn results_pass_untouched_within_an_era() {
+        let odd = r#"{ "content":[ ] , "x":1e400, "resultType" : "later"}"#;
+        assert_eq!(shown(odd, Era::Session, Era::Session), odd);
+        assert_eq!(shown(odd, Era::Stateless, Era::Stateless), odd);
+    }
+
+    #[test]
+    fn results_gain_and_lose_only_what_the_era_adds() {
+        assert_eq!(shown("{}", Era::Session, Era::Stateless), r#"{"resultType":"complete"}"#);
+        assert_eq!(shown(r#"{"a":1.0}"#, Era::Session, Era::Stateless), r#"{"resultType":"complete","a":1.0}"#);
+        let modern = r#"{"resultType":"complete","a":1.0,"ttlMs":5,"_meta":{"io.modelcontextprotocol/serverInfo":{},"k":2}}"#;
+        assert_eq!(shown(modern, Era::Stateless, Era::Session), r#"{"a":1.0,"_meta":{"k":2}}"#);
+    }
+}

@@ -1,0 +1,314 @@
+//! Checks JSON and finds where its values begin and end, without decoding any of it.
+//!
+//! Every message passes here once, the large ones mostly as long strings, so strings are searched at memory speed:
+//! several times cheaper than a general parser that hands out raw values. It accepts exactly what `serde_json` accepts,
+//! which a property test and a fuzz target hold it to. Nesting costs memory, never stack.
+
+use std::ops::Range;
+
+/// Where JSON stops being JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The offset of the first byte that makes no sense.
+    pub(crate) at: usize,
+    /// What should have been there.
+    pub(crate) expected: &'static str,
+}
+
+type Scanned<T> = Result<T, Fault>;
+
+/// Reads a text from its beginning to its end.
+#[derive(Debug)]
+pub(crate) struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// The openers of the arrays and objects that the present value is in.
+    nesting: Vec<u8>,
+    /// Whether there is a control character anywhere; without one, strings need not be searched for them.
+    controls: bool,
+}
+
+impl<'a> Scanner<'a> {
+    pub(crate) fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0, nesting: Vec::new(), controls: has_controls(text) }
+    }
+
+    /// Calls `member` with the name (in its quotes) and the value of every member of the one object there is.
+    pub(crate) fn object<E: From<Fault>>(
+        mut self,
+        mut member: impl FnMut(Range<usize>, Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open(b'{', "an object")?;
+        let mut more = !self.closes(b'}');
+        while more {
+            let name = self.name()?;
+            let value = self.value()?;
+            member(name, value)?;
+            more = self.another(b'}')?;
+        }
+        Ok(self.end()?)
+    }
+
+    /// Calls `element` with every element of the one array there is.
+    pub(crate) fn array(mut self, mut element: impl FnMut(Range<usize>)) -> Scanned<()> {
+        self.open(b'[', "an array")?;
+        let mut more = !self.closes(b']');
+        while more {
+            element(self.value()?);
+            more = self.another(b']')?;
+        }
+        self.end()
+    }
+
+    /// One value of any kind; its range has no blanks around it.
+    fn value(&mut self) -> Scanned<Range<usize>> {
+        self.blanks();
+        let start = self.at;
+        loop {
+            self.blanks();
+            let opened = match self.peek() {
+                Some(b'"') => self.string().map(|_| false)?,
+                Some(b'{') => self.enter(b'{', b'}')?,
+                Some(b'[') => self.enter(b'[', b']')?,
+                Some(b'-' | b'0'..=b'9') => self.number().map(|()| false)?,
+                Some(b't') => self.word(b"true")?,
+                Some(b'f') => self.word(b"false")?,
+                Some(b'n') => self.word(b"null")?,
+                _ => return self.fault("a value"),
+            };
+            if !opened && !self.proceed()? {
+                return Ok(start..self.at);
+            }
+        }
+    }
+
+    /// Enters an object or array up to its first value; `false` if it is empty and over already.
+    fn enter(&mut self, opener: u8, closer: u8) -> Scanned<bool> {
+        self.at += 1;
+        if self.closes(closer) {
+            return Ok(false);
+        }
+        self.nesting.push(opener);
+        if opener == b'{' {
+            self.name()?;
+        }
+        Ok(true)
+    }
+
+    /// After a value: leaves what ends here; `true` if another value follows.
+    fn proceed(&mut self) -> Scanned<bool> {
+        while let Some(opener) = self.nesting.last().copied() {
+            let closer = if opener == b'{' { b'}' } else { b']' };
+            if self.another(closer)? {
+                if opener == b'{' {
+                    self.name()?;
+                }
+                return Ok(true);
+            }
+            self.nesting.pop();
+        }
+        Ok(false)
+    }
+
+    /// A comma, after which there is more, or the end of what is open.
+    fn another(&mut self, closer: u8) -> Scanned<bool> {
+        self.blanks();
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                Ok(true)
+            }
+            Some(byte) if byte == closer => {
+                self.at += 1;
+                Ok(false)
+            }
+            _ => self.fault(if closer == b'}' { "`,` or `}`" } else { "`,` or `]`" }),
+        }
+    }
+
+    /// A member's name and the colon after it.
+    fn name(&mut self) -> Scanned<Range<usize>> {
+        self.blanks();
+        if self.peek() != Some(b'"') {
+            return self.fault("a name in quotes");
+        }
+        let name = self.string()?;
+        self.open(b':', "`:`")?;
+        Ok(name)
+    }
+
+    fn string(&mut self) -> Scanned<Range<usize>> {
+        let start = self.at;
+        self.at += 1;
+        loop {
+            let rest = &self.text[self.at..];
+            let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            if self.controls && has_controls(&rest[..plain]) {
+                return self.fault("a string without control characters");
+            }
+            self.at += plain;
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(start..self.at);
+                }
+                Some(b'\\') => self.escape()?,
+                _ => return self.fault("the end of a string"),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Scanned<()> {
+        self.at += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'u') => {
+                self.at += 1;
+                for _ in 0..4 {
+                    match self.peek() {
+                        Some(byte) if byte.is_ascii_hexdigit() => self.at += 1,
+                        _ => return self.fault("four hexadecimal digits"),
+                    }
+                }
+            }
+            _ => return self.fault("an escape"),
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> Scanned<()> {
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            _ => self.digits()?,
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Scanned<()> {
+        let count = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += count;
+        if count > 0 { Ok(()) } else { self.fault("a digit") }
+    }
+
+    /// A word stands alone: it opens nothing.
+    fn word(&mut self, word: &[u8]) -> Scanned<bool> {
+        if self.text[self.at..].starts_with(word) {
+            self.at += word.len();
+            return Ok(false);
+        }
+        self.fault("`true`, `false` or `null`")
+    }
+
+    fn open(&mut self, byte: u8, expected: &'static str) -> Scanned<()> {
+        self.blanks();
+        if self.peek() != Some(byte) {
+            return self.fault(expected);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn closes(&mut self, closer: u8) -> bool {
+        self.blanks();
+        let closes = self.peek() == Some(closer);
+        self.at += usize::from(closes);
+        closes
+    }
+
+    fn end(&mut self) -> Scanned<()> {
+        self.blanks();
+        if self.at == self.text.len() { Ok(()) } else { self.fault("the end") }
+    }
+
+    fn blanks(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn fault<T>(&self, expected: &'static str) -> Scanned<T> {
+        Err(Fault { at: self.at, expected })
+    }
+}
+
+/// Whether `text` is one JSON value.
+pub(crate) fn is_json(text: &[u8]) -> bool {
+    let mut scanner = Scanner::new(text);
+    scanner.value().and_then(|_| scanner.end()).is_ok()
+}
+
+/// Whether there is a control character in `text`. A minimum has no branches, so the compiler makes it vector
+/// instructions.
+fn has_controls(text: &[u8]) -> bool {
+    text.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < 0x20
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    /// Whether the scanner takes `text` as one value, and where it sees its elements.
+    fn scanned(text: &str) -> Option<Vec<String>> {
+        let array = format!("[{text}]");
+        let mut found = Vec::new();
+        Scanner::new(array.as_bytes()).array(|range| found.push(array[range].to_owned())).ok()?;
+        Some(found)
+    }
+
+    fn parsed(text: &str) -> Option<Vec<String>> {
+        let array = format!("[{text}]");
+        let elements: Vec<&RawValue> = serde_json::from_str(&array).ok()?;
+        Some(elements.iter().map(|raw| raw.get().to_owned()).collect())
+    }
+
+    #[test]
+    fn agrees_with_a_real_parser_where_it_is_easy_to_be_wrong() {
+        for text in [
+            "", "1", "-", "-0", "01", "1.", "1.5e", "1.5e+3", ".5", "1e400", "- 1", "+1", "0x1", "1 2", "NaN",
+            "true", "tru", "truee", "null", "nul", "{}", "{ }", "[ ]", "[,]", "[1,]", "{,}", r#"{"a"}"#, r#"{"a":}"#,
+            r#"{"a":1,}"#, r#"{"a":1 "b":2}"#, r#"{a:1}"#, "[1 2]", "[[[[]]]]", "[}", "{]", r#""\u00e9""#, r#""\u00g9""#,
+            r#""\x""#, r#""\ud800""#, "\"a\nb\"", "\"tab\t\"", r#""open"#, r#""\"#, "\u{feff}1", "\u{a0}1", " 1 ", "1,2", "//",
+            r#"{"a":{"b":[1,{"c":null}],"d":"x"},"e":[]}"#,
+        ] {
+            assert_eq!(scanned(text), parsed(text), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn accepts_exactly_what_a_real_parser_accepts(
+            text in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..14),
+        ) {
+            let text = text.concat();
+            prop_assert_eq!(scanned(&text), parsed(&text), "{}", text);
+        }
+    }
+
+    const PIECES: [&str; 32] = [
+        "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\"b\":", "\\", "\\n", "\\u12", "ab", "1", "0", "-", ".", "e", "E+", "12",
+        "true", "false", "null", " ", "\n", "\t", "\u{0}", "é", "\u{1f600}", "{\"k\":[", "]}", "\"long enough to fill a whole block of bytes\"",
+    ];
+}

@@ -1,0 +1,200 @@
+//! Bytes to server-sent events and back, with a limit on every event.
+
+use bytes::{Bytes, BytesMut};
+
+/// One event of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SseEvent {
+    /// Its name; `message` when the stream gives none.
+    pub name: String,
+    /// Its data, lines joined with a line feed.
+    pub data: Bytes,
+    /// The last id the stream has set, if any.
+    pub id: Option<String>,
+}
+
+/// The stream broke a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// Cuts a stream of bytes into events, by the book: three kinds of line end, comments, an initial byte order mark.
+#[derive(Debug)]
+pub struct SseEvents {
+    buffer: BytesMut,
+    limit: usize,
+    started: bool,
+    /// The last line ended in a carriage return; a line feed that follows belongs to it.
+    after_return: bool,
+    name: String,
+    data: BytesMut,
+    has_data: bool,
+    id: Option<String>,
+}
+
+impl SseEvents {
+    /// For events of at most `limit` bytes of data.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            limit,
+            started: false,
+            after_return: false,
+            name: String::new(),
+            data: BytesMut::new(),
+            has_data: false,
+            id: None,
+        }
+    }
+
+    /// Appends input.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next event, if one is complete.
+    pub fn next_event(&mut self) -> Result<Option<SseEvent>, TooLarge> {
+        while let Some(line) = self.next_line() {
+            if line.is_empty() {
+                if let Some(event) = self.dispatch() {
+                    return Ok(Some(event));
+                }
+            } else {
+                self.field(&line);
+                if self.data.len() > self.limit {
+                    return Err(TooLarge);
+                }
+            }
+        }
+        // A line may be longer than its data by a field name.
+        if self.buffer.len() > self.limit.saturating_add(64) { Err(TooLarge) } else { Ok(None) }
+    }
+
+    fn next_line(&mut self) -> Option<Bytes> {
+        if !self.started {
+            if self.buffer.len() < 3 && b"\xef\xbb\xbf".starts_with(&self.buffer) {
+                return None;
+            }
+            if self.buffer.starts_with(b"\xef\xbb\xbf") {
+                let _ = self.buffer.split_to(3);
+            }
+            self.started = true;
+        }
+        if self.after_return && self.buffer.first().is_some() {
+            if self.buffer[0] == b'\n' {
+                let _ = self.buffer.split_to(1);
+            }
+            self.after_return = false;
+        }
+        let end = memchr::memchr2(b'\n', b'\r', &self.buffer)?;
+        let line = self.buffer.split_to(end + 1).freeze();
+        self.after_return = line[end] == b'\r';
+        Some(line.slice(..end))
+    }
+
+    fn field(&mut self, line: &[u8]) {
+        let colon = memchr::memchr(b':', line);
+        let (field, value) = match colon {
+            Some(at) => (&line[..at], line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..])),
+            None => (line, &b""[..]),
+        };
+        match field {
+            b"data" => {
+                if self.has_data {
+                    self.data.extend_from_slice(b"\n");
+                }
+                self.has_data = true;
+                self.data.extend_from_slice(value);
+            }
+            b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
+            b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
+            _ => {}
+        }
+    }
+
+    fn dispatch(&mut self) -> Option<SseEvent> {
+        let name = std::mem::take(&mut self.name);
+        if !std::mem::take(&mut self.has_data) {
+            return None;
+        }
+        let name = if name.is_empty() { "message".to_owned() } else { name };
+        Some(SseEvent { name, data: self.data.split().freeze(), id: self.id.clone() })
+    }
+}
+
+/// Appends `data` as one event. Line feeds in it are kept; carriage returns, which the format cannot carry, are blanks
+/// between JSON tokens and become spaces.
+pub fn write_event(out: &mut Vec<u8>, data: &[u8]) {
+    for line in data.split(|byte| *byte == b'\n') {
+        out.extend_from_slice(b"data: ");
+        out.extend(line.iter().map(|byte| if *byte == b'\r' { b' ' } else { *byte }));
+        out.push(b'\n');
+    }
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn events(text: &[u8]) -> Vec<(String, String)> {
+        let mut events = SseEvents::new(1 << 20);
+        events.push(text);
+        let mut found = Vec::new();
+        while let Some(event) = events.next_event().unwrap() {
+            found.push((event.name, String::from_utf8(event.data.to_vec()).unwrap()));
+        }
+        found
+    }
+
+    #[test]
+    fn streams_are_read_by_the_book() {
+        let message = |data: &str| ("message".to_owned(), data.to_owned());
+        assert_eq!(events(b"data: a\n\ndata:b\r\n\r\ndata: c\r\rdata"), [message("a"), message("b"), message("c")]);
+        assert_eq!(events(b"\xef\xbb\xbf: comment\ndata: x\ndata: y\nretry: 5\n\n"), [message("x\ny")]);
+        assert_eq!(events(b"event: ping\n\nevent: e\ndata\n\n"), [("e".to_owned(), String::new())]);
+        assert_eq!(events(b"data:  two blanks\n\n"), [message(" two blanks")]);
+    }
+
+    #[test]
+    fn ids_stay_until_replaced_and_never_hold_a_nul() {
+        let mut stream = SseEvents::new(100);
+        stream.push(b"id: 7\ndata: a\n\nid: \0\ndata: b\n\n");
+        assert_eq!(stream.next_event().unwrap().unwrap().id.as_deref(), Some("7"));
+        assert_eq!(stream.next_event().unwrap().unwrap().id.as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut stream = SseEvents::new(100);
+        stream.push(&[b'x'; 500]);
+        assert_eq!(stream.next_event(), Err(TooLarge));
+        let mut stream = SseEvents::new(100);
+        stream.push(b"data: 0123456789\n".repeat(20).as_slice());
+        assert_eq!(stream.next_event(), Err(TooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(lines in prop::collection::vec("[^\r\n]{0,30}", 1..5), cut in 0usize..200) {
+            let data = lines.join("\n");
+            let mut text = Vec::new();
+            write_event(&mut text, data.as_bytes());
+            let mut stream = SseEvents::new(1 << 16);
+            let (now, later) = text.split_at(cut.min(text.len()));
+            stream.push(now);
+            let early = stream.next_event().unwrap();
+            stream.push(later);
+            let event = match early { Some(event) => event, None => stream.next_event().unwrap().unwrap() };
+            prop_assert_eq!(event.data, data.as_bytes());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut stream = SseEvents::new(64);
+            stream.push(&bytes);
+            while let Ok(Some(_)) = stream.next_event() {}
+        }
+    }
+}

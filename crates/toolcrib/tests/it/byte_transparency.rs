@@ -1,0 +1,108 @@
+//! Other people's bytes pass as they are, both ways.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use toolcrib::wire::object::Object;
+use toolcrib::{Call, Crib, InProcess, ServerSpec};
+
+use crate::fake::Fake;
+use crate::house::{crib, id, with};
+
+/// A session server that keeps every line as it came and answers calls with one fixed result.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Recorder {
+    fn call(&self) -> String {
+        let lines = self.0.lock().unwrap();
+        lines.iter().find(|line| line.contains("\"tools/call\"")).unwrap().clone()
+    }
+}
+
+impl InProcess for Recorder {
+    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let kept = self.0.clone();
+        Box::pin(async move {
+            let (reader, mut writer) = tokio::io::split(pipe);
+            let mut lines = BufReader::new(reader).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                kept.lock().unwrap().push(line.clone());
+                let message: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+                let body = match message["method"].as_str() {
+                    Some("initialize") => r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#,
+                    Some("tools/list") => r#""result":{"tools":[{"name":"t"}]}"#,
+                    Some("tools/call") => r#""result":{}"#,
+                    _ => r#""error":{"code":-32601,"message":"no"}"#,
+                };
+                let reply = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},{body}}}\n", message["id"]);
+                if message.get("id").is_some() && writer.write_all(reply.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_arrives_unchanged() {
+    let crib = crib(&[("git", &Fake::new())]);
+    let results = [
+        r#"{ "content" : [ {"type":"hologram","data":{"a":1,"a":2}} ] , "x":1e400, "isError" :false}"#,
+        r#"{"content":[],"structuredContent":{"n":1.10,"big":18446744073709551616000},"_meta":{"k":"\u0041"}}"#,
+        r#"{"content":[{"type":"text","text":"tab\t\u2028 \ud83d\ude00 é"}],"z":null,"a":[[[[]]]]}"#,
+        "{}",
+    ];
+    for result in results {
+        let line = format!(r#"{{"result":{result},"id":$ID,"jsonrpc":"2.0","extra":{{}}}}"#);
+        let outcome = crib.call(with("git", "say", &json!({ "lines": [line] }))).await.unwrap();
+        assert_eq!(outcome.raw(), result);
+        assert!(!outcome.is_error());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_server_arrives_unchanged() {
+    let crib = crib(&[("git", &Fake::new())]);
+    let error = r#"{"code":-32602,"message":"no\u0020such","data":{"n":1.0,"n":2}, "own":[ ]}"#;
+    let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{error}}}"#);
+    let outcome = crib.call(with("git", "say", &json!({ "lines": [line] }))).await.unwrap();
+    assert_eq!(outcome.raw(), error);
+    assert!(outcome.is_error());
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_and_structure_survive_beside_a_text() {
+    let crib = crib(&[("git", &Fake::new())]);
+    let result = r#"{"content":[{"type":"text","text":"a"},{"type":"image","data":"AA=="},{"type":"text","text":"b"}],"structuredContent":{"x":1}}"#;
+    let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
+    let outcome = crib.call(with("git", "say", &json!({ "lines": [line] }))).await.unwrap();
+    assert_eq!(outcome.text(), "a\nb");
+    assert_eq!(outcome.to_value()["content"][1]["data"], "AA==");
+    assert_eq!(outcome.to_value()["structuredContent"]["x"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_reach_the_server_byte_for_byte() {
+    let recorder = Recorder::default();
+    let crib = Crib::builder().server(ServerSpec::in_process(id("rec"), recorder.clone())).build().unwrap();
+    let arguments = r#"{ "n":1e400,"dup":{"a":1,"a":2},"t":"\u0041\n","big":10000000000000000000000000.0 }"#;
+    crib.call(Call::tool("rec__t").raw_arguments(arguments)).await.unwrap();
+    let sent = recorder.call();
+    assert!(sent.contains(&format!(r#""params":{{"name":"t","arguments":{arguments}}}"#)), "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_own_parameters_reach_the_server_except_for_the_name() {
+    let recorder = Recorder::default();
+    let crib = Crib::builder().server(ServerSpec::in_process(id("rec"), recorder.clone())).build().unwrap();
+    let params = r#"{"own":1.0,"name":"rec__t","arguments":{},"_meta":{"traceparent":"00-1","progressToken":7}}"#;
+    let params = Object::parse(&params.into()).unwrap();
+    crib.call(Call::tool("rec__t").params(params)).await.unwrap();
+    let sent = recorder.call();
+    let expected = r#""params":{"own":1.0,"name":"t","arguments":{},"_meta":{"traceparent":"00-1"}}"#;
+    assert!(sent.contains(expected), "{sent}");
+}

@@ -1,0 +1,68 @@
+//! A call has a deadline of its own, and the server has one for it.
+
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use toolcrib::{Call, Crib, ErrorKind, Limits, StateName};
+
+use crate::fake::{Boot, Fake};
+use crate::house::{SECOND, breath, crib, on, spec, status, with};
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_when_its_own_time_is_up_and_the_server_hears_of_it() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let before = Instant::now();
+    let error = crib.call(on("git", "hang").timeout(3 * SECOND)).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 3));
+    breath().await;
+    assert_eq!(fake.heard("notifications/cancelled").len(), 1);
+    assert_eq!((status(&crib, "git").in_flight, status(&crib, "git").leases), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callers_own_haste_is_not_held_against_the_server() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    for _ in 0..10 {
+        crib.call(on("git", "hang").timeout(SECOND)).await.unwrap_err();
+    }
+    breath().await;
+    assert_eq!((status(&crib, "git").state, status(&crib, "git").consecutive_failures), (StateName::Ready, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_start_of_the_server_counts_towards_the_callers_time() {
+    let fake = Fake::new().usually(Boot::Late(10 * SECOND));
+    let crib = crib(&[("git", &fake)]);
+    let before = Instant::now();
+    let error = crib.call(Call::tool("git__echo").timeout(3 * SECOND)).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 3));
+    sleep(10 * SECOND).await;
+    crib.call(Call::tool("git__echo").timeout(SECOND)).await.unwrap();
+    assert_eq!(fake.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_own_limit_holds_however_patient_the_caller_is() {
+    let fake = Fake::new();
+    let limits = Limits { call_timeout: 5 * SECOND, ..Limits::default() };
+    let crib = Crib::builder().server(spec("git", &fake).limits(limits)).build().unwrap();
+    let before = Instant::now();
+    let error = crib.call(on("git", "hang").timeout(500 * SECOND)).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 5));
+    assert_eq!(error.advice(), "raise `servers.git.limits.call-timeout`");
+    let slow = |millis: u64| with("git", "slow", &json!({ "ms": millis }));
+    crib.call(slow(4_900)).await.unwrap();
+    crib.call(slow(5_100)).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_comes_up_fails_its_callers_at_the_start_limit() {
+    let fake = Fake::new().usually(Boot::Silent);
+    let crib = crib(&[("git", &fake)]);
+    let before = Instant::now();
+    let error = crib.call(on("git", "echo")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 30));
+    breath().await;
+    assert_eq!(fake.living().0, 0);
+}

@@ -1,0 +1,21 @@
+//! What an embedder relies on, told as stories: one file each, one binary, in-process servers, a paused clock.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod byte_transparency;
+mod cancel;
+mod deadlines;
+#[path = "../../src/supervisor/actor/fake.rs"]
+#[expect(dead_code, reason = "the tests of connections use the rest of it")]
+mod fake;
+mod fan_in;
+mod house;
+mod many_cribs;
+mod reload;
+mod shutdown;
+mod storm;
+mod survives_a_crash;
+mod tracing;
+mod wakes_on_demand;
+
+// What the fake finds at the root of the library when it is compiled there.
+use toolcrib::InProcess;

@@ -1,0 +1,125 @@
+//! A new roster changes what changed, and nothing else.
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use toolcrib::{Call, Crib, ErrorKind, Limits, ServerSpec, StateName};
+
+use crate::fake::{Boot, Fake};
+use crate::house::{SECOND, breath, crib, id, kind, names, on, roster, spawn, spec, status};
+
+/// The same server with another limit.
+fn changed(name: &str, fake: &Fake) -> ServerSpec {
+    spec(name, fake).limits(Limits { call_timeout: 59 * SECOND, ..Limits::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_changed_is_restarted() {
+    let (git, time, web, new) = (Fake::new(), Fake::new(), Fake::new(), Fake::new());
+    let crib = crib(&[("git", &git), ("time", &time), ("web", &web)]);
+    for server in ["git", "time", "web"] {
+        crib.call(on(server, "echo")).await.unwrap();
+    }
+    let changes = crib.apply(roster([spec("git", &git), changed("time", &time), spec("new", &new)])).await;
+    assert_eq!((changes.added, changes.changed, changes.removed), (vec![id("new")], vec![id("time")], vec![id("web")]));
+    breath().await;
+    for server in ["git", "time", "new"] {
+        crib.call(on(server, "echo")).await.unwrap();
+    }
+    assert_eq!([git.starts(), time.starts(), web.starts(), new.starts()], [1, 2, 1, 1]);
+    assert_eq!([git.living(), time.living(), web.living()], [(1, 1), (1, 1), (0, 1)]);
+    assert_eq!(kind(crib.call(on("web", "echo")).await), ErrorKind::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_equal_roster_changes_nothing() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    crib.call(on("git", "echo")).await.unwrap();
+    assert_eq!(crib.apply(roster([spec("git", &fake)])).await, toolcrib::Changes::default());
+    assert_eq!((fake.starts(), status(&crib, "git").state), (1, StateName::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_in_flight_on_a_replaced_server_are_finished_by_the_old_one() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let mut calls = JoinSet::new();
+    (0..3).for_each(|_| spawn(&mut calls, &crib, on("git", "hold")));
+    breath().await;
+    crib.apply(roster([changed("git", &fake)])).await;
+    let mut later = JoinSet::new();
+    spawn(&mut later, &crib, on("git", "echo"));
+    breath().await;
+    assert_eq!((later.len(), fake.starts()), (1, 1));
+    fake.open(true);
+    assert!(calls.join_all().await.iter().all(Result::is_ok));
+    assert!(later.join_all().await.iter().all(Result::is_ok));
+    assert_eq!((fake.starts(), fake.living()), (2, (1, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_ends_does_not_hold_up_a_reload_for_ever() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, on("git", "hang"));
+    breath().await;
+    let before = Instant::now();
+    crib.apply(roster([changed("git", &fake)])).await;
+    crib.call(on("git", "echo")).await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 10);
+    assert_eq!(kind(calls.join_next().await.unwrap().unwrap()), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_server_that_is_replaced_is_served_by_its_successor() {
+    let fake = Fake::new().boots(&[Boot::Silent]);
+    let crib = crib(&[("git", &fake)]);
+    let mut calls = JoinSet::new();
+    (0..5).for_each(|_| spawn(&mut calls, &crib, on("git", "echo")));
+    breath().await;
+    crib.apply(roster([changed("git", &fake)])).await;
+    assert!(calls.join_all().await.iter().all(Result::is_ok));
+    assert_eq!((fake.starts(), fake.living()), (2, (1, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_spec_brings_an_ejected_server_back() {
+    let fake = Fake::new();
+    let mut brittle = spec("git", &fake);
+    brittle.lifecycle.restarts.at_most = 0;
+    let crib = Crib::builder().server(brittle).build().unwrap();
+    assert_eq!(kind(crib.call(on("git", "die")).await), ErrorKind::Lost);
+    assert_eq!(kind(crib.call(on("git", "echo")).await), ErrorKind::Ejected);
+    crib.apply(roster([changed("git", &fake)])).await;
+    crib.call(on("git", "echo")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_catalog_follows() {
+    let (git, time) = (Fake::offering(&["log"]), Fake::offering(&["now"]));
+    let crib = crib(&[("git", &git)]);
+    let mut catalog = crib.watch_catalog();
+    crib.list().await;
+    let before = crib.catalog().revision();
+    crib.apply(roster([spec("time", &time)])).await;
+    catalog.wait_for(|catalog| catalog.tools().is_empty() && catalog.revision() > before).await.unwrap();
+    assert_eq!(names(&crib.list().await), ["time__now"]);
+    assert_eq!(kind(crib.call(Call::tool("git__log")).await), ErrorKind::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_reloads_in_one_breath_end_with_the_last() {
+    let fakes = [Fake::new(), Fake::new(), Fake::new()];
+    let crib = crib(&[("git", &fakes[0])]);
+    crib.call(on("git", "echo")).await.unwrap();
+    let mut calls = JoinSet::new();
+    for fake in &fakes {
+        crib.apply(roster([changed("git", fake)])).await;
+        spawn(&mut calls, &crib, on("git", "echo"));
+    }
+    let ended = timeout(60 * SECOND, calls.join_all()).await.unwrap();
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    crib.call(on("git", "echo")).await.unwrap();
+    assert_eq!(fakes.each_ref().map(|fake| fake.living().0), [0, 0, 1]);
+}

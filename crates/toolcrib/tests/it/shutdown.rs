@@ -1,0 +1,65 @@
+//! The end: calls are waited for, then every server and every task is gone.
+
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use toolcrib::ErrorKind;
+
+use crate::fake::{Boot, Fake};
+use crate::house::{SECOND, breath, crib, kind, on, spawn, with};
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_calls_under_way_and_takes_no_more() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, with("git", "slow", &json!({"ms": 3000})));
+    breath().await;
+    let before = Instant::now();
+    let closing = crib.clone();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { closing.shutdown(10 * SECOND).await });
+    breath().await;
+    assert_eq!(kind(crib.call(on("git", "echo")).await), ErrorKind::ShuttingDown);
+    tasks.join_all().await;
+    assert_eq!((before.elapsed().as_secs(), fake.living().0), (3, 0));
+    assert!(calls.join_next().await.unwrap().unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_no_longer_than_its_grace() {
+    let (hanging, starting) = (Fake::new(), Fake::new().usually(Boot::Silent));
+    let crib = crib(&[("hanging", &hanging), ("starting", &starting)]);
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, on("hanging", "hang"));
+    spawn(&mut calls, &crib, on("starting", "echo"));
+    breath().await;
+    let before = Instant::now();
+    crib.shutdown(5 * SECOND).await;
+    assert_eq!((before.elapsed().as_secs(), hanging.living().0, starting.living().0), (5, 0, 0));
+    let mut kinds: Vec<&str> = calls.join_all().await.into_iter().map(|ended| kind(ended).facts().name).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["lost", "shutting_down"]);
+    assert_eq!(kind(crib.call(on("hanging", "echo")).await), ErrorKind::ShuttingDown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_shutdown_is_no_mistake() {
+    let crib = crib(&[("git", &Fake::new())]);
+    crib.shutdown(SECOND).await;
+    crib.shutdown(SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_end_with_the_last_handle() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let clone = crib.clone();
+    clone.call(on("git", "echo")).await.unwrap();
+    drop(crib);
+    breath().await;
+    assert_eq!(fake.living().0, 1);
+    drop(clone);
+    breath().await;
+    assert_eq!(fake.living().0, 0);
+}

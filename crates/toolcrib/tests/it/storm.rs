@@ -1,0 +1,277 @@
+//! Random calls, drops, kills, hangs, restarts, stops and reloads, and what must hold whatever happens.
+//!
+//! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use toolcrib::spec::{BreakerSpec, EraChoice, Restarts};
+use toolcrib::wire::revision::Era;
+use toolcrib::{Call, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec};
+
+use crate::fake::{Boot, Fake};
+use crate::house::{SECOND, id, roster};
+
+const STEPS: usize = 200;
+const NAMES: [&str; 3] = ["one", "two", "three"];
+const AT_MOST: usize = 3;
+const WINDOW: Duration = Duration::from_secs(60);
+/// How long a replaced server may go on with its calls.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A small generator of numbers that are the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// What is known of one server from outside.
+#[derive(Clone)]
+struct Watched {
+    fake: Fake,
+    /// When it was last told to stop, to restart or to be another one.
+    ordered: Arc<Mutex<Instant>>,
+    /// Crashes up to here are forgiven.
+    forgiven: Arc<Mutex<Instant>>,
+}
+
+impl Watched {
+    /// Whether something happened since then that may cost a call its server.
+    fn was_disturbed(&self, since: Instant) -> bool {
+        let crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
+        crashed || *self.ordered.lock().unwrap() >= since
+    }
+
+    fn order(&self) {
+        *self.ordered.lock().unwrap() = Instant::now();
+        self.forgive(Instant::now());
+    }
+
+    fn forgive(&self, until: Instant) {
+        let mut forgiven = self.forgiven.lock().unwrap();
+        *forgiven = until.max(*forgiven);
+    }
+}
+
+struct Storm {
+    random: Random,
+    crib: Crib,
+    servers: Vec<Watched>,
+    specs: Vec<ServerSpec>,
+    calls: JoinSet<()>,
+    handles: Vec<AbortHandle>,
+    orders: JoinSet<()>,
+    made: u64,
+    wrong: Arc<Mutex<Vec<String>>>,
+}
+
+impl Storm {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let now = Arc::new(Mutex::new(Instant::now() - SECOND));
+        let watched = |_| Watched { fake: Fake::new(), ordered: Arc::new(Mutex::new(*now.lock().unwrap())), forgiven: Arc::new(Mutex::new(*now.lock().unwrap())) };
+        let servers: Vec<Watched> = NAMES.iter().map(watched).collect();
+        let specs: Vec<ServerSpec> = NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
+        let crib = Crib::builder().roster(roster(specs.clone())).build().unwrap();
+        let (calls, orders, handles, wrong) = (JoinSet::new(), JoinSet::new(), Vec::new(), Arc::default());
+        Self { random, crib, servers, specs, calls, handles, orders, made: 0, wrong }
+    }
+
+    async fn rage(&mut self) {
+        for _ in 0..STEPS {
+            let at = usize::try_from(self.random.below(3)).unwrap();
+            match self.random.below(100) {
+                0..50 => self.call(at),
+                50..62 => self.drop_one(),
+                62..67 => self.servers[at].fake.kill(),
+                67..70 => self.stop(at),
+                70..73 => self.restart(at),
+                73..76 => self.reload(at),
+                76..80 => {
+                    let boot = if self.random.below(2) == 0 { Boot::Dies } else { Boot::Silent };
+                    self.servers[at].fake.clone().boots(&[boot]);
+                }
+                80..85 => tokio::task::yield_now().await,
+                _ => sleep(Duration::from_millis(self.random.below(4000))).await,
+            }
+            self.check();
+        }
+        self.calm().await;
+    }
+
+    fn call(&mut self, at: usize) {
+        self.made += 1;
+        let tool = match self.random.below(20) {
+            0..9 => "echo",
+            9..14 => "slow",
+            14..16 => "hang",
+            16 => "fail",
+            17 => "die",
+            18 => "say",
+            _ => "progress",
+        };
+        let bad = r#"{"jsonrpc":"2.0","id":"$ID","result":{}}"#;
+        let arguments = json!({"n": self.made, "ms": self.random.below(3000), "lines": [bad], "steps": 3, "every": 10});
+        let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments);
+        if self.random.below(4) == 0 {
+            call = call.timeout(Duration::from_millis(self.random.below(5000)));
+        }
+        let (crib, server, wrong) = (self.crib.clone(), self.servers[at].clone(), self.wrong.clone());
+        let handle = self.calls.spawn(async move {
+            let began = Instant::now();
+            if let Err(error) = crib.call(call).await
+                && !explained(&error, tool, &server, began)
+            {
+                wrong.lock().unwrap().push(format!("`{tool}` of `{}` ended with {error:?}", NAMES[at]));
+            }
+        });
+        self.handles.push(handle);
+    }
+
+    fn drop_one(&mut self) {
+        if !self.handles.is_empty() {
+            let at = self.random.next() as usize % self.handles.len();
+            self.handles.swap_remove(at).abort();
+        }
+    }
+
+    fn stop(&mut self, at: usize) {
+        let (crib, server) = (self.crib.clone(), self.servers[at].clone());
+        *server.ordered.lock().unwrap() = Instant::now();
+        self.orders.spawn(async move { crib.stop(&id(NAMES[at])).await.unwrap() });
+    }
+
+    fn restart(&mut self, at: usize) {
+        let (crib, server) = (self.crib.clone(), self.servers[at].clone());
+        server.order();
+        self.orders.spawn(async move {
+            // It may well fail: the next start can be one that dies.
+            let _ = crib.restart(&id(NAMES[at])).await;
+            server.forgive(Instant::now());
+        });
+    }
+
+    fn reload(&mut self, at: usize) {
+        self.specs[at] = spec(NAMES[at], &self.servers[at], &mut self.random);
+        self.specs[at].limits.message += usize::try_from(self.made).unwrap();
+        self.servers[at].order();
+        self.servers[at].forgive(Instant::now() + DRAIN);
+        let (crib, roster): (Crib, Roster) = (self.crib.clone(), roster(self.specs.clone()));
+        self.orders.spawn(async move { drop(crib.apply(roster).await) });
+    }
+
+    /// What must hold at any time.
+    fn check(&mut self) {
+        while let Some(ended) = self.calls.try_join_next() {
+            if ended.is_err_and(|error| error.is_panic()) {
+                self.wrong.lock().unwrap().push("a call panicked".to_owned());
+            }
+        }
+        let now = Instant::now();
+        for (name, server) in NAMES.iter().zip(&self.servers) {
+            let forgiven = *server.forgiven.lock().unwrap();
+            let counts = |at: &&Instant| **at > forgiven && now.duration_since(**at) < WINDOW;
+            let crashes = server.fake.crashes().iter().filter(counts).count();
+            if crashes > AT_MOST + 1 {
+                self.wrong.lock().unwrap().push(format!("`{name}` crashed {crashes} times within the window"));
+            }
+            if server.fake.living().1 > 1 {
+                self.wrong.lock().unwrap().push(format!("two of `{name}` lived at once"));
+            }
+        }
+    }
+
+    /// After the storm nothing is left of it.
+    async fn calm(&mut self) {
+        let quiet = async {
+            while self.calls.join_next().await.is_some() {}
+            while self.orders.join_next().await.is_some() {}
+        };
+        let ended = timeout(3600 * SECOND, quiet).await;
+        self.check();
+        let mut wrong = self.wrong.lock().unwrap();
+        if ended.is_err() {
+            wrong.push("some calls never ended".to_owned());
+        }
+        for status in self.crib.status() {
+            if (status.leases, status.in_flight) != (0, 0) {
+                wrong.push(format!("left over: {status:?}"));
+            }
+        }
+        for (name, server) in NAMES.iter().zip(&self.servers) {
+            let mut seen = HashSet::new();
+            let calls = server.fake.heard("tools/call");
+            if !calls.iter().all(|call| seen.insert(call["params"]["arguments"]["n"].as_u64())) {
+                wrong.push(format!("`{name}` ran a call twice"));
+            }
+        }
+    }
+}
+
+/// Whether a call may end like this.
+fn explained(error: &Error, tool: &str, server: &Watched, began: Instant) -> bool {
+    match error.kind() {
+        ErrorKind::Lost => server.was_disturbed(began),
+        ErrorKind::BadReply => tool == "say",
+        ErrorKind::TimedOut | ErrorKind::Tripped | ErrorKind::Ejected | ErrorKind::CouldNotStart => true,
+        _ => false,
+    }
+}
+
+fn spec(name: &str, server: &Watched, random: &mut Random) -> ServerSpec {
+    let keep_alive = match random.below(3) {
+        0 => KeepAlive::For(Duration::ZERO),
+        1 => KeepAlive::For(2 * SECOND),
+        _ => KeepAlive::Forever,
+    };
+    let lifecycle = Lifecycle {
+        keep_alive,
+        start_timeout: 5 * SECOND,
+        restarts: Restarts { at_most: 3, within: WINDOW },
+        breaker: BreakerSpec { failures: 3.try_into().unwrap(), cool_off: 5 * SECOND },
+        ..Lifecycle::default()
+    };
+    let limits = Limits { call_timeout: 8 * SECOND, in_flight: 4.try_into().unwrap(), ..Limits::default() };
+    let spec = ServerSpec::in_process(id(name), server.fake.clone());
+    spec.lifecycle(lifecycle).limits(limits).era(EraChoice::Era(Era::Session))
+}
+
+fn seeds() -> Range<u64> {
+    let wanted = std::env::var("TOOLCRIB_STORM_SEEDS").unwrap_or_else(|_| "0..200".to_owned());
+    match wanted.split_once("..") {
+        Some((from, to)) => from.parse().unwrap()..to.parse().unwrap(),
+        None => wanted.parse().unwrap()..wanted.parse::<u64>().unwrap() + 1,
+    }
+}
+
+#[test]
+fn whatever_happens_every_call_ends_and_every_promise_holds() {
+    for seed in seeds() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let wrong = runtime.block_on(async {
+            let mut storm = Storm::new(seed);
+            storm.rage().await;
+            storm.crib.shutdown(SECOND).await;
+            let living = storm.servers.iter().map(|server| server.fake.living().0).sum::<usize>();
+            assert_eq!(living, 0, "seed {seed}: servers outlive their crib");
+            storm.wrong.lock().unwrap().clone()
+        });
+        assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
+    }
+}

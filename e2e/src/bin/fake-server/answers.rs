@@ -1,0 +1,45 @@
+//! The fixed answers of both eras, and the answers that break the rules.
+
+use serde_json::{Value, json};
+
+/// The answer to the probe.
+pub(crate) fn discovered() -> Value {
+    json!({
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {}},
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "fake-server", "version": "1"}},
+    })
+}
+
+/// The answer to the handshake, in the revision asked for.
+pub(crate) fn welcome(params: &Value) -> Value {
+    json!({
+        "protocolVersion": params["protocolVersion"],
+        "capabilities": {"tools": {"listChanged": true}},
+        "serverInfo": {"name": "fake-server", "version": "1"},
+    })
+}
+
+/// A line that answers `id` in a way no answer may be. `None` for a way nobody has thought of.
+pub(crate) fn broken(id: &Value, how: &str, bytes: usize) -> Option<Vec<u8>> {
+    let text = match how {
+        "string_id" => json!({"jsonrpc": "2.0", "id": id.to_string(), "result": {}}).to_string(),
+        "both" => json!({"jsonrpc": "2.0", "id": id, "result": {}, "error": {"code": 1, "message": "x"}}).to_string(),
+        "neither" => json!({"jsonrpc": "2.0", "id": id}).to_string(),
+        "wrong_type" => json!({"jsonrpc": "2.0", "id": id, "result": 7}).to_string(),
+        "batch" => json!([{"jsonrpc": "2.0", "id": id, "result": {}}]).to_string(),
+        "not_json" => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{content: yes}}}}"#),
+        "cut" => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"ty"#),
+        "oversize" => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":"{}"}}}}"#, "x".repeat(bytes)),
+        "invalid_utf8" => {
+            let mut line = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":"#).into_bytes();
+            line.extend_from_slice(b"\"\xff\xfe\"}}");
+            return Some(line);
+        }
+        _ => return None,
+    };
+    Some(text.into_bytes())
+}

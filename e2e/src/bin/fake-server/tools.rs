@@ -1,0 +1,168 @@
+//! What the server can be asked to do.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::server::{Request, Server};
+use crate::{answers, script};
+
+/// Every tool: its name and the names of its arguments.
+const TOOLS: [(&str, &[&str]); 21] = [
+    ("echo", &["text"]),
+    ("sleep", &["ms"]),
+    ("crash", &[]),
+    ("hang", &[]),
+    ("exit", &["code"]),
+    ("env", &["name"]),
+    ("pid", &[]),
+    ("grandchild", &[]),
+    ("progress", &["steps", "ms"]),
+    ("reply", &["how", "bytes"]),
+    ("raw", &["json"]),
+    ("deep", &["levels"]),
+    ("received", &[]),
+    ("ping", &[]),
+    ("count", &["file", "then"]),
+    ("peak", &[]),
+    ("notify_list_changed", &[]),
+    ("flood_notifications", &["n"]),
+    ("log", &["text"]),
+    ("cancelled", &[]),
+    ("fail", &["text"]),
+];
+
+/// The tools as a list shows them: the useful ones, `extra` fillers, and what was `added` since.
+pub(crate) fn definitions(extra: usize, added: usize) -> Vec<Value> {
+    let useful = TOOLS.iter().map(|(name, arguments)| definition(name, arguments));
+    let fillers = (1..=extra).map(|number| definition(&format!("extra_{number}"), &[]));
+    let new = (1..=added).map(|number| definition(&format!("added_{number}"), &[]));
+    useful.chain(fillers).chain(new).collect()
+}
+
+fn definition(name: &str, arguments: &[&str]) -> Value {
+    let typed = |argument: &&str| {
+        let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels") { "integer" } else { "string" };
+        ((*argument).to_owned(), json!({"type": kind}))
+    };
+    let properties: serde_json::Map<String, Value> = arguments.iter().map(typed).collect();
+    json!({
+        "name": name,
+        "description": format!("The fake server's `{name}`"),
+        "inputSchema": {"type": "object", "properties": properties},
+    })
+}
+
+/// Does what was asked and answers, or not.
+pub(crate) fn run(server: &Server, request: &Request) {
+    let arguments = &request.params["arguments"];
+    let text = |name: &str| arguments[name].as_str().unwrap_or_default().to_owned();
+    let number = |name: &str| arguments[name].as_u64().unwrap_or_default();
+    match request.params["name"].as_str().unwrap_or_default() {
+        "echo" => say(server, request, &text("text")),
+        "sleep" => {
+            std::thread::sleep(Duration::from_millis(number("ms")));
+            say(server, request, "slept");
+        }
+        "hang" => loop {
+            std::thread::park();
+        },
+        "crash" | "exit" => end(request),
+        "env" => say(server, request, &std::env::var(text("name")).unwrap_or_else(|_| "(unset)".to_owned())),
+        "pid" => say(server, request, &std::process::id().to_string()),
+        "grandchild" => say(server, request, &server.grandchild.unwrap_or(0).to_string()),
+        "progress" => progress(server, request, number("steps"), number("ms")),
+        "reply" => match answers::broken(&request.id, &text("how"), usize::try_from(number("bytes")).unwrap_or(0)) {
+            Some(line) => server.write(&line),
+            None => server.refuse(&request.id, -32602, "no such way to answer"),
+        },
+        "raw" => raw(server, request, &text("json")),
+        "deep" => {
+            let levels = usize::try_from(number("levels")).unwrap_or(0);
+            raw(server, request, &format!(r#"{{"content":[],"deep":{}{}}}"#, "[".repeat(levels), "]".repeat(levels)));
+        }
+        "received" => say(server, request, &String::from_utf8_lossy(&request.line)),
+        "count" => {
+            let count = script::append(&PathBuf::from(text("file")));
+            match text("then").as_str() {
+                "crash" => end(request),
+                _ => say(server, request, &count.to_string()),
+            }
+        }
+        "peak" => say(server, request, &server.state().peak.to_string()),
+        "log" => {
+            let _ = writeln!(std::io::stderr(), "{}", text("text"));
+            say(server, request, "logged");
+        }
+        "cancelled" => say(server, request, &json!(server.state().cancelled).to_string()),
+        "fail" => {
+            let result = json!({"content": [{"type": "text", "text": text("text")}], "isError": true});
+            server.answer(&request.id, &complete(server, result));
+        }
+        "ping" => ask_back(server, request),
+        "notify_list_changed" => {
+            server.state().added += 1;
+            server.notify("notifications/tools/list_changed", &json!({}));
+            say(server, request, "changed");
+        }
+        "flood_notifications" => {
+            for count in 0..number("n") {
+                server.notify("notifications/message", &json!({"level": "info", "data": count}));
+            }
+            say(server, request, "flooded");
+        }
+        name => server.refuse(&request.id, -32602, &format!("Unknown tool: {name}")),
+    }
+}
+
+fn say(server: &Server, request: &Request, text: &str) {
+    let result = json!({"content": [{"type": "text", "text": text}]});
+    server.answer(&request.id, &complete(server, result));
+}
+
+fn complete(server: &Server, mut result: Value) -> Value {
+    if server.script.era.is_stateless() {
+        result["resultType"] = "complete".into();
+    }
+    result
+}
+
+/// The text as the result, byte for byte.
+fn raw(server: &Server, request: &Request, result: &str) {
+    server.write(format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request.id).as_bytes());
+}
+
+/// Ends in the middle of the call: with words, or as told.
+fn end(request: &Request) -> ! {
+    let code = request.params["arguments"]["code"].as_i64().and_then(|code| i32::try_from(code).ok());
+    if request.params["name"] == "crash" {
+        let _ = writeln!(std::io::stderr(), "thread panicked\nthe disk is on fire");
+    }
+    std::process::exit(code.unwrap_or(101))
+}
+
+fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
+    let token = &request.params["_meta"]["progressToken"];
+    for step in 1..=steps {
+        if !token.is_null() {
+            let params = json!({"progressToken": token, "progress": step, "total": steps, "message": "on it"});
+            server.notify("notifications/progress", &params);
+        }
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+    // Too late, and for nobody: both are to be dropped.
+    server.notify("notifications/progress", &json!({"progressToken": 999_999, "progress": 1}));
+    say(server, request, &format!("{steps} steps"));
+    server.notify("notifications/progress", &json!({"progressToken": token, "progress": steps + 1}));
+}
+
+/// Asks the other side two things under the very id it waits for, and answers with what it got.
+fn ask_back(server: &Server, request: &Request) {
+    for method in ["ping", "no/such/method"] {
+        server.write(json!({"jsonrpc": "2.0", "id": request.id, "method": method}).to_string().as_bytes());
+    }
+    let replies = server.replies(&request.id, 2);
+    say(server, request, &json!(replies).to_string());
+}

@@ -1,0 +1,145 @@
+//! The gateway as a real process with a home of its own.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::{process, wait_until};
+
+/// A home and a config in it.
+#[derive(Debug)]
+pub struct Home {
+    dir: TempDir,
+    program: String,
+}
+
+impl Home {
+    /// A new home for the program at `program`, with this config.
+    pub fn new(program: &str, config: &str) -> Self {
+        let home = Self { dir: TempDir::new().unwrap(), program: program.to_owned() };
+        home.write_config(config);
+        home
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Replaces the config.
+    pub fn write_config(&self, config: &str) {
+        std::fs::write(self.file("config.toml"), config).unwrap();
+    }
+
+    /// The program with these arguments, at home here.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).env("TOOLCRIB_HOME", self.path()).env_remove("TOOLCRIB_LOG");
+        command
+    }
+
+    /// Runs the program to its end.
+    pub fn run(&self, args: &[&str]) -> std::process::Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Starts the gateway and waits until it listens.
+    pub fn serve(&self) -> Gateway {
+        let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, hears) = (child.stderr.take().unwrap(), said.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                hears.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+        let mut gateway = Gateway { child, said, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        wait_until("the gateway listens", || gateway.listens());
+        gateway
+    }
+}
+
+/// A gateway that runs; dropping it stops it.
+#[derive(Debug)]
+pub struct Gateway {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Gateway {
+    fn listens(&mut self) -> bool {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            panic!("the gateway ended ({status}): {:?}", self.said());
+        }
+        let said = self.said();
+        let found = said.iter().find_map(|line| line.strip_prefix("listening on http://")?.strip_suffix("/mcp"));
+        found.map(|address| self.address = address.parse().unwrap()).is_some()
+    }
+
+    /// The lines on its stderr so far.
+    pub fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its living children.
+    pub fn children(&self) -> Vec<u32> {
+        process::children(self.pid())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        process::send(self.pid(), signal);
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut ended = None;
+        wait_until("the gateway ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended.unwrap()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+        // A second request does not wait for calls.
+        self.signal(Signal::TERM);
+        if !std::thread::panicking() {
+            self.wait();
+        } else {
+            let _ = self.child.wait();
+        }
+    }
+}
