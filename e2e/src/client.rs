@@ -84,7 +84,8 @@ impl HttpClient {
 
     fn post(&self, method: &str, name: Option<&str>, body: &[u8]) -> Stream {
         let headers = self.headers(method, name);
-        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         http::open(self.address, "POST", &self.path, &headers, body)
     }
 
@@ -119,7 +120,8 @@ impl HttpClient {
     /// A GET or DELETE on the endpoint with the era's headers.
     pub fn bare(&self, method: &str) -> Stream {
         let headers = self.headers("", None);
-        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         http::open(self.address, method, &self.path, &headers, b"")
     }
 
@@ -134,7 +136,10 @@ impl HttpClient {
     /// Calls a tool; the text of its result.
     pub fn text(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.call(tool, arguments);
-        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {answer}")).to_owned()
+        answer["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no text in {answer}"))
+            .to_owned()
     }
 
     /// The names of all tools.
@@ -218,7 +223,10 @@ impl PipeClient {
     /// Calls a tool; the text of its result.
     pub fn text(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));
-        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {answer}")).to_owned()
+        answer["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no text in {answer}"))
+            .to_owned()
     }
 
     /// Closes the pipe.

@@ -56,7 +56,8 @@ impl Home {
     /// Starts the gateway and waits until it listens.
     pub fn serve(&self) -> Gateway {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));
         let (stderr, hears) = (child.stderr.take().unwrap(), said.clone());
         std::thread::spawn(move || {
@@ -85,7 +86,8 @@ impl Gateway {
             panic!("the gateway ended ({status}): {:?}", self.said());
         }
         let said = self.said();
-        let found = said.iter().find_map(|line| line.strip_prefix("listening on http://")?.strip_suffix("/mcp"));
+        let found =
+            said.iter().find_map(|line| line.strip_prefix("listening on http://")?.strip_suffix("/mcp"));
         found.map(|address| self.address = address.parse().unwrap()).is_some()
     }
 

@@ -70,7 +70,13 @@ pub fn open(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &st
 }
 
 /// As [`open`], and reads the answer to its end.
-pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Response {
     open(address, method, path, headers, body).finish()
 }
 
@@ -116,7 +122,8 @@ impl Stream {
                 (count > 0).then_some(piece)
             }
             Length::Chunked => {
-                let size = usize::from_str_radix(line(&mut self.reader).split(';').next()?.trim(), 16).ok()?;
+                let size =
+                    usize::from_str_radix(line(&mut self.reader).split(';').next()?.trim(), 16).ok()?;
                 let mut piece = vec![0; size + 2];
                 self.reader.read_exact(&mut piece).ok()?;
                 piece.truncate(size);
@@ -175,7 +182,8 @@ impl Response {
         if self.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
             let mut events = SseEvents::new(64 << 20);
             events.push(&self.body);
-            let data = std::iter::from_fn(|| events.next_event().unwrap()).filter(|event| !event.data.is_empty());
+            let data =
+                std::iter::from_fn(|| events.next_event().unwrap()).filter(|event| !event.data.is_empty());
             return data.map(|event| serde_json::from_slice(&event.data).unwrap()).collect();
         }
         serde_json::from_slice(&self.body).into_iter().collect()

@@ -16,7 +16,8 @@ pub fn is_alive(pid: u32) -> bool {
 pub fn children(parent: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| stat(*pid).is_some_and(|(state, its_parent)| its_parent == parent && state != 'Z')).collect()
+    pids.filter(|pid| stat(*pid).is_some_and(|(state, its_parent)| its_parent == parent && state != 'Z'))
+        .collect()
 }
 
 /// Kills a process as `kill -9` does.

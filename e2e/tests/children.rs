@@ -202,7 +202,8 @@ async fn a_shutdown_waits_for_calls_under_way() {
     let crib = crib([fake!("fake")]);
     let child = pid(&crib).await;
     let calling = crib.clone();
-    let mut calls = JoinSet::from_iter([async move { text(&calling, "fake", "sleep", &json!({"ms": 300})).await }]);
+    let mut calls =
+        JoinSet::from_iter([async move { text(&calling, "fake", "sleep", &json!({"ms": 300})).await }]);
     eventually("it is in flight", || status(&crib, "fake").in_flight == 1).await;
     crib.shutdown(PATIENCE).await;
     assert_eq!(calls.join_next().await.unwrap().unwrap(), "slept");

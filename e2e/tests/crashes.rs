@@ -1,6 +1,6 @@
 //! Real children that die: who is told what, what it costs, and how the next call fares.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
 
 use std::time::Duration;
 
@@ -99,8 +99,12 @@ async fn a_call_that_was_in_flight_is_never_run_twice() {
             let (crib, bulk, deed) = (crib.clone(), bulk.clone(), deed.clone());
             calls.spawn(async move {
                 match number {
-                    3 => call(&crib, "fake", "count", &deed).await.map_err(|error| (error.kind(), error.is_unsent())),
-                    _ => call(&crib, "fake", "echo", &bulk).await.map_err(|error| (error.kind(), error.is_unsent())),
+                    3 => call(&crib, "fake", "count", &deed)
+                        .await
+                        .map_err(|error| (error.kind(), error.is_unsent())),
+                    _ => call(&crib, "fake", "echo", &bulk)
+                        .await
+                        .map_err(|error| (error.kind(), error.is_unsent())),
                 }
             });
         }
@@ -192,13 +196,15 @@ async fn a_server_that_never_answers_the_handshake_is_given_up_and_removed() {
     assert_eq!(starts(&count), 1);
     assert_eq!(text(&crib, "other", "echo", &json!({"text": "well"})).await, "well");
     let other = status(&crib, "other").pid.unwrap();
-    let ours = |pid: &u32| !before.contains(pid) && *pid != other && cmdline(*pid).contains(count.to_str().unwrap());
+    let ours =
+        |pid: &u32| !before.contains(pid) && *pid != other && cmdline(*pid).contains(count.to_str().unwrap());
     eventually("it is gone", || !process::children(std::process::id()).iter().any(ours)).await;
     crib.shutdown(Duration::ZERO).await;
 }
 
 fn cmdline(pid: u32) -> String {
-    std::fs::read(format!("/proc/{pid}/cmdline")).map_or_else(|_| String::new(), |raw| String::from_utf8_lossy(&raw).into_owned())
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .map_or_else(|_| String::new(), |raw| String::from_utf8_lossy(&raw).into_owned())
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use e2e::{PATIENCE, fake, eventually, starts, status, text};
+use e2e::{PATIENCE, eventually, fake, starts, status, text};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;

@@ -1,7 +1,5 @@
 //! What real servers put on the wire, rightly and wrongly, and what reaches the caller.
 
-#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
-
 use std::time::Duration;
 
 use e2e::{PATIENCE, call, crib, eventually, fake, server_id, status, text};
@@ -19,7 +17,17 @@ async fn every_bad_reply_fails_its_own_call_at_once_and_no_other() {
     let mut calls = JoinSet::new();
     calls.spawn(async move { text(&bystander, "fake", "sleep", &json!({"ms": 1000})).await });
     eventually("the bystander is in flight", || status(&crib, "fake").in_flight == 1).await;
-    let ways = ["string_id", "both", "neither", "wrong_type", "batch", "not_json", "cut", "oversize", "invalid_utf8"];
+    let ways = [
+        "string_id",
+        "both",
+        "neither",
+        "wrong_type",
+        "batch",
+        "not_json",
+        "cut",
+        "oversize",
+        "invalid_utf8",
+    ];
     for how in ways {
         let arguments = json!({"how": how, "bytes": 100_000});
         let answer = timeout(Duration::from_secs(1), call(&crib, "fake", "reply", &arguments)).await;
@@ -69,7 +77,8 @@ async fn an_answer_a_hundred_thousand_levels_deep_is_carried() {
 async fn a_tool_that_says_error_is_an_outcome_and_costs_nothing() {
     let crib = crib([fake!("fake")]);
     for _ in 0..10 {
-        let outcome = call(&crib, "fake", "fail", &json!({"text": "could not connect to the database"})).await.unwrap();
+        let outcome =
+            call(&crib, "fake", "fail", &json!({"text": "could not connect to the database"})).await.unwrap();
         assert!(outcome.is_error());
         assert_eq!(outcome.text(), "could not connect to the database");
     }
@@ -83,7 +92,8 @@ async fn a_tool_that_says_error_is_an_outcome_and_costs_nothing() {
 #[tokio::test]
 async fn sixty_four_megabytes_on_stderr_block_nobody() {
     let crib = crib([fake!("fake", "--stderr-flood", (64 << 20).to_string())]);
-    let answer = timeout(PATIENCE, call(&crib, "fake", "echo", &json!({"text": "still here"}))).await.unwrap();
+    let answer =
+        timeout(PATIENCE, call(&crib, "fake", "echo", &json!({"text": "still here"}))).await.unwrap();
     assert_eq!(answer.unwrap().text(), "still here");
     let tail = status(&crib, "fake").stderr_tail;
     assert!(!tail.is_empty() && tail.len() <= 200, "{} lines", tail.len());
@@ -94,7 +104,10 @@ async fn sixty_four_megabytes_on_stderr_block_nobody() {
 async fn noise_on_stdout_is_skipped_and_counted() {
     let crib = crib([fake!("fake", "--stdout-noise", "--page-size", "5")]);
     for number in 0..10 {
-        assert_eq!(text(&crib, "fake", "echo", &json!({"text": number.to_string()})).await, number.to_string());
+        assert_eq!(
+            text(&crib, "fake", "echo", &json!({"text": number.to_string()})).await,
+            number.to_string()
+        );
     }
     assert!(status(&crib, "fake").noise > 50, "{}", status(&crib, "fake").noise);
     crib.shutdown(Duration::ZERO).await;
@@ -103,7 +116,8 @@ async fn noise_on_stdout_is_skipped_and_counted() {
 #[tokio::test]
 async fn a_hundred_thousand_notifications_hide_no_answer() {
     let crib = crib([fake!("fake")]);
-    let answer = timeout(PATIENCE, call(&crib, "fake", "flood_notifications", &json!({"n": 100_000}))).await.unwrap();
+    let answer =
+        timeout(PATIENCE, call(&crib, "fake", "flood_notifications", &json!({"n": 100_000}))).await.unwrap();
     assert_eq!(answer.unwrap().text(), "flooded");
     crib.shutdown(Duration::ZERO).await;
 }

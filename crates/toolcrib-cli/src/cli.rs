@@ -236,19 +236,8 @@ pub(crate) enum Role {
 
 /// One whole number and a unit, as in the config.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "a whole number and a unit: `500ms`, `30s`, `5m` or `1h`".to_owned();
-    let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(unit_at);
-    let milliseconds = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let total = number.checked_mul(milliseconds).filter(|total| (1..=366 * 24 * 3_600_000).contains(total));
-    total.map(Duration::from_millis).ok_or_else(|| "between `1ms` and a year".to_owned())
+    let time = toolcrib::config::units::duration(text).filter(|time| !time.is_zero());
+    time.ok_or_else(|| "a whole number and a unit: `500ms`, `30s`, `5m` or `1h`".to_owned())
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl Daemon {
 
     /// Accepts nothing more, lets calls in flight finish within the drain time or until `hurry`, stops every server.
     pub(crate) async fn close(self, hurry: impl Future<Output = ()>) {
-        let Self { crib, admin, public, socket, drain, tasks, stop, .. } = self;
+        let Self { crib, admin, desk, public, socket, drain, tasks, stop, .. } = self;
         admin.close();
         stop.cancel();
         // Whoever comes now finds nobody, instead of a door that nobody opens.
@@ -138,7 +138,8 @@ impl Daemon {
             () = hurry => crib.shutdown(Duration::ZERO).await,
         }
         tasks.close();
-        if timeout(FAREWELL, tasks.wait()).await.is_err() {
+        let everybody_left = async { tokio::join!(tasks.wait(), desk.finish()) };
+        if timeout(FAREWELL, everybody_left).await.is_err() {
             tracing::warn!("some clients did not take their answers in time");
         }
     }

@@ -45,4 +45,10 @@ impl Desk {
         let sessions = Sessions::new(limits.sessions);
         Self { crib, admin, sessions, guard: Guard::new(hosts), body: limits.body, tasks: TaskTracker::new() }
     }
+
+    /// Waits until everything that outlives its connection has ended.
+    pub(crate) async fn finish(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
 }

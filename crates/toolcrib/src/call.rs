@@ -187,8 +187,11 @@ fn says_error(result: &Bytes) -> bool {
     let Some(at) = memchr::memmem::find(result, NAME) else { return false };
     let value = result[at + NAME.len()..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
     match value {
-        Some(value) if value.starts_with(b"false") && memchr::memmem::rfind(result, NAME) == Some(at) => false,
-        _ => Object::parse(result).is_ok_and(|object| object.get("isError").is_some_and(|raw| &**raw == b"true")),
+        Some(value) if value.starts_with(b"false") && memchr::memmem::rfind(result, NAME) == Some(at) => {
+            false
+        }
+        _ => Object::parse(result)
+            .is_ok_and(|object| object.get("isError").is_some_and(|raw| &**raw == b"true")),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::call::Wanted;
 use crate::connection::listing::Listing;
 use crate::error::{Error, ErrorKind};
 use crate::spec::ServerId;
+use crate::spelling::nearest;
 use crate::wire::object::{self, Object};
 
 /// One tool of one server.
@@ -71,8 +72,14 @@ impl Catalog {
             let offer = match listing {
                 None => Offer { listed: false, rendered: Bytes::from_static(b"[]") },
                 Some(listing) => {
-                    listing.tools.iter().for_each(|tool| catalog.add(server, tool.name.as_ref(), &tool.definition));
-                    Offer { listed: true, rendered: joined(listing.tools.iter().map(|tool| &*tool.definition)) }
+                    listing
+                        .tools
+                        .iter()
+                        .for_each(|tool| catalog.add(server, tool.name.as_ref(), &tool.definition));
+                    Offer {
+                        listed: true,
+                        rendered: joined(listing.tools.iter().map(|tool| &*tool.definition)),
+                    }
                 }
             };
             catalog.servers.insert(server.clone(), offer);
@@ -91,7 +98,12 @@ impl Catalog {
         let own_name: Arc<str> = own_name.into();
         self.by_public.insert(public_name.clone(), self.tools.len());
         self.by_own.entry(own_name.clone()).or_default().push(self.tools.len());
-        self.tools.push(Tool { server: server.clone(), own_name, public_name, definition: definition.clone() });
+        self.tools.push(Tool {
+            server: server.clone(),
+            own_name,
+            public_name,
+            definition: definition.clone(),
+        });
     }
 
     /// Which version of the picture this is; it grows with every change.
@@ -152,7 +164,8 @@ impl Catalog {
         match self.by_own.get(name).map(Vec::as_slice) {
             Some([only]) => Ok(*only),
             Some(several) => {
-                let names: Vec<String> = several.iter().map(|at| format!("`{}`", self.tools[*at].public_name)).collect();
+                let names: Vec<String> =
+                    several.iter().map(|at| format!("`{}`", self.tools[*at].public_name)).collect();
                 let message = format!("several servers have a tool `{name}`: {}", names.join(", "));
                 Err(Error::new(ErrorKind::Unknown, message).hint("name one of them in full"))
             }
@@ -196,32 +209,6 @@ fn joined<'a>(items: impl Iterator<Item = &'a [u8]>) -> Bytes {
     out.into()
 }
 
-/// The candidate that a person most likely meant, if any is close.
-pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let most = (name.chars().count() / 3).clamp(1, 3);
-    let rated = candidates.map(|candidate| (distance(name, candidate), candidate));
-    rated.filter(|(distance, _)| *distance <= most).min().map(|(_, candidate)| candidate)
-}
-
-/// Edits that turn one text into the other.
-fn distance(one: &str, other: &str) -> usize {
-    if one.len().abs_diff(other.len()) > 8 {
-        return usize::MAX;
-    }
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[other.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +235,10 @@ mod tests {
         let catalog = catalog(&[("b", &["log", "push"]), ("a", &["log"])]);
         assert_eq!(found(&catalog, "b__log").unwrap(), "b.log");
         assert_eq!(found(&catalog, "push").unwrap(), "b.push");
-        assert_eq!(found(&catalog, "log").unwrap_err(), "several servers have a tool `log`: `a__log`, `b__log`");
+        assert_eq!(
+            found(&catalog, "log").unwrap_err(),
+            "several servers have a tool `log`: `a__log`, `b__log`"
+        );
         assert_eq!(found(&catalog, "nope").unwrap_err(), "Unknown tool: nope");
     }
 
@@ -257,8 +247,14 @@ mod tests {
         let catalog = catalog(&[("b", &["z", "a"]), ("a", &["m"])]);
         let names: Vec<&str> = catalog.tools().iter().map(|tool| &*tool.public_name).collect();
         assert_eq!(names, ["a__m", "b__z", "b__a"]);
-        assert_eq!(&catalog.rendered()[..], br#"[{"name":"a__m","x":1.0},{"name":"b__z","x":1.0},{"name":"b__a","x":1.0}]"#);
-        assert_eq!(&catalog.rendered_of(&"b".parse().unwrap()).unwrap()[..], br#"[{"name":"z","x":1.0},{"name":"a","x":1.0}]"#);
+        assert_eq!(
+            &catalog.rendered()[..],
+            br#"[{"name":"a__m","x":1.0},{"name":"b__z","x":1.0},{"name":"b__a","x":1.0}]"#
+        );
+        assert_eq!(
+            &catalog.rendered_of(&"b".parse().unwrap()).unwrap()[..],
+            br#"[{"name":"z","x":1.0},{"name":"a","x":1.0}]"#
+        );
     }
 
     #[test]

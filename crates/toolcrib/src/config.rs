@@ -10,8 +10,7 @@ mod page;
 mod reader;
 mod root;
 mod server;
-mod spelling;
-mod units;
+pub mod units;
 
 #[cfg(test)]
 mod tests;

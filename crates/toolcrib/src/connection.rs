@@ -73,6 +73,11 @@ impl Connection {
         self.link.closed().await;
     }
 
+    /// Whether the other end is known to be gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.link.is_closed()
+    }
+
     /// Why the other end is gone.
     pub(crate) fn obituary(&self) -> Error {
         self.link.lost(false)
@@ -180,13 +185,19 @@ impl Connection {
     fn timed_out(&self, limit: Duration, key: &str) -> Error {
         let server = &self.server;
         let message = format!("`{server}` did not answer within {limit:?}");
-        Error::new(ErrorKind::TimedOut, message).at(server).hint(format!("raise `servers.{server}.limits.{key}`"))
+        Error::new(ErrorKind::TimedOut, message)
+            .at(server)
+            .hint(format!("raise `servers.{server}.limits.{key}`"))
     }
 }
 
 /// Gives a listener the progress that came before the answer. One that went away, or does not listen, misses its
 /// progress and nothing else.
-async fn hand_over(first: Option<Progress>, mut heard: mpsc::Receiver<Progress>, sink: &mpsc::Sender<Progress>) {
+async fn hand_over(
+    first: Option<Progress>,
+    mut heard: mpsc::Receiver<Progress>,
+    sink: &mpsc::Sender<Progress>,
+) {
     let until = Instant::now() + LISTENING;
     let rest = std::iter::from_fn(|| heard.try_recv().ok());
     for progress in first.into_iter().chain(rest) {

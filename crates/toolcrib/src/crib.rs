@@ -2,39 +2,30 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::call::{Call, Outcome, Wanted};
-use crate::catalog::{Catalog, Target, Tool};
+use crate::call::{Call, Outcome};
+use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
-use crate::supervisor::{Supervisor, Surroundings};
+use crate::stock::{Fallback, Stock};
+use crate::supervisor::{DRAIN, Supervisor, Surroundings};
 use crate::{pipeline, telemetry};
 
-/// How many servers are started at the same time to be listed.
-const PARALLEL_STARTS: usize = 8;
-/// How long a list waits for servers that were never seen before.
-const LIST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long calls under way may take when their server leaves the roster.
-pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 /// Events that a slow listener may be behind.
 const EVENTS: usize = 1024;
-
-/// Answers a call that nobody here can.
-type Fallback = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> + Send + Sync>;
 
 /// Every MCP server an agent uses, behind one door. Cheap to clone; the servers end when it is shut down or when the
 /// last clone is dropped.
@@ -43,12 +34,8 @@ pub struct Crib {
     shared: Arc<Shared>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) registry: Registry,
-    catalog: watch::Receiver<Arc<Catalog>>,
-    around: Surroundings,
-    starts: Arc<Semaphore>,
-    fallback: Option<Fallback>,
+struct Shared {
+    stock: Stock,
     closing: AtomicBool,
     /// Ends the tasks of the crib itself.
     end: CancellationToken,
@@ -58,7 +45,7 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crib").field("registry", &self.registry).finish_non_exhaustive()
+        f.debug_struct("Crib").field("registry", &self.stock.registry).finish_non_exhaustive()
     }
 }
 
@@ -131,18 +118,14 @@ impl CribBuilder {
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let shared = Arc::new(Shared {
-            registry,
-            catalog,
-            starts: Arc::new(Semaphore::new(PARALLEL_STARTS)),
-            fallback: self.fallback,
+            stock: Stock::new(registry, catalog, around.clone(), self.fallback),
             closing: AtomicBool::new(false),
             end: CancellationToken::new(),
             calls: TaskTracker::new(),
-            around,
         });
         // The task holds the crib weakly: it ends with the crib, and does not keep it.
-        let (weak, offers, end) = (Arc::downgrade(&shared), shared.around.offers.clone(), shared.end.clone());
-        shared.around.tasks.spawn(async move {
+        let (weak, offers, end) = (Arc::downgrade(&shared), around.offers.clone(), shared.end.clone());
+        around.tasks.spawn(async move {
             loop {
                 tokio::select! {
                     () = offers.notified() => {}
@@ -151,7 +134,8 @@ impl CribBuilder {
                 }
                 let Some(shared) = weak.upgrade() else { return };
                 publish.send_modify(|catalog| {
-                    *catalog = Arc::new(Catalog::build(catalog.revision() + 1, &shared.registry.listings()));
+                    *catalog =
+                        Arc::new(Catalog::build(catalog.revision() + 1, &shared.stock.registry.listings()));
                 });
             }
         });
@@ -176,12 +160,12 @@ impl Crib {
         let span = telemetry::span(&call);
         async move {
             let began = Instant::now();
-            let tool = shared.around.events.receiver_count().gt(&0).then(|| call.name().to_owned());
+            let tool = shared.stock.around.events.receiver_count().gt(&0).then(|| call.name().to_owned());
             let outcome = match call.timeout {
-                None => pipeline::run(shared, call).await,
+                None => pipeline::run(&shared.stock, call).await,
                 Some(limit) => {
                     let late = || Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
-                    let run = pipeline::run(shared, call);
+                    let run = pipeline::run(&shared.stock, call);
                     timeout(limit, run).await.unwrap_or_else(|_| Err(late().hint("allow the call more time")))
                 }
             };
@@ -198,19 +182,19 @@ impl Crib {
 
     /// What is known to be on offer; starts nothing.
     pub fn catalog(&self) -> Arc<Catalog> {
-        self.shared.catalog.borrow().clone()
+        self.stock().catalog()
     }
 
     /// Every change of what is on offer.
     pub fn watch_catalog(&self) -> watch::Receiver<Arc<Catalog>> {
-        self.shared.catalog.clone()
+        self.stock().catalog.clone()
     }
 
     /// What is on offer. Servers that were never seen before are started for it, in parallel and for a bounded time;
     /// one that fails costs only its own tools.
     pub async fn list(&self) -> Arc<Catalog> {
         let strangers: Vec<ServerId> = self.catalog().strangers().cloned().collect();
-        self.shared.meet(&self.shared.supervisors(&strangers)).await;
+        self.stock().meet(&self.stock().supervisors(&strangers)).await;
         self.catalog()
     }
 
@@ -219,7 +203,7 @@ impl Crib {
         let supervisor = self.supervisor(server)?;
         if self.catalog().strangers().any(|stranger| stranger == server) {
             supervisor.lease().await?;
-            self.shared.await_listing(server).await;
+            self.stock().await_listing(server).await;
         }
         Ok(self.catalog())
     }
@@ -227,10 +211,12 @@ impl Crib {
     /// Asks every server for its tools, in parallel: what is known at once, what is not by starting it. A server that
     /// fails tells why in its place.
     pub async fn discover(&self) -> Vec<Discovery> {
-        let supervisors = self.shared.registry.supervisors();
-        let failures = self.shared.meet(&supervisors).await;
+        let supervisors = self.stock().registry.supervisors();
+        let failures = self.stock().meet(&supervisors).await;
         let catalog = self.catalog();
-        let tools_of = |server: &ServerId| catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect();
+        let tools_of = |server: &ServerId| {
+            catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect()
+        };
         let discovery = |(supervisor, failure): (Supervisor, Option<Error>)| {
             let server = supervisor.spec().id.clone();
             Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
@@ -240,7 +226,7 @@ impl Crib {
 
     /// Whether there is a server of this name, running or not.
     pub fn has(&self, server: &ServerId) -> bool {
-        self.shared.registry.get(server).is_some()
+        self.stock().registry.get(server).is_some()
     }
 
     /// Every server, by name.
@@ -250,7 +236,7 @@ impl Crib {
             Entry::On(supervisor) => supervisor.status(now),
             Entry::Off(spec) => ServerStatus::off(spec),
         };
-        self.shared.registry.all().iter().map(status).collect()
+        self.stock().registry.all().iter().map(status).collect()
     }
 
     /// Stops a server if it runs, forgives everything that went wrong, and waits until it is up.
@@ -273,17 +259,19 @@ impl Crib {
         Ok(supervisor.stderr().after(after))
     }
 
-    /// Makes the servers those of `roster`: only what changed is stopped and started.
+    /// Makes the servers those of `roster`: only what changed is stopped and started. The catalog knows of it before
+    /// this returns.
     pub async fn apply(&self, roster: Roster) -> Changes {
-        let (changes, retired) = self.shared.registry.apply(roster);
-        self.shared.around.offers.notify_one();
+        let (changes, retired) = self.stock().registry.apply(roster);
+        self.stock().around.offers.notify_one();
+        self.stock().await_servers(&changes).await;
         retire(retired, DRAIN).await;
         changes
     }
 
     /// What happens from now on. A listener that falls behind misses the oldest.
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.shared.around.events.subscribe()
+        self.stock().around.events.subscribe()
     }
 
     /// Takes no more calls, waits at most `grace` for those under way, stops every server, and waits for every task.
@@ -293,78 +281,24 @@ impl Crib {
         shared.calls.close();
         // What is still under way after the grace is lost with its server.
         let _ = timeout(grace, shared.calls.wait()).await;
-        let (_, retired) = shared.registry.apply(Roster::default());
+        let (_, retired) = shared.stock.registry.apply(Roster::default());
         retire(retired, Duration::ZERO).await;
         shared.end.cancel();
-        shared.around.tasks.close();
-        shared.around.tasks.wait().await;
+        shared.stock.around.tasks.close();
+        shared.stock.around.tasks.wait().await;
+    }
+
+    fn stock(&self) -> &Stock {
+        &self.shared.stock
     }
 
     fn supervisor(&self, server: &ServerId) -> Result<Supervisor, Error> {
-        let found = self.shared.registry.get(server);
+        let found = self.stock().registry.get(server);
         found.unwrap_or_else(|| Err(self.catalog().unknown_server(server.as_str())))
     }
 }
 
 impl Shared {
-    /// The one tool that is meant. A name that points at a server nobody has seen yet makes that one be listed first;
-    /// a bare name, every such server.
-    pub(crate) async fn find(&self, wanted: &Wanted) -> Result<Target, Error> {
-        let catalog = self.catalog.borrow().clone();
-        let (Err(unknown), Wanted::Named(name)) = (catalog.find(wanted), wanted) else { return catalog.find(wanted) };
-        let strangers: Vec<ServerId> = match catalog.stranger_behind(name) {
-            Some(stranger) => vec![stranger.clone()],
-            None => catalog.strangers().cloned().collect(),
-        };
-        if strangers.is_empty() {
-            return Err(unknown);
-        }
-        let failures = self.meet(&self.supervisors(&strangers)).await;
-        let found = self.catalog.borrow().clone().find(wanted);
-        match (found, <[Option<Error>; 1]>::try_from(failures)) {
-            (Err(_), Ok([Some(failure)])) => Err(failure),
-            (found, _) => found,
-        }
-    }
-
-    pub(crate) async fn fall_back(&self, call: Call, error: Error) -> Result<Outcome, Error> {
-        match &self.fallback {
-            Some(fallback) if error.kind() == ErrorKind::Unknown => fallback(call).await,
-            _ => Err(error),
-        }
-    }
-
-    fn supervisors(&self, servers: &[ServerId]) -> Vec<Supervisor> {
-        servers.iter().filter_map(|server| self.registry.get(server)?.ok()).collect()
-    }
-
-    /// Makes sure that servers have been listed: starts those that never were, a few at a time, for a bounded time
-    /// altogether. Returns what went wrong with each, in order.
-    async fn meet(&self, supervisors: &[Supervisor]) -> Vec<Option<Error>> {
-        let until = Instant::now() + LIST_PATIENCE;
-        let meetings: Vec<_> = supervisors
-            .iter()
-            .map(|supervisor| self.around.tasks.spawn(meet(supervisor.clone(), self.starts.clone(), until)))
-            .collect();
-        let mut failures = Vec::new();
-        for meeting in meetings {
-            failures.push(meeting.await.unwrap_or_else(|panic| Some(Error::new(ErrorKind::CouldNotStart, panic.to_string()))));
-        }
-        for (supervisor, failure) in supervisors.iter().zip(&failures) {
-            if failure.is_none() {
-                self.await_listing(&supervisor.spec().id).await;
-            }
-        }
-        failures
-    }
-
-    /// A server that is up has been listed; the catalog shows it a moment later.
-    async fn await_listing(&self, server: &ServerId) {
-        let mut catalog = self.catalog.clone();
-        // An error means that the crib is being dropped.
-        let _ = catalog.wait_for(|catalog| catalog.strangers().all(|stranger| stranger != server)).await;
-    }
-
     fn say_called(&self, tool: String, outcome: &Result<Outcome, Error>, took: Duration) {
         let error = outcome.as_ref().err();
         let event = Event::Called {
@@ -375,26 +309,7 @@ impl Shared {
             took,
         };
         // Nobody has to listen.
-        let _ = self.around.events.send(event);
-    }
-}
-
-/// Starts a server that was never listed, once it is its turn.
-async fn meet(supervisor: Supervisor, starts: Arc<Semaphore>, until: Instant) -> Option<Error> {
-    if supervisor.listing().is_some() {
-        return None;
-    }
-    let met = timeout_at(until, async {
-        let _turn = starts.acquire().await;
-        supervisor.lease().await
-    });
-    match met.await {
-        Ok(lease) => lease.err(),
-        Err(_) => {
-            let server = &supervisor.spec().id;
-            let message = format!("`{server}` is still starting");
-            Some(Error::new(ErrorKind::CouldNotStart, message).at(server).hint("ask again in a moment"))
-        }
+        let _ = self.stock.around.events.send(event);
     }
 }
 

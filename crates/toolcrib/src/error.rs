@@ -139,7 +139,15 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         let unsent = false;
-        Self(Box::new(Inner { kind, message, server: None, retry_in: None, last_words: None, hint: None, unsent }))
+        Self(Box::new(Inner {
+            kind,
+            message,
+            server: None,
+            retry_in: None,
+            last_words: None,
+            hint: None,
+            unsent,
+        }))
     }
 
     /// Names the server concerned.

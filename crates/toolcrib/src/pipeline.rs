@@ -3,22 +3,24 @@
 //! Policy, quota and cache have their place between finding a target and leasing its server.
 
 use crate::call::{Call, Outcome};
-use crate::crib::Shared;
 use crate::error::{Error, ErrorKind};
+use crate::stock::Stock;
 use crate::telemetry;
 
 /// Takes one call through.
-pub(crate) async fn run(crib: &Shared, mut call: Call) -> Result<Outcome, Error> {
-    let target = match crib.find(&call.wanted).await {
-        Ok(target) => target,                                      // which server has it?
-        Err(error) => return crib.fall_back(call, error).await,    // nobody here does
+pub(crate) async fn run(stock: &Stock, mut call: Call) -> Result<Outcome, Error> {
+    let target = match stock.find(&call.wanted).await {
+        Ok(target) => target,                                    // which server has it?
+        Err(error) => return stock.fall_back(call, error).await, // nobody here does
     };
     telemetry::found(&target.server);
-    let mut lease = crib.registry.lease(&target.server).await?;    // is it alive and well? (wakes it)
-    match lease.send(&mut call, &target).await {                   // ask it
+    let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
+    let outcome = lease.send(&mut call, &target.tool).await; // ask it
+    drop(lease);
+    match outcome {
+        // It had died unnoticed and never got the request: the next one may have it.
         Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
-            drop(lease); // it had died unnoticed and never got the request: a new one may have it
-            crib.registry.lease(&target.server).await?.send(&mut call, &target).await
+            stock.registry.lease(&target.server).await?.send(&mut call, &target.tool).await
         }
         outcome => outcome,
     }

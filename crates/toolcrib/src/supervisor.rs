@@ -20,11 +20,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Call, Outcome};
-use crate::catalog::Target;
 use crate::connection::Connection;
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
-use crate::crib::DRAIN;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::spec::{Endpoint, ServerSpec};
@@ -34,6 +32,9 @@ use breaker::Health;
 use gauges::Gauges;
 use memory::{Known, Memory};
 use restart::RestartBudget;
+
+/// How long calls under way may take when their server is replaced or leaves the roster.
+pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// What one may ask of an actor.
 #[derive(Debug)]
@@ -111,8 +112,14 @@ impl Supervisor {
         let spec = Arc::new(spec);
         let (gauges, stderr) = (Arc::<Gauges>::default(), Arc::<StderrTail>::default());
         let tasks = around.tasks.clone();
-        let (actor, snapshot) =
-            Actor::new(spec.clone(), (mailbox.downgrade(), commands), memory, gauges.clone(), stderr.clone(), around);
+        let (actor, snapshot) = Actor::new(
+            spec.clone(),
+            (mailbox.downgrade(), commands),
+            memory,
+            gauges.clone(),
+            stderr.clone(),
+            around,
+        );
         tasks.spawn(async move {
             if let Some(before) = before {
                 before.retire(DRAIN).await;
@@ -240,9 +247,9 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Asks the server. A tool that says "error" is healthy; a death is the budget's affair, not the breaker's.
-    pub(crate) async fn send(&mut self, call: &mut Call, target: &Target) -> Result<Outcome, Error> {
+    pub(crate) async fn send(&mut self, call: &mut Call, tool: &str) -> Result<Outcome, Error> {
         let began = Instant::now();
-        let outcome = self.connection.call(call, &target.tool).await;
+        let outcome = self.connection.call(call, tool).await;
         self.health = match outcome.as_ref().map_err(Error::kind) {
             Ok(_) => Some(Health::Well),
             Err(ErrorKind::TimedOut | ErrorKind::BadReply) => Some(Health::Unwell),
@@ -260,3 +267,7 @@ impl Drop for Lease {
         let _ = self.mailbox.send(Command::Release { generation, health, probe });
     }
 }
+
+/// The scripted server that tests of connections talk to as well.
+#[cfg(test)]
+pub(crate) use actor::fake;

@@ -5,6 +5,7 @@
 use anyhow::Result;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::Stdio;
 use crate::client;
@@ -31,8 +32,10 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
             super::until_interrupted(attached(daemon)).await?.transpose()?;
         }
         None => {
-            let serve =
-                async |crib| frontend::stdio::serve(tokio::io::stdin(), tokio::io::stdout(), crib).await;
+            let serve = async |crib| {
+                let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+                frontend::stdio::serve(stdin, stdout, crib, CancellationToken::new()).await;
+            };
             super::alone(place, out, serve).await?;
         }
     }

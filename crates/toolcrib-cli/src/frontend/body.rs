@@ -98,7 +98,11 @@ impl hyper::body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let message = match self.get_mut() {
-            Self::Whole(pieces) => return Poll::Ready(pieces.iter_mut().find_map(Option::take).map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Whole(pieces) => {
+                return Poll::Ready(
+                    pieces.iter_mut().find_map(Option::take).map(|bytes| Ok(Frame::data(bytes))),
+                );
+            }
             Self::Call(stream) => ready!(stream.poll_event(context)),
             Self::Messages(messages) => ready!(messages.as_mut().poll_next(context)),
         };
@@ -115,7 +119,9 @@ impl hyper::body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(pieces) => SizeHint::with_exact(pieces.iter().flatten().map(|bytes| bytes.len() as u64).sum()),
+            Self::Whole(pieces) => {
+                SizeHint::with_exact(pieces.iter().flatten().map(|bytes| bytes.len() as u64).sum())
+            }
             Self::Call(_) | Self::Messages(_) => SizeHint::default(),
         }
     }

@@ -103,7 +103,8 @@ pub(crate) fn refuse(code: i32, why: &str) -> Answer {
 pub(crate) fn progress_token(params: Option<&Object>) -> Option<Bytes> {
     let meta = Object::parse(params?.get("_meta")?).ok()?;
     let token = meta.get(meta::PROGRESS)?;
-    let good = as_string(token).is_some() || token.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
+    let good = as_string(token).is_some()
+        || token.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
     good.then(|| token.clone())
 }
 

@@ -66,10 +66,20 @@ mod tests {
 
     #[test]
     fn only_known_hosts_are_served() {
-        for good in ["localhost", "localhost:7717", "127.0.0.1:1", "[::1]:80", "[::1]", "crib.local:9", "LOCALHOST"] {
+        for good in
+            ["localhost", "localhost:7717", "127.0.0.1:1", "[::1]:80", "[::1]", "crib.local:9", "LOCALHOST"]
+        {
             assert!(admitted(&[(HOST, good)]), "{good}");
         }
-        for bad in ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "user@localhost", "", "localhost:", "::1"] {
+        for bad in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io",
+            "user@localhost",
+            "",
+            "localhost:",
+            "::1",
+        ] {
             assert!(!admitted(&[(HOST, bad)]), "{bad}");
         }
         assert!(!admitted(&[]));
@@ -81,7 +91,13 @@ mod tests {
         for good in ["http://localhost:3000", "https://crib.local", "http://127.0.0.1"] {
             assert!(admitted(&[(HOST, "localhost"), (ORIGIN, good)]), "{good}");
         }
-        for bad in ["null", "https://evil.example", "http://localhost.evil.example", "file://localhost", "http://localhost@evil"] {
+        for bad in [
+            "null",
+            "https://evil.example",
+            "http://localhost.evil.example",
+            "file://localhost",
+            "http://localhost@evil",
+        ] {
             assert!(!admitted(&[(HOST, "localhost"), (ORIGIN, bad)]), "{bad}");
         }
     }

@@ -87,10 +87,7 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        tokio::select! {
-            () = stdio::serve(reader, writer, crib) => {}
-            () = stop.cancelled() => {}
-        }
+        stdio::serve(reader, writer, crib, stop).await;
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

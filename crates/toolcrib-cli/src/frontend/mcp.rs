@@ -41,7 +41,9 @@ pub(super) async fn answer(counter: &Counter, view: View, request: Request<Incom
         Method::POST => post(counter, view, request).await,
         Method::GET => news::listen(counter, &view, request.headers()),
         Method::DELETE => match headers::session(request.headers()) {
-            Some(id) if counter.desk.sessions.end(id, &view) => respond(StatusCode::NO_CONTENT, Body::empty()),
+            Some(id) if counter.desk.sessions.end(id, &view) => {
+                respond(StatusCode::NO_CONTENT, Body::empty())
+            }
             Some(_) => no_session(None),
             None => not_allowed(),
         },
@@ -67,7 +69,9 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
         ClientMessage::Request { id, method, params } => {
             let params = match params.map(|params| Object::parse(&params)).transpose() {
                 Ok(params) => params,
-                Err(bad) => return refuse(StatusCode::BAD_REQUEST, Some(&id), code::INVALID_PARAMS, &bad.why),
+                Err(bad) => {
+                    return refuse(StatusCode::BAD_REQUEST, Some(&id), code::INVALID_PARAMS, &bad.why);
+                }
             };
             let asked = Asked { id, method, params, streams: stated.takes_events };
             ask(counter, view, &stated, &head.headers, asked).await
@@ -92,17 +96,27 @@ async fn read(body: Incoming, limit: usize) -> Result<Bytes, Response<Body>> {
     match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(_) => Err(refuse(StatusCode::BAD_REQUEST, None, code::INVALID_REQUEST, "the request ended early")),
+        Err(_) => {
+            Err(refuse(StatusCode::BAD_REQUEST, None, code::INVALID_REQUEST, "the request ended early"))
+        }
     }
 }
 
 /// The era is the message's own claim; without one it is a session's.
-async fn ask(counter: &Counter, view: View, stated: &Stated, headers: &HeaderMap, asked: Asked) -> Response<Body> {
+async fn ask(
+    counter: &Counter,
+    view: View,
+    stated: &Stated,
+    headers: &HeaderMap,
+    asked: Asked,
+) -> Response<Body> {
     match client::claim(asked.params.as_ref()) {
-        Claim::Stateless(revision) => match stated.agree(revision, &asked.method, asked.params.as_ref(), headers) {
-            Ok(()) => ask_stateless(counter, view, asked).await,
-            Err(why) => refuse(StatusCode::BAD_REQUEST, Some(&asked.id), code::HEADER_MISMATCH, &why),
-        },
+        Claim::Stateless(revision) => {
+            match stated.agree(revision, &asked.method, asked.params.as_ref(), headers) {
+                Ok(()) => ask_stateless(counter, view, asked).await,
+                Err(why) => refuse(StatusCode::BAD_REQUEST, Some(&asked.id), code::HEADER_MISMATCH, &why),
+            }
+        }
         Claim::Broken(error) => json_response(StatusCode::BAD_REQUEST, error_reply(Some(&asked.id), &error)),
         Claim::None if stated.stateless() => {
             let why = "a request of this revision names it in `params._meta` too";
@@ -133,7 +147,12 @@ async fn ask_stateless(counter: &Counter, view: View, asked: Asked) -> Response<
 }
 
 /// A session's call goes on when its connection ends; only the client itself takes it back.
-async fn ask_in_session(counter: &Counter, view: View, session: &Arc<Session>, asked: Asked) -> Response<Body> {
+async fn ask_in_session(
+    counter: &Counter,
+    view: View,
+    session: &Arc<Session>,
+    asked: Asked,
+) -> Response<Body> {
     let Asked { id, method, params, streams } = asked;
     let token = progress_token(params.as_ref()).filter(|_| streams);
     let (sink, heard) = token.is_some().then(|| mpsc::channel(PROGRESS_WAITING)).unzip();
@@ -253,7 +272,8 @@ fn no_session(asked: Option<(&Id, bool)>) -> Response<Body> {
 
 /// Only what the stateless era binds to a status has one of its own.
 fn status_of(answer: &Answer) -> StatusCode {
-    let unknown = |error: &Bytes| error.starts_with(format!(r#"{{"code":{}"#, code::METHOD_NOT_FOUND).as_bytes());
+    let unknown =
+        |error: &Bytes| error.starts_with(format!(r#"{{"code":{}"#, code::METHOD_NOT_FOUND).as_bytes());
     match answer {
         Answer::Error(error) if unknown(error) => StatusCode::NOT_FOUND,
         _ => StatusCode::OK,
@@ -261,8 +281,12 @@ fn status_of(answer: &Answer) -> StatusCode {
 }
 
 fn not_allowed() -> Response<Body> {
-    let mut response =
-        refuse(StatusCode::METHOD_NOT_ALLOWED, None, code::INVALID_REQUEST, "this page takes POST, and in a session GET and DELETE");
+    let mut response = refuse(
+        StatusCode::METHOD_NOT_ALLOWED,
+        None,
+        code::INVALID_REQUEST,
+        "this page takes POST, and in a session GET and DELETE",
+    );
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     response
 }

@@ -67,7 +67,9 @@ impl Sessions {
     /// Ends a session and everything under way in it; `false` if there is none.
     pub(crate) fn end(&self, id: &str, view: &View) -> bool {
         let mut open = self.open();
-        let Some(session) = open.get(id).filter(|session| session.view == *view).cloned() else { return false };
+        let Some(session) = open.get(id).filter(|session| session.view == *view).cloned() else {
+            return false;
+        };
         open.remove(id);
         session.under_way.cancel_all();
         true

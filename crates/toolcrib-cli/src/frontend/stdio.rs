@@ -10,10 +10,13 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, HELLO, PING, TOOLS_CHANGED};
 use toolcrib::wire::frame::{Frame, Frames, flatten};
-use toolcrib::wire::message::{Answer, ClientMessage, Id, code, error_object, error_reply, notification, reply};
+use toolcrib::wire::message::{
+    Answer, ClientMessage, Id, code, error_object, error_reply, notification, reply,
+};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
 use toolcrib::{Catalog, Crib};
@@ -38,8 +41,8 @@ struct Pipe {
     tasks: TaskTracker,
 }
 
-/// Serves one client until it hangs up.
-pub(crate) async fn serve<R, W>(mut reader: R, writer: W, crib: Crib)
+/// Serves one client until it hangs up or `stop`.
+pub(crate) async fn serve<R, W>(mut reader: R, writer: W, crib: Crib, stop: CancellationToken)
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -51,12 +54,18 @@ where
     let news = tasks.spawn(announce(crib.watch_catalog(), opened, out.clone()));
     let pipe = Pipe { crib, out, session, under_way: Arc::default(), tasks: TaskTracker::new() };
     let mut frames = Frames::new(MESSAGE);
-    while let Ok(1..) = reader.read_buf(frames.room()).await {
+    loop {
+        tokio::select! {
+            count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
+            () = stop.cancelled() => break,
+        }
         while let Some(frame) = frames.next_frame() {
             match frame {
                 Frame::Line(line) if line.trim_ascii().is_empty() => {}
                 Frame::Line(line) => pipe.receive(&line).await,
-                Frame::TooLong(_) => pipe.complain(None, code::INVALID_REQUEST, "the message is too large").await,
+                Frame::TooLong(_) => {
+                    pipe.complain(None, code::INVALID_REQUEST, "the message is too large").await;
+                }
             }
         }
     }

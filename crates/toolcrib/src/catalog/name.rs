@@ -21,7 +21,8 @@ pub fn public(server: &ServerId, tool: &str) -> String {
     if !tool.is_empty() && tool.chars().all(allowed) && plain.len() <= LONGEST {
         return plain;
     }
-    let cleaned: String = plain.chars().map(|c| if allowed(c) { c } else { '_' }).take(LONGEST - DIGITS - 1).collect();
+    let cleaned: String =
+        plain.chars().map(|c| if allowed(c) { c } else { '_' }).take(LONGEST - DIGITS - 1).collect();
     let digest = Sha256::digest(tool.as_bytes());
     let suffix: String = digest[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{cleaned}_{suffix}")

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::node::{Entry, Node, Table, Value};
 use super::page::Page;
-use super::{Concern, spelling, units};
+use super::{Concern, units};
+use crate::spelling;
 use crate::text::{BadReferenceKind, Text};
 
 /// No count in a config has to be larger.
@@ -329,7 +330,7 @@ impl<'a> Reader<'a> {
 
     fn meant(&self, key: &str) -> Option<String> {
         let known: Vec<_> = self.known.iter().chain(&self.not_yet).copied().collect();
-        spelling::nearest(key, &known).map(|meant| format!("did you mean `{meant}`?"))
+        spelling::nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"))
     }
 }
 

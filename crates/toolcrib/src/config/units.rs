@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 /// What good durations look like.
-pub(super) const DURATIONS: &str = "`\"100ms\"`, `\"30s\"`, `\"5m\"` or `\"1h\"`";
+pub const DURATIONS: &str = "`\"100ms\"`, `\"30s\"`, `\"5m\"` or `\"1h\"`";
 /// What good sizes look like.
-pub(super) const SIZES: &str = "`\"512B\"`, `\"64KiB\"`, `\"32MiB\"` or `\"1GiB\"`";
+pub const SIZES: &str = "`\"512B\"`, `\"64KiB\"`, `\"32MiB\"` or `\"1GiB\"`";
 
 /// Sums of times stay far from overflow.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const LARGEST: u64 = 1 << 40;
 
 /// Reads a duration of at most a year.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let milliseconds = match unit {
         "ms" => 1,
@@ -26,7 +26,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Reads a size of at most a tebibyte, in bytes.
-pub(super) fn size(text: &str) -> Option<usize> {
+pub fn size(text: &str) -> Option<usize> {
     let (number, unit) = split(text)?;
     let shift = match unit {
         "B" => 0,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::stderr::{LINGER, StderrTail};
@@ -32,6 +33,8 @@ pub(crate) struct Process {
     stderr: Arc<StderrTail>,
     /// The number of the last stderr line before this process.
     before: u64,
+    /// Everything that it wrote to stderr has been read.
+    drained: CancellationToken,
 }
 
 /// Why a command could not be started at all.
@@ -39,29 +42,36 @@ pub(crate) struct Process {
 pub(crate) struct SpawnError(pub(crate) String);
 
 impl Process {
-    /// Starts the command in a process group of its own, with an environment that is built, not inherited.
+    /// Starts the command in a process group of its own, with an environment that is built, not inherited. It counts
+    /// among `lives` until it has been reaped.
     pub(crate) fn spawn(
         spec: &CommandSpec,
         stderr: Arc<StderrTail>,
         tasks: &TaskTracker,
+        lives: &TaskTracker,
     ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
         let (mut command, program) = prepare(spec)?;
         let mut child = command.spawn().map_err(|error| SpawnError(explain(&program, spec, &error)))?;
         let missing = || SpawnError(format!("`{program}` has no pipes"));
         let pid = child.id().ok_or_else(missing)?;
-        let (stdin, stdout) = (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
+        let (stdin, stdout) =
+            (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
         let (exit_tx, exit) = watch::channel(None);
-        let process = Self { pid, program, exit, before: stderr.last(), stderr };
+        let process =
+            Self { pid, program, exit, before: stderr.last(), stderr, drained: CancellationToken::new() };
         if let Some(pipe) = child.stderr.take() {
-            let (tail, gone) = (process.stderr.clone(), process.exited());
-            tasks.spawn(async move { tail.drain(pipe, gone).await });
+            let (tail, gone, drained) = (process.stderr.clone(), process.exited(), process.drained.clone());
+            tasks.spawn(async move {
+                tail.drain(pipe, gone).await;
+                drained.cancel();
+            });
         }
-        tasks.spawn(async move {
+        tasks.spawn(lives.track_future(async move {
             let status = child.wait().await;
             // Whatever the leader started and left behind in its group ends with it.
             unix::signal_group(pid, Signal::KILL);
             exit_tx.send_replace(Some(status.map_or(Exit::Status(-1), unix::exit)));
-        });
+        }));
         Ok((process, stdin, stdout))
     }
 
@@ -90,10 +100,12 @@ impl Process {
     /// How it ended and what it said last, after waiting a moment for both.
     pub(crate) fn farewell(&self) -> impl Future<Output = LastWords> + Send + 'static {
         let (mut exit, stderr) = (self.exit.clone(), self.stderr.clone());
-        let (before, program) = (self.before, self.program.clone());
+        let (before, program, drained) = (self.before, self.program.clone(), self.drained.clone());
         async move {
             let ended = timeout(LINGER, exit.wait_for(Option::is_some)).await;
             let exit = ended.ok().and_then(Result::ok).and_then(|exit| *exit);
+            // What it said last may still be in the pipe, and somebody else may hold that open.
+            let _ = timeout(LINGER, drained.cancelled()).await;
             let stderr = stderr.after(before).into_iter().map(|(_, line)| line).collect::<Vec<_>>();
             LastWords { exit, stderr: stderr[stderr.len().saturating_sub(20)..].to_vec(), program }
         }
@@ -148,7 +160,9 @@ fn inherited(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
 
 fn explain(program: &str, spec: &CommandSpec, error: &std::io::Error) -> String {
     match (error.kind(), &spec.cwd) {
-        (_, Some(cwd)) if !cwd.is_dir() => format!("the working directory `{}` does not exist", cwd.display()),
+        (_, Some(cwd)) if !cwd.is_dir() => {
+            format!("the working directory `{}` does not exist", cwd.display())
+        }
         (std::io::ErrorKind::NotFound, _) => format!("the command `{program}` was not found"),
         (std::io::ErrorKind::PermissionDenied, _) => format!("`{program}` is not executable"),
         _ => format!("cannot run `{program}`: {error}"),

@@ -62,14 +62,14 @@ impl From<Error> for Unwelcome {
 pub(super) async fn greet(link: &Link, opening: Opening) -> Result<Welcome, Unwelcome> {
     match opening {
         Opening::Session(revision) => open_session(link, revision).await,
-        Opening::Stateless => match greeting::read_probe(&ask(link, greeting::probe())?.await?) {
+        Opening::Stateless => match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
             Probed::Stateless(welcome) => Ok(welcome),
             Probed::Session => Err(nonsense("it does not speak the stateless era".to_owned()).into()),
         },
         Opening::Probe => probe(link).await,
         Opening::Remembered => match open_session(link, Revision::newest(Era::Session)).await {
             Err(Unwelcome::Failed(refusal)) if refusal.kind() == ErrorKind::BadReply => {
-                match greeting::read_probe(&ask(link, greeting::probe())?.await?) {
+                match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
                     Probed::Stateless(welcome) => Ok(welcome),
                     Probed::Session => Err(refusal.into()),
                 }
@@ -81,11 +81,11 @@ pub(super) async fn greet(link: &Link, opening: Opening) -> Result<Welcome, Unwe
 
 async fn probe(link: &Link) -> Result<Welcome, Unwelcome> {
     let newest = Revision::newest(Era::Session);
-    let mut probe = ask(link, greeting::probe())?;
+    let mut probe = ask(link, &greeting::probe())?;
     let Ok(answer) = timeout(SILENCE, &mut probe).await else {
         // Silent: it may still be booting, or ignore what it does not know. Offer a session on the same pipe and take
         // the first answer that means something.
-        let mut hello = ask(link, greeting::hello(newest))?;
+        let mut hello = ask(link, &greeting::hello(newest))?;
         return tokio::select! {
             biased;
             answer = &mut probe => match probed(answer)? {
@@ -114,7 +114,7 @@ fn probed(answer: Result<Answer, Error>) -> Result<Option<Welcome>, Unwelcome> {
 }
 
 async fn open_session(link: &Link, revision: Revision) -> Result<Welcome, Unwelcome> {
-    let answer = ask(link, greeting::hello(revision))?.await?;
+    let answer = ask(link, &greeting::hello(revision))?.await?;
     finish_session(link, &answer)
 }
 
@@ -124,7 +124,7 @@ fn finish_session(link: &Link, answer: &Answer) -> Result<Welcome, Unwelcome> {
     Ok(welcome)
 }
 
-fn ask(link: &Link, question: Question) -> Result<Ticket, Error> {
+fn ask(link: &Link, question: &Question) -> Result<Ticket, Error> {
     Ok(link.ask(question.method, None, |_, line| question.params.write(line))?.uncancellable())
 }
 

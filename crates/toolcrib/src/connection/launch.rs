@@ -25,25 +25,34 @@ pub(crate) struct StartFailure {
     pub(crate) error: Error,
     /// It died; the next attempt may go better, so those who wait may go on waiting.
     pub(crate) died: bool,
+    /// It died when asked for its era, too; there is no use in asking again.
+    pub(crate) died_on_probe: bool,
 }
 
 /// Starts the server, opens the conversation, asks what it offers. A server that dies when asked for its era is
-/// started once more and offered a session. Dropping the future kills what was started.
+/// started once more and offered a session. Dropping the future kills what was started; `lives` counts what is not
+/// gone yet, and nothing is started before it is.
 pub(crate) async fn launch(
     spec: &ServerSpec,
     remembered: Option<Revision>,
     stderr: Arc<StderrTail>,
     tasks: &TaskTracker,
+    lives: &TaskTracker,
 ) -> Result<(Connection, Listing), StartFailure> {
     let opening = Opening::choose(spec.era, remembered);
-    let connected = match connect(spec, opening, &stderr, tasks).await {
+    let mut died_on_probe = false;
+    let connected = match connect(spec, opening, &stderr, tasks, lives).await {
         Err(Unwelcome::DiedOnProbe) => {
+            died_on_probe = true;
             let session = Opening::Session(Revision::newest(Era::Session));
-            connect(spec, session, &stderr, tasks).await
+            connect(spec, session, &stderr, tasks, lives).await
         }
         connected => connected,
     };
-    let failed = |error: Error| StartFailure { died: error.kind() == ErrorKind::Lost, error: could_not(spec, &error) };
+    let failed = |error: Error| {
+        let died = error.kind() == ErrorKind::Lost;
+        StartFailure { error: could_not(spec, &error), died, died_on_probe }
+    };
     let connection = connected.map_err(|unwelcome| match unwelcome {
         Unwelcome::Failed(error) => failed(error),
         Unwelcome::DiedOnProbe => failed(Error::new(ErrorKind::Lost, "it died at once")),
@@ -54,15 +63,24 @@ pub(crate) async fn launch(
     }
 }
 
+/// Waits until nothing is left of what was started before.
+pub(crate) async fn all_gone(lives: &TaskTracker) {
+    lives.close();
+    lives.wait().await;
+    lives.reopen();
+}
+
 async fn connect(
     spec: &ServerSpec,
     opening: Opening,
     stderr: &Arc<StderrTail>,
     tasks: &TaskTracker,
+    lives: &TaskTracker,
 ) -> Result<Connection, Unwelcome> {
+    all_gone(lives).await;
     let (link, far_end) = match &spec.endpoint {
-        Endpoint::Command(command) => open_child(spec, command, stderr, tasks)?,
-        Endpoint::InProcess(server) => open_in_process(spec, server, tasks),
+        Endpoint::Command(command) => open_child(spec, command, stderr, tasks, lives)?,
+        Endpoint::InProcess(server) => open_in_process(spec, server, tasks, lives),
     };
     let welcome = greet(&link, opening).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
@@ -75,20 +93,27 @@ fn open_child(
     command: &CommandSpec,
     stderr: &Arc<StderrTail>,
     tasks: &TaskTracker,
+    lives: &TaskTracker,
 ) -> Result<(Link, FarEnd), Error> {
-    let (process, stdin, stdout) = Process::spawn(command, stderr.clone(), tasks)
+    let (process, stdin, stdout) = Process::spawn(command, stderr.clone(), tasks, lives)
         .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
     let link = Link::open(spec.id.clone(), (stdout, stdin), spec.limits.message, gone, farewell, tasks);
     Ok((link, FarEnd::Process(process)))
 }
 
-fn open_in_process(spec: &ServerSpec, server: &InProcessServer, tasks: &TaskTracker) -> (Link, FarEnd) {
+fn open_in_process(
+    spec: &ServerSpec,
+    server: &InProcessServer,
+    tasks: &TaskTracker,
+    lives: &TaskTracker,
+) -> (Link, FarEnd) {
     let (ours, theirs) = tokio::io::duplex(PIPE);
-    let task = AbortOnDropHandle::new(tasks.spawn(server.0.serve(theirs)));
+    let task = AbortOnDropHandle::new(tasks.spawn(lives.track_future(server.0.serve(theirs))));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
-    let link = Link::open(spec.id.clone(), tokio::io::split(ours), spec.limits.message, gone, farewell, tasks);
+    let link =
+        Link::open(spec.id.clone(), tokio::io::split(ours), spec.limits.message, gone, farewell, tasks);
     (link, FarEnd::Task(task))
 }
 

@@ -103,7 +103,11 @@ impl Link {
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<Ticket, Error> {
         let (answer, receiver) = oneshot::channel();
-        let id = self.shared.pending().enter(Waiter { answer, progress, unsent: false }).ok_or_else(|| self.lost(true))?;
+        let id = self
+            .shared
+            .pending()
+            .enter(Waiter { answer, progress, unsent: false })
+            .ok_or_else(|| self.lost(true))?;
         let ticket = Ticket { shared: self.shared.clone(), id, receiver, cancellable: true };
         let mut line = Vec::with_capacity(256);
         message::write_request_head(&mut line, id, method);
@@ -128,6 +132,10 @@ impl Link {
 
     pub(super) async fn closed(&self) {
         self.shared.closed.cancelled().await;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.pending().is_closed()
     }
 
     pub(super) async fn tools_changed(&self) {
@@ -196,10 +204,14 @@ impl Shared {
     fn receive(&self, frame: &Frame) -> bool {
         let message = match frame {
             Frame::Line(line) => ServerMessage::parse(line),
-            Frame::TooLong(head) => match ServerMessage::broken(head, "it is larger than `limits.message`".to_owned()) {
-                ServerMessage::BadReply { ids, why } if !ids.is_empty() => ServerMessage::BadReply { ids, why },
-                _ => return false,
-            },
+            Frame::TooLong(head) => {
+                match ServerMessage::broken(head, "it is larger than `limits.message`".to_owned()) {
+                    ServerMessage::BadReply { ids, why } if !ids.is_empty() => {
+                        ServerMessage::BadReply { ids, why }
+                    }
+                    _ => return false,
+                }
+            }
         };
         match message {
             ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
@@ -226,7 +238,11 @@ impl Shared {
     fn answer_server(&self, id: &Id, method: &str) {
         let answer = match method {
             PING => Answer::Result(Bytes::from_static(b"{}")),
-            _ => Answer::Error(message::error_object(code::METHOD_NOT_FOUND, &format!("no method `{method}` here"), None)),
+            _ => Answer::Error(message::error_object(
+                code::METHOD_NOT_FOUND,
+                &format!("no method `{method}` here"),
+                None,
+            )),
         };
         self.send(None, message::reply(id, &answer));
     }
@@ -272,8 +288,11 @@ async fn read(
             return;
         }
     }
-    if let Some(rest) = frames.rest() {
-        shared.receive(&Frame::Line(rest));
+    // A last line without an end counts if it is whole; half an answer died with its server.
+    if let Some(rest) = frames.rest()
+        && let ServerMessage::Reply { id, answer } = ServerMessage::parse(&rest)
+    {
+        shared.end(id, Ended::Answered(answer));
     }
 }
 
@@ -293,13 +312,14 @@ async fn write(
             () = &mut over => break,
         }
         batch.iter().for_each(|outgoing: &Outgoing| buffer.extend_from_slice(&outgoing.line));
-        let written = tokio::select! {
+        let mut written = 0;
+        let whole = tokio::select! {
             biased;
-            written = write_all(&mut writer, &buffer) => written,
-            () = shared.broken.cancelled() => Err(0),
+            whole = write_all(&mut writer, &buffer, &mut written) => whole,
+            () = shared.broken.cancelled() => false,
         };
         shared.queued.fetch_sub(buffer.len(), Ordering::Relaxed);
-        if let Err(written) = written {
+        if !whole {
             mark_unsent(&shared, &batch, written);
             shared.broken.cancel();
             break;
@@ -316,20 +336,18 @@ async fn write(
     let _ = writer.shutdown().await;
 }
 
-/// `Err` with the number of bytes that were taken before the stream broke.
-async fn write_all(writer: &mut (impl AsyncWrite + Unpin), buffer: &[u8]) -> Result<(), usize> {
-    let mut written = 0;
-    while written < buffer.len() {
-        match writer.write(&buffer[written..]).await {
-            Ok(count @ 1..) => written += count,
-            Ok(0) | Err(_) => return Err(written),
+/// Whether everything was taken; `written` counts what was, also when nobody waits for the end.
+async fn write_all(writer: &mut (impl AsyncWrite + Unpin), buffer: &[u8], written: &mut usize) -> bool {
+    while *written < buffer.len() {
+        match writer.write(&buffer[*written..]).await {
+            Ok(count @ 1..) => *written += count,
+            Ok(0) | Err(_) => return false,
         }
     }
-    writer.flush().await.map_err(|_| written)
+    writer.flush().await.is_ok()
 }
 
-/// A request whose line was not taken whole was never read by anybody. Who waits for it is told by the reader, once it
-/// is known how the other end went.
+/// A request whose line was not taken whole was never read by anybody; who waits is told once the other end is gone.
 fn mark_unsent(shared: &Shared, batch: &[Outgoing], written: usize) {
     let mut end = 0;
     for outgoing in batch {
@@ -367,7 +385,8 @@ impl Future for Ticket {
             Ok(Ended::Answered(answer)) => Ok(answer),
             Ok(Ended::BadReply(why)) => {
                 let server = &self.shared.server;
-                Err(Error::new(ErrorKind::BadReply, format!("`{server}` sent a bad answer: {why}")).at(server))
+                Err(Error::new(ErrorKind::BadReply, format!("`{server}` sent a bad answer: {why}"))
+                    .at(server))
             }
             Ok(Ended::Lost { unsent }) => Err(self.shared.lost(unsent)),
             Err(_) => Err(self.shared.lost(false)),

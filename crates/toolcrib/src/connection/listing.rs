@@ -50,16 +50,25 @@ impl Listing {
         for _ in 0..MOST_PAGES {
             let page = match connection.request("tools/list", params).await? {
                 Answer::Result(page) => Object::parse(&page).map_err(|bad| nonsense(&bad.why))?,
-                Answer::Error(error) => return Err(nonsense(&format!("`tools/list` failed: {}", refusal(&error)))),
+                Answer::Error(error) => {
+                    return Err(nonsense(&format!("`tools/list` failed: {}", refusal(&error))));
+                }
             };
             let tools = page.get("tools").ok_or_else(|| nonsense("`tools/list` answered without `tools`"))?;
             bytes += tools.len();
             if bytes > MOST_BYTES {
                 return Err(nonsense("its list of tools is larger than 64 MiB"));
             }
-            listing.tools.extend(object::elements(tools).map_err(|bad| nonsense(&format!("`tools` in its list: {bad}")))?.into_iter().filter_map(ListedTool::read));
+            listing.tools.extend(
+                object::elements(tools)
+                    .map_err(|bad| nonsense(&format!("`tools` in its list: {bad}")))?
+                    .into_iter()
+                    .filter_map(ListedTool::read),
+            );
             // An empty string is a cursor like any other.
-            let Some(cursor) = page.string("nextCursor").map(std::borrow::Cow::into_owned) else { return Ok(listing) };
+            let Some(cursor) = page.string("nextCursor").map(std::borrow::Cow::into_owned) else {
+                return Ok(listing);
+            };
             params = Object::default();
             params.set("cursor", object::string(&cursor));
             if !seen.insert(cursor) {

@@ -61,7 +61,8 @@ impl Toolbox {
     }
 
     fn answer(&self, method: &str, params: Option<&Bytes>) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
-        let done = |answer| -> Pin<Box<dyn Future<Output = Answer> + Send>> { Box::pin(std::future::ready(answer)) };
+        let done =
+            |answer| -> Pin<Box<dyn Future<Output = Answer> + Send>> { Box::pin(std::future::ready(answer)) };
         match method {
             DISCOVER => done(Answer::Result(discover_result())),
             "tools/list" => {
@@ -72,7 +73,11 @@ impl Toolbox {
                 let params = params.and_then(|params| Object::parse(params).ok()).unwrap_or_default();
                 let name = params.string("name").unwrap_or_default();
                 let Some(run) = self.tools.get(&*name).cloned() else {
-                    return done(Answer::Error(error_object(code::INVALID_PARAMS, &format!("Unknown tool: {name}"), None)));
+                    return done(Answer::Error(error_object(
+                        code::INVALID_PARAMS,
+                        &format!("Unknown tool: {name}"),
+                        None,
+                    )));
                 };
                 let arguments = params.get("arguments").and_then(|raw| serde_json::from_slice(raw).ok());
                 Box::pin(async move { Answer::Result(tool_result(run(arguments.unwrap_or_default()).await)) })

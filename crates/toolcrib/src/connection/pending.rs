@@ -80,6 +80,11 @@ impl Pending {
         std::mem::take(&mut self.waiting).into_values().collect()
     }
 
+    /// Whether nobody is taken in any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

@@ -44,7 +44,11 @@ impl StderrTail {
     pub(crate) fn after(&self, after: u64) -> Vec<(u64, String)> {
         let lines = self.lines();
         let first = lines.last + 1 - lines.kept.len() as u64;
-        (first..).zip(&lines.kept).filter(|(number, _)| *number > after).map(|(n, line)| (n, line.clone())).collect()
+        (first..)
+            .zip(&lines.kept)
+            .filter(|(number, _)| *number > after)
+            .map(|(n, line)| (n, line.clone()))
+            .collect()
     }
 
     /// Waits until there is a line after number `after`.

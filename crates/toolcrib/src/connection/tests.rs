@@ -1,8 +1,5 @@
 //! What a connection makes of everything a server can send, on a paused clock, against a scripted server.
 
-#[path = "../supervisor/actor/fake.rs"]
-#[expect(dead_code, reason = "another test uses the rest of it")]
-mod fake;
 mod greeting;
 mod progress;
 mod replies;
@@ -18,8 +15,8 @@ use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::*;
 use crate::spec::ServerSpec;
+use crate::supervisor::fake::{Boot, Fake};
 use crate::wire::revision::Revision;
-use fake::{Boot, Fake};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -27,8 +24,11 @@ fn spec(fake: &Fake) -> ServerSpec {
     ServerSpec::in_process("fake".parse().unwrap(), fake.clone())
 }
 
-async fn launched(spec: &ServerSpec, remembered: Option<Revision>) -> Result<(Connection, Listing), StartFailure> {
-    launch(spec, remembered, Arc::<StderrTail>::default(), &TaskTracker::new()).await
+async fn launched(
+    spec: &ServerSpec,
+    remembered: Option<Revision>,
+) -> Result<(Connection, Listing), StartFailure> {
+    launch(spec, remembered, Arc::<StderrTail>::default(), &TaskTracker::new(), &TaskTracker::new()).await
 }
 
 async fn connected(spec: &ServerSpec) -> Arc<Connection> {

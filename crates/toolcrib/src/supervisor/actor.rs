@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout, timeout_at};
+use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, Health};
@@ -21,13 +22,14 @@ use super::restart::RestartBudget;
 use super::{Command, Lease, Seen, Snapshot, Surroundings};
 use crate::clock;
 use crate::connection::Connection;
-use crate::connection::launch::{StartFailure, launch};
+use crate::connection::launch::{StartFailure, all_gone, launch};
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::spec::{KeepAlive, ServerSpec, Start};
 use crate::status::{LastError, StateName};
+use crate::wire::revision::{Era, Revision};
 
 /// The shortest time between two listings of a server that keeps saying it has changed.
 const RELIST: Duration = Duration::from_secs(1);
@@ -97,11 +99,15 @@ pub(super) struct Actor {
     budget: RestartBudget,
     generation: u64,
     known: Option<Known>,
+    /// It died when asked for its era and has not been up since.
+    wants_session: bool,
     memory: Memory,
     last_error: Option<LastError>,
     waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Who wants to know when the server is gone.
     mourners: Vec<oneshot::Sender<()>>,
+    /// Counts what was started and is not gone yet.
+    lives: TaskTracker,
     gauges: Arc<Gauges>,
     stderr: Arc<StderrTail>,
     around: Surroundings,
@@ -138,10 +144,12 @@ impl Actor {
             budget,
             generation: 0,
             known,
+            wants_session: false,
             memory,
             last_error: None,
             waiters,
             mourners,
+            lives: TaskTracker::new(),
             gauges,
             stderr,
             around,
@@ -170,11 +178,11 @@ impl Actor {
             };
         }
         self.refuse_waiters(&shutting_down());
-        self.mourn();
+        self.mourn().await;
     }
 
     async fn asleep(&mut self) -> State {
-        self.mourn();
+        self.mourn().await;
         if self.someone_waits() {
             return State::Starting;
         }
@@ -197,13 +205,17 @@ impl Actor {
     }
 
     async fn starting(&mut self) -> State {
-        self.mourn();
+        self.mourn().await;
         self.generation += 1;
         let began = Instant::now();
-        let (spec, stderr, tasks) = (self.spec.clone(), self.stderr.clone(), self.around.tasks.clone());
-        let remembered = self.known.as_ref().map(|known| known.revision);
+        let (spec, stderr) = (self.spec.clone(), self.stderr.clone());
+        let (tasks, lives) = (self.around.tasks.clone(), self.lives.clone());
+        let remembered = match self.wants_session {
+            true => Some(Revision::newest(Era::Session)),
+            false => self.known.as_ref().map(|known| known.revision),
+        };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, stderr, &tasks)));
+        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, stderr, &tasks, &lives)));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
@@ -284,7 +296,7 @@ impl Actor {
     }
 
     async fn backing_off(&mut self, until: Instant) -> State {
-        self.mourn();
+        self.mourn().await;
         let mut time = std::pin::pin!(sleep_until(until));
         loop {
             tokio::select! {
@@ -354,7 +366,8 @@ impl Actor {
     }
 
     async fn ejected(&mut self, error: Error) -> State {
-        self.mourn();
+        self.mourn().await;
+        self.refuse_waiters(&error);
         loop {
             match self.commands.recv().await {
                 Some(Command::Lease(waiter)) => self.refuse(waiter, error.clone()),
@@ -381,7 +394,7 @@ fn tell(waiter: oneshot::Sender<()>) {
 }
 
 #[cfg(test)]
-#[expect(dead_code, reason = "the tests of connections use the rest of it")]
-mod fake;
+#[expect(dead_code, reason = "the stories in `tests/it` use the rest of it")]
+pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

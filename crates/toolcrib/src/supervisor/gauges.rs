@@ -51,7 +51,12 @@ impl Gauges {
     pub(crate) fn percentile(&self, share: f64) -> Option<Duration> {
         let counts: Vec<u64> = self.took.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let total: u64 = counts.iter().sum();
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate"
+        )]
         let wanted = (total as f64 * share).ceil() as u64;
         let mut passed = 0;
         let found = counts.iter().position(|count| {

@@ -32,16 +32,23 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn of(spec: &ServerSpec, dir: Option<&Path>) -> Self {
-        let file = dir.zip(spec.digest()).map(|(dir, digest)| dir.join(format!("{}-{}.json", spec.id, digest.as_str())));
+        let file = dir
+            .zip(spec.digest())
+            .map(|(dir, digest)| dir.join(format!("{}-{}.json", spec.id, digest.as_str())));
         Self { file }
     }
 
     pub(crate) fn recall(&self) -> Option<Known> {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
         let known = Object::parse(&text).ok()?;
-        let tools = object::elements(known.get("tools")?).ok()?.into_iter().filter_map(ListedTool::read).collect();
+        let tools =
+            object::elements(known.get("tools")?).ok()?.into_iter().filter_map(ListedTool::read).collect();
         let revision = known.string("revision")?.parse().ok()?;
-        Some(Known { revision, server_info: known.get("serverInfo").cloned(), listing: Arc::new(Listing { tools }) })
+        Some(Known {
+            revision,
+            server_info: known.get("serverInfo").cloned(),
+            listing: Arc::new(Listing { tools }),
+        })
     }
 
     /// Writes beside the file and renames, so that a reader sees the old listing or the new one, never half of it.
@@ -77,7 +84,11 @@ mod tests {
         let tool = |text: &'static str| ListedTool::read(Bytes::from_static(text.as_bytes())).unwrap();
         let tools = vec![tool(r#"{"name":"b","n":1.10}"#), tool(r#"{"x":[ ],"name":"a"}"#)];
         let listing = Arc::new(Listing { tools });
-        Known { revision: Revision::V2025_06_18, server_info: Some(Bytes::from_static(b"{\"v\":1e2}")), listing }
+        Known {
+            revision: Revision::V2025_06_18,
+            server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
+            listing,
+        }
     }
 
     #[test]

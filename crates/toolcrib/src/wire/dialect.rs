@@ -110,18 +110,25 @@ mod tests {
     }
 
     fn shown(result: &str, server: Era, client: Era) -> String {
-        String::from_utf8(to_client(&Bytes::copy_from_slice(result.as_bytes()), server, client).to_vec()).unwrap()
+        String::from_utf8(to_client(&Bytes::copy_from_slice(result.as_bytes()), server, client).to_vec())
+            .unwrap()
     }
 
     #[test]
     fn a_session_server_never_sees_what_the_stateless_era_adds() {
         let params = r#"{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":"theirs","traceparent":"00-1"}}"#;
-        assert_eq!(sent(params, Revision::V2025_11_25, None), r#"{"name":"x","_meta":{"traceparent":"00-1"}}"#);
+        assert_eq!(
+            sent(params, Revision::V2025_11_25, None),
+            r#"{"name":"x","_meta":{"traceparent":"00-1"}}"#
+        );
         assert_eq!(
             sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, Some(9)),
             r#"{"name":"x","_meta":{"progressToken":9}}"#
         );
-        assert_eq!(sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, None), r#"{"name":"x"}"#);
+        assert_eq!(
+            sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, None),
+            r#"{"name":"x"}"#
+        );
     }
 
     #[test]
@@ -140,7 +147,10 @@ mod tests {
     #[test]
     fn results_gain_and_lose_only_what_the_era_adds() {
         assert_eq!(shown("{}", Era::Session, Era::Stateless), r#"{"resultType":"complete"}"#);
-        assert_eq!(shown(r#"{"a":1.0}"#, Era::Session, Era::Stateless), r#"{"resultType":"complete","a":1.0}"#);
+        assert_eq!(
+            shown(r#"{"a":1.0}"#, Era::Session, Era::Stateless),
+            r#"{"resultType":"complete","a":1.0}"#
+        );
         let modern = r#"{"resultType":"complete","a":1.0,"ttlMs":5,"_meta":{"io.modelcontextprotocol/serverInfo":{},"k":2}}"#;
         assert_eq!(shown(modern, Era::Stateless, Era::Session), r#"{"a":1.0,"_meta":{"k":2}}"#);
     }

@@ -129,7 +129,9 @@ impl ClientMessage {
         });
         let id = envelope.id.clone().and_then(Id::read);
         let judged = match read {
-            Ok(()) => Self::judge(&envelope, id.clone()).map_err(|why| (code::INVALID_REQUEST, why.to_owned())),
+            Ok(()) => {
+                Self::judge(&envelope, id.clone()).map_err(|why| (code::INVALID_REQUEST, why.to_owned()))
+            }
             Err(bad) if bad.is_json => Err((code::INVALID_REQUEST, bad.why)),
             Err(bad) => Err((code::PARSE, format!("not JSON: {bad}"))),
         };
@@ -218,7 +220,8 @@ impl ServerMessage {
             _ => return Self::Noise,
         }
         let mut envelope = Envelope::default();
-        let put = |key: Cow<'_, str>, value: &str| envelope.put(&key, line.slice_ref(value.as_bytes())).map(|_| ());
+        let put =
+            |key: Cow<'_, str>, value: &str| envelope.put(&key, line.slice_ref(value.as_bytes())).map(|_| ());
         if let Err(bad) = each_member(line, put) {
             return Self::broken(line, bad.why);
         }

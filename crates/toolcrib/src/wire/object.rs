@@ -121,7 +121,8 @@ impl Object {
 
     /// The object as JSON.
     pub fn to_bytes(&self) -> Bytes {
-        let mut out = Vec::with_capacity(self.members.iter().map(|(key, value)| key.len() + value.len() + 4).sum());
+        let mut out =
+            Vec::with_capacity(self.members.iter().map(|(key, value)| key.len() + value.len() + 4).sum());
         self.write(&mut out);
         out.into()
     }
@@ -129,7 +130,10 @@ impl Object {
     fn repeated(&self) -> Option<&str> {
         let mut keys = self.members.iter().map(|(key, _)| &**key);
         if self.members.len() <= 16 {
-            return keys.enumerate().find(|(at, key)| self.members[..*at].iter().any(|(name, _)| name == key)).map(|(_, key)| key);
+            return keys
+                .enumerate()
+                .find(|(at, key)| self.members[..*at].iter().any(|(name, _)| name == key))
+                .map(|(_, key)| key);
         }
         let mut seen = HashSet::new();
         keys.find(|key| !seen.insert(*key))
@@ -138,7 +142,9 @@ impl Object {
 
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.members.iter().map(|(key, value)| (key, String::from_utf8_lossy(value)))).finish()
+        f.debug_map()
+            .entries(self.members.iter().map(|(key, value)| (key, String::from_utf8_lossy(value))))
+            .finish()
     }
 }
 
@@ -189,7 +195,11 @@ pub fn as_integer(raw: &[u8]) -> Option<u64> {
     }
     let number: f64 = text.parse().ok().filter(|_| raw.first().is_some_and(u8::is_ascii_digit))?;
     let whole = number.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&number);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be a whole number in range")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be a whole number in range"
+    )]
     whole.then_some(number as u64)
 }
 
@@ -223,7 +233,8 @@ mod tests {
 
     #[test]
     fn values_keep_their_bytes_and_order() {
-        let text = r#"{"z":1e400,"a":{"b":1.10,"b":2,"n":[ 1 , 2 ]},"é\"":"\u0041","big":12345678901234567890123}"#;
+        let text =
+            r#"{"z":1e400,"a":{"b":1.10,"b":2,"n":[ 1 , 2 ]},"é\"":"\u0041","big":12345678901234567890123}"#;
         let mut object = parse(text).unwrap();
         assert_eq!(object.to_bytes(), text.as_bytes());
         object.set("z", "7");
@@ -297,7 +308,8 @@ mod tests {
             any::<i64>().prop_map(|n| n.to_string()),
             any::<u16>().prop_map(|n| format!("{n}.10e+400")),
             ".{0,10}".prop_map(|text| serde_json::Value::from(text).to_string()),
-            prop::collection::vec(any::<bool>(), 0..4).prop_map(|list| format!("[ {} ]", serde_json::json!(list))),
+            prop::collection::vec(any::<bool>(), 0..4)
+                .prop_map(|list| format!("[ {} ]", serde_json::json!(list))),
         ]
     }
 }

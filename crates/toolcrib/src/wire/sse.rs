@@ -79,7 +79,7 @@ impl SseEvents {
             }
             self.started = true;
         }
-        if self.after_return && self.buffer.first().is_some() {
+        if self.after_return && !self.buffer.is_empty() {
             if self.buffer[0] == b'\n' {
                 let _ = self.buffer.split_to(1);
             }
@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn streams_are_read_by_the_book() {
         let message = |data: &str| ("message".to_owned(), data.to_owned());
-        assert_eq!(events(b"data: a\n\ndata:b\r\n\r\ndata: c\r\rdata"), [message("a"), message("b"), message("c")]);
+        assert_eq!(
+            events(b"data: a\n\ndata:b\r\n\r\ndata: c\r\rdata"),
+            [message("a"), message("b"), message("c")]
+        );
         assert_eq!(events(b"\xef\xbb\xbf: comment\ndata: x\ndata: y\nretry: 5\n\n"), [message("x\ny")]);
         assert_eq!(events(b"event: ping\n\nevent: e\ndata\n\n"), [("e".to_owned(), String::new())]);
         assert_eq!(events(b"data:  two blanks\n\n"), [message(" two blanks")]);

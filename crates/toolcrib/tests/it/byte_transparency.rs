@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use toolcrib::wire::message::{Answer, ClientMessage, reply};
 use toolcrib::wire::object::Object;
 use toolcrib::{Call, Crib, InProcess, ServerSpec};
 
@@ -31,15 +32,17 @@ impl InProcess for Recorder {
             let mut lines = BufReader::new(reader).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 kept.lock().unwrap().push(line.clone());
-                let message: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-                let body = match message["method"].as_str() {
-                    Some("initialize") => r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#,
-                    Some("tools/list") => r#""result":{"tools":[{"name":"t"}]}"#,
-                    Some("tools/call") => r#""result":{}"#,
-                    _ => r#""error":{"code":-32601,"message":"no"}"#,
+                let Ok(ClientMessage::Request { id, method, .. }) = ClientMessage::parse(&line.into()) else {
+                    continue;
                 };
-                let reply = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},{body}}}\n", message["id"]);
-                if message.get("id").is_some() && writer.write_all(reply.as_bytes()).await.is_err() {
+                let answer = match &*method {
+                    "initialize" => r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#,
+                    "tools/list" => r#"{"tools":[{"name":"t"}]}"#,
+                    _ => "{}",
+                };
+                let mut line = reply(&id, &Answer::Result(answer.into()));
+                line.push(b'\n');
+                if writer.write_all(&line).await.is_err() {
                     return;
                 }
             }
@@ -99,7 +102,8 @@ async fn arguments_reach_the_server_byte_for_byte() {
 async fn a_clients_own_parameters_reach_the_server_except_for_the_name() {
     let recorder = Recorder::default();
     let crib = Crib::builder().server(ServerSpec::in_process(id("rec"), recorder.clone())).build().unwrap();
-    let params = r#"{"own":1.0,"name":"rec__t","arguments":{},"_meta":{"traceparent":"00-1","progressToken":7}}"#;
+    let params =
+        r#"{"own":1.0,"name":"rec__t","arguments":{},"_meta":{"traceparent":"00-1","progressToken":7}}"#;
     let params = Object::parse(&params.into()).unwrap();
     crib.call(Call::tool("rec__t").params(params)).await.unwrap();
     let sent = recorder.call();

@@ -27,7 +27,10 @@ async fn a_callers_own_haste_is_not_held_against_the_server() {
         crib.call(on("git", "hang").timeout(SECOND)).await.unwrap_err();
     }
     breath().await;
-    assert_eq!((status(&crib, "git").state, status(&crib, "git").consecutive_failures), (StateName::Ready, 0));
+    assert_eq!(
+        (status(&crib, "git").state, status(&crib, "git").consecutive_failures),
+        (StateName::Ready, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,14 +6,17 @@ use tokio::time::{Instant, sleep};
 use toolcrib::{Call, Crib, ErrorKind, Outcome, Wanted};
 
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, crib, id, kind, names, on, spawn, spec, with};
+use crate::house::{SECOND, breath, crib, id, kind, names, on, roster, spawn, spec, with};
 
 #[tokio::test(start_paused = true)]
 async fn a_bare_name_reaches_the_only_server_that_has_it() {
     let (git, time) = (Fake::offering(&["log", "push"]), Fake::offering(&["now", "log"]));
     let crib = crib(&[("git", &git), ("time", &time)]);
     let outcome = crib.call(Call::tool("push").arguments(&json!({"to": "main"}))).await.unwrap();
-    assert_eq!((outcome.server, git.called(), time.called().len()), (Some(id("git")), vec!["push".to_owned()], 0));
+    assert_eq!(
+        (outcome.server, git.called(), time.called().len()),
+        (Some(id("git")), vec!["push".to_owned()], 0)
+    );
     crib.call(Call::tool("time__log")).await.unwrap();
     assert_eq!(time.called(), ["log"]);
 }
@@ -44,7 +47,8 @@ async fn names_that_could_be_split_in_two_ways_stay_apart() {
 #[tokio::test(start_paused = true)]
 async fn two_servers_of_one_name_are_refused() {
     let fake = Fake::new();
-    let clash = Crib::builder().server(spec("my-git", &fake)).server(spec("my_git", &fake)).build().unwrap_err();
+    let clash =
+        Crib::builder().server(spec("my-git", &fake)).server(spec("my_git", &fake)).build().unwrap_err();
     assert!(clash.to_string().contains("have the same name"), "{clash}");
 }
 
@@ -53,7 +57,9 @@ async fn a_name_nobody_has_goes_to_the_fallback_with_everything_it_carried() {
     let fake = Fake::offering(&["log"]);
     let builder = Crib::builder().server(spec("git", &fake)).fallback(|call| async move {
         let Wanted::Named(name) = &call.wanted else { return Ok(Outcome::result(&json!({}))) };
-        Ok(Outcome::result(&json!({"content": [{"type": "text", "text": format!("{name} for {}", call.caller.as_str())}]})))
+        Ok(Outcome::result(
+            &json!({"content": [{"type": "text", "text": format!("{name} for {}", call.caller.as_str())}]}),
+        ))
     });
     let crib = builder.build().unwrap();
     let outcome = crib.call(Call::tool("weather").by(toolcrib::Caller::named("ada"))).await.unwrap();
@@ -71,7 +77,11 @@ async fn a_server_that_fails_is_not_papered_over_by_the_fallback() {
 
 #[tokio::test(start_paused = true)]
 async fn discovery_gives_what_it_can_and_says_what_it_cannot_in_its_place() {
-    let (good, bad, slow) = (Fake::offering(&["a", "b"]), Fake::new().usually(Boot::Dies), Fake::offering(&["c"]).usually(Boot::Late(60 * SECOND)));
+    let (good, bad, slow) = (
+        Fake::offering(&["a", "b"]),
+        Fake::new().usually(Boot::Dies),
+        Fake::offering(&["c"]).usually(Boot::Late(60 * SECOND)),
+    );
     let crib = crib(&[("bad", &bad), ("good", &good), ("slow", &slow)]);
     let before = Instant::now();
     let found = crib.discover().await;
@@ -113,13 +123,14 @@ async fn a_slow_server_never_delays_another() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_start_never_delays_another_server_or_a_reload() {
     let (slow, quick) = (Fake::new().usually(Boot::Late(29 * SECOND)), Fake::new());
-    let crib = crib(&[("slow", &slow), ("quick", &quick)]);
+    let both = [spec("slow", &slow), spec("quick", &quick)];
+    let crib = Crib::builder().roster(roster(both.clone())).build().unwrap();
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, on("slow", "echo"));
     breath().await;
     let before = Instant::now();
     crib.call(on("quick", "echo")).await.unwrap();
-    crib.apply(crate::house::roster([spec("slow", &slow), spec("quick", &quick), spec("more", &Fake::new())])).await;
+    crib.apply(roster(both.into_iter().chain([spec("more", &Fake::new())]))).await;
     crib.call(on("more", "echo")).await.unwrap();
     assert!(before.elapsed() < SECOND);
     assert!(calls.join_next().await.unwrap().unwrap().is_ok());

@@ -1,7 +1,9 @@
 //! Nothing is global: cribs in one process do not know of each other.
 
 use toolcrib::spec::Restarts;
-use toolcrib::{Call, Catalog, Crib, Error, ErrorKind, Event, Lifecycle, Outcome, ServerSpec, ServerStatus, StateName};
+use toolcrib::{
+    Call, Catalog, Crib, Error, ErrorKind, Event, Lifecycle, Outcome, ServerSpec, ServerStatus, StateName,
+};
 
 use crate::fake::Fake;
 use crate::house::{SECOND, crib, id, kind, on, spec, status};

@@ -15,12 +15,17 @@ fn changed(name: &str, fake: &Fake) -> ServerSpec {
 #[tokio::test(start_paused = true)]
 async fn only_what_changed_is_restarted() {
     let (git, time, web, new) = (Fake::new(), Fake::new(), Fake::new(), Fake::new());
-    let crib = crib(&[("git", &git), ("time", &time), ("web", &web)]);
+    let same = spec("git", &git);
+    let before = roster([same.clone(), spec("time", &time), spec("web", &web)]);
+    let crib = Crib::builder().roster(before).build().unwrap();
     for server in ["git", "time", "web"] {
         crib.call(on(server, "echo")).await.unwrap();
     }
-    let changes = crib.apply(roster([spec("git", &git), changed("time", &time), spec("new", &new)])).await;
-    assert_eq!((changes.added, changes.changed, changes.removed), (vec![id("new")], vec![id("time")], vec![id("web")]));
+    let changes = crib.apply(roster([same, changed("time", &time), spec("new", &new)])).await;
+    assert_eq!(
+        (changes.added, changes.changed, changes.removed),
+        (vec![id("new")], vec![id("time")], vec![id("web")])
+    );
     breath().await;
     for server in ["git", "time", "new"] {
         crib.call(on(server, "echo")).await.unwrap();
@@ -33,9 +38,10 @@ async fn only_what_changed_is_restarted() {
 #[tokio::test(start_paused = true)]
 async fn an_equal_roster_changes_nothing() {
     let fake = Fake::new();
-    let crib = crib(&[("git", &fake)]);
+    let same = spec("git", &fake);
+    let crib = Crib::builder().server(same.clone()).build().unwrap();
     crib.call(on("git", "echo")).await.unwrap();
-    assert_eq!(crib.apply(roster([spec("git", &fake)])).await, toolcrib::Changes::default());
+    assert_eq!(crib.apply(roster([same])).await, toolcrib::Changes::default());
     assert_eq!((fake.starts(), status(&crib, "git").state), (1, StateName::Ready));
 }
 
@@ -93,6 +99,18 @@ async fn a_changed_spec_brings_an_ejected_server_back() {
     assert_eq!(kind(crib.call(on("git", "echo")).await), ErrorKind::Ejected);
     crib.apply(roster([changed("git", &fake)])).await;
     crib.call(on("git", "echo")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_server_can_be_called_by_any_name_as_soon_as_the_roster_is_applied() {
+    let (git, time) = (Fake::offering(&["log"]), Fake::offering(&["now"]));
+    let crib = crib(&[("git", &git)]);
+    crib.list().await;
+    crib.apply(roster([spec("time", &time)])).await;
+    crib.call(Call::tool("now")).await.unwrap();
+    crib.apply(roster([spec("web", &git)])).await;
+    crib.call(on("web", "log")).await.unwrap();
+    assert_eq!(kind(crib.call(Call::tool("now")).await), ErrorKind::Unknown);
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,7 +37,8 @@ async fn a_shutdown_waits_no_longer_than_its_grace() {
     let before = Instant::now();
     crib.shutdown(5 * SECOND).await;
     assert_eq!((before.elapsed().as_secs(), hanging.living().0, starting.living().0), (5, 0, 0));
-    let mut kinds: Vec<&str> = calls.join_all().await.into_iter().map(|ended| kind(ended).facts().name).collect();
+    let mut kinds: Vec<&str> =
+        calls.join_all().await.into_iter().map(|ended| kind(ended).facts().name).collect();
     kinds.sort_unstable();
     assert_eq!(kinds, ["lost", "shutting_down"]);
     assert_eq!(kind(crib.call(on("hanging", "echo")).await), ErrorKind::ShuttingDown);

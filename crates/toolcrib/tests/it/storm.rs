@@ -15,7 +15,7 @@ use toolcrib::wire::revision::Era;
 use toolcrib::{Call, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec};
 
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, id, roster};
+use crate::house::{SECOND, breath, id, roster};
 
 const STEPS: usize = 200;
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -45,8 +45,8 @@ impl Random {
 #[derive(Clone)]
 struct Watched {
     fake: Fake,
-    /// When it was last told to stop, to restart or to be another one.
-    ordered: Arc<Mutex<Instant>>,
+    /// When it was told to stop, to restart or to be another one.
+    orders: Arc<Mutex<Vec<Instant>>>,
     /// Crashes up to here are forgiven.
     forgiven: Arc<Mutex<Instant>>,
 }
@@ -55,12 +55,21 @@ impl Watched {
     /// Whether something happened since then that may cost a call its server.
     fn was_disturbed(&self, since: Instant) -> bool {
         let crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
-        crashed || *self.ordered.lock().unwrap() >= since
+        crashed || self.orders.lock().unwrap().last().is_some_and(|at| *at >= since)
     }
 
     fn order(&self) {
-        *self.ordered.lock().unwrap() = Instant::now();
-        self.forgive(Instant::now());
+        self.orders.lock().unwrap().push(Instant::now());
+    }
+
+    /// Crashes that count now: not forgiven, not too long ago, and not in the very moment in which it was told to
+    /// stop anyway.
+    fn crashes(&self) -> usize {
+        let (now, forgiven, orders) =
+            (Instant::now(), *self.forgiven.lock().unwrap(), self.orders.lock().unwrap());
+        let counts =
+            |at: &&Instant| **at > forgiven && now.duration_since(**at) < WINDOW && !orders.contains(at);
+        self.fake.crashes().iter().filter(counts).count()
     }
 
     fn forgive(&self, until: Instant) {
@@ -84,10 +93,12 @@ struct Storm {
 impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let now = Arc::new(Mutex::new(Instant::now() - SECOND));
-        let watched = |_| Watched { fake: Fake::new(), ordered: Arc::new(Mutex::new(*now.lock().unwrap())), forgiven: Arc::new(Mutex::new(*now.lock().unwrap())) };
+        let before = Instant::now() - SECOND;
+        let watched =
+            |_| Watched { fake: Fake::new(), orders: Arc::default(), forgiven: Arc::new(Mutex::new(before)) };
         let servers: Vec<Watched> = NAMES.iter().map(watched).collect();
-        let specs: Vec<ServerSpec> = NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
+        let specs: Vec<ServerSpec> =
+            NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
         let crib = Crib::builder().roster(roster(specs.clone())).build().unwrap();
         let (calls, orders, handles, wrong) = (JoinSet::new(), JoinSet::new(), Vec::new(), Arc::default());
         Self { random, crib, servers, specs, calls, handles, orders, made: 0, wrong }
@@ -127,7 +138,8 @@ impl Storm {
             _ => "progress",
         };
         let bad = r#"{"jsonrpc":"2.0","id":"$ID","result":{}}"#;
-        let arguments = json!({"n": self.made, "ms": self.random.below(3000), "lines": [bad], "steps": 3, "every": 10});
+        let arguments =
+            json!({"n": self.made, "ms": self.random.below(3000), "lines": [bad], "steps": 3, "every": 10});
         let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments);
         if self.random.below(4) == 0 {
             call = call.timeout(Duration::from_millis(self.random.below(5000)));
@@ -153,13 +165,14 @@ impl Storm {
 
     fn stop(&mut self, at: usize) {
         let (crib, server) = (self.crib.clone(), self.servers[at].clone());
-        *server.ordered.lock().unwrap() = Instant::now();
+        server.order();
         self.orders.spawn(async move { crib.stop(&id(NAMES[at])).await.unwrap() });
     }
 
     fn restart(&mut self, at: usize) {
         let (crib, server) = (self.crib.clone(), self.servers[at].clone());
         server.order();
+        server.forgive(Instant::now());
         self.orders.spawn(async move {
             // It may well fail: the next start can be one that dies.
             let _ = crib.restart(&id(NAMES[at])).await;
@@ -183,13 +196,13 @@ impl Storm {
                 self.wrong.lock().unwrap().push("a call panicked".to_owned());
             }
         }
-        let now = Instant::now();
         for (name, server) in NAMES.iter().zip(&self.servers) {
-            let forgiven = *server.forgiven.lock().unwrap();
-            let counts = |at: &&Instant| **at > forgiven && now.duration_since(**at) < WINDOW;
-            let crashes = server.fake.crashes().iter().filter(counts).count();
+            let crashes = server.crashes();
             if crashes > AT_MOST + 1 {
-                self.wrong.lock().unwrap().push(format!("`{name}` crashed {crashes} times within the window"));
+                self.wrong
+                    .lock()
+                    .unwrap()
+                    .push(format!("`{name}` crashed {crashes} times within the window"));
             }
             if server.fake.living().1 > 1 {
                 self.wrong.lock().unwrap().push(format!("two of `{name}` lived at once"));
@@ -204,10 +217,11 @@ impl Storm {
             while self.orders.join_next().await.is_some() {}
         };
         let ended = timeout(3600 * SECOND, quiet).await;
+        breath().await;
         self.check();
         let mut wrong = self.wrong.lock().unwrap();
         if ended.is_err() {
-            wrong.push("some calls never ended".to_owned());
+            wrong.push(format!("some calls or orders never ended: {:?}", self.crib.status()));
         }
         for status in self.crib.status() {
             if (status.leases, status.in_flight) != (0, 0) {
@@ -263,7 +277,8 @@ fn seeds() -> Range<u64> {
 #[test]
 fn whatever_happens_every_call_ends_and_every_promise_holds() {
     for seed in seeds() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let wrong = runtime.block_on(async {
             let mut storm = Storm::new(seed);
             storm.rage().await;

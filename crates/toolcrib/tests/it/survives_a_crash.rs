@@ -102,7 +102,8 @@ async fn a_sleeping_server_that_crashed_before_still_shows_its_tools() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_comes_back_with_other_tools_is_listed_anew() {
-    let page = |name: &str| format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"tools":[{{"name":"{name}"}}]}}}}"#);
+    let page =
+        |name: &str| format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"tools":[{{"name":"{name}"}}]}}}}"#);
     let fake = Fake::new().script("tools/list", &[&page("old"), &page("new")]);
     let crib = crib(&[("git", &fake)]);
     crib.call(Call::tool("old")).await.unwrap();

@@ -27,7 +27,8 @@ pub(crate) fn welcome(params: &Value) -> Value {
 pub(crate) fn broken(id: &Value, how: &str, bytes: usize) -> Option<Vec<u8>> {
     let text = match how {
         "string_id" => json!({"jsonrpc": "2.0", "id": id.to_string(), "result": {}}).to_string(),
-        "both" => json!({"jsonrpc": "2.0", "id": id, "result": {}, "error": {"code": 1, "message": "x"}}).to_string(),
+        "both" => json!({"jsonrpc": "2.0", "id": id, "result": {}, "error": {"code": 1, "message": "x"}})
+            .to_string(),
         "neither" => json!({"jsonrpc": "2.0", "id": id}).to_string(),
         "wrong_type" => json!({"jsonrpc": "2.0", "id": id, "result": 7}).to_string(),
         "batch" => json!([{"jsonrpc": "2.0", "id": id, "result": {}}]).to_string(),

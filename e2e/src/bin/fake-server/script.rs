@@ -79,7 +79,7 @@ impl Script {
 
     /// Counts this start in the count file; returns its number, from 1.
     pub(crate) fn count_start(&self) -> usize {
-        self.count_file.as_ref().map_or(usize::MAX, |file| append(file))
+        self.count_file.as_ref().map_or(usize::MAX, append)
     }
 }
 

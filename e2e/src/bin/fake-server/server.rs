@@ -11,7 +11,8 @@ use crate::script::{Era, Script};
 use crate::{answers, tools};
 
 /// Lines on stdout that are no messages.
-const NOISE: &[u8] = b"Welcome to fake-server!\n\n\x1b[32mready\x1b[0m\n42\n[1, 2]\n{\"half\": \n\xff\xfe\ntrue\n";
+const NOISE: &[u8] =
+    b"Welcome to fake-server!\n\n\x1b[32mready\x1b[0m\n42\n[1, 2]\n{\"half\": \n\xff\xfe\ntrue\n";
 
 /// The server, shared by the threads that answer.
 pub(crate) struct Server {
@@ -77,7 +78,8 @@ impl Server {
 
     /// Waits for `count` answers to what we asked under `id`.
     pub(crate) fn replies(&self, id: &Value, count: usize) -> Vec<Value> {
-        let enough = |state: &mut State| state.replies.get(&id.to_string()).is_none_or(|got| got.len() < count);
+        let enough =
+            |state: &mut State| state.replies.get(&id.to_string()).is_none_or(|got| got.len() < count);
         let patience = Duration::from_secs(5);
         let waited = self.replied.wait_timeout_while(self.state(), patience, enough);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +95,9 @@ impl Server {
             }
             "server/discover" if era == Era::SilentOnProbe => {}
             "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discovered()),
-            "initialize" if era.has_sessions() => self.answer(&request.id, &answers::welcome(&request.params)),
+            "initialize" if era.has_sessions() => {
+                self.answer(&request.id, &answers::welcome(&request.params))
+            }
             "ping" if era.has_sessions() => self.answer(&request.id, &json!({})),
             "tools/list" | "tools/call" => match self.refusal(&request.params) {
                 Some(why) => self.refuse(&request.id, -32602, why),
@@ -120,7 +124,8 @@ impl Server {
 
     fn list(&self, request: &Request) {
         let all = tools::definitions(self.script.tools, self.state().added);
-        let from = request.params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0_usize);
+        let from =
+            request.params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0_usize);
         let size = if self.script.page_size == 0 { all.len() } else { self.script.page_size };
         let page: Vec<&Value> = all.iter().skip(from).take(size).collect();
         let mut result = json!({"tools": page});
@@ -165,7 +170,8 @@ impl Server {
     pub(crate) fn write(&self, line: &[u8]) {
         let mut out = std::io::stdout().lock();
         let noise = if self.script.stdout_noise { NOISE } else { b"" };
-        let written = out.write_all(noise).and_then(|()| out.write_all(line)).and_then(|()| out.write_all(b"\n"));
+        let written =
+            out.write_all(noise).and_then(|()| out.write_all(line)).and_then(|()| out.write_all(b"\n"));
         // Nobody reads any more: the end of our input follows.
         let _ = written.and_then(|()| out.flush());
     }

@@ -44,7 +44,11 @@ pub(crate) fn definitions(extra: usize, added: usize) -> Vec<Value> {
 
 fn definition(name: &str, arguments: &[&str]) -> Value {
     let typed = |argument: &&str| {
-        let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels") { "integer" } else { "string" };
+        let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels") {
+            "integer"
+        } else {
+            "string"
+        };
         ((*argument).to_owned(), json!({"type": kind}))
     };
     let properties: serde_json::Map<String, Value> = arguments.iter().map(typed).collect();
@@ -55,51 +59,79 @@ fn definition(name: &str, arguments: &[&str]) -> Value {
     })
 }
 
+/// The arguments of a call.
+struct Arguments<'a>(&'a Value);
+
+impl Arguments<'_> {
+    fn text(&self, name: &str) -> &str {
+        self.0[name].as_str().unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or_default()
+    }
+
+    fn size(&self, name: &str) -> usize {
+        usize::try_from(self.number(name)).unwrap_or_default()
+    }
+}
+
 /// Does what was asked and answers, or not.
 pub(crate) fn run(server: &Server, request: &Request) {
-    let arguments = &request.params["arguments"];
-    let text = |name: &str| arguments[name].as_str().unwrap_or_default().to_owned();
-    let number = |name: &str| arguments[name].as_u64().unwrap_or_default();
-    match request.params["name"].as_str().unwrap_or_default() {
-        "echo" => say(server, request, &text("text")),
+    let arguments = Arguments(&request.params["arguments"]);
+    let name = request.params["name"].as_str().unwrap_or_default();
+    match name {
+        "echo" => say(server, request, arguments.text("text")),
+        "env" => say(
+            server,
+            request,
+            &std::env::var(arguments.text("name")).unwrap_or_else(|_| "(unset)".to_owned()),
+        ),
+        "pid" => say(server, request, &std::process::id().to_string()),
+        "grandchild" => say(server, request, &server.grandchild.unwrap_or(0).to_string()),
+        "received" => say(server, request, &String::from_utf8_lossy(&request.line)),
+        "peak" => say(server, request, &server.state().peak.to_string()),
+        "cancelled" => say(server, request, &json!(server.state().cancelled).to_string()),
         "sleep" => {
-            std::thread::sleep(Duration::from_millis(number("ms")));
+            std::thread::sleep(Duration::from_millis(arguments.number("ms")));
             say(server, request, "slept");
+        }
+        "log" => {
+            let _ = writeln!(std::io::stderr(), "{}", arguments.text("text"));
+            say(server, request, "logged");
+        }
+        "fail" => {
+            let result =
+                json!({"content": [{"type": "text", "text": arguments.text("text")}], "isError": true});
+            server.answer(&request.id, &complete(server, result));
+        }
+        "count" => {
+            let count = script::append(&PathBuf::from(arguments.text("file")));
+            if arguments.text("then") == "crash" {
+                end(request);
+            }
+            say(server, request, &count.to_string());
         }
         "hang" => loop {
             std::thread::park();
         },
         "crash" | "exit" => end(request),
-        "env" => say(server, request, &std::env::var(text("name")).unwrap_or_else(|_| "(unset)".to_owned())),
-        "pid" => say(server, request, &std::process::id().to_string()),
-        "grandchild" => say(server, request, &server.grandchild.unwrap_or(0).to_string()),
-        "progress" => progress(server, request, number("steps"), number("ms")),
-        "reply" => match answers::broken(&request.id, &text("how"), usize::try_from(number("bytes")).unwrap_or(0)) {
+        _ => misbehave(server, request, name, &arguments),
+    }
+}
+
+/// The tools that are about the wire itself.
+fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Arguments<'_>) {
+    match name {
+        "progress" => progress(server, request, arguments.number("steps"), arguments.number("ms")),
+        "reply" => match answers::broken(&request.id, arguments.text("how"), arguments.size("bytes")) {
             Some(line) => server.write(&line),
             None => server.refuse(&request.id, -32602, "no such way to answer"),
         },
-        "raw" => raw(server, request, &text("json")),
+        "raw" => raw(server, request, arguments.text("json")),
         "deep" => {
-            let levels = usize::try_from(number("levels")).unwrap_or(0);
-            raw(server, request, &format!(r#"{{"content":[],"deep":{}{}}}"#, "[".repeat(levels), "]".repeat(levels)));
-        }
-        "received" => say(server, request, &String::from_utf8_lossy(&request.line)),
-        "count" => {
-            let count = script::append(&PathBuf::from(text("file")));
-            match text("then").as_str() {
-                "crash" => end(request),
-                _ => say(server, request, &count.to_string()),
-            }
-        }
-        "peak" => say(server, request, &server.state().peak.to_string()),
-        "log" => {
-            let _ = writeln!(std::io::stderr(), "{}", text("text"));
-            say(server, request, "logged");
-        }
-        "cancelled" => say(server, request, &json!(server.state().cancelled).to_string()),
-        "fail" => {
-            let result = json!({"content": [{"type": "text", "text": text("text")}], "isError": true});
-            server.answer(&request.id, &complete(server, result));
+            let (open, close) = ("[".repeat(arguments.size("levels")), "]".repeat(arguments.size("levels")));
+            raw(server, request, &format!(r#"{{"content":[],"deep":{open}{close}}}"#));
         }
         "ping" => ask_back(server, request),
         "notify_list_changed" => {
@@ -108,12 +140,13 @@ pub(crate) fn run(server: &Server, request: &Request) {
             say(server, request, "changed");
         }
         "flood_notifications" => {
-            for count in 0..number("n") {
+            for count in 0..arguments.number("n") {
                 server.notify("notifications/message", &json!({"level": "info", "data": count}));
             }
             say(server, request, "flooded");
         }
-        name => server.refuse(&request.id, -32602, &format!("Unknown tool: {name}")),
+        _ if name.starts_with("extra_") || name.starts_with("added_") => say(server, request, name),
+        _ => server.refuse(&request.id, -32602, &format!("Unknown tool: {name}")),
     }
 }
 
@@ -147,7 +180,8 @@ fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
     let token = &request.params["_meta"]["progressToken"];
     for step in 1..=steps {
         if !token.is_null() {
-            let params = json!({"progressToken": token, "progress": step, "total": steps, "message": "on it"});
+            let params =
+                json!({"progressToken": token, "progress": step, "total": steps, "message": "on it"});
             server.notify("notifications/progress", &params);
         }
         std::thread::sleep(Duration::from_millis(ms));

@@ -34,7 +34,10 @@ impl Stated {
             Some(value) if value.as_bytes() == BOTH => true,
             Some(_) => {
                 let accepts = |kind| {
-                    headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|value| names(value, kind)))
+                    headers
+                        .get_all(ACCEPT)
+                        .iter()
+                        .any(|value| value.to_str().is_ok_and(|value| names(value, kind)))
                 };
                 if !accepts("application/json") {
                     let why = "`Accept` must allow application/json and text/event-stream";
@@ -49,7 +52,12 @@ impl Stated {
                 Ok(revision) => Some(revision),
                 // The body of a stateless request says the same and gets the protocol's own error.
                 Err(_) if headers.contains_key(&METHOD) => None,
-                Err(_) => return Err((StatusCode::BAD_REQUEST, "`MCP-Protocol-Version` names an unknown revision")),
+                Err(_) => {
+                    return Err((
+                        StatusCode::BAD_REQUEST,
+                        "`MCP-Protocol-Version` names an unknown revision",
+                    ));
+                }
             },
             Err(()) => return Err((StatusCode::BAD_REQUEST, "`MCP-Protocol-Version` appears twice")),
         };
@@ -148,7 +156,9 @@ fn is_json(value: &[u8]) -> bool {
 fn names(accept: &str, kind: &str) -> bool {
     let group = kind.split('/').next().unwrap_or_default();
     accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim()).any(|part| {
-        part == "*/*" || part.eq_ignore_ascii_case(kind) || part.strip_suffix("/*").is_some_and(|part| part == group)
+        part == "*/*"
+            || part.eq_ignore_ascii_case(kind)
+            || part.strip_suffix("/*").is_some_and(|part| part == group)
     })
 }
 

@@ -32,7 +32,8 @@ pub(super) fn listen(counter: &Counter, view: &View, headers: &HeaderMap) -> Res
     }
 }
 
-type Changed = Pin<Box<dyn Future<Output = Option<(watch::Receiver<Arc<Catalog>>, CancellationToken)>> + Send>>;
+type Changed =
+    Pin<Box<dyn Future<Output = Option<(watch::Receiver<Arc<Catalog>>, CancellationToken)>> + Send>>;
 
 /// Tells of real changes only.
 struct News {
@@ -55,7 +56,9 @@ async fn next(
 impl Messages for News {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         loop {
-            let Some((catalog, stop)) = ready!(self.changed.as_mut().poll(context)) else { return Poll::Ready(None) };
+            let Some((catalog, stop)) = ready!(self.changed.as_mut().poll(context)) else {
+                return Poll::Ready(None);
+            };
             let tools = self.view.tools(&catalog.borrow());
             self.changed = Box::pin(next(catalog, stop));
             if tools != self.seen {

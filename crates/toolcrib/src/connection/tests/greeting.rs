@@ -100,7 +100,8 @@ async fn a_server_that_dies_on_the_probe_and_on_the_greeting_is_a_failed_start()
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_a_session_is_a_failed_start_that_says_why() {
-    let fake = Fake::new().script("initialize", &[r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":1,"message":"go away"}}"#]);
+    let fake = Fake::new()
+        .script("initialize", &[r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":1,"message":"go away"}}"#]);
     let failure = refusal(&spec(&fake), None).await;
     assert!(!failure.died);
     assert!(failure.error.to_string().contains("go away"), "{}", failure.error);
@@ -126,7 +127,8 @@ async fn every_page_of_a_listing_is_read_and_an_empty_cursor_is_one() {
     ];
     let fake = Fake::new().script("tools/list", &pages);
     assert_eq!(names(&fake).await, ["a", "b", "c"]);
-    let cursors: Vec<Value> = fake.heard("tools/list").iter().map(|page| page["params"]["cursor"].clone()).collect();
+    let cursors: Vec<Value> =
+        fake.heard("tools/list").iter().map(|page| page["params"]["cursor"].clone()).collect();
     assert_eq!(cursors, [Value::Null, json!(""), json!("x")]);
 }
 

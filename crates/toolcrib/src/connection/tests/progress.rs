@@ -31,7 +31,8 @@ async fn progress_keeps_its_order_and_comes_before_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_extends_the_time_limit_up_to_the_maximum() {
-    let (outcome, told, _) = heard(Limits::default(), json!({"steps": 10, "every": 50_000, "then": 59_000}), 1000).await;
+    let (outcome, told, _) =
+        heard(Limits::default(), json!({"steps": 10, "every": 50_000, "then": 59_000}), 1000).await;
     outcome.unwrap();
     assert_eq!(told.len(), 10);
     let before = Instant::now();
@@ -45,7 +46,8 @@ async fn progress_extends_the_time_limit_up_to_the_maximum() {
 #[tokio::test(start_paused = true)]
 async fn silence_after_progress_ends_the_call() {
     let before = Instant::now();
-    let (outcome, told, _) = heard(Limits::default(), json!({"steps": 1, "every": 30_000, "then": 90_000}), 1000).await;
+    let (outcome, told, _) =
+        heard(Limits::default(), json!({"steps": 1, "every": 30_000, "then": 90_000}), 1000).await;
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!((before.elapsed().as_secs(), told), (90, vec![1]));
 }

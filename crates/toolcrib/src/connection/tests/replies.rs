@@ -53,7 +53,8 @@ async fn replies_that_are_none_fail_their_call_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_error_without_a_message_still_ends_its_call() {
     let connection = connected(&spec(&Fake::new())).await;
-    let outcome = say(&connection, &[r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-7,"data":[1.0]}}"#]).await.unwrap();
+    let outcome =
+        say(&connection, &[r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-7,"data":[1.0]}}"#]).await.unwrap();
     assert_eq!(outcome.raw(), r#"{"code":-7,"data":[1.0]}"#);
 }
 
@@ -77,7 +78,8 @@ async fn a_reply_over_the_limit_fails_its_call_and_the_connection_lives() {
 #[tokio::test(start_paused = true)]
 async fn noise_is_skipped_and_counted() {
     let connection = connected(&spec(&Fake::new())).await;
-    let noise = ["Listening on 3000", "", "42", "[1,2]", "{half", "\u{1b}[1mbold", r#"{"level":"info"}"#, "null"];
+    let noise =
+        ["Listening on 3000", "", "42", "[1,2]", "{half", "\u{1b}[1mbold", r#"{"level":"info"}"#, "null"];
     let mut lines = noise.to_vec();
     lines.push(ANSWER);
     say(&connection, &lines).await.unwrap();
@@ -212,7 +214,10 @@ async fn a_call_that_is_too_late_is_cancelled_at_the_server() {
     assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 60));
     assert_eq!(error.advice(), "raise `servers.fake.limits.call-timeout`");
     breath().await;
-    assert_eq!(fake.heard("notifications/cancelled")[0]["params"]["requestId"], fake.heard("tools/call")[0]["id"]);
+    assert_eq!(
+        fake.heard("notifications/cancelled")[0]["params"]["requestId"],
+        fake.heard("tools/call")[0]["id"]
+    );
     call(&connection, "echo", Value::Null).await.unwrap();
 }
 

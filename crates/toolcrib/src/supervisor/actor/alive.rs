@@ -15,6 +15,11 @@ impl Actor {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
+                    // Callers hear of a death before we do; one who comes back for a new lease must not get the dead one.
+                    Some(Command::Lease(waiter)) if alive.connection.is_closed() => {
+                        self.waiters.push(waiter);
+                        return Happening::Died;
+                    }
                     Some(Command::Lease(waiter)) => return Happening::Asked(waiter),
                     Some(Command::Release { generation, health, probe }) if generation == self.generation => {
                         self.released(alive);
@@ -55,7 +60,12 @@ impl Actor {
         }
     }
 
-    pub(super) fn grant(&self, alive: &mut Alive, waiter: oneshot::Sender<Result<Lease, Error>>, probe: bool) {
+    pub(super) fn grant(
+        &self,
+        alive: &mut Alive,
+        waiter: oneshot::Sender<Result<Lease, Error>>,
+        probe: bool,
+    ) {
         let Some(mailbox) = self.own_mailbox.upgrade() else { return };
         alive.leases += 1;
         self.gauges.leases.store(alive.leases, Ordering::Relaxed);
@@ -146,7 +156,8 @@ impl Actor {
     }
 
     pub(super) fn not_started(&mut self, failure: StartFailure) -> State {
-        let StartFailure { error, died } = failure;
+        let StartFailure { error, died, died_on_probe } = failure;
+        self.wants_session |= died_on_probe;
         if !died {
             self.refuse_waiters(&error);
         }
@@ -156,8 +167,13 @@ impl Actor {
     pub(super) fn too_slow(&self, limit: Duration) -> StartFailure {
         let server = &self.spec.id;
         let message = format!("`{server}` did not come up within {limit:?}");
-        let hint = format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
-        StartFailure { error: Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint), died: false }
+        let hint =
+            format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
+        StartFailure {
+            error: Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint),
+            died: false,
+            died_on_probe: false,
+        }
     }
 
     /// Spends one restart for one crash, however many noticed it.
@@ -186,7 +202,10 @@ impl Actor {
         let server = &self.spec.id;
         let wait = until.saturating_duration_since(Instant::now());
         let failures = alive.breaker.failures();
-        let message = format!("`{server}` failed {failures} times in a row, trying again in {:.1} s", wait.as_secs_f64());
+        let message = format!(
+            "`{server}` failed {failures} times in a row, trying again in {:.1} s",
+            wait.as_secs_f64()
+        );
         Error::new(ErrorKind::Tripped, message).at(server).retry_in(wait)
     }
 
@@ -196,6 +215,7 @@ impl Actor {
 
     pub(super) fn forgive(&mut self, told: oneshot::Sender<()>) {
         self.budget.refill();
+        self.wants_session = false;
         tell(told);
     }
 
@@ -222,7 +242,10 @@ impl Actor {
     }
 
     /// Tells those who wait for the server to be gone that it is.
-    pub(super) fn mourn(&mut self) {
+    pub(super) async fn mourn(&mut self) {
+        if !self.mourners.is_empty() {
+            all_gone(&self.lives).await;
+        }
         self.mourners.drain(..).for_each(tell);
     }
 

@@ -10,13 +10,11 @@ use std::num::NonZeroU32;
 use serde_json::json;
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
-use tokio_util::task::TaskTracker;
 
 use super::fake::{Boot, Fake};
 use super::*;
 use crate::call::{Call, Outcome};
-use crate::catalog::Target;
-use crate::spec::{Lifecycle, Restarts, ServerId};
+use crate::spec::{BreakerSpec, Lifecycle, Restarts, ServerId};
 use crate::status::ServerStatus;
 use crate::supervisor::Supervisor;
 
@@ -33,11 +31,12 @@ struct House {
 
 /// With a keep-alive of a minute, two restarts in five minutes, and a breaker that trips at three.
 fn care() -> Lifecycle {
-    let mut care = Lifecycle::default();
-    care.keep_alive = KeepAlive::For(60 * SECOND);
-    care.restarts = Restarts { at_most: 2, within: 300 * SECOND };
-    care.breaker.failures = NonZeroU32::new(3).unwrap();
-    care
+    Lifecycle {
+        keep_alive: KeepAlive::For(60 * SECOND),
+        restarts: Restarts { at_most: 2, within: 300 * SECOND },
+        breaker: BreakerSpec { failures: NonZeroU32::new(3).unwrap(), cool_off: 30 * SECOND },
+        ..Lifecycle::default()
+    }
 }
 
 fn id() -> ServerId {
@@ -67,7 +66,7 @@ impl House {
     async fn call(&self, tool: &str, arguments: serde_json::Value) -> Result<Outcome, Error> {
         let mut lease = self.supervisor.lease().await?;
         let mut call = Call::on(id(), tool).arguments(&arguments);
-        lease.send(&mut call, &Target { server: id(), tool: tool.into() }).await
+        lease.send(&mut call, tool).await
     }
 
     async fn echo(&self) -> Result<Outcome, Error> {

@@ -62,7 +62,11 @@ fn invalid(why: &str) -> Bytes {
 /// The error for a revision that is not spoken here.
 pub fn unsupported(asked: &str) -> Bytes {
     let data = json!({"supported": all_dates(), "requested": asked});
-    error_object(code::UNSUPPORTED_REVISION, &format!("the revision `{asked}` is not spoken here"), Some(&data))
+    error_object(
+        code::UNSUPPORTED_REVISION,
+        &format!("the revision `{asked}` is not spoken here"),
+        Some(&data),
+    )
 }
 
 fn all_dates() -> Vec<&'static str> {
@@ -72,7 +76,9 @@ fn all_dates() -> Vec<&'static str> {
 /// The revision to open a session in: the one asked for if it has sessions, else the newest that has.
 pub fn agreed_revision(params: Option<&Object>) -> Revision {
     let asked = params.and_then(|params| params.string("protocolVersion"));
-    let known = asked.and_then(|asked| asked.parse().ok()).filter(|revision: &Revision| revision.era() == Era::Session);
+    let known = asked
+        .and_then(|asked| asked.parse().ok())
+        .filter(|revision: &Revision| revision.era() == Era::Session);
     known.unwrap_or(Revision::newest(Era::Session))
 }
 

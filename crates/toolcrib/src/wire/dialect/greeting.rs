@@ -54,7 +54,8 @@ pub fn probe() -> Question {
 pub fn read_probe(answer: &Answer) -> Probed {
     let Answer::Result(result) = answer else { return Probed::Session };
     let Ok(result) = Object::parse(result) else { return Probed::Session };
-    let versions = result.get("supportedVersions").and_then(|raw| serde_json::from_slice::<Vec<String>>(raw).ok());
+    let versions =
+        result.get("supportedVersions").and_then(|raw| serde_json::from_slice::<Vec<String>>(raw).ok());
     let newest = versions.unwrap_or_default().iter().filter_map(|date| date.parse().ok()).max();
     match newest.filter(|revision: &Revision| revision.era() == Era::Stateless) {
         None => Probed::Session,
@@ -112,8 +113,13 @@ mod tests {
 
     #[test]
     fn only_an_answer_that_lists_revisions_is_stateless() {
-        let modern = read_probe(&result(r#"{"supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}}}"#));
-        assert!(matches!(modern, Probed::Stateless(Welcome { revision: Revision::V2026_07_28, has_tools: true, .. })));
+        let modern = read_probe(&result(
+            r#"{"supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}}}"#,
+        ));
+        assert!(matches!(
+            modern,
+            Probed::Stateless(Welcome { revision: Revision::V2026_07_28, has_tools: true, .. })
+        ));
         for old in [
             result("{}"),
             result(r#"{"supportedVersions":["2025-11-25"]}"#),
@@ -126,7 +132,9 @@ mod tests {
 
     #[test]
     fn a_session_opens_in_a_known_revision_only() {
-        let good = read_hello(&result(r#"{"protocolVersion":"2024-11-05","capabilities":{},"serverInfo":{"name":"x"}}"#));
+        let good = read_hello(&result(
+            r#"{"protocolVersion":"2024-11-05","capabilities":{},"serverInfo":{"name":"x"}}"#,
+        ));
         assert_eq!(good.unwrap().revision, Revision::V2024_11_05);
         for bad in ["{}", r#"{"protocolVersion":"2026-07-28"}"#, r#"{"protocolVersion":"1999-01-01"}"#] {
             assert!(read_hello(&result(bad)).is_err(), "{bad}");

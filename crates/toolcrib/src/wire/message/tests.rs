@@ -54,7 +54,9 @@ fn a_client_is_read_strictly() {
 fn a_reply_matches_by_number_in_any_spelling() {
     for id in ["7", "7.0"] {
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":1e400}}}}"#);
-        let ServerMessage::Reply { id: 7, answer: Answer::Result(result) } = server(&text) else { panic!("{text}") };
+        let ServerMessage::Reply { id: 7, answer: Answer::Result(result) } = server(&text) else {
+            panic!("{text}")
+        };
         assert_eq!(result, r#"{"x":1e400}"#);
     }
 }
@@ -98,7 +100,15 @@ fn a_server_request_is_never_taken_for_a_reply() {
 
 #[test]
 fn what_is_not_a_message_is_noise() {
-    for text in ["", "Listening on port 3000", "42", "\u{1b}[1mhi\u{1b}[0m", "{\"level\":\"info\"}", "{half", "\"id\""] {
+    for text in [
+        "",
+        "Listening on port 3000",
+        "42",
+        "\u{1b}[1mhi\u{1b}[0m",
+        "{\"level\":\"info\"}",
+        "{half",
+        "\"id\"",
+    ] {
         assert_eq!(server(text), ServerMessage::Noise, "{text}");
     }
 }

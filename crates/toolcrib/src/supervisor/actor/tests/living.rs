@@ -23,7 +23,8 @@ async fn an_eager_server_starts_by_itself_and_again_after_a_crash() {
 
 #[tokio::test(start_paused = true)]
 async fn an_eager_server_that_is_kept_forever_is_held_without_any_lease() {
-    let house = house_with(Fake::new(), Lifecycle { start: Start::AtBoot, keep_alive: KeepAlive::Forever, ..care() });
+    let house =
+        house_with(Fake::new(), Lifecycle { start: Start::AtBoot, keep_alive: KeepAlive::Forever, ..care() });
     house.until(StateName::Ready).await;
     sleep(30 * 24 * 3600 * SECOND).await;
     assert_eq!((house.fake.starts(), house.state()), (1, StateName::Ready));
@@ -150,7 +151,8 @@ async fn events_tell_a_life() {
     house.crash().await;
     house.echo().await.unwrap();
     house.supervisor.stop().await.unwrap();
-    let told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok()).map(|event| format!("{event:?}")).collect();
+    let told: Vec<String> =
+        std::iter::from_fn(|| events.try_recv().ok()).map(|event| format!("{event:?}")).collect();
     let told: Vec<&str> = told.iter().map(|event| event.split_whitespace().next().unwrap()).collect();
     assert_eq!(told, ["Started", "Changed", "Crashed", "Started", "Stopped"]);
 }

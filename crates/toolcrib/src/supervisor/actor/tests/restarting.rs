@@ -112,6 +112,23 @@ async fn an_ejected_server_fails_fast_without_a_start_and_says_what_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_asks_in_the_moment_of_ejection_is_answered() {
+    for moment in 0..60 {
+        let house = house_with(
+            Fake::new(),
+            Lifecycle { restarts: Restarts { at_most: 0, within: SECOND }, ..care() },
+        );
+        house.echo().await.unwrap();
+        house.fake.kill();
+        for _ in 0..moment {
+            tokio::task::yield_now().await;
+        }
+        let asked = timeout(60 * SECOND, house.lease()).await;
+        assert!(asked.is_ok(), "moment {moment}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn time_alone_does_not_bring_an_ejected_server_back() {
     let house = eject(Fake::new()).await;
     sleep(24 * 3600 * SECOND).await;
@@ -134,7 +151,8 @@ async fn a_changed_spec_revives() {
     let house = eject(Fake::new()).await;
     let mut changed = care();
     changed.restarts.at_most = 1;
-    let supervisor = Supervisor::start(spec(&house.fake, changed), Some(house.supervisor), None, house.around.clone());
+    let supervisor =
+        Supervisor::start(spec(&house.fake, changed), Some(house.supervisor), None, house.around.clone());
     let house = House { supervisor, ..house };
     house.echo().await.unwrap();
     assert_eq!(house.status().restarts_left, 1);

@@ -2,11 +2,11 @@
 //! `keep_alive` are both `keep-alive`.
 
 /// The candidate that is nearest to a word, if one is near enough to be worth naming.
-pub(super) fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
+pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let folded = fold(word);
     let reach = (folded.len() / 3).clamp(1, 3);
     let distances =
-        candidates.iter().map(|candidate| (distance(&folded, &fold(candidate), reach), *candidate));
+        candidates.into_iter().map(|candidate| (distance(&folded, &fold(candidate), reach), candidate));
     distances
         .filter_map(|(distance, candidate)| Some((distance?, candidate)))
         .min()
@@ -58,7 +58,7 @@ mod tests {
             ("", None),
             ("x", None),
         ] {
-            assert_eq!(nearest(word, &known), meant, "{word}");
+            assert_eq!(nearest(word, known), meant, "{word}");
         }
     }
 }

@@ -1,0 +1,74 @@
+//! How many instructions the same work takes, counted by valgrind, so that a busy machine cannot blur it.
+//!
+//! Needs `valgrind` and `cargo install gungraun-runner --version 0.20.0`, then `cargo bench --bench instructions`.
+
+#[path = "support/echo.rs"]
+mod echo;
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use gungraun::{library_benchmark, library_benchmark_group, main};
+use tokio::runtime::{Builder, Runtime};
+use toolcrib::wire::frame::Frames;
+use toolcrib::wire::message::{Answer, Id, ServerMessage, reply};
+use toolcrib::{Call, Crib};
+
+const SMALL: usize = 20;
+const LARGE: usize = 100_000;
+const CALLS: usize = 10;
+
+// A reply as it comes from a server, read and written again for a client.
+#[library_benchmark]
+#[bench::small(echo::reply_line(SMALL))]
+#[bench::large(echo::reply_line(LARGE))]
+fn carry_a_reply(line: Bytes) -> Option<Vec<u8>> {
+    let ServerMessage::Reply { answer: Answer::Result(result), .. } = ServerMessage::parse(black_box(&line))
+    else {
+        return None;
+    };
+    let id = Id::read(Bytes::from_static(b"1"))?;
+    Some(black_box(reply(&id, &Answer::Result(result))))
+}
+
+fn batch() -> Vec<u8> {
+    (0..100).map(|_| [&*echo::reply_line(SMALL), b"\n"].concat()).collect::<Vec<_>>().concat()
+}
+
+// A hundred lines cut from one read.
+#[library_benchmark]
+#[bench::hundred(batch())]
+fn cut_lines(bytes: Vec<u8>) -> usize {
+    let mut frames = Frames::new(32 << 20);
+    frames.push(black_box(&bytes));
+    std::iter::from_fn(|| frames.next_frame()).count()
+}
+
+#[expect(clippy::expect_used, reason = "a benchmark without a runtime is none")]
+fn warm(bytes: usize) -> (Runtime, Crib) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let crib = runtime.block_on(async {
+        let crib = echo::crib(bytes);
+        drop(crib.call(Call::tool("s__echo")).await);
+        crib
+    });
+    (runtime, crib)
+}
+
+// Ten calls through the whole crib, the server's own work included.
+#[library_benchmark]
+#[bench::small(warm(SMALL))]
+#[bench::large(warm(LARGE))]
+fn ten_calls((runtime, crib): (Runtime, Crib)) -> usize {
+    runtime.block_on(async {
+        let mut answered = 0;
+        for _ in 0..CALLS {
+            let call = Call::tool("s__echo").raw_arguments(r#"{"text":"hello"}"#);
+            answered += usize::from(crib.call(call).await.is_ok());
+        }
+        answered
+    })
+}
+
+library_benchmark_group!(name = instructions, benchmarks = [carry_a_reply, cut_lines, ten_calls]);
+main!(library_benchmark_groups = instructions);

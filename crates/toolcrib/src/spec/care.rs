@@ -1,0 +1,106 @@
+//! How a server is looked after: when it starts, how long it stays, how it is restarted, what a call may cost.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+/// When a server starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// When somebody asks for it.
+    OnDemand,
+    /// With the crib, and again by itself after a crash.
+    AtBoot,
+}
+
+/// How long a server stays after its last lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepAlive {
+    /// This long; zero stops it at once.
+    For(Duration),
+    /// Until it is stopped.
+    Forever,
+}
+
+/// When a server starts, how long it stays, how it is restarted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// When it starts.
+    pub start: Start,
+    /// How long it stays after its last lease.
+    pub keep_alive: KeepAlive,
+    /// How long it may take until it has answered its first listing.
+    pub start_timeout: Duration,
+    /// How many crashes are forgiven.
+    pub restarts: Restarts,
+    /// How long to wait before a restart.
+    pub backoff: BackoffSpec,
+    /// When to stop asking a server that does not answer.
+    pub breaker: BreakerSpec,
+}
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        Self {
+            start: Start::OnDemand,
+            keep_alive: KeepAlive::For(Duration::from_secs(5 * 60)),
+            start_timeout: Duration::from_secs(30),
+            restarts: Restarts { at_most: 5, within: Duration::from_secs(5 * 60) },
+            backoff: BackoffSpec { first: Duration::from_millis(100), most: Duration::from_secs(5) },
+            breaker: BreakerSpec {
+                failures: NonZeroU32::MIN.saturating_add(4),
+                cool_off: Duration::from_secs(30),
+            },
+        }
+    }
+}
+
+/// How many crashes are forgiven within a sliding window; one more ejects the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restarts {
+    /// Restarts allowed.
+    pub at_most: u32,
+    /// The length of the window.
+    pub within: Duration,
+}
+
+/// How long to wait before a restart: doubled each time, with jitter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackoffSpec {
+    /// Before the first restart in the window.
+    pub first: Duration,
+    /// At most.
+    pub most: Duration,
+}
+
+/// When to stop asking a server that lives but does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BreakerSpec {
+    /// Failures in a row that trip it.
+    pub failures: NonZeroU32,
+    /// How long it stays tripped before one call may try.
+    pub cool_off: Duration,
+}
+
+/// What one call may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a call may take without a sign of progress.
+    pub call_timeout: Duration,
+    /// How long a call may take however much progress it reports.
+    pub call_timeout_max: Duration,
+    /// Calls the server works on at the same time; further ones wait their turn.
+    pub in_flight: NonZeroUsize,
+    /// The largest message accepted from the server, in bytes.
+    pub message: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            call_timeout: Duration::from_secs(60),
+            call_timeout_max: Duration::from_secs(10 * 60),
+            in_flight: NonZeroUsize::MIN.saturating_add(63),
+            message: 32 << 20,
+        }
+    }
+}

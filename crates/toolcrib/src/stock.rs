@@ -1,0 +1,151 @@
+//! `Stock`: the servers and the catalog of one crib, and how a wanted tool is found in them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::call::{Call, Outcome, Wanted};
+use crate::catalog::{Catalog, Target};
+use crate::error::{Error, ErrorKind};
+use crate::registry::{Changes, Registry};
+use crate::spec::ServerId;
+use crate::supervisor::{Supervisor, Surroundings};
+
+/// How many servers are started at the same time to be listed.
+const PARALLEL_STARTS: usize = 8;
+/// How long a list waits for servers that were never seen before.
+const LIST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Answers a call that nobody here can.
+pub(crate) type Fallback =
+    Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> + Send + Sync>;
+
+/// What a crib has on its shelves.
+pub(crate) struct Stock {
+    pub(crate) registry: Registry,
+    pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
+    pub(crate) around: Surroundings,
+    starts: Arc<Semaphore>,
+    fallback: Option<Fallback>,
+}
+
+impl Stock {
+    pub(crate) fn new(
+        registry: Registry,
+        catalog: watch::Receiver<Arc<Catalog>>,
+        around: Surroundings,
+        fallback: Option<Fallback>,
+    ) -> Self {
+        Self { registry, catalog, around, starts: Arc::new(Semaphore::new(PARALLEL_STARTS)), fallback }
+    }
+
+    /// What is known to be on offer; starts nothing.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.borrow().clone()
+    }
+
+    /// The one tool that is meant. A name that points at a server nobody has seen yet makes that one be listed first;
+    /// a bare name, every such server.
+    pub(crate) async fn find(&self, wanted: &Wanted) -> Result<Target, Error> {
+        if let Wanted::On(server, _) = wanted
+            && let Some(Err(switched_off)) = self.registry.get(server)
+        {
+            return Err(switched_off);
+        }
+        let catalog = self.catalog();
+        let (Err(unknown), Wanted::Named(name)) = (catalog.find(wanted), wanted) else {
+            return catalog.find(wanted);
+        };
+        let strangers: Vec<ServerId> = match catalog.stranger_behind(name) {
+            Some(stranger) => vec![stranger.clone()],
+            None => catalog.strangers().cloned().collect(),
+        };
+        if strangers.is_empty() {
+            return Err(unknown);
+        }
+        let failures = self.meet(&self.supervisors(&strangers)).await;
+        let found = self.catalog().find(wanted);
+        match (found, <[Option<Error>; 1]>::try_from(failures)) {
+            (Err(_), Ok([Some(failure)])) => Err(failure),
+            (found, _) => found,
+        }
+    }
+
+    pub(crate) async fn fall_back(&self, call: Call, error: Error) -> Result<Outcome, Error> {
+        match &self.fallback {
+            Some(fallback) if error.kind() == ErrorKind::Unknown => fallback(call).await,
+            _ => Err(error),
+        }
+    }
+
+    pub(crate) fn supervisors(&self, servers: &[ServerId]) -> Vec<Supervisor> {
+        servers.iter().filter_map(|server| self.registry.get(server)?.ok()).collect()
+    }
+
+    /// Makes sure that servers have been listed: starts those that never were, a few at a time, for a bounded time
+    /// altogether. Returns what went wrong with each, in order.
+    pub(crate) async fn meet(&self, supervisors: &[Supervisor]) -> Vec<Option<Error>> {
+        let until = Instant::now() + LIST_PATIENCE;
+        let meetings: Vec<_> = supervisors
+            .iter()
+            .map(|supervisor| self.around.tasks.spawn(meet(supervisor.clone(), self.starts.clone(), until)))
+            .collect();
+        let mut failures = Vec::new();
+        for meeting in meetings {
+            failures.push(
+                meeting
+                    .await
+                    .unwrap_or_else(|panic| Some(Error::new(ErrorKind::CouldNotStart, panic.to_string()))),
+            );
+        }
+        for (supervisor, failure) in supervisors.iter().zip(&failures) {
+            if failure.is_none() {
+                self.await_listing(&supervisor.spec().id).await;
+            }
+        }
+        failures
+    }
+
+    /// A server that is up has been listed; the catalog shows it a moment later.
+    pub(crate) async fn await_listing(&self, server: &ServerId) {
+        let mut catalog = self.catalog.clone();
+        // An error means that the crib is being dropped.
+        let _ = catalog.wait_for(|catalog| catalog.strangers().all(|stranger| stranger != server)).await;
+    }
+
+    /// The servers of a roster are in the catalog a moment after it was applied.
+    pub(crate) async fn await_servers(&self, changes: &Changes) {
+        let mut catalog = self.catalog.clone();
+        let followed = |catalog: &Arc<Catalog>| {
+            let known = |server: &ServerId| catalog.rendered_of(server).is_some();
+            let gone = |server: &ServerId| !known(server) || self.registry.get(server).is_some();
+            self.registry.supervisors().iter().all(|on| known(&on.spec().id))
+                && changes.removed.iter().all(gone)
+        };
+        // An error means that the crib is being dropped.
+        let _ = catalog.wait_for(followed).await;
+    }
+}
+
+/// Starts a server that was never listed, once it is its turn.
+async fn meet(supervisor: Supervisor, starts: Arc<Semaphore>, until: Instant) -> Option<Error> {
+    if supervisor.listing().is_some() {
+        return None;
+    }
+    let met = timeout_at(until, async {
+        let _turn = starts.acquire().await;
+        supervisor.lease().await
+    });
+    match met.await {
+        Ok(lease) => lease.err(),
+        Err(_) => {
+            let server = &supervisor.spec().id;
+            let message = format!("`{server}` is still starting");
+            Some(Error::new(ErrorKind::CouldNotStart, message).at(server).hint("ask again in a moment"))
+        }
+    }
+}
