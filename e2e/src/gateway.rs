@@ -11,6 +11,11 @@ use tempfile::TempDir;
 
 use crate::{process, wait_until};
 
+/// The table of one server in a config: this program with these arguments.
+pub fn server(program: &str, name: &str, args: &[&str]) -> String {
+    format!("[servers.{name}]\ncommand = '{program}'\nargs = {args:?}\n")
+}
+
 /// A home and a config in it.
 #[derive(Debug)]
 pub struct Home {

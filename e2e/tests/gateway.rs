@@ -11,8 +11,7 @@ const ERAS: [Era; 2] = [Era::Session, Era::Stateless];
 
 /// A config with one fake server of each era.
 fn both() -> String {
-    let server = env!("CARGO_BIN_EXE_fake-server");
-    let one = |name: &str| format!("[servers.{name}]\ncommand = '{server}'\nargs = ['--era', '{name}']\n");
+    let one = |era: &str| e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), era, &["--era", era]);
     one("session") + &one("stateless")
 }
 
@@ -37,7 +36,7 @@ fn every_client_lists_and_calls_every_server() {
         let mut client = client(&gateway, era);
         let listed = client.request("tools/list", &json!({})).message();
         let tools = names(&listed);
-        assert_eq!(tools.len(), 42, "{tools:?}");
+        assert_eq!(tools.len(), 44, "{tools:?}");
         assert!(tools.contains(&format!("{server}__echo")), "{tools:?}");
         assert_eq!(listed["result"]["resultType"].is_null(), era == Era::Session, "{listed}");
         let answer = client.call(&format!("{server}__echo"), &json!({"text": "hello"}));
@@ -168,7 +167,7 @@ fn one_server_alone_keeps_its_own_names() {
     for (era, server) in combinations() {
         let mut client = HttpClient::new(gateway.address, &format!("/mcp/s/{server}"), era);
         let tools = client.tools();
-        assert_eq!((tools.len(), tools[0].as_str()), (21, "echo"), "{tools:?}");
+        assert_eq!((tools.len(), tools[0].as_str()), (22, "echo"), "{tools:?}");
         assert_eq!(client.text("echo", &json!({"text": "own"})), "own");
         let unknown = client.request("tools/call", &json!({"name": "session__echo", "arguments": {}}));
         assert_eq!(unknown.code(), Some(-32602), "{}", unknown.text());
@@ -205,7 +204,7 @@ fn a_pipe_serves_both_eras_with_a_daemon_and_without() {
         let gateway = daemon.then(|| home.serve());
         for era in ERAS {
             let mut pipe = PipeClient::new(home.command(&["stdio"]), era);
-            assert_eq!(names(&pipe.request("tools/list", &json!({}))).len(), 42);
+            assert_eq!(names(&pipe.request("tools/list", &json!({}))).len(), 44);
             for server in ["session", "stateless"] {
                 assert_eq!(pipe.text(&format!("{server}__echo"), &json!({"text": "piped"})), "piped");
             }
@@ -262,10 +261,10 @@ fn a_session_hears_of_changed_tools() {
     let home = home();
     let gateway = home.serve();
     let mut client = client(&gateway, Era::Session);
-    assert_eq!(client.tools().len(), 42);
+    assert_eq!(client.tools().len(), 44);
     let mut news = client.bare("GET");
     assert_eq!(news.status, 200);
     assert_eq!(client.text("session__notify_list_changed", &json!({})), "changed");
     assert_eq!(news.next_event().unwrap()["method"], "notifications/tools/list_changed");
-    assert_eq!(client.tools().len(), 43);
+    assert_eq!(client.tools().len(), 45);
 }

@@ -164,7 +164,7 @@ impl Uses {
             syn::UseTree::Path(path) => self.tree(&[before, &[path.ident.to_string()]].concat(), &path.tree),
             syn::UseTree::Name(name) => self.note(&[before, &[name.ident.to_string()]].concat(), name.span()),
             syn::UseTree::Rename(name) => {
-                self.note(&[before, &[name.ident.to_string()]].concat(), name.span())
+                self.note(&[before, &[name.ident.to_string()]].concat(), name.span());
             }
             syn::UseTree::Glob(glob) => self.note(before, glob.span()),
             syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.tree(before, item)),

@@ -54,7 +54,7 @@ fn messages(criterion: &mut Criterion) {
     }
     let (id, answer) = (Id::read(Bytes::from_static(b"\"abc\"")), Answer::Result(echo::result(20)));
     group.bench_function("an answer written", |bencher| {
-        bencher.iter(|| id.as_ref().map(|id| reply(id, &answer)))
+        bencher.iter(|| id.as_ref().map(|id| reply(id, &answer)));
     });
     group.finish();
 }

@@ -1,6 +1,13 @@
 //! How many instructions the same work takes, counted by valgrind, so that a busy machine cannot blur it.
 //!
 //! Needs `valgrind` and `cargo install gungraun-runner --version 0.20.0`, then `cargo bench --bench instructions`.
+#![expect(
+    unused_qualifications,
+    missing_docs,
+    clippy::exit,
+    clippy::disallowed_methods,
+    reason = "gungraun writes the modules and the `main` of its benchmarks"
+)]
 
 #[path = "support/echo.rs"]
 mod echo;

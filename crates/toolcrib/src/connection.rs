@@ -14,7 +14,7 @@ pub(crate) mod stderr;
 
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -100,7 +100,7 @@ impl Connection {
 
     /// Asks the server to run a tool and waits for the answer. Dropping the future cancels the call at the server.
     pub(crate) async fn call(&self, call: &mut Call, tool: &str) -> Result<Outcome, Error> {
-        let _slot = self.slots.acquire().await.map_err(|_| self.link.lost(true))?;
+        let _slot = self.slot().await?;
         call::rename(&mut call.params, tool);
         let answer = match call.progress.clone() {
             None => {
@@ -114,6 +114,17 @@ impl Connection {
             }
         };
         Ok(Outcome { answer, era: self.welcome.revision.era(), server: Some(self.server.clone()) })
+    }
+
+    /// One of the places for calls that the server works on; waiting for one has the call's own time limit.
+    async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Ok(slot);
+        }
+        match timeout(self.limits.call_timeout, self.slots.acquire()).await {
+            Ok(slot) => slot.map_err(|_| self.link.lost(true)),
+            Err(_) => Err(self.timed_out(self.limits.call_timeout, "in-flight").unsent()),
+        }
     }
 
     /// A request of our own, within the call's time limit.

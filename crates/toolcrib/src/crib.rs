@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
-use crate::status::ServerStatus;
+use crate::status::{ServerStatus, StateName};
 use crate::stock::{Fallback, Stock};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
 use crate::{pipeline, telemetry};
@@ -157,27 +157,13 @@ impl Crib {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down"));
         }
         let _under_way = shared.calls.token();
-        let span = telemetry::span(&call);
-        async move {
-            let began = Instant::now();
-            let tool = shared.stock.around.events.receiver_count().gt(&0).then(|| call.name().to_owned());
-            let outcome = match call.timeout {
-                None => pipeline::run(&shared.stock, call).await,
-                Some(limit) => {
-                    let late = || Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
-                    let run = pipeline::run(&shared.stock, call);
-                    timeout(limit, run).await.unwrap_or_else(|_| Err(late().hint("allow the call more time")))
-                }
-            };
-            let took = began.elapsed();
-            telemetry::ended(&outcome, took);
-            if let Some(tool) = tool {
-                shared.say_called(tool, &outcome, took);
+        match shared.is_watched() {
+            false => shared.run(call).await,
+            true => {
+                let span = telemetry::span(&call);
+                shared.run_watched(call).instrument(span).await
             }
-            outcome
         }
-        .instrument(span)
-        .await
     }
 
     /// What is known to be on offer; starts nothing.
@@ -191,10 +177,13 @@ impl Crib {
     }
 
     /// What is on offer. Servers that were never seen before are started for it, in parallel and for a bounded time;
-    /// one that fails costs only its own tools.
+    /// one that fails costs only its own tools, and one that has just failed is not waited for.
     pub async fn list(&self) -> Arc<Catalog> {
         let strangers: Vec<ServerId> = self.catalog().strangers().cloned().collect();
-        self.stock().meet(&self.stock().supervisors(&strangers)).await;
+        let mut supervisors = self.stock().supervisors(&strangers);
+        supervisors
+            .retain(|stranger| !matches!(stranger.state(), StateName::BackingOff | StateName::Ejected));
+        self.stock().meet(&supervisors).await;
         self.catalog()
     }
 
@@ -299,7 +288,24 @@ impl Crib {
 }
 
 impl Shared {
-    fn say_called(&self, tool: String, outcome: &Result<Outcome, Error>, took: Duration) {
+    /// Whether anybody sees what a call does.
+    fn is_watched(&self) -> bool {
+        telemetry::is_on() || self.stock.around.events.receiver_count() > 0
+    }
+
+    async fn run(&self, call: Call) -> Result<Outcome, Error> {
+        let Some(limit) = call.timeout else { return pipeline::run(&self.stock, call).await };
+        timeout(limit, pipeline::run(&self.stock, call)).await.unwrap_or_else(|_| {
+            let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+            Err(error.hint("allow the call more time"))
+        })
+    }
+
+    async fn run_watched(&self, call: Call) -> Result<Outcome, Error> {
+        let (began, tool) = (Instant::now(), call.name().to_owned());
+        let outcome = self.run(call).await;
+        let took = began.elapsed();
+        telemetry::ended(&outcome, took);
         let error = outcome.as_ref().err();
         let event = Event::Called {
             server: outcome.as_ref().map_or_else(Error::server, |outcome| outcome.server.as_ref()).cloned(),
@@ -310,6 +316,7 @@ impl Shared {
         };
         // Nobody has to listen.
         let _ = self.stock.around.events.send(event);
+        outcome
     }
 }
 

@@ -77,6 +77,15 @@ struct Snapshot {
     connection: Weak<Connection>,
 }
 
+impl Snapshot {
+    /// A server that has not been started.
+    fn new(budget: RestartBudget, known: Option<Known>) -> Self {
+        let (generation, since, until, last_error) = (0, None, None, None);
+        let state = StateName::Asleep;
+        Self { state, generation, since, until, budget, last_error, known, connection: Weak::new() }
+    }
+}
+
 /// What every actor of a crib shares with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
@@ -135,6 +144,11 @@ impl Supervisor {
 
     pub(crate) fn stderr(&self) -> &StderrTail {
         &self.stderr
+    }
+
+    /// Where the server is in its life.
+    pub(crate) fn state(&self) -> StateName {
+        self.snapshot.borrow().state
     }
 
     /// The last known listing, of the living server or of the one before.

@@ -13,6 +13,11 @@ use crate::spec::ServerId;
 /// The target of call spans, for `TOOLCRIB_LOG`.
 pub const CALL: &str = "toolcrib::call";
 
+/// Whether anybody traces calls.
+pub(crate) fn is_on() -> bool {
+    tracing::enabled!(target: CALL, tracing::Level::INFO)
+}
+
 /// One span per call.
 pub(crate) fn span(call: &Call) -> Span {
     tracing::info_span!(
@@ -34,9 +39,6 @@ pub(crate) fn found(server: &ServerId) {
 
 /// The end of a call: one line inside its span.
 pub(crate) fn ended(outcome: &Result<Outcome, Error>, took: Duration) {
-    if !tracing::enabled!(target: CALL, tracing::Level::INFO) {
-        return;
-    }
     let failure = match outcome {
         Ok(outcome) if outcome.is_error() => Some("tool_error"),
         Ok(_) => None,

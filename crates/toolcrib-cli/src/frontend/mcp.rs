@@ -137,13 +137,13 @@ async fn ask_stateless(counter: &Counter, view: View, asked: Asked) -> Response<
     let crib = counter.desk.crib.clone();
     let Some(token) = token else {
         let answer = face::respond(&crib, &view, Era::Stateless, &method, params, None).await;
-        return respond(status_of(&answer), Body::answer(&id, &answer));
+        return respond(status_of(&answer, Era::Stateless), Body::answer(&id, &answer));
     };
     let (sink, heard) = mpsc::channel(PROGRESS_WAITING);
     let work: Working = Box::pin(async move {
         Some(face::respond(&crib, &view, Era::Stateless, &method, params, Some(sink)).await)
     });
-    whole_or_stream(id, token, heard, work).await
+    whole_or_stream(id, Era::Stateless, token, heard, work).await
 }
 
 /// A session's call goes on when its connection ends; only the client itself takes it back.
@@ -177,13 +177,16 @@ async fn ask_in_session(
             Ok(answer) => respond(StatusCode::OK, Body::answer(&id, &answer)),
             Err(_) => taken_back(),
         },
-        Some((token, heard)) => whole_or_stream(id, token, heard, Box::pin(async { task.await.ok() })).await,
+        Some((token, heard)) => {
+            whole_or_stream(id, Era::Session, token, heard, Box::pin(async { task.await.ok() })).await
+        }
     }
 }
 
 /// A plain answer if it comes before any progress does, else a stream.
 async fn whole_or_stream(
     id: Id,
+    era: Era,
     token: Bytes,
     mut heard: mpsc::Receiver<toolcrib::Progress>,
     mut work: Working,
@@ -192,7 +195,7 @@ async fn whole_or_stream(
         biased;
         Some(first) = heard.recv() => first,
         answer = &mut work => return match answer {
-            Some(answer) => respond(status_of(&answer), Body::answer(&id, &answer)),
+            Some(answer) => respond(status_of(&answer, era), Body::answer(&id, &answer)),
             None => taken_back(),
         },
     };
@@ -271,11 +274,11 @@ fn no_session(asked: Option<(&Id, bool)>) -> Response<Body> {
 }
 
 /// Only what the stateless era binds to a status has one of its own.
-fn status_of(answer: &Answer) -> StatusCode {
+fn status_of(answer: &Answer, era: Era) -> StatusCode {
     let unknown =
         |error: &Bytes| error.starts_with(format!(r#"{{"code":{}"#, code::METHOD_NOT_FOUND).as_bytes());
     match answer {
-        Answer::Error(error) if unknown(error) => StatusCode::NOT_FOUND,
+        Answer::Error(error) if era == Era::Stateless && unknown(error) => StatusCode::NOT_FOUND,
         _ => StatusCode::OK,
     }
 }

@@ -161,10 +161,7 @@ fn a_server_started_at_boot_stays_unless_somebody_said_otherwise() {
     assert_eq!(keep_alive("", ""), KeepAlive::For(Duration::from_secs(300)));
 }
 
-#[test]
-fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
-    let config = toml(
-        r#"[servers.good]
+const TEN_MISTAKES: &str = r#"[servers.good]
 command = "x"
 [servers.one]
 command = "x"
@@ -185,8 +182,11 @@ command = "x"
 limits = { message = "1MB", call-timeout = "20m" }
 [servers.fine]
 command = "y"
-"#,
-    );
+"#;
+
+#[test]
+fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
+    let config = toml(TEN_MISTAKES);
     assert_eq!(
         lines(&config),
         [

@@ -3,11 +3,12 @@
 //! One task reads and one task writes. A waiter is in the table before its bytes leave; dropping a ticket frees its
 //! number and tells the server; when either direction breaks, everybody who waits is told how the other end went.
 
+mod ticket;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -20,10 +21,12 @@ use crate::call::Progress;
 use crate::error::{Error, ErrorKind};
 use crate::last_words::LastWords;
 use crate::spec::ServerId;
-use crate::wire::dialect::client::{CANCELLED, PING, PROGRESS, TOOLS_CHANGED};
+use crate::wire::dialect::client::{PING, PROGRESS, TOOLS_CHANGED};
 use crate::wire::frame::{Frame, Frames, flatten};
 use crate::wire::message::{self, Answer, Id, ServerMessage, code};
 use crate::wire::object::{Object, as_integer};
+
+pub(super) use ticket::Ticket;
 
 /// Bytes that may wait for a server which does not read its input.
 const MOST_QUEUED: usize = 64 << 20;
@@ -108,7 +111,7 @@ impl Link {
             .pending()
             .enter(Waiter { answer, progress, unsent: false })
             .ok_or_else(|| self.lost(true))?;
-        let ticket = Ticket { shared: self.shared.clone(), id, receiver, cancellable: true };
+        let ticket = Ticket::new(self.shared.clone(), id, receiver);
         let mut line = Vec::with_capacity(256);
         message::write_request_head(&mut line, id, method);
         params(id, &mut line);
@@ -169,7 +172,10 @@ impl Shared {
     fn send(&self, id: Option<u64>, mut line: Vec<u8>) {
         flatten(&mut line);
         line.push(b'\n');
-        self.queued.fetch_add(line.len(), Ordering::Relaxed);
+        let queued = self.queued.fetch_add(line.len(), Ordering::Relaxed);
+        if queued > 2 * MOST_QUEUED {
+            self.broken.cancel(); // it asks and asks, and never reads an answer
+        }
         // The writer is gone only once the connection is broken, and then the reader tells everybody.
         let _ = self.outgoing.send(Outgoing { id, line });
     }
@@ -205,19 +211,17 @@ impl Shared {
         let message = match frame {
             Frame::Line(line) => ServerMessage::parse(line),
             Frame::TooLong(head) => {
-                match ServerMessage::broken(head, "it is larger than `limits.message`".to_owned()) {
-                    ServerMessage::BadReply { ids, why } if !ids.is_empty() => {
-                        ServerMessage::BadReply { ids, why }
-                    }
-                    _ => return false,
-                }
+                ServerMessage::broken(head, "it is larger than `limits.message`".to_owned())
             }
         };
+        let too_long = matches!(frame, Frame::TooLong(_));
         match message {
             ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
-            ServerMessage::BadReply { ids, why } => self.fail_suspects(&ids, &why),
+            ServerMessage::BadReply { ids, .. } if too_long && ids.is_empty() => return false,
+            ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
             ServerMessage::Request { id, method } => self.answer_server(&id, &method),
             ServerMessage::Notification { method, params } => self.hear(&method, params),
+            ServerMessage::Noise if too_long && !names_method(frame) => return false,
             ServerMessage::Noise => {
                 self.noise.fetch_add(1, Ordering::Relaxed);
             }
@@ -225,13 +229,12 @@ impl Shared {
         true
     }
 
-    fn fail_suspects(&self, ids: &[u64], why: &str) {
-        let waiters = self.pending().suspects(ids);
-        if waiters.is_empty() {
-            self.noise.fetch_add(1, Ordering::Relaxed);
-        }
-        for waiter in waiters {
-            let _ = waiter.answer.send(Ended::BadReply(why.to_owned()));
+    fn fail_suspect(&self, ids: &[u64], why: String) {
+        let suspect = self.pending().suspect(ids);
+        match suspect {
+            // Nobody listens any more if the caller gave up in this very moment.
+            Some(waiter) => drop(waiter.answer.send(Ended::BadReply(why))),
+            None => drop(self.noise.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
@@ -261,6 +264,12 @@ impl Shared {
             _ => {}
         }
     }
+}
+
+/// An oversize notification costs only itself; anything else that long without an id is no stream of messages.
+fn names_method(frame: &Frame) -> bool {
+    let (Frame::Line(bytes) | Frame::TooLong(bytes)) = frame;
+    memchr::memmem::find(bytes, b"\"method\"").is_some()
 }
 
 /// Reads until the end of the output, a break, or `gone`.
@@ -356,49 +365,6 @@ fn mark_unsent(shared: &Shared, batch: &[Outgoing], written: usize) {
             && end > written
         {
             shared.pending().mark_unsent(id);
-        }
-    }
-}
-
-/// A claim on the answer to one request. Dropping it early frees the number and tells the server to stop.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    shared: Arc<Shared>,
-    id: u64,
-    receiver: oneshot::Receiver<Ended>,
-    cancellable: bool,
-}
-
-impl Ticket {
-    /// For requests that the protocol does not allow to be cancelled.
-    pub(super) fn uncancellable(mut self) -> Self {
-        self.cancellable = false;
-        self
-    }
-}
-
-impl Future for Ticket {
-    type Output = Result<Answer, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.receiver).poll(context).map(|ended| match ended {
-            Ok(Ended::Answered(answer)) => Ok(answer),
-            Ok(Ended::BadReply(why)) => {
-                let server = &self.shared.server;
-                Err(Error::new(ErrorKind::BadReply, format!("`{server}` sent a bad answer: {why}"))
-                    .at(server))
-            }
-            Ok(Ended::Lost { unsent }) => Err(self.shared.lost(unsent)),
-            Err(_) => Err(self.shared.lost(false)),
-        })
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.shared.pending().take(self.id).is_some() && self.cancellable {
-            let params = format!(r#"{{"requestId":{},"reason":"the caller gave up"}}"#, self.id);
-            self.shared.send(None, message::notification(CANCELLED, Some(params.as_bytes())));
         }
     }
 }

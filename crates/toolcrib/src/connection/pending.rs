@@ -63,15 +63,14 @@ impl Pending {
         self.waiting.get(&id)?.progress.as_ref()
     }
 
-    /// The waiters that an answer nobody can read may be for: those it names, else the only one there is. An answer to
-    /// a request that is over is for nobody.
-    pub(super) fn suspects(&mut self, ids: &[u64]) -> Vec<Waiter> {
-        let named: Vec<Waiter> = ids.iter().filter_map(|id| self.waiting.remove(id)).collect();
+    /// The waiter that an answer nobody can read is most likely for: the first that it names, else the only one there
+    /// is. An answer to a request that is over is for nobody.
+    pub(super) fn suspect(&mut self, ids: &[u64]) -> Option<Waiter> {
         let over = ids.iter().any(|id| (1..=self.last).contains(id));
-        if named.is_empty() && !over && self.waiting.len() == 1 {
-            return std::mem::take(&mut self.waiting).into_values().collect();
+        match ids.iter().find_map(|id| self.waiting.remove(id)) {
+            None if !over && self.waiting.len() == 1 => self.waiting.pop_first().map(|(_, waiter)| waiter),
+            named => named,
         }
-        named
     }
 
     /// Takes nobody in any more and lets everybody out.

@@ -6,8 +6,8 @@
 mod alive;
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -74,7 +74,8 @@ struct Alive {
     connection: Arc<Connection>,
     since: Instant,
     leases: usize,
-    idle_since: Instant,
+    /// Since when nobody uses it; `None` while nobody ever has.
+    idle_since: Option<Instant>,
     idle: Pin<Box<Sleep>>,
     breaker: Breaker,
 }
@@ -125,16 +126,7 @@ impl Actor {
         let care = &spec.lifecycle;
         let budget = RestartBudget::new(care.restarts.clone(), care.backoff.clone());
         let known = memory.recall();
-        let (snapshot, seen) = watch::channel(Snapshot {
-            state: StateName::Asleep,
-            generation: 0,
-            since: None,
-            until: None,
-            budget: budget.clone(),
-            last_error: None,
-            known: known.clone(),
-            connection: Weak::new(),
-        });
+        let (snapshot, seen) = watch::channel(Snapshot::new(budget.clone(), known.clone()));
         let (waiters, mourners) = (Vec::new(), Vec::new());
         let actor = Self {
             spec,
@@ -226,7 +218,10 @@ impl Actor {
                 command = self.commands.recv() => match command {
                     Some(Command::Lease(waiter)) => self.waiters.push(waiter),
                     Some(Command::Release { .. } | Command::Seen { .. }) => {}
-                    Some(Command::Restart(told)) => self.forgive(told),
+                    Some(Command::Restart(told)) => {
+                        self.forgive(told);
+                        return State::Starting;
+                    }
                     Some(Command::Stop(told)) => {
                         self.refuse_waiters(&self.stopped());
                         self.mourners.push(told);

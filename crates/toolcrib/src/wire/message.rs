@@ -265,7 +265,8 @@ impl ServerMessage {
     /// A line that should have been a message: whose answer could it be?
     pub fn broken(line: &[u8], why: String) -> Self {
         let ids: Vec<u64> = ids_in(line).collect();
-        if ids.is_empty() && memchr::memmem::find(line, b"\"jsonrpc\"").is_none() {
+        let names = |member: &[u8]| memchr::memmem::find(line, member).is_some();
+        if ids.is_empty() && (!names(b"\"jsonrpc\"") || names(b"\"method\"")) {
             return Self::Noise;
         }
         Self::BadReply { ids, why }
@@ -352,5 +353,4 @@ pub fn error_reply(id: Option<&Id>, error: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[path = "message/tests.rs"]
 mod tests;

@@ -158,8 +158,14 @@ pub(crate) fn each_member<'a>(
         return Err(BadJson::shape("an object was expected"));
     }
     Scanner::new(source).object(|name, value| {
-        let name = as_string(&source[name]).ok_or_else(|| BadJson::shape("a name cannot be decoded"))?;
-        visit(name, &text[value])
+        let inner = name.range.start + 1..name.range.end - 1;
+        let decoded = match name.escaped {
+            false => Cow::Borrowed(&text[inner]),
+            true => {
+                as_string(&source[name.range]).ok_or_else(|| BadJson::shape("a name cannot be decoded"))?
+            }
+        };
+        visit(decoded, &text[value])
     })
 }
 

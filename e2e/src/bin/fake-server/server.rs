@@ -96,7 +96,7 @@ impl Server {
             "server/discover" if era == Era::SilentOnProbe => {}
             "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discovered()),
             "initialize" if era.has_sessions() => {
-                self.answer(&request.id, &answers::welcome(&request.params))
+                self.answer(&request.id, &answers::welcome(&request.params));
             }
             "ping" if era.has_sessions() => self.answer(&request.id, &json!({})),
             "tools/list" | "tools/call" => match self.refusal(&request.params) {

@@ -1,5 +1,6 @@
 //! What the server can be asked to do.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::server::{Request, Server};
 use crate::{answers, script};
 
 /// Every tool: its name and the names of its arguments.
-const TOOLS: [(&str, &[&str]); 21] = [
+const TOOLS: [(&str, &[&str]); 22] = [
     ("echo", &["text"]),
     ("sleep", &["ms"]),
     ("crash", &[]),
@@ -32,6 +33,7 @@ const TOOLS: [(&str, &[&str]); 21] = [
     ("log", &["text"]),
     ("cancelled", &[]),
     ("fail", &["text"]),
+    ("deaf", &[]),
 ];
 
 /// The tools as a list shows them: the useful ones, `extra` fillers, and what was `added` since.
@@ -134,6 +136,11 @@ fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Argumen
             raw(server, request, &format!(r#"{{"content":[],"deep":{open}{close}}}"#));
         }
         "ping" => ask_back(server, request),
+        "deaf" => {
+            // The read under way keeps the old input alive, so one more line is heard.
+            let replaced = File::open("/dev/null").is_ok_and(|null| rustix::stdio::dup2_stdin(null).is_ok());
+            say(server, request, if replaced { "deaf" } else { "still hearing" });
+        }
         "notify_list_changed" => {
             server.state().added += 1;
             server.notify("notifications/tools/list_changed", &json!({}));

@@ -7,11 +7,8 @@ use super::*;
 impl Actor {
     /// The next thing that happens to a living server. A new listing is learned on the way.
     pub(super) async fn next(&mut self, alive: &mut Alive) -> Happening {
-        let keep_alive = match self.spec.lifecycle.keep_alive {
-            KeepAlive::For(time) => Some(time),
-            KeepAlive::Forever => None,
-        };
         loop {
+            let idle_until = self.idle_until(alive);
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
@@ -41,14 +38,19 @@ impl Actor {
                     Some(Command::Retire(drain, told)) => return Happening::Retired(drain, told),
                     None => return Happening::Abandoned,
                 },
-                () = &mut alive.idle, if alive.leases == 0 && keep_alive.is_some() => {
-                    let until = alive.idle_since + keep_alive.unwrap_or_default();
-                    if Instant::now() >= until {
-                        return Happening::Idle;
-                    }
-                    alive.idle.as_mut().reset(until);
-                }
+                () = &mut alive.idle, if idle_until.is_some() => match idle_until {
+                    Some(until) if until > Instant::now() => alive.idle.as_mut().reset(until),
+                    _ => return Happening::Idle,
+                },
             }
+        }
+    }
+
+    /// When a server that nobody uses goes to sleep; one that was started at boot stays until somebody has used it.
+    fn idle_until(&self, alive: &Alive) -> Option<Instant> {
+        match self.spec.lifecycle.keep_alive {
+            KeepAlive::For(time) if alive.leases == 0 => alive.idle_since.map(|since| since + time),
+            _ => None,
         }
     }
 
@@ -56,7 +58,7 @@ impl Actor {
         alive.leases -= 1;
         self.gauges.leases.store(alive.leases, Ordering::Relaxed);
         if alive.leases == 0 {
-            alive.idle_since = Instant::now();
+            alive.idle_since = Some(Instant::now());
         }
     }
 
@@ -128,8 +130,9 @@ impl Actor {
         self.gauges.failures.store(0, Ordering::Relaxed);
         let watcher = watch(connection.clone(), self.generation, self.own_mailbox.clone());
         self.around.tasks.spawn(watcher);
+        let idle_since = (self.spec.lifecycle.start == Start::OnDemand).then_some(now);
         let idle = Box::pin(sleep(Duration::ZERO));
-        State::Ready(Alive { connection, since: now, leases: 0, idle_since: now, idle, breaker })
+        State::Ready(Alive { connection, since: now, leases: 0, idle_since, idle, breaker })
     }
 
     /// Keeps what the server offers; a change is announced and remembered.

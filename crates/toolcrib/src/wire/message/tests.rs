@@ -111,6 +111,8 @@ fn what_is_not_a_message_is_noise() {
     ] {
         assert_eq!(server(text), ServerMessage::Noise, "{text}");
     }
+    let cut = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"cut"#;
+    assert_eq!(server(cut), ServerMessage::Noise);
 }
 
 proptest! {

@@ -1,0 +1,124 @@
+//! The scanner against a real parser.
+
+use proptest::prelude::*;
+use serde_json::value::RawValue;
+
+use super::*;
+
+/// Whether the scanner takes `text` as one value, and where it sees its elements.
+fn scanned(text: &str) -> Option<Vec<String>> {
+    let array = format!("[{text}]");
+    let mut found = Vec::new();
+    Scanner::new(array.as_bytes()).array(|range| found.push(array[range].to_owned())).ok()?;
+    Some(found)
+}
+
+fn parsed(text: &str) -> Option<Vec<String>> {
+    let array = format!("[{text}]");
+    let elements: Vec<&RawValue> = serde_json::from_str(&array).ok()?;
+    Some(elements.iter().map(|raw| raw.get().to_owned()).collect())
+}
+
+#[test]
+fn agrees_with_a_real_parser_where_it_is_easy_to_be_wrong() {
+    for text in [
+        "",
+        "1",
+        "-",
+        "-0",
+        "01",
+        "1.",
+        "1.5e",
+        "1.5e+3",
+        ".5",
+        "1e400",
+        "- 1",
+        "+1",
+        "0x1",
+        "1 2",
+        "NaN",
+        "true",
+        "tru",
+        "truee",
+        "null",
+        "nul",
+        "{}",
+        "{ }",
+        "[ ]",
+        "[,]",
+        "[1,]",
+        "{,}",
+        r#"{"a"}"#,
+        r#"{"a":}"#,
+        r#"{"a":1,}"#,
+        r#"{"a":1 "b":2}"#,
+        r#"{a:1}"#,
+        "[1 2]",
+        "[[[[]]]]",
+        "[}",
+        "{]",
+        r#""\u00e9""#,
+        r#""\u00g9""#,
+        r#""\x""#,
+        r#""\ud800""#,
+        "\"a\nb\"",
+        "\"tab\t\"",
+        r#""open"#,
+        r#""\"#,
+        "\u{feff}1",
+        "\u{a0}1",
+        " 1 ",
+        "1,2",
+        "//",
+        r#"{"a":{"b":[1,{"c":null}],"d":"x"},"e":[]}"#,
+    ] {
+        assert_eq!(scanned(text), parsed(text), "{text}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn accepts_exactly_what_a_real_parser_accepts(
+        text in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..14),
+    ) {
+        let text = text.concat();
+        prop_assert_eq!(scanned(&text), parsed(&text), "{}", text);
+    }
+}
+
+const PIECES: [&str; 32] = [
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "\"a\"",
+    "\"b\":",
+    "\\",
+    "\\n",
+    "\\u12",
+    "ab",
+    "1",
+    "0",
+    "-",
+    ".",
+    "e",
+    "E+",
+    "12",
+    "true",
+    "false",
+    "null",
+    " ",
+    "\n",
+    "\t",
+    "\u{0}",
+    "é",
+    "\u{1f600}",
+    "{\"k\":[",
+    "]}",
+    "\"long enough to fill a whole block of bytes\"",
+];

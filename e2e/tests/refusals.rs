@@ -1,0 +1,252 @@
+//! Who and what the gateway refuses: strangers, nonsense, contradictions, and what does not exist.
+
+use e2e::client::{Era, HttpClient};
+use e2e::gateway::{Gateway, Home};
+use e2e::http::{self, Response};
+use serde_json::json;
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const BOTH: (&str, &str) = ("Accept", "application/json, text/event-stream");
+const META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+
+fn server(name: &str, args: &[&str]) -> String {
+    e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+}
+
+fn home(config: &str) -> Home {
+    Home::new(env!("CARGO_BIN_EXE_crib"), config)
+}
+
+fn post(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> Response {
+    let headers = [&[JSON, BOTH], headers].concat();
+    http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
+}
+
+/// A stateless request with these headers beside the usual ones.
+fn stateless(gateway: &Gateway, headers: &[(&str, &str)], method: &str, params: &str) -> Response {
+    post(gateway, headers, &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#))
+}
+
+#[test]
+fn only_its_own_hosts_and_origins_are_served() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+    let port = gateway.address.port();
+    for bad in ["evil.example", "localhost.evil.example", "user@localhost", &format!("evil.example:{port}")] {
+        assert_eq!(post(&gateway, &[("Host", bad)], ping).status, 403, "{bad}");
+        assert_eq!(
+            http::request(gateway.address, "GET", "/api/v1/status", &[("Host", bad)], b"").status,
+            403
+        );
+    }
+    for bad in ["https://evil.example", "null", "http://localhost.evil.example", "file://"] {
+        assert_eq!(post(&gateway, &[("Origin", bad)], ping).status, 403, "{bad}");
+    }
+    let own = format!("http://localhost:{port}");
+    assert_ne!(post(&gateway, &[("Origin", &own), ("Host", &own[7..])], ping).status, 403);
+    assert_eq!(gateway.children(), [0_u32; 0], "nothing was started for any of them");
+}
+
+#[test]
+fn nonsense_is_answered_and_executes_nothing() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{}{}}}"#,
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    for (body, code) in [
+        ("", -32700),
+        ("{", -32700),
+        ("nonsense", -32700),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"x","params":NaN}"#, -32700),
+        ("[]", -32600),
+        ("42", -32600),
+        (r#"{"id":1,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":{},"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[]}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","Method":"x"}"#, -32600),
+        (r#"[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]"#, -32600),
+        (&deep, -32600),
+    ] {
+        let response = post(&gateway, &[], body);
+        let shown = &body[..body.len().min(80)];
+        assert_eq!((response.status, response.code()), (400, Some(code)), "{shown}: {}", response.text());
+    }
+    let invalid = http::request(gateway.address, "POST", "/mcp", &[JSON, BOTH], b"{\"jsonrpc\":\"\xff\"}");
+    assert_eq!(invalid.status, 400);
+    let plain =
+        http::request(gateway.address, "POST", "/mcp", &[("Content-Type", "text/plain"), BOTH], b"{}");
+    assert_eq!(plain.status, 415);
+    assert_eq!(gateway.children(), [0_u32; 0]);
+}
+
+#[test]
+fn a_body_over_the_limit_is_refused() {
+    let home = home(&format!("[limits]\nbody = '64KiB'\n{}", server("fake", &[])));
+    let gateway = home.serve();
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    assert_eq!(client.text("fake__echo", &json!({"text": "x".repeat(60_000)})).len(), 60_000);
+    let large = client
+        .request("tools/call", &json!({"name": "fake__echo", "arguments": {"text": "x".repeat(100_000)}}));
+    assert_eq!(large.status, 413);
+    assert_eq!(large.code(), Some(-32600), "{}", large.text());
+    let chunk = format!("{:x}\r\n{}\r\n0\r\n\r\n", 100_000, "x".repeat(100_000));
+    let headers = [JSON, BOTH, ("Transfer-Encoding", "chunked")];
+    let chunked = http::request(gateway.address, "POST", "/mcp", &headers, chunk.as_bytes());
+    assert_eq!(chunked.status, 413);
+}
+
+#[test]
+fn what_does_not_exist_is_said_not_to() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    for era in [Era::Session, Era::Stateless] {
+        let mut client = HttpClient::new(gateway.address, "/mcp", era);
+        let method = client.request("no/such/method", &json!({}));
+        let status = if era == Era::Stateless { 404 } else { 200 };
+        assert_eq!((method.status, method.code()), (status, Some(-32601)), "{}", method.text());
+        for (name, arguments) in [
+            (json!("fake__nothing"), json!({})),
+            (json!("nothing"), json!({})),
+            (json!(7), json!({})),
+            (json!(null), json!({})),
+            (json!("fake__echo"), json!([])),
+            (json!("fake__echo"), json!("text")),
+        ] {
+            let response = client.request("tools/call", &json!({"name": name, "arguments": arguments}));
+            assert_eq!(response.code(), Some(-32602), "{era:?} {name} {arguments}: {}", response.text());
+        }
+        let near = client.call("fake__eco", &json!({}));
+        assert_eq!(near["error"]["data"]["hint"], "did you mean `fake__echo`?", "{near}");
+        let cursor = client.request("tools/list", &json!({"cursor": "made up"}));
+        assert_eq!(cursor.code(), Some(-32602));
+    }
+}
+
+#[test]
+fn the_headers_of_a_stateless_request_must_agree_with_its_body() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let version = ("MCP-Protocol-Version", "2026-07-28");
+    let (method, name) = (("Mcp-Method", "tools/call"), ("Mcp-Name", "fake__pid"));
+    let params = format!(r#"{{"name":"fake__pid","arguments":{{}},"_meta":{META}}}"#);
+    for (headers, why) in [
+        (vec![method, name], "no version"),
+        (vec![("MCP-Protocol-Version", "2025-11-25"), method, name], "another version"),
+        (vec![version, name], "no method"),
+        (vec![version, ("Mcp-Method", "tools/list"), name], "another method"),
+        (vec![version, ("Mcp-Method", "Tools/Call"), name], "another case"),
+        (vec![version, method], "no name"),
+        (vec![version, method, ("Mcp-Name", "fake__echo")], "another name"),
+        (vec![version, method, ("Mcp-Name", "=?base64?!!?=")], "no base64"),
+        (vec![version, method, name, ("Mcp-Name", "fake__echo")], "two names"),
+    ] {
+        let response = stateless(&gateway, &headers, "tools/call", &params);
+        assert_eq!((response.status, response.code()), (400, Some(-32020)), "{why}: {}", response.text());
+    }
+    let coded = ("Mcp-Name", "=?base64?ZmFrZV9fcGlk?=");
+    assert_eq!(stateless(&gateway, &[version, method, coded], "tools/call", &params).status, 200);
+}
+
+#[test]
+fn a_stateless_request_carries_what_its_era_needs() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let list = ("Mcp-Method", "tools/list");
+    let version = |date| ("MCP-Protocol-Version", date);
+    let refused = stateless(&gateway, &[version("2026-07-28"), list], "tools/list", "{}");
+    assert_eq!((refused.status, refused.code()), (400, Some(-32602)), "{}", refused.text());
+    let no_capabilities = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+    let refused = stateless(&gateway, &[version("2026-07-28"), list], "tools/list", no_capabilities);
+    assert_eq!((refused.status, refused.code()), (400, Some(-32602)), "{}", refused.text());
+    let future = format!(r#"{{"_meta":{}}}"#, META.replace("2026-07-28", "2099-01-01"));
+    let refused = stateless(&gateway, &[version("2099-01-01"), list], "tools/list", &future);
+    assert_eq!((refused.status, refused.code()), (400, Some(-32022)), "{}", refused.text());
+    assert_eq!(refused.message()["error"]["data"]["requested"], "2099-01-01");
+    let good = stateless(
+        &gateway,
+        &[version("2026-07-28"), ("Mcp-Method", "server/discover")],
+        "server/discover",
+        &format!(r#"{{"_meta":{META}}}"#),
+    );
+    assert_eq!(good.message()["result"]["supportedVersions"][0], "2026-07-28", "{}", good.text());
+}
+
+#[test]
+fn sessions_follow_the_rules_of_their_era() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+    assert_eq!(post(&gateway, &[], list).status, 400, "no session");
+    for unknown in ["0123456789abcdef", "x", &"x".repeat(5000)] {
+        assert_eq!(post(&gateway, &[("Mcp-Session-Id", unknown)], list).status, 404, "{}", &unknown[..1]);
+    }
+    for method in ["GET", "DELETE"] {
+        assert_eq!(http::request(gateway.address, method, "/mcp", &[BOTH], b"").status, 405, "{method}");
+        let unknown = [BOTH, ("Mcp-Session-Id", "nobody")];
+        assert_eq!(http::request(gateway.address, method, "/mcp", &unknown, b"").status, 404, "{method}");
+    }
+    for method in ["PUT", "PATCH", "OPTIONS", "TRACE"] {
+        assert_eq!(http::request(gateway.address, method, "/mcp", &[], b"").status, 405, "{method}");
+    }
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Session);
+    assert_eq!(client.request("ping", &json!({})).message()["result"], json!({}));
+    let elsewhere = http::request(
+        gateway.address,
+        "POST",
+        "/mcp/s/fake",
+        &[JSON, BOTH, ("Mcp-Session-Id", client.session.as_deref().unwrap())],
+        list.as_bytes(),
+    );
+    assert_eq!(elsewhere.status, 404, "a session is for one view");
+    let ended = client.bare("DELETE").finish();
+    assert!(matches!(ended.status, 200 | 204), "{}", ended.status);
+    assert_eq!(client.request("ping", &json!({})).status, 404, "it is over");
+}
+
+#[test]
+fn a_request_that_can_be_read_in_two_ways_is_refused() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let rest = "Content-Type: application/json\r\n";
+    for (head, why) in [
+        ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", "two hosts"),
+        ("POST http://evil.example/mcp HTTP/1.1\r\nHost: localhost\r\n", "another host in the target"),
+        (
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
+            "two lengths",
+        ),
+        (
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n",
+            "an odd coding",
+        ),
+        ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nX\x0b: 1\r\n", "a name that is none"),
+        ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nA: b\r\n c\r\n", "a folded line"),
+        ("POST /mcp HTTP/1.1\r\n", "no host"),
+    ] {
+        let stream = http::send(gateway.address, format!("{head}{rest}\r\n{{}}").as_bytes());
+        assert!(matches!(stream.status, 400 | 403 | 421), "{why}: {}", stream.status);
+    }
+}
+
+#[test]
+fn an_id_that_is_in_flight_cannot_be_used_again_in_its_session() {
+    let home = home(&server("fake", &[]));
+    let gateway = home.serve();
+    let client = HttpClient::new(gateway.address, "/mcp", Era::Session);
+    let body = r#"{"jsonrpc":"2.0","id":"same","method":"tools/call","params":{"name":"fake__sleep","arguments":{"ms":1000}}}"#;
+    let answers: Vec<Response> = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..2).map(|_| scope.spawn(|| client.raw("tools/call", None, body))).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    let refused = answers.iter().filter(|answer| answer.code() == Some(-32600)).count();
+    let done = answers.iter().filter(|answer| answer.message()["result"].is_object()).count();
+    assert_eq!((refused, done), (1, 1), "{} {}", answers[0].text(), answers[1].text());
+}
