@@ -48,14 +48,30 @@ fn run(cli: &Cli, out: &mut Output) -> Result<Exit> {
         return Ok(demo_server::run(args.role)?);
     }
     logging::start(&cli.globals, &cli.command, out)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = runtime()?;
     let exit = runtime.block_on(obey(cli, out));
     // A read of stdin that nobody waits for any more cannot be taken back; the process must not wait for it.
     runtime.shutdown_background();
     exit
+}
+
+/// One thread, unless `TOOLCRIB_THREADS` asks for more: a call is a few short steps of several tasks, and waking another
+/// thread for each costs more than the step. One thread carries tens of thousands of calls a second.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let threads = match std::env::var("TOOLCRIB_THREADS") {
+        Ok(text) => text.parse().ok().filter(|threads| (1..=64).contains(threads)).ok_or_else(|| {
+            Failure::usage(format!("`TOOLCRIB_THREADS` is `{text}`")).hint("set it to a number from 1 to 64")
+        })?,
+        Err(_) => 1,
+    };
+    let mut builder = match threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().context("cannot start the runtime")
 }
 
 async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
