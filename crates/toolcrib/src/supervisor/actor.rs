@@ -175,25 +175,13 @@ impl Actor {
 
     async fn asleep(&mut self) -> State {
         self.mourn().await;
-        if self.someone_waits() {
-            return State::Starting;
-        }
-        loop {
-            match self.commands.recv().await {
-                Some(Command::Lease(waiter)) => {
-                    self.waiters.push(waiter);
-                    return State::Starting;
-                }
-                Some(Command::Release { .. } | Command::Seen { .. }) => {}
-                Some(Command::Restart(told)) => {
-                    self.forgive(told);
-                    return State::Starting;
-                }
-                Some(Command::Stop(told)) => tell(told),
-                Some(Command::Retire(_, told)) => return self.leave(told),
-                None => return State::Gone,
+        while !self.someone_waits() {
+            let command = self.commands.recv().await;
+            if let Some(state) = self.obey(command) {
+                return state;
             }
         }
+        State::Starting
     }
 
     async fn starting(&mut self) -> State {
@@ -215,20 +203,8 @@ impl Actor {
                     Ok(Err(failure)) => self.not_started(failure),
                     Err(_) => self.not_started(self.too_slow(limit)),
                 },
-                command = self.commands.recv() => match command {
-                    Some(Command::Lease(waiter)) => self.waiters.push(waiter),
-                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
-                    Some(Command::Restart(told)) => {
-                        self.forgive(told);
-                        return State::Starting;
-                    }
-                    Some(Command::Stop(told)) => {
-                        self.refuse_waiters(&self.stopped());
-                        self.mourners.push(told);
-                        return State::Asleep;
-                    }
-                    Some(Command::Retire(_, told)) => return self.leave(told),
-                    None => return State::Gone,
+                command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                    return state;
                 },
             }
         }
@@ -299,20 +275,8 @@ impl Actor {
                     let again = self.someone_waits() || self.spec.lifecycle.start == Start::AtBoot;
                     return if again { State::Starting } else { State::Asleep };
                 }
-                command = self.commands.recv() => match command {
-                    Some(Command::Lease(waiter)) => self.waiters.push(waiter),
-                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
-                    Some(Command::Restart(told)) => {
-                        self.forgive(told);
-                        return State::Starting;
-                    }
-                    Some(Command::Stop(told)) => {
-                        self.refuse_waiters(&self.stopped());
-                        tell(told);
-                        return State::Asleep;
-                    }
-                    Some(Command::Retire(_, told)) => return self.leave(told),
-                    None => return State::Gone,
+                command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                    return state;
                 },
             }
         }
@@ -366,14 +330,12 @@ impl Actor {
         loop {
             match self.commands.recv().await {
                 Some(Command::Lease(waiter)) => self.refuse(waiter, error.clone()),
-                Some(Command::Release { .. } | Command::Seen { .. }) => {}
-                Some(Command::Restart(told)) => {
-                    self.forgive(told);
-                    return State::Starting;
-                }
                 Some(Command::Stop(told)) => tell(told),
-                Some(Command::Retire(_, told)) => return self.leave(told),
-                None => return State::Gone,
+                command => {
+                    if let Some(state) = self.obey(command) {
+                        return state;
+                    }
+                }
             }
         }
     }

@@ -216,15 +216,31 @@ impl Actor {
         Error::new(ErrorKind::Lost, format!("`{}` was stopped", self.spec.id)).at(&self.spec.id)
     }
 
-    pub(super) fn forgive(&mut self, told: oneshot::Sender<()>) {
-        self.budget.refill();
-        self.wants_session = false;
-        tell(told);
-    }
-
-    pub(super) fn leave(&mut self, told: oneshot::Sender<()>) -> State {
-        self.mourners.push(told);
-        State::Gone
+    /// What a state without a living server does when it is told something; `None` to stay as it is.
+    pub(super) fn obey(&mut self, command: Option<Command>) -> Option<State> {
+        match command {
+            Some(Command::Lease(waiter)) => {
+                self.waiters.push(waiter);
+                None
+            }
+            Some(Command::Release { .. } | Command::Seen { .. }) => None,
+            Some(Command::Restart(told)) => {
+                self.budget.refill();
+                self.wants_session = false;
+                tell(told);
+                Some(State::Starting)
+            }
+            Some(Command::Stop(told)) => {
+                self.refuse_waiters(&self.stopped());
+                self.mourners.push(told);
+                Some(State::Asleep)
+            }
+            Some(Command::Retire(_, told)) => {
+                self.mourners.push(told);
+                Some(State::Gone)
+            }
+            None => Some(State::Gone),
+        }
     }
 
     /// Whether anybody still waits for the server to come up.
