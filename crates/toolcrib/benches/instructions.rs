@@ -15,7 +15,9 @@ mod echo;
 use std::hint::black_box;
 
 use bytes::Bytes;
-use gungraun::{library_benchmark, library_benchmark_group, main};
+use gungraun::{
+    Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
+};
 use tokio::runtime::{Builder, Runtime};
 use toolcrib::wire::frame::Frames;
 use toolcrib::wire::message::{Answer, Id, ServerMessage, reply};
@@ -25,10 +27,19 @@ const SMALL: usize = 20;
 const LARGE: usize = 100_000;
 const CALLS: usize = 10;
 
+/// More instructions than this fail the run: the library's share of a call must not grow unnoticed.
+fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions)]);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(callgrind);
+    config
+}
+
 // A reply as it comes from a server, read and written again for a client.
 #[library_benchmark]
-#[bench::small(echo::reply_line(SMALL))]
-#[bench::large(echo::reply_line(LARGE))]
+#[bench::small(args = (echo::reply_line(SMALL)), config = at_most(6_000))]
+#[bench::large(args = (echo::reply_line(LARGE)), config = at_most(230_000))]
 fn carry_a_reply(line: Bytes) -> Option<Vec<u8>> {
     let ServerMessage::Reply { answer: Answer::Result(result), .. } = ServerMessage::parse(black_box(&line))
     else {
@@ -44,7 +55,7 @@ fn batch() -> Vec<u8> {
 
 // A hundred lines cut from one read.
 #[library_benchmark]
-#[bench::hundred(batch())]
+#[bench::hundred(args = (batch()), config = at_most(55_000))]
 fn cut_lines(bytes: Vec<u8>) -> usize {
     let mut frames = Frames::new(32 << 20);
     frames.push(black_box(&bytes));
@@ -64,8 +75,8 @@ fn warm(bytes: usize) -> (Runtime, Crib) {
 
 // Ten calls through the whole crib, the server's own work included.
 #[library_benchmark]
-#[bench::small(warm(SMALL))]
-#[bench::large(warm(LARGE))]
+#[bench::small(args = (warm(SMALL)), config = at_most(240_000))]
+#[bench::large(args = (warm(LARGE)), config = at_most(5_400_000))]
 fn ten_calls((runtime, crib): (Runtime, Crib)) -> usize {
     runtime.block_on(async {
         let mut answered = 0;
