@@ -129,7 +129,7 @@ pub(crate) fn problem_json(problem: &Problem) -> Value {
     use toolcrib::config::Concern;
     let server = match &problem.concerns {
         Concern::Server(name) => Some(name.as_str()),
-        Concern::Whole | Concern::Note => None,
+        Concern::Whole | Concern::Part | Concern::Note => None,
     };
     json!({
         "file": problem.file.display().to_string(),

@@ -98,7 +98,7 @@ impl Output {
         problems.iter().try_for_each(|problem| {
             let consequence = match &problem.concerns {
                 Concern::Server(name) => format!(" (`{name}` is off)"),
-                Concern::Whole | Concern::Note => String::new(),
+                Concern::Whole | Concern::Part | Concern::Note => String::new(),
             };
             self.warn(&format!("{problem}{consequence}"), problem.hint.as_deref())
         })

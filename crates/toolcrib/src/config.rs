@@ -103,6 +103,8 @@ pub enum Concern {
     Server(String),
     /// Everything: such a file is not served.
     Whole,
+    /// A part without which the rest still means what it says.
+    Part,
     /// Nothing; it is only worth knowing.
     Note,
 }

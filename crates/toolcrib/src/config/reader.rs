@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
 
     /// The same for a key without which everything still means what it says.
     pub(super) fn not_yet_but_harmless(&mut self, key: &'static str) {
-        self.not_yet_switching_off(key, &Concern::Note);
+        self.not_yet_switching_off(key, &Concern::Part);
     }
 
     fn not_yet_switching_off(&mut self, key: &'static str, concerns: &Concern) {

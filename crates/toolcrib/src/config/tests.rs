@@ -29,6 +29,7 @@ fn lines(config: &Config) -> Vec<String> {
         let concern = match &problem.concerns {
             Concern::Server(name) => name,
             Concern::Whole => "WHOLE",
+            Concern::Part => "PART",
             Concern::Note => "NOTE",
         };
         format!("{line}:{column} {concern}: {}", problem.message)
@@ -229,7 +230,7 @@ fn hosts_and_scopes_are_reported_and_switch_nothing_off() {
     let config = toml("[servers.a]\ncommand = 'x'\n[hosts.h]\naddress = 'h'\n[scopes.s]\ntags = []");
     assert_eq!(
         lines(&config),
-        ["3:2 NOTE: `hosts` is not supported yet", "5:2 NOTE: `scopes` is not supported yet"]
+        ["3:2 PART: `hosts` is not supported yet", "5:2 PART: `scopes` is not supported yet"]
     );
     assert_eq!(names(&config), ["a"]);
     assert!(!config.refused());
