@@ -40,11 +40,18 @@ def gateway_rows(view):
             "CPU of 10,000 small calls at c=16, × direct HTTP",
             f"{spread(small, 2)}; {seconds} s",
             median(small),
+            at_most=3,
         ),
-        row("CPU of 1 MB results, × direct HTTP", spread(large, 2), median(large)),
+        row("CPU of 1 MB results, × direct HTTP", spread(large, 2), median(large), at_most=3),
         memory_row(view, "ten_untouched", "resident with ten servers declared, none called yet"),
         memory_row(view, "ten_idle", "resident and idle with ten servers running, each called"),
-        row(f"CPU per tools/list of {fmt(tools, 0)} tools", f"{spread(listing, 2)} ms", median(listing)),
+        row(
+            f"CPU per tools/list of {fmt(tools, 0)} tools",
+            f"{spread(listing, 2)} ms",
+            median(listing),
+            at_most=2,
+            unit=" ms",
+        ),
     ]
 
 
@@ -56,7 +63,7 @@ def memory_row(view, name, figure):
     if memory["helper_count"]:
         shown += f"; {memory['helper_count']} helper processes {mib(memory['helpers'])} MiB"
     shown += f"; {memory['server_count']} echo servers up"
-    return row(figure, shown, memory["own"])
+    return row(figure, shown, memory["own"] / 2**20, at_most=15, unit=" MiB")
 
 
 def instruction_rows(view):
@@ -74,13 +81,13 @@ def instruction_rows(view):
             "instructions per small tools/call through `serve`",
             spread(small, 0) + beside("small", 0),
             median(small),
-            at_most=50_000,
+            at_most=60_000,
         ),
         row(
             "instructions per byte of a 1 MB text result",
             spread(large, 2) + beside("megabyte", 2),
             median(large),
-            at_most=5.5,
+            at_most=6,
         ),
     ]
 

@@ -169,12 +169,22 @@ impl Catalog {
                 let message = format!("several servers have a tool `{name}`: {}", names.join(", "));
                 Err(Error::new(ErrorKind::Unknown, message).hint("name one of them in full"))
             }
-            None => Err(self.unknown_tool(name)),
+            // The words of the protocol's own examples, which clients look for.
+            None => Err(Error::new(ErrorKind::Unknown, format!("Unknown tool: {name}"))),
         }
     }
 
-    fn unknown_tool(&self, name: &str) -> Error {
-        let error = Error::new(ErrorKind::Unknown, format!("Unknown tool: {name}"));
+    /// Whether a tool of this name, public or bare, is on offer at all.
+    pub(crate) fn offers(&self, name: &str) -> bool {
+        self.by_public.contains_key(name) || self.by_own.contains_key(name)
+    }
+
+    /// The error with what the caller may have meant, if that is not said yet.
+    pub(crate) fn advise(&self, error: Error, wanted: &Wanted) -> Error {
+        let Wanted::Named(name) = wanted else { return error };
+        if error.kind() != ErrorKind::Unknown || self.offers(name) {
+            return error;
+        }
         match nearest(name, self.tools.iter().flat_map(|tool| [&*tool.public_name, &*tool.own_name])) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None => error,
@@ -260,7 +270,8 @@ mod tests {
     #[test]
     fn a_near_miss_is_named() {
         let catalog = catalog(&[("git", &["git_log"])]);
-        let error = catalog.find(&Wanted::Named("git__git_lgo".into())).unwrap_err();
+        let wanted = Wanted::Named("git__git_lgo".into());
+        let error = catalog.advise(catalog.find(&wanted).unwrap_err(), &wanted);
         assert_eq!(error.advice(), "did you mean `git__git_log`?");
     }
 }

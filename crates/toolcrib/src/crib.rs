@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
-use crate::status::{ServerStatus, StateName};
+use crate::status::ServerStatus;
 use crate::stock::{Fallback, Stock};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
 use crate::{pipeline, telemetry};
@@ -113,7 +113,12 @@ impl CribBuilder {
             return Err(clash);
         }
         let (events, _) = broadcast::channel(EVENTS);
-        let around = Surroundings { tasks: TaskTracker::new(), events, offers: Arc::new(Notify::new()) };
+        let around = Surroundings {
+            tasks: TaskTracker::new(),
+            events,
+            offers: Arc::new(Notify::new()),
+            hurry: CancellationToken::new(),
+        };
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
@@ -133,10 +138,8 @@ impl CribBuilder {
                     () = end.cancelled() => return,
                 }
                 let Some(shared) = weak.upgrade() else { return };
-                publish.send_modify(|catalog| {
-                    *catalog =
-                        Arc::new(Catalog::build(catalog.revision() + 1, &shared.stock.registry.listings()));
-                });
+                let revision = publish.borrow().revision() + 1;
+                publish.send_replace(Arc::new(Catalog::build(revision, &shared.stock.registry.listings())));
             }
         });
         Ok(Crib { shared })
@@ -181,20 +184,18 @@ impl Crib {
     pub async fn list(&self) -> Arc<Catalog> {
         let strangers: Vec<ServerId> = self.catalog().strangers().cloned().collect();
         let mut supervisors = self.stock().supervisors(&strangers);
-        supervisors
-            .retain(|stranger| !matches!(stranger.state(), StateName::BackingOff | StateName::Ejected));
+        supervisors.retain(Supervisor::may_be_listed);
         self.stock().meet(&supervisors).await;
         self.catalog()
     }
 
-    /// As [`Crib::list`], for one server.
+    /// As [`Crib::list`], for one server, which tells why if it fails.
     pub async fn list_of(&self, server: &ServerId) -> Result<Arc<Catalog>, Error> {
         let supervisor = self.supervisor(server)?;
-        if self.catalog().strangers().any(|stranger| stranger == server) {
-            supervisor.lease().await?;
-            self.stock().await_listing(server).await;
+        match self.stock().meet(&[supervisor]).await.pop().flatten() {
+            Some(failure) => Err(failure),
+            None => Ok(self.catalog()),
         }
-        Ok(self.catalog())
     }
 
     /// Asks every server for its tools, in parallel: what is known at once, what is not by starting it. A server that
@@ -270,8 +271,8 @@ impl Crib {
         shared.calls.close();
         // What is still under way after the grace is lost with its server.
         let _ = timeout(grace, shared.calls.wait()).await;
-        let (_, retired) = shared.stock.registry.apply(Roster::default());
-        retire(retired, Duration::ZERO).await;
+        shared.stock.around.hurry.cancel();
+        retire(shared.stock.registry.close(), Duration::ZERO).await;
         shared.end.cancel();
         shared.stock.around.tasks.close();
         shared.stock.around.tasks.wait().await;

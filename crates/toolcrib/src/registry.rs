@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::connection::listing::Listing;
@@ -13,6 +14,8 @@ use crate::supervisor::{Lease, Supervisor, Surroundings};
 #[derive(Debug)]
 pub(crate) struct Registry {
     servers: RwLock<BTreeMap<ServerId, Entry>>,
+    /// Set for good, under the lock of `servers`: there will be no servers any more.
+    closed: AtomicBool,
     listings: Option<PathBuf>,
     around: Surroundings,
 }
@@ -53,7 +56,7 @@ pub struct Changes {
 
 impl Registry {
     pub(crate) fn new(listings: Option<PathBuf>, around: Surroundings) -> Self {
-        Self { servers: RwLock::default(), listings, around }
+        Self { servers: RwLock::default(), closed: AtomicBool::new(false), listings, around }
     }
 
     fn servers(&self) -> RwLockReadGuard<'_, BTreeMap<ServerId, Entry>> {
@@ -70,6 +73,9 @@ impl Registry {
         let mut changes = Changes::default();
         let mut retired = Vec::new();
         let mut servers = self.servers_mut();
+        if self.closed.load(Ordering::Acquire) {
+            return (changes, retired);
+        }
         let gone: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
         for id in gone {
             retired.extend(servers.remove(&id).and_then(Entry::on));
@@ -92,6 +98,13 @@ impl Registry {
             servers.insert(id, entry);
         }
         (changes, retired)
+    }
+
+    /// Gives every server out, to be retired, and takes none in any more.
+    pub(crate) fn close(&self) -> Vec<Supervisor> {
+        let mut servers = self.servers_mut();
+        self.closed.store(true, Ordering::Release);
+        std::mem::take(&mut *servers).into_values().filter_map(Entry::on).collect()
     }
 
     /// Every server, by name.
@@ -124,10 +137,12 @@ impl Registry {
         }
     }
 
+    /// Whether a server's supervisor is another one now, or none, and not because everything ends.
     fn has_replaced(&self, supervisor: &Supervisor) -> bool {
         let servers = self.servers();
         let there = servers.get(&supervisor.spec().id);
-        there.is_some_and(|entry| !std::ptr::eq(entry.spec(), supervisor.spec()))
+        let same = there.is_some_and(|entry| std::ptr::eq(entry.spec(), supervisor.spec()));
+        !same && !self.closed.load(Ordering::Acquire)
     }
 
     /// What every server that may run is known to offer.

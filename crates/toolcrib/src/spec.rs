@@ -10,11 +10,12 @@ mod roster;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use tokio::io::DuplexStream;
 
-use crate::connection::memory::InProcess;
 use crate::text::Text;
 use crate::wire::revision::{Era, Revision};
 
@@ -86,10 +87,16 @@ impl ServerSpec {
             hasher.update((part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         };
-        add(&format!("{:?}", self.era));
+        add(match self.era {
+            EraChoice::Auto => "auto",
+            EraChoice::Era(Era::Session) => "legacy",
+            EraChoice::Era(Era::Stateless) => "modern",
+            EraChoice::Revision(revision) => revision.as_str(),
+        });
         add(command.program.written());
         add(&command.args.len().to_string());
         command.args.iter().for_each(|arg| add(arg.written()));
+        add(&command.env.len().to_string());
         command.env.iter().for_each(|(key, value)| {
             add(key);
             add(value.written());
@@ -181,6 +188,13 @@ impl CommandSpec {
         self.cwd = Some(path.into());
         self
     }
+}
+
+/// A server in this process. `serve` gets one end of a byte pipe and speaks MCP on it, one JSON message a line, until
+/// the pipe ends.
+pub trait InProcess: Send + Sync + 'static {
+    /// Serves one connection to its end.
+    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
 /// A shared handle on a server of the embedder's own; equal only to itself.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
@@ -57,28 +57,46 @@ impl Stock {
             return Err(switched_off);
         }
         let catalog = self.catalog();
-        let (Err(unknown), Wanted::Named(name)) = (catalog.find(wanted), wanted) else {
-            return catalog.find(wanted);
-        };
-        let strangers: Vec<ServerId> = match catalog.stranger_behind(name) {
-            Some(stranger) => vec![stranger.clone()],
-            None => catalog.strangers().cloned().collect(),
-        };
-        if strangers.is_empty() {
-            return Err(unknown);
-        }
-        let failures = self.meet(&self.supervisors(&strangers)).await;
-        let found = self.catalog().find(wanted);
-        match (found, <[Option<Error>; 1]>::try_from(failures)) {
-            (Err(_), Ok([Some(failure)])) => Err(failure),
+        match (catalog.find(wanted), wanted) {
+            (Err(unknown), Wanted::Named(name)) => self.find_among_strangers(&catalog, name, unknown).await,
             (found, _) => found,
         }
     }
 
+    async fn find_among_strangers(
+        &self,
+        catalog: &Catalog,
+        name: &str,
+        unknown: Error,
+    ) -> Result<Target, Error> {
+        let behind = catalog.stranger_behind(name);
+        let strangers: Vec<ServerId> = match behind {
+            Some(stranger) => vec![stranger.clone()],
+            None => catalog.strangers().cloned().collect(),
+        };
+        let mut supervisors = self.supervisors(&strangers);
+        if behind.is_none() {
+            supervisors.retain(Supervisor::may_be_listed);
+        }
+        if supervisors.is_empty() {
+            return Err(unknown);
+        }
+        let mut failures = self.meet(&supervisors).await;
+        let found = self.catalog().find(&Wanted::Named(name.to_owned()));
+        match failures.pop().flatten().filter(|_| behind.is_some() && found.is_err()) {
+            Some(failure) => Err(failure),
+            None => found,
+        }
+    }
+
+    /// Gives the call to the fallback, or says what the caller may have meant.
     pub(crate) async fn fall_back(&self, call: Call, error: Error) -> Result<Outcome, Error> {
+        let catalog = self.catalog();
         match &self.fallback {
-            Some(fallback) if error.kind() == ErrorKind::Unknown => fallback(call).await,
-            _ => Err(error),
+            Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.offers(call.name()) => {
+                fallback(call).await
+            }
+            _ => Err(catalog.advise(error, &call.wanted)),
         }
     }
 
@@ -111,10 +129,11 @@ impl Stock {
     }
 
     /// A server that is up has been listed; the catalog shows it a moment later.
-    pub(crate) async fn await_listing(&self, server: &ServerId) {
+    async fn await_listing(&self, server: &ServerId) {
         let mut catalog = self.catalog.clone();
-        // An error means that the crib is being dropped.
-        let _ = catalog.wait_for(|catalog| catalog.strangers().all(|stranger| stranger != server)).await;
+        let listed = catalog.wait_for(|catalog| catalog.strangers().all(|stranger| stranger != server));
+        // A server that was replaced in this very moment is a stranger again; nobody waits for that.
+        let _ = timeout(LIST_PATIENCE, listed).await;
     }
 
     /// The servers of a roster are in the catalog a moment after it was applied.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Call, Outcome};
@@ -45,7 +46,7 @@ enum Command {
     Release { generation: u64, health: Option<Health>, probe: bool },
     /// What the watcher of a connection has seen.
     Seen { generation: u64, what: Seen },
-    /// Stop it and forgive everything; answered when the old process is gone.
+    /// Stop what runs and forgive everything; answered when it is about to start anew.
     Restart(oneshot::Sender<()>),
     /// Stop it, whatever leases exist; answered when it is gone.
     Stop(oneshot::Sender<()>),
@@ -95,6 +96,8 @@ pub(crate) struct Surroundings {
     pub(crate) events: broadcast::Sender<Event>,
     /// Rung when some server's offer is another one now.
     pub(crate) offers: Arc<Notify>,
+    /// Nobody waits for calls under way any more.
+    pub(crate) hurry: CancellationToken,
 }
 
 /// A handle on one server's actor.
@@ -119,7 +122,8 @@ impl Supervisor {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let memory = Memory::of(&spec, listings);
         let spec = Arc::new(spec);
-        let (gauges, stderr) = (Arc::<Gauges>::default(), Arc::<StderrTail>::default());
+        let gauges = Arc::<Gauges>::default();
+        let stderr = before.as_ref().map_or_else(Arc::default, |before| before.stderr.clone());
         let tasks = around.tasks.clone();
         let (actor, snapshot) = Actor::new(
             spec.clone(),
@@ -147,8 +151,13 @@ impl Supervisor {
     }
 
     /// Where the server is in its life.
-    pub(crate) fn state(&self) -> StateName {
+    fn state(&self) -> StateName {
         self.snapshot.borrow().state
+    }
+
+    /// Whether it is worth waiting for when everything is listed: not if it has just failed.
+    pub(crate) fn may_be_listed(&self) -> bool {
+        !matches!(self.state(), StateName::BackingOff | StateName::Ejected)
     }
 
     /// The last known listing, of the living server or of the one before.

@@ -6,6 +6,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// The largest file a reference may name.
+const LARGEST_FILE: u64 = 1 << 20;
+
 /// A string with `${env:X}`, `${env:X:-default}` and `${file:PATH}` in it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text {
@@ -120,14 +123,22 @@ impl Text {
                     out.push_str(&value.ok_or_else(|| Unresolved::Env(name.clone()))?);
                 }
                 Part::File(path) => {
-                    let text = std::fs::read_to_string(path)
-                        .map_err(|error| Unresolved::File(path.clone(), error.to_string()))?;
+                    let text = read(path).map_err(|why| Unresolved::File(path.clone(), why))?;
                     out.push_str(text.trim_end_matches(['\r', '\n']));
                 }
             }
         }
         Ok(out)
     }
+}
+
+/// Reads a small file; what is no file, or never ends, is not waited for.
+fn read(path: &Path) -> Result<String, String> {
+    let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !kind.is_file() || kind.len() > LARGEST_FILE {
+        return Err("it is not a file of at most 1 MiB".to_owned());
+    }
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
 impl Part {

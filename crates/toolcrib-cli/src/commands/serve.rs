@@ -20,7 +20,10 @@ pub(crate) async fn run(args: &Serve, place: &Place, out: &mut Output) -> Result
     // From here on nobody has to listen: a gateway does not end because its log is no longer read.
     let _ = out.always(&format!("listening on {}", daemon.address()));
     while signals.next().await == Asked::Reload {
-        let _ = reload(daemon.admin(), out).await;
+        tokio::select! {
+            _ = reload(daemon.admin(), out) => {}
+            () = signals.stop() => break,
+        }
     }
     let _ = out.say("stopping; once more to stop at once");
     daemon.close(signals.stop()).await;

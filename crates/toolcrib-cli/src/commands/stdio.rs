@@ -32,9 +32,10 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
             super::until_interrupted(attached(daemon)).await?.transpose()?;
         }
         None => {
+            let largest = place.usable()?.limits.body;
             let serve = async |crib| {
                 let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-                frontend::stdio::serve(stdin, stdout, crib, CancellationToken::new()).await;
+                frontend::stdio::serve(stdin, stdout, crib, largest, CancellationToken::new()).await;
             };
             super::alone(place, out, serve).await?;
         }

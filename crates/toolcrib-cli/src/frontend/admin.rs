@@ -213,12 +213,15 @@ impl Admin {
             self.loaded().problems = problems;
             return Err(Failure::bad_config(&config));
         }
+        // Noted first: the roster is in use from the first moment of `apply`, which may then wait for calls to end.
+        let (generation, restart_needed) = {
+            let mut loaded = self.loaded();
+            loaded.generation += 1;
+            loaded.problems = problems;
+            (loaded.generation, loaded.limits != config.limits || loaded.listen != config.listen)
+        };
         let changes = self.0.crib.apply(config.roster).await;
-        let mut loaded = self.loaded();
-        let restart_needed = loaded.limits != config.limits || loaded.listen != config.listen;
-        loaded.generation += 1;
-        loaded.problems = problems;
-        Ok(Reloaded { generation: loaded.generation, changes, restart_needed })
+        Ok(Reloaded { generation, changes, restart_needed })
     }
 
     async fn reload_told(&self) -> Told {

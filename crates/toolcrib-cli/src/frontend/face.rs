@@ -28,6 +28,14 @@ impl View {
     }
 }
 
+/// Whether a method means anything here.
+pub(crate) fn knows(method: &str, era: Era) -> bool {
+    matches!(
+        (method, era),
+        ("tools/call" | "tools/list", _) | (DISCOVER, Era::Stateless) | (PING, Era::Session)
+    )
+}
+
 /// Answers one request. Dropping the future cancels it.
 pub(crate) async fn respond(
     crib: &Crib,

@@ -82,12 +82,12 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
     if request.method() != Method::GET || request.headers().get(UPGRADE).is_none_or(|value| value != "mcp") {
         return problem(StatusCode::UPGRADE_REQUIRED, "this page is a pipe: `Upgrade: mcp`");
     }
-    let (crib, stop) = (counter.desk.crib.clone(), counter.stop.clone());
+    let (crib, largest, stop) = (counter.desk.crib.clone(), counter.desk.body, counter.stop.clone());
     let upgraded = hyper::upgrade::on(&mut request);
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        stdio::serve(reader, writer, crib, stop).await;
+        stdio::serve(reader, writer, crib, largest, stop).await;
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -133,17 +133,19 @@ async fn ask(
 /// A stateless call ends when its connection does.
 async fn ask_stateless(counter: &Counter, view: View, asked: Asked) -> Response<Body> {
     let Asked { id, method, params, streams } = asked;
+    // Of all errors, the stateless era binds this one to a status.
+    let status = if face::knows(&method, Era::Stateless) { StatusCode::OK } else { StatusCode::NOT_FOUND };
     let token = progress_token(params.as_ref()).filter(|_| streams);
     let crib = counter.desk.crib.clone();
     let Some(token) = token else {
         let answer = face::respond(&crib, &view, Era::Stateless, &method, params, None).await;
-        return respond(status_of(&answer, Era::Stateless), Body::answer(&id, &answer));
+        return respond(status, Body::answer(&id, &answer));
     };
     let (sink, heard) = mpsc::channel(PROGRESS_WAITING);
     let work: Working = Box::pin(async move {
         Some(face::respond(&crib, &view, Era::Stateless, &method, params, Some(sink)).await)
     });
-    whole_or_stream(id, Era::Stateless, token, heard, work).await
+    whole_or_stream(id, status, token, heard, work).await
 }
 
 /// A session's call goes on when its connection ends; only the client itself takes it back.
@@ -178,7 +180,7 @@ async fn ask_in_session(
             Err(_) => taken_back(),
         },
         Some((token, heard)) => {
-            whole_or_stream(id, Era::Session, token, heard, Box::pin(async { task.await.ok() })).await
+            whole_or_stream(id, StatusCode::OK, token, heard, Box::pin(async { task.await.ok() })).await
         }
     }
 }
@@ -186,7 +188,7 @@ async fn ask_in_session(
 /// A plain answer if it comes before any progress does, else a stream.
 async fn whole_or_stream(
     id: Id,
-    era: Era,
+    status: StatusCode,
     token: Bytes,
     mut heard: mpsc::Receiver<toolcrib::Progress>,
     mut work: Working,
@@ -195,7 +197,7 @@ async fn whole_or_stream(
         biased;
         Some(first) = heard.recv() => first,
         answer = &mut work => return match answer {
-            Some(answer) => respond(status_of(&answer, era), Body::answer(&id, &answer)),
+            Some(answer) => respond(status, Body::answer(&id, &answer)),
             None => taken_back(),
         },
     };
@@ -270,16 +272,6 @@ fn no_session(asked: Option<(&Id, bool)>) -> Response<Body> {
             let id = asked.map(|(id, _)| id);
             refuse(StatusCode::NOT_FOUND, id, code::INVALID_REQUEST, "there is no such session (any more)")
         }
-    }
-}
-
-/// Only what the stateless era binds to a status has one of its own.
-fn status_of(answer: &Answer, era: Era) -> StatusCode {
-    let unknown =
-        |error: &Bytes| error.starts_with(format!(r#"{{"code":{}"#, code::METHOD_NOT_FOUND).as_bytes());
-    match answer {
-        Answer::Error(error) if era == Era::Stateless && unknown(error) => StatusCode::NOT_FOUND,
-        _ => StatusCode::OK,
     }
 }
 

@@ -15,17 +15,15 @@ use tokio_util::task::TaskTracker;
 use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, HELLO, PING, TOOLS_CHANGED};
 use toolcrib::wire::frame::{Frame, Frames, flatten};
 use toolcrib::wire::message::{
-    Answer, ClientMessage, Id, code, error_object, error_reply, notification, reply,
+    Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, notification, reply,
 };
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
 use toolcrib::{Catalog, Crib};
 
-use super::face::{self, View, progress_line, progress_token, refuse};
+use super::face::{self, View, progress_line, progress_token};
 use super::session::UnderWay;
 
-/// The largest message taken from a client.
-const MESSAGE: usize = 32 << 20;
 /// Messages that may wait for a client which does not read.
 const WAITING: usize = 256;
 /// How long requests may take after the client hung up.
@@ -41,8 +39,8 @@ struct Pipe {
     tasks: TaskTracker,
 }
 
-/// Serves one client until it hangs up or `stop`.
-pub(crate) async fn serve<R, W>(mut reader: R, writer: W, crib: Crib, stop: CancellationToken)
+/// Serves one client until it hangs up or `stop`; messages have at most `largest` bytes.
+pub(crate) async fn serve<R, W>(mut reader: R, writer: W, crib: Crib, largest: usize, stop: CancellationToken)
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -53,7 +51,7 @@ where
     let writing = tasks.spawn(write(writer, lines));
     let news = tasks.spawn(announce(crib.watch_catalog(), opened, out.clone()));
     let pipe = Pipe { crib, out, session, under_way: Arc::default(), tasks: TaskTracker::new() };
-    let mut frames = Frames::new(MESSAGE);
+    let mut frames = Frames::new(largest);
     loop {
         tokio::select! {
             count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
@@ -63,8 +61,9 @@ where
             match frame {
                 Frame::Line(line) if line.trim_ascii().is_empty() => {}
                 Frame::Line(line) => pipe.receive(&line).await,
-                Frame::TooLong(_) => {
-                    pipe.complain(None, code::INVALID_REQUEST, "the message is too large").await;
+                Frame::TooLong(head) => {
+                    let id = id_in_head(&head);
+                    pipe.complain(id.as_ref(), code::INVALID_REQUEST, "the message is too large").await;
                 }
             }
         }
@@ -78,8 +77,8 @@ where
         pipe.under_way.cancel_all();
     }
     drop(pipe);
-    // The writer ends with the last line; one that cannot be written has no reader.
-    let _ = writing.await;
+    // The writer ends with the last line; a client that does not read it is not waited for.
+    let _ = timeout(FAREWELL, writing).await;
 }
 
 impl Pipe {
@@ -155,9 +154,6 @@ async fn respond(
     params: Option<Object>,
     out: &mpsc::Sender<Vec<u8>>,
 ) -> Answer {
-    if method == HELLO {
-        return refuse(code::METHOD_NOT_FOUND, "the stateless era has no sessions");
-    }
     let Some(token) = progress_token(params.as_ref()) else {
         return face::respond(crib, &View::All, era, method, params, None).await;
     };

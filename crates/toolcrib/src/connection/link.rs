@@ -116,7 +116,9 @@ impl Link {
         message::write_request_head(&mut line, id, method);
         params(id, &mut line);
         line.push(b'}');
-        if self.shared.queued.load(Ordering::Relaxed) + line.len() > MOST_QUEUED {
+        let queued = self.shared.queued.load(Ordering::Relaxed);
+        if queued > 0 && queued + line.len() > MOST_QUEUED {
+            self.shared.pending().take(id); // it never left, so there is nothing to cancel
             let server = &self.shared.server;
             let error = Error::new(ErrorKind::TimedOut, format!("`{server}` does not read its input"));
             return Err(error.at(server).unsent());
@@ -176,8 +178,12 @@ impl Shared {
         if queued > 2 * MOST_QUEUED {
             self.broken.cancel(); // it asks and asks, and never reads an answer
         }
-        // The writer is gone only once the connection is broken, and then the reader tells everybody.
-        let _ = self.outgoing.send(Outgoing { id, line });
+        // The writer is gone once the connection is broken; the reader tells everybody, and this one that it never left.
+        if let Err(mpsc::error::SendError(Outgoing { id: Some(id), .. })) =
+            self.outgoing.send(Outgoing { id, line })
+        {
+            self.pending().mark_unsent(id);
+        }
     }
 
     fn end(&self, id: u64, ended: Ended) {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::JoinSet;
 
+use crate::spec::InProcess;
 use crate::wire::dialect::client::{DISCOVER, discover_result, tools_result};
 use crate::wire::frame::{Frame, Frames};
 use crate::wire::message::{Answer, ClientMessage, code, error_object, reply};
@@ -18,13 +19,6 @@ use crate::wire::revision::Era;
 
 /// The largest message a toolbox reads.
 const MESSAGE: usize = 32 << 20;
-
-/// A server in this process. `serve` gets one end of a byte pipe and speaks MCP on it, one JSON message a line, until
-/// the pipe ends.
-pub trait InProcess: Send + Sync + 'static {
-    /// Serves one connection to its end.
-    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
-}
 
 /// What a tool of a [`Toolbox`] does: arguments in, a text or an error text out.
 type Run = Arc<dyn Fn(Value) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> + Send + Sync>;

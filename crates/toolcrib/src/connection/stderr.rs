@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// Lines kept.
 const LINES: usize = 200;
@@ -88,7 +88,8 @@ impl StderrTail {
                     _ => break,
                 },
                 () = &mut gone => {
-                    while let Ok(Ok(count @ 1..)) = timeout(LINGER, stderr.read(&mut chunk)).await {
+                    let until = Instant::now() + LINGER;
+                    while let Ok(Ok(count @ 1..)) = timeout_at(until, stderr.read(&mut chunk)).await {
                         self.take(&mut line, &chunk[..count]);
                     }
                     break;

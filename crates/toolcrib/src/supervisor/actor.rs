@@ -1,7 +1,7 @@
 //! One async fn per state; the only writer of a server's life.
 //!
-//! `run` is the transition table. Every state listens to the mailbox, so nobody ever waits for the actor itself, and
-//! every claim that cannot be answered yet waits in `waiters`.
+//! `run` is the transition table. Every state listens to the mailbox, and every claim that cannot be answered yet waits
+//! in `waiters`; only until nothing is left of an old process is nobody heard.
 
 mod alive;
 
@@ -33,6 +33,9 @@ use crate::wire::revision::{Era, Revision};
 
 /// The shortest time between two listings of a server that keeps saying it has changed.
 const RELIST: Duration = Duration::from_secs(1);
+
+/// When to ask again while one call finds out whether a server is well.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// Where the server is in its life, with what only that state may use.
 enum State {
@@ -245,7 +248,9 @@ impl Actor {
     async fn probing(&mut self, mut alive: Alive) -> State {
         loop {
             match self.next(&mut alive).await {
-                Happening::Asked(waiter) => self.refuse(waiter, self.left_alone(&alive, Instant::now())),
+                Happening::Asked(waiter) => {
+                    self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE));
+                }
                 Happening::Released { probe: true, health } => {
                     let now = Instant::now();
                     return match health {
@@ -284,14 +289,20 @@ impl Actor {
 
     /// Takes no more claims and waits for those there are.
     async fn draining(&mut self, mut alive: Alive, until: Instant) -> State {
+        let hurry = self.around.hurry.clone();
         while alive.leases > 0 {
-            match timeout_at(until, self.next(&mut alive)).await {
+            let happening = tokio::select! {
+                happening = timeout_at(until, self.next(&mut alive)) => happening,
+                () = hurry.cancelled() => break,
+            };
+            match happening {
                 Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
                 Ok(Happening::Released { .. }) => {}
                 Ok(Happening::Ordered(_, told) | Happening::Retired(_, told)) => self.mourners.push(told),
                 Ok(Happening::Died | Happening::Idle | Happening::Abandoned) | Err(_) => break,
             }
         }
+        self.announce_stop();
         State::Stopping { connection: alive.connection, then: Then::Leave }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! One file per server and spec digest. A file that cannot be read or written costs a listing, never a call.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl Memory {
         }
         let definitions: Vec<&[u8]> = known.listing.tools.iter().map(|tool| &*tool.definition).collect();
         text.set("tools", [b"[", &*definitions.join(&b","[..]), b"]"].concat());
-        let beside = file.with_extension(format!("{}.new", std::process::id()));
+        let beside = file.with_extension(format!("{:016x}.new", RandomState::new().hash_one(file)));
         let written = std::fs::File::create(&beside)
             .and_then(|mut out| out.write_all(&text.to_bytes()))
             .and_then(|()| std::fs::rename(&beside, file));

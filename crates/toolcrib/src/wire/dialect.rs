@@ -71,7 +71,8 @@ pub fn to_client(result: &Bytes, server: Era, client: Era) -> Bytes {
 /// A member name in quotes can stand in JSON only where it really is a name or a whole string, so its absence proves
 /// that the member is not there without reading the result again.
 fn with_result_type(result: &Bytes) -> Bytes {
-    if memchr::memmem::find(result, b"\"resultType\"").is_some() {
+    let mentioned = memchr::memmem::find(result, b"\"resultType\"").is_some();
+    if mentioned && Object::parse(result).is_ok_and(|object| object.get("resultType").is_some()) {
         return result.clone();
     }
     let Some(rest) = result.strip_prefix(b"{") else { return result.clone() };
@@ -150,6 +151,11 @@ mod tests {
         assert_eq!(
             shown(r#"{"a":1.0}"#, Era::Session, Era::Stateless),
             r#"{"resultType":"complete","a":1.0}"#
+        );
+        let nested = r#"{"structuredContent":{"resultType":"mine"}}"#;
+        assert_eq!(
+            shown(nested, Era::Session, Era::Stateless),
+            r#"{"resultType":"complete","structuredContent":{"resultType":"mine"}}"#
         );
         let modern = r#"{"resultType":"complete","a":1.0,"ttlMs":5,"_meta":{"io.modelcontextprotocol/serverInfo":{},"k":2}}"#;
         assert_eq!(shown(modern, Era::Stateless, Era::Session), r#"{"a":1.0,"_meta":{"k":2}}"#);

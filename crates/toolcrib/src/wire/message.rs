@@ -309,25 +309,29 @@ pub fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
     out
 }
 
+/// An answer up to its `result` or `error`, with room for that and the `}` that ends it.
+fn answer_head(id: &[u8], member: &str, room: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(48 + id.len() + room);
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    out.extend_from_slice(id);
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(member.as_bytes());
+    out.extend_from_slice(b"\":");
+    out
+}
+
 /// The part of an answer before its `result`; `}` ends it.
 pub fn result_head(id: &Id) -> Vec<u8> {
-    let mut out = Vec::with_capacity(40 + id.raw().len());
-    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-    out.extend_from_slice(id.raw());
-    out.extend_from_slice(b",\"result\":");
-    out
+    answer_head(id.raw(), "result", 0)
 }
 
 /// A whole answer around a server's own bytes.
 pub fn reply(id: &Id, answer: &Answer) -> Vec<u8> {
-    let (member, body): (&[u8], _) = match answer {
-        Answer::Result(result) => (b",\"result\":", result),
-        Answer::Error(error) => (b",\"error\":", error),
+    let (member, body) = match answer {
+        Answer::Result(result) => ("result", result),
+        Answer::Error(error) => ("error", error),
     };
-    let mut out = Vec::with_capacity(48 + id.raw().len() + body.len());
-    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-    out.extend_from_slice(id.raw());
-    out.extend_from_slice(member);
+    let mut out = answer_head(id.raw(), member, body.len());
     out.extend_from_slice(body);
     out.push(b'}');
     out
@@ -344,12 +348,21 @@ pub fn error_object(code: i32, message: &str, data: Option<&serde_json::Value>) 
 
 /// An error answer to somebody whose id may not be known.
 pub fn error_reply(id: Option<&Id>, error: &[u8]) -> Vec<u8> {
-    let mut out = br#"{"jsonrpc":"2.0","id":"#.to_vec();
-    out.extend_from_slice(id.map_or(b"null", Id::raw));
-    out.extend_from_slice(b",\"error\":");
+    let mut out = answer_head(id.map_or(b"null", Id::raw), "error", error.len());
     out.extend_from_slice(error);
     out.push(b'}');
     out
+}
+
+/// The id in the beginning of a request that is not read to its end.
+pub fn id_in_head(head: &[u8]) -> Option<Id> {
+    let at = memchr::memmem::find(head, b"\"id\"")?;
+    let rest = head[at + 4..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    let length = match rest.first()? {
+        b'"' => memchr::memchr(b'"', &rest[1..])? + 2,
+        _ => rest.iter().take_while(|byte| byte.is_ascii_digit()).count(),
+    };
+    Id::read(Bytes::copy_from_slice(&rest[..length]))
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl Actor {
         State::Stopping { connection: alive.connection, then }
     }
 
-    fn announce_stop(&self) {
+    pub(super) fn announce_stop(&self) {
         info!(server = %self.spec.id, "stopping");
         self.say(Event::Stopped { server: self.spec.id.clone() });
     }
@@ -128,6 +128,7 @@ impl Actor {
         let now = Instant::now();
         let breaker = Breaker::new(self.spec.lifecycle.breaker.clone());
         self.gauges.failures.store(0, Ordering::Relaxed);
+        self.wants_session = false;
         let watcher = watch(connection.clone(), self.generation, self.own_mailbox.clone());
         self.around.tasks.spawn(watcher);
         let idle_since = (self.spec.lifecycle.start == Start::OnDemand).then_some(now);
@@ -193,7 +194,9 @@ impl Actor {
                 self.refuse_waiters(&error);
                 let times = self.budget.spent(now) + 1;
                 let why = error.words().map_or_else(|| error.to_string(), ToString::to_string);
-                let message = format!("`{server}` was given up after {times} deaths in a row: {why}");
+                let within = self.spec.lifecycle.restarts.within;
+                let message =
+                    format!("`{server}` was ejected, it failed {times} times within {within:?}: {why}");
                 warn!(%server, why, "ejected");
                 self.say(Event::Ejected { server, why });
                 Then::Eject(error.become_kind(ErrorKind::Ejected, message))

@@ -53,7 +53,12 @@ fn house(fake: Fake) -> House {
 
 fn house_with(fake: Fake, care: Lifecycle) -> House {
     let (events, _) = broadcast::channel(1000);
-    let around = Surroundings { tasks: TaskTracker::new(), events, offers: Arc::new(Notify::new()) };
+    let around = Surroundings {
+        tasks: TaskTracker::new(),
+        events,
+        offers: Arc::new(Notify::new()),
+        hurry: tokio_util::sync::CancellationToken::new(),
+    };
     let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
     House { fake, supervisor, around }
 }
