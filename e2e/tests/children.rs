@@ -239,3 +239,17 @@ async fn a_shutdown_waits_for_calls_under_way() {
     let refused = call(&crib, "fake", "echo", &json!({})).await.unwrap_err();
     assert_eq!(refused.kind(), toolcrib::ErrorKind::ShuttingDown);
 }
+
+/// Starts the fake server behind a shell that first leaves a noisy process outside of its group.
+const NOISY: &str = r#"setsid sh -c 'i=0; while [ $i -lt 400 ]; do echo noise >&2; sleep 0.02; i=$((i+1)); done' & exec "$0""#;
+
+#[tokio::test]
+async fn a_noisy_descendant_outside_the_group_does_not_hold_a_shutdown_up() {
+    let mut spec = fake!("fake");
+    let toolcrib::spec::Endpoint::Command(command) = &mut spec.endpoint else { panic!("a command") };
+    *command = toolcrib::CommandSpec::new("sh").arg("-c").arg(NOISY).arg(command.program.written());
+    let crib = crib([spec]);
+    text(&crib, "fake", "pid", &json!({})).await;
+    // The noise goes on for longer than this.
+    timeout(Duration::from_secs(7), crib.shutdown(Duration::ZERO)).await.unwrap();
+}

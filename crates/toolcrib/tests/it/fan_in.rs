@@ -76,6 +76,23 @@ async fn a_server_that_fails_is_not_papered_over_by_the_fallback() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_start_does_not_answer_for_names_it_never_had() {
+    let builder = || Crib::builder().server(spec("git", &Fake::new().usually(Boot::Dies)));
+    let alone = builder().build().unwrap();
+    assert_eq!(kind(alone.call(Call::tool("weather")).await), ErrorKind::Unknown);
+    let backed = builder().fallback(|_| async { Ok(Outcome::result(&json!({}))) }).build().unwrap();
+    assert!(backed.call(Call::tool("weather")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ambiguous_name_is_refused_and_not_given_to_the_fallback() {
+    let (git, time) = (Fake::offering(&["log"]), Fake::offering(&["log"]));
+    let builder = Crib::builder().server(spec("git", &git)).server(spec("time", &time));
+    let crib = builder.fallback(|_| async { Ok(Outcome::result(&json!({}))) }).build().unwrap();
+    assert_eq!(kind(crib.call(Call::tool("log")).await), ErrorKind::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
 async fn discovery_gives_what_it_can_and_says_what_it_cannot_in_its_place() {
     let (good, bad, slow) = (
         Fake::offering(&["a", "b"]),

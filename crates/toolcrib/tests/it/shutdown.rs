@@ -3,10 +3,10 @@
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use toolcrib::ErrorKind;
+use toolcrib::{Changes, ErrorKind, Lifecycle, Start};
 
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, crib, kind, on, spawn, with};
+use crate::house::{SECOND, breath, crib, kind, on, roster, spawn, spec, with};
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_calls_under_way_and_takes_no_more() {
@@ -49,6 +49,16 @@ async fn a_second_shutdown_is_no_mistake() {
     let crib = crib(&[("git", &Fake::new())]);
     crib.shutdown(SECOND).await;
     crib.shutdown(SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_roster_that_comes_after_the_shutdown_starts_nothing() {
+    let late = Fake::new();
+    let crib = crib(&[("git", &Fake::new())]);
+    crib.shutdown(SECOND).await;
+    let eager = Lifecycle { start: Start::AtBoot, ..Lifecycle::default() };
+    let changes = crib.apply(roster([spec("late", &late).lifecycle(eager)])).await;
+    assert_eq!((changes, late.starts()), (Changes::default(), 0));
 }
 
 #[tokio::test(start_paused = true)]
