@@ -47,7 +47,7 @@ class Page(unittest.TestCase):
         found["targets"]["toolcrib"]["instructions"] = {"small": [60_000, 61_000], "megabyte": [5.0]}
         text = page(found)
         self.assertIn("| 60,500 (60,000–61,000) | ≤ 60,000 | **no** |", text)
-        self.assertIn("| 5.00 (5.00–5.00) | ≤ 5.5 | yes |", text)
+        self.assertIn("| 5.00 (5.00–5.00) | ≤ 6 | yes |", text)
 
     def test_the_library_stands_beside_the_raw_pipe(self):
         found = results()

@@ -73,7 +73,7 @@ fn nonsense_is_answered_and_executes_nothing() {
         (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","Method":"x"}"#, -32600),
         (r#"[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]"#, -32600),
-        (&deep, -32600),
+        (&deep, -32700),
     ] {
         let response = post(&gateway, &[], body);
         let shown = &body[..body.len().min(80)];

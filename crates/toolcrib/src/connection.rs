@@ -123,7 +123,12 @@ impl Connection {
         }
         match timeout(self.limits.call_timeout, self.slots.acquire()).await {
             Ok(slot) => slot.map_err(|_| self.link.lost(true)),
-            Err(_) => Err(self.timed_out(self.limits.call_timeout, "in-flight").unsent()),
+            Err(_) => {
+                let (server, slots) = (&self.server, self.limits.in_flight);
+                let message = format!("`{server}` was busy with {slots} other calls for too long");
+                let hint = format!("raise `servers.{server}.limits.in-flight`");
+                Err(Error::new(ErrorKind::TimedOut, message).at(server).hint(hint).unsent())
+            }
         }
     }
 

@@ -162,6 +162,7 @@ async fn meet(supervisor: Supervisor, starts: Arc<Semaphore>, until: Instant) ->
     match met.await {
         Ok(lease) => lease.err(),
         Err(_) => {
+            supervisor.mark_slow();
             let server = &supervisor.spec().id;
             let message = format!("`{server}` is still starting");
             Some(Error::new(ErrorKind::CouldNotStart, message).at(server).hint("ask again in a moment"))

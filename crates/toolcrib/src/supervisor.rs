@@ -155,9 +155,15 @@ impl Supervisor {
         self.snapshot.borrow().state
     }
 
-    /// Whether it is worth waiting for when everything is listed: not if it has just failed.
+    /// Whether it is worth waiting for when everything is listed: not if it has just failed, nor twice if it is slow.
     pub(crate) fn may_be_listed(&self) -> bool {
-        !matches!(self.state(), StateName::BackingOff | StateName::Ejected)
+        !self.gauges.slow.load(Ordering::Relaxed)
+            && !matches!(self.state(), StateName::BackingOff | StateName::Ejected)
+    }
+
+    /// Notes that somebody has waited for it in vain.
+    pub(crate) fn mark_slow(&self) {
+        self.gauges.slow.store(true, Ordering::Relaxed);
     }
 
     /// The last known listing, of the living server or of the one before.
@@ -275,6 +281,7 @@ impl Lease {
         let outcome = self.connection.call(call, tool).await;
         self.health = match outcome.as_ref().map_err(Error::kind) {
             Ok(_) => Some(Health::Well),
+            Err(_) if outcome.as_ref().is_err_and(Error::is_unsent) => None,
             Err(ErrorKind::TimedOut | ErrorKind::BadReply) => Some(Health::Unwell),
             Err(_) => None,
         };

@@ -145,12 +145,11 @@ fn show(answer: &Answer, out: &mut Output) -> Result<Exit> {
             return Err(Failure::from_wire(&serde_json::from_slice(error).unwrap_or_default()).into());
         }
     };
-    let value: Value = serde_json::from_slice(result).unwrap_or_default();
-    let failed = value["isError"] == true;
+    let failed = says_error(result);
     match (out.json, failed) {
         (true, _) => out.raw(result)?,
-        (false, false) => content(&value, |line| out.line(line))?,
-        (false, true) => content(&value, |line| out.always(line))?,
+        (false, false) => content(result, |line| out.line(line))?,
+        (false, true) => content(result, |line| out.always(line))?,
     }
     if failed && out.json {
         out.failure(&Failure::new(Exit::ToolError, "tool_error", "the tool said error"))?;
@@ -158,21 +157,27 @@ fn show(answer: &Answer, out: &mut Output) -> Result<Exit> {
     Ok(if failed { Exit::ToolError } else { Exit::Fine })
 }
 
-/// Text as text, everything else as one line of JSON; the structured form only if there is no text.
-fn content(result: &Value, mut line: impl FnMut(&str) -> std::io::Result<()>) -> std::io::Result<()> {
-    let blocks = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn says_error(result: &Bytes) -> bool {
+    Object::parse(result).is_ok_and(|result| result.get("isError").is_some_and(|raw| &**raw == b"true"))
+}
+
+/// Text as text, everything else as the JSON it is; the structured form only if there is no text.
+fn content(result: &Bytes, mut line: impl FnMut(&str) -> std::io::Result<()>) -> std::io::Result<()> {
+    let result = Object::parse(result).unwrap_or_default();
+    let blocks = result.get("content").and_then(|blocks| object::elements(blocks).ok()).unwrap_or_default();
     let mut texts = 0;
     for block in blocks {
-        match (block["type"].as_str(), block["text"].as_str()) {
+        let object = Object::parse(&block).unwrap_or_default();
+        match (object.string("type").as_deref(), object.string("text")) {
             (Some("text"), Some(text)) => {
                 texts += 1;
-                line(text)?;
+                line(&text)?;
             }
-            _ => line(&block.to_string())?,
+            _ => line(&String::from_utf8_lossy(&block))?,
         }
     }
     match result.get("structuredContent") {
-        Some(structured) if texts == 0 => line(&structured.to_string()),
+        Some(structured) if texts == 0 => line(&String::from_utf8_lossy(structured)),
         _ => Ok(()),
     }
 }
@@ -204,7 +209,7 @@ mod tests {
                 lines.push(line.to_owned());
                 Ok(())
             };
-            content(&result, keep).unwrap();
+            content(&Bytes::from(result.to_string()), keep).unwrap();
             lines
         };
         let text = json!({"type": "text", "text": "a"});
@@ -212,5 +217,21 @@ mod tests {
         assert_eq!(shown(json!({"content": [text], "structuredContent": {"a": 1}})), ["a"]);
         assert_eq!(shown(json!({"content": [], "structuredContent": {"a": 1}})), [r#"{"a":1}"#]);
         assert_eq!(shown(json!({"content": [image]})), [r#"{"data":"x","type":"image"}"#]);
+    }
+
+    #[test]
+    fn a_result_of_any_depth_is_shown_and_its_error_seen() {
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        let text = r#"{"type":"text","text":"boom"}"#;
+        let result =
+            Bytes::from(format!(r#"{{"isError":true,"content":[{text}],"structuredContent":{deep}}}"#));
+        let mut lines = Vec::new();
+        let keep = |line: &str| {
+            lines.push(line.to_owned());
+            Ok(())
+        };
+        content(&result, keep).unwrap();
+        assert!(says_error(&result));
+        assert_eq!(lines, ["boom"]);
     }
 }

@@ -59,7 +59,7 @@ async fn attached(daemon: UnixStream) -> Result<()> {
     tokio::pin!(upwards, downwards);
     // The agent's last word is not the last answer: what is under way is still written.
     tokio::select! {
-        ended = &mut downwards => { ended?; return Ok(()); }
+        ended = &mut downwards => { ended?; return Err(refused("it has stopped").into()); }
         ended = &mut upwards => { ended?; }
     }
     downwards.await?;
@@ -82,7 +82,7 @@ async fn upgraded(from_daemon: &mut (impl tokio::io::AsyncRead + Unpin)) -> Resu
 }
 
 fn refused(why: &str) -> Failure {
-    Failure::new(Exit::Unreachable, "gateway_lost", format!("the gateway does not take this client: {why}"))
+    Failure::new(Exit::Unreachable, "gateway_lost", format!("the gateway is gone: {why}"))
         .hint("toolcrib status")
 }
 

@@ -55,7 +55,7 @@ pub(crate) async fn respond(
 }
 
 async fn list(crib: &Crib, view: &View, era: Era, params: Option<&Object>) -> Answer {
-    if params.is_some_and(|params| params.get("cursor").is_some()) {
+    if params.and_then(|params| params.get("cursor")).is_some_and(|cursor| &**cursor != b"null") {
         return refuse(code::INVALID_PARAMS, "this cursor was not given out here");
     }
     let catalog = match view {
@@ -78,7 +78,10 @@ async fn call(
     let Some(name) = params.string("name").map(std::borrow::Cow::into_owned) else {
         return refuse(code::INVALID_PARAMS, "`params.name` must be the name of a tool");
     };
-    if params.get("arguments").is_some_and(|arguments| arguments.first() != Some(&b'{')) {
+    if params
+        .get("arguments")
+        .is_some_and(|arguments| arguments.first() != Some(&b'{') && &**arguments != b"null")
+    {
         return refuse(code::INVALID_PARAMS, "`params.arguments` must be an object");
     }
     let call = match view {

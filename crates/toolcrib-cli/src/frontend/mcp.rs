@@ -4,13 +4,15 @@ mod headers;
 mod news;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, HELLO};
 use toolcrib::wire::message::{Answer, ClientMessage, Id, code, error_object, error_reply};
 use toolcrib::wire::object::Object;
@@ -26,6 +28,10 @@ use super::session::Session;
 const PROGRESS_WAITING: usize = 64;
 /// How much of a body that is too large is read, so that the sender gets to see the answer.
 const SWALLOWED: usize = 1 << 20;
+/// How long that may take.
+const SWALLOWING: Duration = Duration::from_secs(1);
+/// How long a request may take to arrive.
+const SENDING: Duration = Duration::from_secs(30);
 
 /// A request as it is answered: who asks, in which era, what.
 struct Asked {
@@ -57,7 +63,8 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
         Ok(stated) => stated,
         Err((status, why)) => return refuse(status, None, code::INVALID_REQUEST, why),
     };
-    let body = match read(body, counter.desk.body).await {
+    let waits = head.headers.contains_key(EXPECT);
+    let body = match read(body, counter.desk.body, waits).await {
         Ok(body) => body,
         Err(response) => return response,
     };
@@ -83,21 +90,30 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
     }
 }
 
-async fn read(body: Incoming, limit: usize) -> Result<Bytes, Response<Body>> {
+/// Reads a body of at most `limit` bytes. One that is too large is refused as soon as that is known; a sender that does
+/// not wait for our word (`waits`) gets to read why if it sends only a little too much.
+async fn read(body: Incoming, limit: usize, waits: bool) -> Result<Bytes, Response<Body>> {
     let too_large = || {
         let why = format!("a request has at most {limit} bytes");
-        refuse(StatusCode::PAYLOAD_TOO_LARGE, None, code::INVALID_REQUEST, &why)
+        let mut response = refuse(StatusCode::PAYLOAD_TOO_LARGE, None, code::INVALID_REQUEST, &why);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
     };
     if body.size_hint().lower() > limit as u64 {
-        // Whoever sends a little too much gets to read why; whoever sends far too much may see a reset instead.
-        let _ = Limited::new(body, SWALLOWED).collect().await;
+        if !waits {
+            let _ = timeout(SWALLOWING, Limited::new(body, SWALLOWED).collect()).await;
+        }
         return Err(too_large());
     }
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(_) => {
+    match timeout(SENDING, Limited::new(body, limit).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => {
             Err(refuse(StatusCode::BAD_REQUEST, None, code::INVALID_REQUEST, "the request ended early"))
+        }
+        Err(_) => {
+            let why = "the request took too long to arrive";
+            Err(refuse(StatusCode::REQUEST_TIMEOUT, None, code::INVALID_REQUEST, why))
         }
     }
 }

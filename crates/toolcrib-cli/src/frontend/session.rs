@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use toolcrib::wire::message::Id;
 use toolcrib::wire::object::Object;
 
@@ -22,6 +23,8 @@ pub(crate) struct Sessions {
 pub(crate) struct Session {
     view: View,
     used: Mutex<Instant>,
+    /// Ends the streams of a session that has ended.
+    pub(crate) ended: CancellationToken,
     /// Requests under way, to be found again when the client takes one back.
     pub(crate) under_way: UnderWay,
 }
@@ -48,11 +51,17 @@ impl Sessions {
         let now = Instant::now();
         let mut open = self.open();
         if open.len() >= self.most {
-            let idle = open.iter().filter(|(_, session)| session.under_way.is_empty());
+            // Whoever listens or waits for an answer holds the session.
+            let idle = open.iter().filter(|(_, session)| Arc::strong_count(session) == 1);
             let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
             open.remove(&oldest);
         }
-        let session = Session { view, used: Mutex::new(now), under_way: UnderWay::default() };
+        let session = Session {
+            view,
+            used: Mutex::new(now),
+            ended: CancellationToken::new(),
+            under_way: UnderWay::default(),
+        };
         open.insert(id.clone(), Arc::new(session));
         Some(id)
     }
@@ -71,6 +80,7 @@ impl Sessions {
             return false;
         };
         open.remove(id);
+        session.ended.cancel();
         session.under_way.cancel_all();
         true
     }
@@ -85,10 +95,6 @@ impl Session {
 impl UnderWay {
     fn calls(&self) -> MutexGuard<'_, HashMap<Id, AbortHandle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.calls().is_empty()
     }
 
     /// Enters a request; `false` if one with this id is under way already.

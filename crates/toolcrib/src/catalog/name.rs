@@ -18,7 +18,7 @@ const DIGITS: usize = 8;
 pub fn public(server: &ServerId, tool: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let plain = format!("{server}{SEPARATOR}{tool}");
-    if !tool.is_empty() && tool.chars().all(allowed) && plain.len() <= LONGEST {
+    if !tool.is_empty() && tool.chars().all(allowed) && plain.len() <= LONGEST && !looks_changed(tool) {
         return plain;
     }
     let cleaned: String =
@@ -26,6 +26,12 @@ pub fn public(server: &ServerId, tool: &str) -> String {
     let digest = Sha256::digest(tool.as_bytes());
     let suffix: String = digest[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{cleaned}_{suffix}")
+}
+
+/// Whether a name ends as changed ones do; it is changed too, so that it is never taken for one of them.
+fn looks_changed(tool: &str) -> bool {
+    let digits = tool.rsplit_once('_').map_or("", |(_, digits)| digits);
+    digits.len() == DIGITS && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -53,6 +59,7 @@ mod tests {
         assert_eq!(named("git", &"x".repeat(100)).len(), LONGEST);
         assert_ne!(named("git", "log.all"), named("git", "log/all"));
         assert!(named("git", "").starts_with("git___"));
+        assert_ne!(named("git", "_e3b0c442"), named("git", ""));
     }
 
     proptest! {

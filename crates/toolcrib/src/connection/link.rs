@@ -7,7 +7,7 @@ mod ticket;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -31,6 +31,9 @@ pub(super) use ticket::Ticket;
 /// Bytes that may wait for a server which does not read its input.
 const MOST_QUEUED: usize = 64 << 20;
 
+/// Messages handled in one go before it is somebody else's turn.
+const FAIR: usize = 64;
+
 /// One end of a multiplexed connection.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -47,11 +50,14 @@ struct Shared {
     tools_changed: Notify,
     /// Asks the writer to close the server's input; a break in one direction does so too.
     hang_up: CancellationToken,
+    /// The server was told to leave, so that it did is no crash.
+    dismissed: AtomicBool,
     /// One direction broke; the parent of `hang_up`.
     broken: CancellationToken,
     /// The other end is gone and everybody has been told.
     closed: CancellationToken,
-    last_words: OnceLock<LastWords>,
+    /// How the other end went, and whether it had been told to.
+    ending: OnceLock<(LastWords, bool)>,
 }
 
 /// A message on its way out, and whose request it is.
@@ -84,9 +90,10 @@ impl Link {
             noise: AtomicU64::new(0),
             tools_changed: Notify::new(),
             hang_up: broken.child_token(),
+            dismissed: AtomicBool::new(false),
             broken,
             closed: CancellationToken::new(),
-            last_words: OnceLock::new(),
+            ending: OnceLock::new(),
         });
         tasks.spawn(write(shared.clone(), writer, queue));
         let reading = shared.clone();
@@ -132,6 +139,7 @@ impl Link {
     }
 
     pub(super) fn hang_up(&self) {
+        self.shared.dismissed.store(true, Ordering::Relaxed);
         self.shared.hang_up.cancel();
     }
 
@@ -196,7 +204,7 @@ impl Shared {
 
     fn close(&self, words: LastWords) {
         // Only the reader closes, so the words are set once.
-        let _ = self.last_words.set(words);
+        let _ = self.ending.set((words, self.dismissed.load(Ordering::Relaxed)));
         let waiters = self.pending().close();
         for waiter in waiters {
             let _ = waiter.answer.send(Ended::Lost { unsent: waiter.unsent });
@@ -205,10 +213,13 @@ impl Shared {
     }
 
     fn lost(&self, unsent: bool) -> Error {
-        let words = self.last_words.get().cloned().unwrap_or_default();
-        let what = if unsent { "is gone" } else { "died" };
-        let error = Error::new(ErrorKind::Lost, format!("`{}` {what}: {words}", self.server));
-        let error = error.at(&self.server).last_words(words);
+        let (words, dismissed) = self.ending.get().cloned().unwrap_or_default();
+        let message = match (dismissed, unsent) {
+            (true, _) => format!("`{}` was stopped", self.server),
+            (false, true) => format!("`{}` is gone: {words}", self.server),
+            (false, false) => format!("`{}` died: {words}", self.server),
+        };
+        let error = Error::new(ErrorKind::Lost, message).at(&self.server).last_words(words);
         if unsent { error.unsent() } else { error }
     }
 
@@ -294,10 +305,15 @@ async fn read(
             count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
             () = &mut ended => break,
         }
+        let mut handled = 0;
         while let Some(frame) = frames.next_frame() {
             if !shared.receive(&frame) {
                 return;
             }
+            handled += 1;
+        }
+        if handled > FAIR {
+            tokio::task::yield_now().await; // a chatty server must not keep the others from their turn
         }
         if frames.skipped() > MOST_QUEUED {
             return;

@@ -84,7 +84,11 @@ impl StderrTail {
             tokio::select! {
                 biased;
                 count = stderr.read(&mut chunk) => match count {
-                    Ok(count @ 1..) => self.take(&mut line, &chunk[..count]),
+                    Ok(count @ 1..) => {
+                        self.take(&mut line, &chunk[..count]);
+                        // A chatty server must not keep the others from their turn.
+                        tokio::task::yield_now().await;
+                    }
                     _ => break,
                 },
                 () = &mut gone => {

@@ -1,6 +1,6 @@
 //! Counters of one server that change with every call, readable without asking the actor.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Four buckets for each doubling of a microsecond, up to about nine hours.
@@ -11,6 +11,8 @@ const BUCKETS: usize = 4 * 36;
 pub(crate) struct Gauges {
     /// Claims on the server now; only the actor writes it.
     pub(crate) leases: AtomicUsize,
+    /// Somebody has waited in vain for its first listing.
+    pub(crate) slow: AtomicBool,
     /// Failures in a row; only the actor writes it.
     pub(crate) failures: AtomicU32,
     calls: AtomicU64,
@@ -22,6 +24,7 @@ impl Default for Gauges {
     fn default() -> Self {
         Self {
             leases: AtomicUsize::new(0),
+            slow: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             calls: AtomicU64::new(0),
             errors: AtomicU64::new(0),

@@ -25,6 +25,10 @@ pub mod code {
     pub const UNSUPPORTED_REVISION: i32 = -32022;
 }
 
+/// How deep a client's message may be nested. Servers are read at any depth, but many of them would not survive what
+/// a client could send.
+const DEEPEST: usize = 512;
+
 /// A request's id as its sender spelled it: a JSON string or integer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Id(Bytes);
@@ -121,7 +125,7 @@ impl ClientMessage {
     /// Reads one message: exact names, no member twice, no member the envelope does not have.
     pub fn parse(source: &Bytes) -> Result<Self, Malformed> {
         let mut envelope = Envelope::default();
-        let read = each_member(source, |key, value| {
+        let read = each_member(source, DEEPEST, |key, value| {
             match envelope.put(&key, source.slice_ref(value.as_bytes()))? {
                 true => Ok(()),
                 false => Err(BadJson::shape(format!("a message has no member `{key}`"))),
@@ -156,7 +160,7 @@ impl ClientMessage {
             return Err("a message with a `method` has no `result` and no `error`");
         }
         let method = envelope.method().ok_or("`method` must be a string")?.into_owned();
-        let params = envelope.params.clone();
+        let params = envelope.params.clone().filter(|raw| &**raw != b"null");
         if params.as_ref().is_some_and(|raw| raw.first() != Some(&b'{')) {
             return Err("`params` must be an object");
         }
@@ -222,7 +226,7 @@ impl ServerMessage {
         let mut envelope = Envelope::default();
         let put =
             |key: Cow<'_, str>, value: &str| envelope.put(&key, line.slice_ref(value.as_bytes())).map(|_| ());
-        if let Err(bad) = each_member(line, put) {
+        if let Err(bad) = each_member(line, usize::MAX, put) {
             return Self::broken(line, bad.why);
         }
         match &envelope.method {

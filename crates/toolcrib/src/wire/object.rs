@@ -54,7 +54,7 @@ impl Object {
     /// readers could see two different values.
     pub fn parse(source: &Bytes) -> Result<Self, BadJson> {
         let mut members = Vec::new();
-        each_member(source, |key, value| {
+        each_member(source, usize::MAX, |key, value| {
             members.push((Cow::Owned(key.into_owned()), source.slice_ref(value.as_bytes())));
             Ok(())
         })?;
@@ -148,16 +148,18 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Calls `visit` with every member of the one object in `source`: its decoded name and its raw value.
+/// Calls `visit` with every member of the one object in `source`: its decoded name and its raw value, which is nested
+/// no deeper than `deepest`.
 pub(crate) fn each_member<'a>(
     source: &'a [u8],
+    deepest: usize,
     mut visit: impl FnMut(Cow<'a, str>, &'a str) -> Result<(), BadJson>,
 ) -> Result<(), BadJson> {
     let text = utf8(source)?;
     if source.trim_ascii_start().first() != Some(&b'{') && scan::is_json(source) {
         return Err(BadJson::shape("an object was expected"));
     }
-    Scanner::new(source).object(|name, value| {
+    Scanner::new(source).at_most(deepest).object(|name, value| {
         let inner = name.range.start + 1..name.range.end - 1;
         let decoded = match name.escaped {
             false => Cow::Borrowed(&text[inner]),
@@ -170,7 +172,7 @@ pub(crate) fn each_member<'a>(
 }
 
 /// The elements of a raw JSON array.
-pub(crate) fn elements(array: &Bytes) -> Result<Vec<Bytes>, BadJson> {
+pub fn elements(array: &Bytes) -> Result<Vec<Bytes>, BadJson> {
     utf8(array)?;
     let mut elements = Vec::new();
     Scanner::new(array).array(|element| elements.push(array.slice(element)))?;

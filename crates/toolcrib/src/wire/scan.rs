@@ -33,13 +33,20 @@ pub(crate) struct Scanner<'a> {
     at: usize,
     /// The openers of the arrays and objects that the present value is in.
     nesting: Vec<u8>,
+    /// How deep values may be nested.
+    deepest: usize,
     /// Whether there is a control character anywhere; without one, strings need not be searched for them.
     controls: bool,
 }
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a [u8]) -> Self {
-        Self { text, at: 0, nesting: Vec::new(), controls: has_controls(text) }
+        Self { text, at: 0, nesting: Vec::new(), deepest: usize::MAX, controls: has_controls(text) }
+    }
+
+    /// Refuses values that are nested deeper.
+    pub(crate) fn at_most(self, deepest: usize) -> Self {
+        Self { deepest, ..self }
     }
 
     /// Calls `member` with the name and the value of every member of the one object there is.
@@ -96,6 +103,9 @@ impl<'a> Scanner<'a> {
         self.at += 1;
         if self.closes(closer) {
             return Ok(false);
+        }
+        if self.nesting.len() >= self.deepest {
+            return self.fault("less nesting");
         }
         self.nesting.push(opener);
         if opener == b'{' {

@@ -1,11 +1,14 @@
 //! A call has a deadline of its own, and the server has one for it.
 
+use std::num::NonZeroUsize;
+
 use serde_json::json;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use toolcrib::{Call, Crib, ErrorKind, Limits, StateName};
 
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, crib, on, spec, status, with};
+use crate::house::{SECOND, breath, crib, on, spawn, spec, status, with};
 
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_when_its_own_time_is_up_and_the_server_hears_of_it() {
@@ -27,6 +30,29 @@ async fn a_callers_own_haste_is_not_held_against_the_server() {
         crib.call(on("git", "hang").timeout(SECOND)).await.unwrap_err();
     }
     breath().await;
+    assert_eq!(
+        (status(&crib, "git").state, status(&crib, "git").consecutive_failures),
+        (StateName::Ready, 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_in_vain_for_their_turn_are_not_held_against_the_server() {
+    let fake = Fake::new();
+    let limits = Limits { in_flight: NonZeroUsize::MIN, call_timeout: 10 * SECOND, ..Limits::default() };
+    let crib = Crib::builder().server(spec("git", &fake).limits(limits)).build().unwrap();
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, with("git", "slow", &json!({"ms": 9000})));
+    breath().await;
+    spawn(&mut calls, &crib, with("git", "slow", &json!({"ms": 9000})));
+    breath().await;
+    for _ in 0..8 {
+        spawn(&mut calls, &crib, on("git", "echo"));
+    }
+    let ended = calls.join_all().await;
+    let (good, late): (Vec<_>, Vec<_>) = ended.into_iter().partition(Result::is_ok);
+    assert_eq!((good.len(), late.len()), (2, 8));
+    assert!(late.into_iter().all(|error| error.unwrap_err().is_unsent()));
     assert_eq!(
         (status(&crib, "git").state, status(&crib, "git").consecutive_failures),
         (StateName::Ready, 0)

@@ -191,3 +191,19 @@ async fn definitions_keep_what_the_server_wrote() {
     assert_eq!(catalog.tools()[0].definition, definition);
     assert_eq!(*catalog.rendered(), format!("[{}]", definition.replace("\"a\"", "\"git__a\"")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_slow_to_start_is_waited_for_once_and_not_by_every_list() {
+    let (quick, slow) = (Fake::offering(&["a"]), Fake::offering(&["b"]).usually(Boot::Late(25 * SECOND)));
+    let crib = crib(&[("quick", &quick), ("slow", &slow)]);
+    let before = Instant::now();
+    assert_eq!(names(&crib.list().await), ["quick__a"]);
+    assert_eq!(before.elapsed().as_secs(), 10);
+    assert_eq!(names(&crib.list().await), ["quick__a"]);
+    assert_eq!(before.elapsed().as_secs(), 10);
+    sleep(20 * SECOND).await;
+    assert_eq!(
+        (names(&crib.list().await), slow.starts()),
+        (vec!["quick__a".to_owned(), "slow__b".to_owned()], 1)
+    );
+}

@@ -51,6 +51,24 @@ fn a_client_is_read_strictly() {
 }
 
 #[test]
+fn a_client_nests_only_so_deep_and_a_server_as_it_likes() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let asked = |depth| {
+        client(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"a","params":{{"x":{}}}}}"#, nested(depth)))
+    };
+    assert!(asked(400).is_ok());
+    assert!(asked(600).is_err() && asked(100_000).is_err());
+    let answered = server(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"x":{}}}}}"#, nested(100_000)));
+    assert!(matches!(answered, ServerMessage::Reply { id: 1, .. }));
+}
+
+#[test]
+fn parameters_that_are_null_are_none() {
+    let asked = client(r#"{"jsonrpc":"2.0","id":1,"method":"a","params":null}"#);
+    assert!(matches!(asked, Ok(ClientMessage::Request { params: None, .. })));
+}
+
+#[test]
 fn a_reply_matches_by_number_in_any_spelling() {
     for id in ["7", "7.0"] {
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":1e400}}}}"#);
