@@ -155,12 +155,13 @@ impl Outcome {
     /// A view of the text: the text blocks of a result, one a line, or the message of an error. Everything else that
     /// came back is in [`Outcome::to_value`].
     pub fn text(&self) -> String {
-        let value = self.to_value();
+        let Ok(said) = Object::parse(self.raw()) else { return String::new() };
         if let Answer::Error(_) = self.answer {
-            return value["message"].as_str().unwrap_or_default().to_owned();
+            return said.string("message").unwrap_or_default().into_owned();
         }
-        let blocks = value["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        let blocks = said.get("content").and_then(|blocks| object::elements(blocks).ok()).unwrap_or_default();
+        let blocks: Vec<Object> = blocks.iter().filter_map(|block| Object::parse(block).ok()).collect();
+        let texts: Vec<_> = blocks.iter().filter_map(|block| block.string("text")).collect();
         texts.join("\n")
     }
 

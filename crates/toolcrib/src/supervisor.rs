@@ -100,9 +100,12 @@ pub(crate) struct Surroundings {
     pub(crate) hurry: CancellationToken,
 }
 
-/// A handle on one server's actor.
+/// A handle on one server's actor. Cheap to clone: every call does.
 #[derive(Debug, Clone)]
-pub(crate) struct Supervisor {
+pub(crate) struct Supervisor(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
     spec: Arc<ServerSpec>,
     mailbox: mpsc::UnboundedSender<Command>,
     snapshot: watch::Receiver<Snapshot>,
@@ -123,7 +126,7 @@ impl Supervisor {
         let memory = Memory::of(&spec, listings);
         let spec = Arc::new(spec);
         let gauges = Arc::<Gauges>::default();
-        let stderr = before.as_ref().map_or_else(Arc::default, |before| before.stderr.clone());
+        let stderr = before.as_ref().map_or_else(Arc::default, |before| before.0.stderr.clone());
         let tasks = around.tasks.clone();
         let (actor, snapshot) = Actor::new(
             spec.clone(),
@@ -139,36 +142,36 @@ impl Supervisor {
             }
             actor.run().await;
         });
-        Self { spec, mailbox, snapshot, gauges, stderr }
+        Self(Arc::new(Handle { spec, mailbox, snapshot, gauges, stderr }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
-        &self.spec
+        &self.0.spec
     }
 
     pub(crate) fn stderr(&self) -> &StderrTail {
-        &self.stderr
+        &self.0.stderr
     }
 
     /// Where the server is in its life.
     fn state(&self) -> StateName {
-        self.snapshot.borrow().state
+        self.0.snapshot.borrow().state
     }
 
     /// Whether it is worth waiting for when everything is listed: not if it has just failed, nor twice if it is slow.
     pub(crate) fn may_be_listed(&self) -> bool {
-        !self.gauges.slow.load(Ordering::Relaxed)
+        !self.0.gauges.slow.load(Ordering::Relaxed)
             && !matches!(self.state(), StateName::BackingOff | StateName::Ejected)
     }
 
     /// Notes that somebody has waited for it in vain.
     pub(crate) fn mark_slow(&self) {
-        self.gauges.slow.store(true, Ordering::Relaxed);
+        self.0.gauges.slow.store(true, Ordering::Relaxed);
     }
 
     /// The last known listing, of the living server or of the one before.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.snapshot.borrow().known.as_ref().map(|known| known.listing.clone())
+        self.0.snapshot.borrow().known.as_ref().map(|known| known.listing.clone())
     }
 
     /// A claim on the living server: wakes it, waits for a start under way, or says why there will be none.
@@ -195,35 +198,35 @@ impl Supervisor {
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
         let gone = || Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down");
-        self.mailbox.send(command(answer)).map_err(|_| gone())?;
+        self.0.mailbox.send(command(answer)).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())
     }
 
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
-        let snapshot = self.snapshot.borrow();
+        let snapshot = self.0.snapshot.borrow();
         let connection = snapshot.connection.upgrade();
         ServerStatus {
             state: snapshot.state,
             pid: connection.as_ref().and_then(|connection| connection.pid()),
             uptime: snapshot.since.map(|since| now.duration_since(since)),
             generation: snapshot.generation,
-            leases: self.gauges.leases.load(Ordering::Relaxed),
+            leases: self.0.gauges.leases.load(Ordering::Relaxed),
             in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
             restarts: snapshot.budget.spent(now),
             restarts_left: snapshot.budget.left(now),
-            consecutive_failures: self.gauges.failures.load(Ordering::Relaxed),
+            consecutive_failures: self.0.gauges.failures.load(Ordering::Relaxed),
             next_attempt_in: snapshot.until.map(|until| until.saturating_duration_since(now)),
             last_error: snapshot.last_error.clone(),
-            stderr_tail: self.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
+            stderr_tail: self.0.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
             noise: connection.as_ref().map_or(0, |connection| connection.noise()),
             tools: snapshot.known.as_ref().map(|known| known.listing.tools.len()),
-            calls: self.gauges.calls(),
-            errors: self.gauges.errors(),
-            p50: self.gauges.percentile(0.5),
-            p99: self.gauges.percentile(0.99),
+            calls: self.0.gauges.calls(),
+            errors: self.0.gauges.errors(),
+            p50: self.0.gauges.percentile(0.5),
+            p99: self.0.gauges.percentile(0.99),
             protocol: snapshot.known.as_ref().map(|known| known.revision),
             server_info: snapshot.known.as_ref().and_then(|known| known.server_info.clone()),
-            ..ServerStatus::off(&self.spec)
+            ..ServerStatus::off(&self.0.spec)
         }
     }
 }

@@ -279,13 +279,24 @@ pub(crate) fn is_json(text: &[u8]) -> bool {
 }
 
 /// How many bytes stand before the next quote or backslash. Most names are short, and a call to search them costs more
-/// than a look at their bytes.
+/// than a look at their first sixteen bytes, eight at a time.
 fn plain(text: &[u8]) -> usize {
-    let special = |byte: &u8| matches!(byte, b'"' | b'\\');
-    match text.iter().take(12).position(special) {
-        Some(at) => at,
-        None => memchr::memchr2(b'"', b'\\', text).unwrap_or(text.len()),
+    for (index, eight) in text.as_chunks::<8>().0.iter().take(2).enumerate() {
+        let bytes = u64::from_le_bytes(*eight);
+        let found = zero_bytes(bytes ^ (EACH * 0x22)) | zero_bytes(bytes ^ (EACH * 0x5c));
+        if found != 0 {
+            return index * 8 + found.trailing_zeros() as usize / 8;
+        }
     }
+    memchr::memchr2(b'"', b'\\', text).unwrap_or(text.len())
+}
+
+/// A one in every byte.
+const EACH: u64 = 0x0101_0101_0101_0101;
+
+/// The highest bit of the lowest byte that is zero, if one is; bits above it may be set too.
+fn zero_bytes(bytes: u64) -> u64 {
+    bytes.wrapping_sub(EACH) & !bytes & (EACH << 7)
 }
 
 /// Whether there is a control character in `text`. A minimum has no branches, so the compiler makes it vector

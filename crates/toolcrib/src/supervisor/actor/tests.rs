@@ -98,7 +98,7 @@ impl House {
 
     /// Waits until it is in this state.
     async fn until(&self, state: StateName) {
-        let mut snapshot = self.supervisor.snapshot.clone();
+        let mut snapshot = self.supervisor.0.snapshot.clone();
         snapshot.wait_for(|snapshot| snapshot.state == state).await.unwrap();
     }
 
@@ -110,7 +110,7 @@ impl House {
     /// Kills it and waits until that was noticed.
     async fn crash(&self) {
         self.fake.kill();
-        let mut snapshot = self.supervisor.snapshot.clone();
+        let mut snapshot = self.supervisor.0.snapshot.clone();
         snapshot.wait_for(|snapshot| snapshot.since.is_none()).await.unwrap();
     }
 

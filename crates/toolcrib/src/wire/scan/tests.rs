@@ -76,6 +76,21 @@ fn agrees_with_a_real_parser_where_it_is_easy_to_be_wrong() {
     }
 }
 
+#[test]
+fn the_next_quote_or_backslash_is_found_wherever_it_stands() {
+    for length in 0..80 {
+        assert_eq!(plain(&vec![0x23; length]), length);
+        for at in 0..length {
+            for special in *b"\"\\" {
+                let mut text = vec![0x23; length];
+                text[at] = special;
+                text[length - 1] = special;
+                assert_eq!(plain(&text), at);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
