@@ -162,7 +162,7 @@ impl<'a> Scanner<'a> {
         self.at += 1;
         loop {
             let rest = &self.text[self.at..];
-            let plain = plain(rest);
+            let plain = if escaped { searched(rest) } else { plain(rest) };
             if self.controls && has_controls(&rest[..plain]) {
                 return self.fault("a string without control characters");
             }
@@ -288,6 +288,11 @@ fn plain(text: &[u8]) -> usize {
             return index * 8 + found.trailing_zeros() as usize / 8;
         }
     }
+    searched(text)
+}
+
+/// The same for long strings.
+fn searched(text: &[u8]) -> usize {
     memchr::memchr2(b'"', b'\\', text).unwrap_or(text.len())
 }
 
