@@ -1,7 +1,7 @@
 //! Checks JSON and finds where its values begin and end, without decoding any of it.
 //!
 //! Every message passes here once, the large ones mostly as long strings, so strings are searched at memory speed:
-//! several times cheaper than a general parser that hands out raw values. It accepts exactly what `serde_json` accepts,
+//! cheaper than with a general parser that hands out raw values. It accepts exactly what `serde_json` accepts,
 //! which a property test and a fuzz target hold it to. Nesting costs memory, never stack.
 
 use std::ops::Range;
