@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use toolcrib::{Call, ErrorKind, Limits};
+use toolcrib::{Call, ErrorKind, Limits, Told};
 
 #[tokio::test]
 async fn every_bad_reply_fails_its_own_call_at_once_and_no_other() {
@@ -166,10 +166,10 @@ async fn progress_comes_in_order_before_the_answer_and_extends_the_time() {
         let crib = crib([fake!("fake", "--era", era).limits(limits)]);
         let (sink, mut heard) = mpsc::channel(64);
         let arguments = json!({"steps": 6, "ms": 150});
-        let progress = Call::on(server_id("fake"), "progress").arguments(&arguments).on_progress(sink);
+        let progress = Call::on(server_id("fake"), "progress").arguments(&arguments).tell(sink);
         assert_eq!(crib.call(progress).await.unwrap().text(), "6 steps", "{era}");
         let mut steps = Vec::new();
-        while let Ok(step) = heard.try_recv() {
+        while let Ok(Told::Progress(step)) = heard.try_recv() {
             steps.push(serde_json::from_slice::<Value>(step.get("progress").unwrap()).unwrap());
         }
         assert_eq!(steps, (1..=6).map(Value::from).collect::<Vec<_>>(), "{era}");

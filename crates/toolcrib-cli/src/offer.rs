@@ -57,13 +57,15 @@ pub(crate) async fn look_up(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
     }
     let behind: Option<ServerId> = match wanted {
         Wanted::On(server, _) => Some(server.clone()),
-        Wanted::Named(name) => name.split_once(SEPARATOR).and_then(|(server, _)| server.parse().ok()),
+        Wanted::Prompt(name) | Wanted::Resource(name) | Wanted::Task(name) | Wanted::Named(name) => {
+            name.split_once(SEPARATOR).and_then(|(server, _)| server.parse().ok())
+        }
     };
     match (behind.filter(|server| crib.has(server)), wanted) {
         // One that fails to start says so when it is called.
         (Some(server), _) => drop(crib.list_of(&server).await),
-        (None, Wanted::Named(_)) => drop(crib.list().await),
         (None, Wanted::On(..)) => {}
+        (None, _) => drop(crib.list().await),
     }
     known(crib, wanted)
 }

@@ -1,5 +1,6 @@
 //! `Call`, one request on its way through, and `Outcome`, what came back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::spec::ServerId;
+use crate::told::Told;
+use crate::wire::dialect::meta;
+use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
 use crate::wire::object::{self, Object};
 use crate::wire::revision::Era;
@@ -33,17 +37,20 @@ impl Caller {
     }
 }
 
-/// Which tool is wanted.
+/// What is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     /// The tool of this public name, or of this bare name if only one server has it.
     Named(String),
-    /// This tool of this server, by the server's own name for it.
+    /// The prompt of this public name, or of this bare name if only one server has it.
+    Prompt(String),
+    /// The resource at this address, or the template of this text.
+    Resource(String),
+    /// The task of this public name.
+    Task(String),
+    /// This of this server, by the server's own name for it: the parameters go out as they are written.
     On(ServerId, String),
 }
-
-/// Progress of a call: the parameters of the server's notification without its token.
-pub type Progress = Object;
 
 /// One request on its way through, carrying who asked, what for, until when, and where progress goes. Dropping the
 /// future that works on it cancels it, also at the server.
@@ -53,12 +60,16 @@ pub struct Call {
     pub caller: Caller,
     /// What for.
     pub wanted: Wanted,
-    /// The parameters as the caller wrote them; the tool's name among them is replaced on the way out.
+    /// The request's method.
+    pub(crate) method: Cow<'static, str>,
+    /// The parameters as the caller wrote them; the public name among them is replaced on the way out.
     pub(crate) params: Object,
     /// How long the whole call may take, start of the server included; the server's own limits hold too.
     pub(crate) timeout: Option<Duration>,
-    /// Where progress goes, if anybody wants it.
-    pub(crate) progress: Option<mpsc::Sender<Progress>>,
+    /// On whose behalf.
+    pub(crate) client: Client,
+    /// Where everything goes that comes before the outcome, if anybody wants it.
+    pub(crate) told: Option<mpsc::Sender<Told>>,
 }
 
 impl Call {
@@ -74,8 +85,18 @@ impl Call {
 
     fn wanting(wanted: Wanted) -> Self {
         let mut params = Object::default();
-        params.set("name", Bytes::from_static(b"\"\""));
-        Self { caller: Caller::local(), wanted, params, timeout: None, progress: None }
+        let name = match &wanted {
+            Wanted::On(_, tool) => object::string(tool),
+            _ => Bytes::from_static(b"\"\""),
+        };
+        params.set("name", name);
+        Self::request("tools/call", wanted, params)
+    }
+
+    /// Any request, with a client's own parameters.
+    pub fn request(method: impl Into<Cow<'static, str>>, wanted: Wanted, params: Object) -> Self {
+        let (caller, client) = (Caller::local(), Client::silent());
+        Self { caller, wanted, method: method.into(), params, timeout: None, client, told: None }
     }
 
     /// With these arguments.
@@ -112,17 +133,58 @@ impl Call {
         self
     }
 
-    /// With progress sent to `sink` in order, all of it before the outcome. A sink that is full misses some.
+    /// On behalf of a client, which is what the server gets to know of who asks.
     #[must_use]
-    pub fn on_progress(mut self, sink: mpsc::Sender<Progress>) -> Self {
-        self.progress = Some(sink);
+    pub fn of(mut self, client: Client) -> Self {
+        self.client = client;
+        self
+    }
+
+    /// With everything that comes before the outcome sent to `sink`, in order. A sink that is full misses some.
+    #[must_use]
+    pub fn tell(mut self, sink: mpsc::Sender<Told>) -> Self {
+        let mut meta = self.params.get("_meta").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+        if meta.get(meta::PROGRESS).is_none() {
+            meta.set(meta::PROGRESS, Bytes::from_static(b"0"));
+            self.params.set("_meta", meta.to_bytes());
+        }
+        self.listen(sink)
+    }
+
+    /// As [`Call::tell`], with progress only if the parameters ask for it.
+    #[must_use]
+    pub fn listen(mut self, sink: mpsc::Sender<Told>) -> Self {
+        self.told = Some(sink);
         self
     }
 
     /// The name asked for.
     pub fn name(&self) -> &str {
         match &self.wanted {
-            Wanted::Named(name) | Wanted::On(_, name) => name,
+            Wanted::Named(name) | Wanted::Prompt(name) | Wanted::Resource(name) | Wanted::Task(name) => name,
+            Wanted::On(_, name) => name,
+        }
+    }
+
+    /// The request's method.
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// Puts the server's own name where the public one was written.
+    pub(crate) fn rename(&mut self, own_name: &str) {
+        let name = object::string(own_name);
+        match (&self.wanted, &*self.method) {
+            (Wanted::On(..), _) => {}
+            (wanted, "completion/complete") => {
+                let mut reference =
+                    self.params.get("ref").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+                reference.set(if matches!(wanted, Wanted::Prompt(_)) { "name" } else { "uri" }, name);
+                self.params.set("ref", reference.to_bytes());
+            }
+            (Wanted::Resource(_), _) => self.params.set("uri", name),
+            (Wanted::Task(_), _) => self.params.set("taskId", name),
+            (Wanted::Named(_) | Wanted::Prompt(_), _) => self.params.set("name", name),
         }
     }
 }
@@ -194,11 +256,6 @@ fn says_error(result: &Bytes) -> bool {
         _ => Object::parse(result)
             .is_ok_and(|object| object.get("isError").is_some_and(|raw| &**raw == b"true")),
     }
-}
-
-/// Parameters with the tool's name replaced.
-pub(crate) fn rename(params: &mut Object, name: &str) {
-    params.set("name", object::string(name));
 }
 
 #[cfg(test)]

@@ -145,6 +145,9 @@ impl Catalog {
                 Ok(Target { server: server.clone(), tool: tool.as_str().into() })
             }
             Wanted::On(server, _) => Err(self.unknown_server(server.as_str())),
+            Wanted::Prompt(name) | Wanted::Resource(name) | Wanted::Task(name) => {
+                Err(Error::new(ErrorKind::Unknown, format!("nobody here has `{name}`")))
+            }
         }
     }
 

@@ -14,11 +14,11 @@ pub(crate) mod stderr;
 
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::call::{self, Call, Outcome, Progress};
+use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
 use crate::spec::{Limits, ServerId};
 use crate::wire::dialect;
@@ -27,12 +27,7 @@ use crate::wire::message::Answer;
 use crate::wire::object::Object;
 use child::Process;
 use link::{Link, Ticket};
-
-/// How many progress notifications may wait for one call.
-const PROGRESS_WAITING: usize = 1024;
-
-/// How long an answer waits for a listener to take the progress that came before it.
-const LISTENING: Duration = Duration::from_millis(100);
+use pending::{Heard, Listener};
 
 /// A live wire to one server.
 #[derive(Debug)]
@@ -83,9 +78,9 @@ impl Connection {
         self.link.lost(false)
     }
 
-    /// Waits until the server says that its tools are others now.
-    pub(crate) async fn tools_changed(&self) {
-        self.link.tools_changed().await;
+    /// Waits until the server says that it offers something else now.
+    pub(crate) async fn offer_changed(&self) {
+        self.link.offer_changed().await;
     }
 
     /// Closes the server's input, then sees to it that what is at the other end is gone: politely, then firmly.
@@ -98,21 +93,13 @@ impl Connection {
         self.link.closed().await;
     }
 
-    /// Asks the server to run a tool and waits for the answer. Dropping the future cancels the call at the server.
-    pub(crate) async fn call(&self, call: &mut Call, tool: &str) -> Result<Outcome, Error> {
+    /// Asks the server and waits for the answer. Dropping the future cancels the call at the server.
+    pub(crate) async fn call(&self, call: &mut Call, own_name: &str) -> Result<Outcome, Error> {
         let _slot = self.slot().await?;
-        call::rename(&mut call.params, tool);
-        let answer = match call.progress.clone() {
-            None => {
-                let ticket = self.ask("tools/call", &mut call.params, None)?;
-                self.answered(ticket).await?
-            }
-            Some(sink) => {
-                let (progress, heard) = mpsc::channel(PROGRESS_WAITING);
-                let ticket = self.ask("tools/call", &mut call.params, Some(progress))?;
-                self.answered_with_progress(ticket, heard, sink).await?
-            }
-        };
+        call.rename(own_name);
+        let listener = Listener { client: call.client.clone(), told: call.told.clone() };
+        let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
+        let answer = self.answered(ticket).await?;
         Ok(Outcome { answer, era: self.welcome.revision.era(), server: Some(self.server.clone()) })
     }
 
@@ -138,63 +125,39 @@ impl Connection {
         self.answered(ticket).await
     }
 
-    fn ask(
-        &self,
-        method: &str,
-        params: &mut Object,
-        progress: Option<mpsc::Sender<Progress>>,
-    ) -> Result<Ticket, Error> {
+    fn ask(&self, method: &str, params: &mut Object, listener: Option<Listener>) -> Result<Ticket, Error> {
         let revision = self.welcome.revision;
-        let wants_progress = progress.is_some();
-        self.link.ask(method, progress, |id, line| {
-            dialect::to_server(params, revision, wants_progress.then_some(id));
+        let client = listener.as_ref().map(|listener| listener.client.clone());
+        let heard = listener.as_ref().is_some_and(|listener| listener.told.is_some());
+        self.link.ask(method, listener, |id, line| {
+            dialect::to_server(params, revision, client.as_ref(), heard.then_some(id));
             params.write(line);
         })
     }
 
-    async fn answered(&self, ticket: Ticket) -> Result<Answer, Error> {
-        match timeout(self.limits.call_timeout, ticket).await {
-            Ok(answer) => answer,
-            Err(_) => Err(self.timed_out(self.limits.call_timeout, "call-timeout")),
-        }
-    }
-
-    /// Progress arrives before the answer and extends the time limit, up to the hard maximum.
-    async fn answered_with_progress(
-        &self,
-        mut ticket: Ticket,
-        mut heard: mpsc::Receiver<Progress>,
-        sink: mpsc::Sender<Progress>,
-    ) -> Result<Answer, Error> {
+    /// Progress extends the time limit, up to the hard maximum; a question to the client has all of it.
+    async fn answered(&self, mut ticket: Ticket) -> Result<Answer, Error> {
         let limits = &self.limits;
-        let last = Instant::now() + limits.call_timeout_max;
-        let mut until = last.min(Instant::now() + limits.call_timeout);
+        let began = Instant::now();
+        let last = began + limits.call_timeout_max;
+        let mut until = last.min(began + limits.call_timeout);
         loop {
-            tokio::select! {
-                biased;
-                Some(progress) = heard.recv() => {
-                    until = last.min(Instant::now() + limits.call_timeout);
-                    tokio::select! {
-                        biased;
-                        room = timeout_at(until, sink.reserve()) => if let Ok(Ok(room)) = room { room.send(progress) },
-                        answer = &mut ticket => {
-                            hand_over(Some(progress), heard, &sink).await;
-                            return answer;
-                        }
-                    }
-                }
-                answer = &mut ticket => {
-                    hand_over(None, heard, &sink).await;
-                    return answer;
-                }
-                () = tokio::time::sleep_until(until) => {
-                    let (limit, key) = match until == last {
-                        true => (limits.call_timeout_max, "call-timeout-max"),
-                        false => (limits.call_timeout, "call-timeout"),
-                    };
-                    return Err(self.timed_out(limit, key));
-                }
+            if let Ok(answer) = timeout_at(until, &mut ticket).await {
+                return answer;
             }
+            let later = match ticket.heard() {
+                Some(Heard::Progress(at)) => last.min(at + limits.call_timeout),
+                Some(Heard::Question) => last,
+                None => until,
+            };
+            if later <= until {
+                let (limit, key) = match until == last {
+                    true => (limits.call_timeout_max, "call-timeout-max"),
+                    false => (limits.call_timeout, "call-timeout"),
+                };
+                return Err(self.timed_out(limit, key));
+            }
+            until = later;
         }
     }
 
@@ -204,22 +167,6 @@ impl Connection {
         Error::new(ErrorKind::TimedOut, message)
             .at(server)
             .hint(format!("raise `servers.{server}.limits.{key}`"))
-    }
-}
-
-/// Gives a listener the progress that came before the answer. One that went away, or does not listen, misses its
-/// progress and nothing else.
-async fn hand_over(
-    first: Option<Progress>,
-    mut heard: mpsc::Receiver<Progress>,
-    sink: &mpsc::Sender<Progress>,
-) {
-    let until = Instant::now() + LISTENING;
-    let rest = std::iter::from_fn(|| heard.try_recv().ok());
-    for progress in first.into_iter().chain(rest) {
-        if !matches!(timeout_at(until, sink.send(progress)).await, Ok(Ok(()))) {
-            return;
-        }
     }
 }
 

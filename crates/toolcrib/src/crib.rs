@@ -113,9 +113,11 @@ impl CribBuilder {
             return Err(clash);
         }
         let (events, _) = broadcast::channel(EVENTS);
+        let (news, _) = broadcast::channel(EVENTS);
         let around = Surroundings {
             tasks: TaskTracker::new(),
             events,
+            news,
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
         };

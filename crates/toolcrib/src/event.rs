@@ -1,6 +1,9 @@
 //! `Event`: the closed list of things that can happen, said once for logs, metrics and dashboards alike.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::error::ErrorKind;
 use crate::spec::ServerId;
@@ -63,5 +66,24 @@ pub enum Event {
         tool_error: bool,
         /// How long it took.
         took: Duration,
+    },
+}
+
+/// What a server says unasked and to nobody in particular.
+#[derive(Debug, Clone)]
+pub enum News {
+    /// A resource has another content now.
+    Updated {
+        /// Whose it is.
+        server: ServerId,
+        /// The server's own address of it.
+        uri: Arc<str>,
+    },
+    /// A line of log that belongs to no call.
+    Logged {
+        /// Who wrote it.
+        server: ServerId,
+        /// The notification's parameters.
+        params: Bytes,
     },
 }

@@ -66,9 +66,10 @@ mod stock;
 mod supervisor;
 pub mod telemetry;
 pub mod text;
+pub mod told;
 pub mod wire;
 
-pub use call::{Call, Caller, Outcome, Progress, Wanted};
+pub use call::{Call, Caller, Outcome, Wanted};
 pub use catalog::{Catalog, Target, Tool};
 pub use config::Config;
 pub use connection::memory::Toolbox;
@@ -79,3 +80,5 @@ pub use last_words::LastWords;
 pub use registry::Changes;
 pub use spec::{CommandSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Start};
 pub use status::{ServerStatus, StateName};
+pub use told::{Ask, Told};
+pub use wire::dialect::party::Client;

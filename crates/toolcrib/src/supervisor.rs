@@ -25,7 +25,7 @@ use crate::connection::Connection;
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
+use crate::event::{Event, News};
 use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
 use actor::Actor;
@@ -94,6 +94,8 @@ pub(crate) struct Surroundings {
     pub(crate) tasks: TaskTracker,
     /// Hears what happens.
     pub(crate) events: broadcast::Sender<Event>,
+    /// Hears what servers say to nobody in particular.
+    pub(crate) news: broadcast::Sender<News>,
     /// Rung when some server's offer is another one now.
     pub(crate) offers: Arc<Notify>,
     /// Nobody waits for calls under way any more.

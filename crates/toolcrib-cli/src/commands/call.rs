@@ -118,8 +118,8 @@ impl Asked {
         let definition = found.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
         let arguments = self.arguments.typed(definition.and_then(schema).as_ref())?;
         let call = match wanted {
-            Wanted::Named(name) => toolcrib::Call::tool(name),
             Wanted::On(server, tool) => toolcrib::Call::on(server, tool),
+            _ => toolcrib::Call::tool(&self.tool),
         };
         let call = call.raw_arguments(arguments);
         let call = self.timeout.into_iter().fold(call, toolcrib::Call::timeout);

@@ -8,11 +8,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
-use toolcrib::Progress;
+use toolcrib::Told;
 use toolcrib::wire::message::{Answer, Id, reply, result_head};
 use toolcrib::wire::sse::write_event;
 
-use super::face::progress_line;
+use super::face::told_line;
 
 /// Results from this size on are sent as they are instead of being copied into one buffer.
 const LARGE: usize = 16 << 10;
@@ -40,9 +40,9 @@ pub(crate) type Working = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 pub(crate) struct CallStream {
     pub(crate) id: Id,
     pub(crate) token: Bytes,
-    pub(crate) heard: mpsc::Receiver<Progress>,
+    pub(crate) heard: mpsc::Receiver<Told>,
     /// What was heard before the stream began.
-    pub(crate) first: Option<Progress>,
+    pub(crate) first: Option<Told>,
     /// `None` once the answer was sent.
     pub(crate) work: Option<Working>,
 }
@@ -71,16 +71,16 @@ impl Body {
 impl CallStream {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(progress_line(first, &self.token)));
+            return Poll::Ready(Some(told_line(first, &self.token)));
         }
         if let Poll::Ready(Some(progress)) = self.heard.poll_recv(context) {
-            return Poll::Ready(Some(progress_line(progress, &self.token)));
+            return Poll::Ready(Some(told_line(progress, &self.token)));
         }
         let Some(work) = &mut self.work else { return Poll::Ready(None) };
         let answer = ready!(work.as_mut().poll(context));
         // Everything the server told before it answered was sent to us before the answer was.
         if let Ok(progress) = self.heard.try_recv() {
-            let line = progress_line(progress, &self.token);
+            let line = told_line(progress, &self.token);
             self.work = Some(Box::pin(std::future::ready(answer)));
             return Poll::Ready(Some(line));
         }

@@ -7,7 +7,7 @@ use toolcrib::wire::dialect::{self, meta};
 use toolcrib::wire::message::{Answer, code, error_object, notification};
 use toolcrib::wire::object::{Object, as_string};
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Caller, Crib, Error, Progress, ServerId};
+use toolcrib::{Call, Caller, Crib, Error, ServerId, Told};
 
 /// What a client sees of the crib.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub(crate) async fn respond(
     era: Era,
     method: &str,
     params: Option<Object>,
-    progress: Option<mpsc::Sender<Progress>>,
+    progress: Option<mpsc::Sender<Told>>,
 ) -> Answer {
     match (method, era) {
         ("tools/call", _) => call(crib, view, era, params.unwrap_or_default(), progress).await,
@@ -73,7 +73,7 @@ async fn call(
     view: &View,
     era: Era,
     params: Object,
-    progress: Option<mpsc::Sender<Progress>>,
+    progress: Option<mpsc::Sender<Told>>,
 ) -> Answer {
     let Some(name) = params.string("name").map(std::borrow::Cow::into_owned) else {
         return refuse(code::INVALID_PARAMS, "`params.name` must be the name of a tool");
@@ -90,7 +90,7 @@ async fn call(
     };
     let mut call = call.params(params).by(Caller::local());
     if let Some(sink) = progress {
-        call = call.on_progress(sink);
+        call = call.listen(sink);
     }
     match crib.call(call).await {
         Ok(outcome) => match outcome.answer {
@@ -119,8 +119,14 @@ pub(crate) fn progress_token(params: Option<&Object>) -> Option<Bytes> {
     good.then(|| token.clone())
 }
 
-/// A progress notification under the client's own token.
-pub(crate) fn progress_line(mut progress: Progress, token: &Bytes) -> Vec<u8> {
-    progress.set(meta::PROGRESS, token.clone());
-    notification(PROGRESS, Some(&progress.to_bytes()))
+/// What a client is told, as a message; progress goes under the client's own token.
+pub(crate) fn told_line(told: Told, token: &Bytes) -> Vec<u8> {
+    match told {
+        Told::Progress(mut progress) => {
+            progress.set(meta::PROGRESS, token.clone());
+            notification(PROGRESS, Some(&progress.to_bytes()))
+        }
+        Told::Log(params) => notification(client::LOG, Some(&params)),
+        Told::Asked(_) => Vec::new(),
+    }
 }

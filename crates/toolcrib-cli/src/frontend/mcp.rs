@@ -206,7 +206,7 @@ async fn whole_or_stream(
     id: Id,
     status: StatusCode,
     token: Bytes,
-    mut heard: mpsc::Receiver<toolcrib::Progress>,
+    mut heard: mpsc::Receiver<toolcrib::Told>,
     mut work: Working,
 ) -> Response<Body> {
     let first = tokio::select! {

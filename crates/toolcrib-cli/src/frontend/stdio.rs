@@ -21,7 +21,7 @@ use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
 use toolcrib::{Catalog, Crib};
 
-use super::face::{self, View, progress_line, progress_token};
+use super::face::{self, View, progress_token, told_line};
 use super::session::UnderWay;
 
 /// Messages that may wait for a client which does not read.
@@ -162,10 +162,10 @@ async fn respond(
     loop {
         tokio::select! {
             biased;
-            Some(progress) = heard.recv() => { let _ = out.send(progress_line(progress, &token)).await; }
+            Some(progress) = heard.recv() => { let _ = out.send(told_line(progress, &token)).await; }
             answer = &mut work => {
                 while let Ok(progress) = heard.try_recv() {
-                    let _ = out.send(progress_line(progress, &token)).await;
+                    let _ = out.send(told_line(progress, &token)).await;
                 }
                 return answer;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Process, SpawnError};
@@ -12,6 +12,7 @@ use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::{Connection, FarEnd};
 use crate::error::{Error, ErrorKind};
+use crate::event::News;
 use crate::last_words::LastWords;
 use crate::spec::{CommandSpec, Endpoint, InProcessServer, ServerSpec};
 use crate::wire::revision::{Era, Revision};
@@ -29,23 +30,34 @@ pub(crate) struct StartFailure {
     pub(crate) died_on_probe: bool,
 }
 
+/// What a connection has to do with besides its server.
+#[derive(Debug, Clone)]
+pub(crate) struct Around {
+    /// Owns every task.
+    pub(crate) tasks: TaskTracker,
+    /// Counts what was started and is not gone yet.
+    pub(crate) lives: TaskTracker,
+    /// Where the server's stderr goes.
+    pub(crate) stderr: Arc<StderrTail>,
+    /// Where the server is heard that speaks to nobody in particular.
+    pub(crate) news: broadcast::Sender<News>,
+}
+
 /// Starts the server, opens the conversation, asks what it offers. A server that dies when asked for its era is
-/// started once more and offered a session. Dropping the future kills what was started; `lives` counts what is not
-/// gone yet, and nothing is started before it is.
+/// started once more and offered a session. Dropping the future kills what was started; nothing is started before
+/// everything that was started before is gone.
 pub(crate) async fn launch(
     spec: &ServerSpec,
     remembered: Option<Revision>,
-    stderr: Arc<StderrTail>,
-    tasks: &TaskTracker,
-    lives: &TaskTracker,
+    around: &Around,
 ) -> Result<(Connection, Listing), StartFailure> {
     let opening = Opening::choose(spec.era, remembered);
     let mut died_on_probe = false;
-    let connected = match connect(spec, opening, &stderr, tasks, lives).await {
+    let connected = match connect(spec, opening, around).await {
         Err(Unwelcome::DiedOnProbe) => {
             died_on_probe = true;
             let session = Opening::Session(Revision::newest(Era::Session));
-            connect(spec, session, &stderr, tasks, lives).await
+            connect(spec, session, around).await
         }
         connected => connected,
     };
@@ -70,17 +82,11 @@ pub(crate) async fn all_gone(lives: &TaskTracker) {
     lives.reopen();
 }
 
-async fn connect(
-    spec: &ServerSpec,
-    opening: Opening,
-    stderr: &Arc<StderrTail>,
-    tasks: &TaskTracker,
-    lives: &TaskTracker,
-) -> Result<Connection, Unwelcome> {
-    all_gone(lives).await;
+async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result<Connection, Unwelcome> {
+    all_gone(&around.lives).await;
     let (link, far_end) = match &spec.endpoint {
-        Endpoint::Command(command) => open_child(spec, command, stderr, tasks, lives)?,
-        Endpoint::InProcess(server) => open_in_process(spec, server, tasks, lives),
+        Endpoint::Command(command) => open_child(spec, command, around)?,
+        Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
     let welcome = greet(&link, opening).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
@@ -88,32 +94,23 @@ async fn connect(
     Ok(Connection { server, link, far_end, welcome, limits, slots })
 }
 
-fn open_child(
-    spec: &ServerSpec,
-    command: &CommandSpec,
-    stderr: &Arc<StderrTail>,
-    tasks: &TaskTracker,
-    lives: &TaskTracker,
-) -> Result<(Link, FarEnd), Error> {
-    let (process, stdin, stdout) = Process::spawn(command, stderr.clone(), tasks, lives)
-        .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
+fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
+    let (process, stdin, stdout) =
+        Process::spawn(command, around.stderr.clone(), &around.tasks, &around.lives)
+            .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
-    let link = Link::open(spec.id.clone(), (stdout, stdin), spec.limits.message, gone, farewell, tasks);
+    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);
     Ok((link, FarEnd::Process(process)))
 }
 
-fn open_in_process(
-    spec: &ServerSpec,
-    server: &InProcessServer,
-    tasks: &TaskTracker,
-    lives: &TaskTracker,
-) -> (Link, FarEnd) {
+fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around) -> (Link, FarEnd) {
     let (ours, theirs) = tokio::io::duplex(PIPE);
-    let task = AbortOnDropHandle::new(tasks.spawn(lives.track_future(server.0.serve(theirs))));
+    let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(server.0.serve(theirs))));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
-    let link =
-        Link::open(spec.id.clone(), tokio::io::split(ours), spec.limits.message, gone, farewell, tasks);
+    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let link = link.over_pipes(queue, tokio::io::split(ours), spec.limits.message, gone, farewell);
     (link, FarEnd::Task(task))
 }
 

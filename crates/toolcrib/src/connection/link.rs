@@ -1,8 +1,11 @@
-//! `Link`: requests multiplexed over one pair of byte streams.
+//! `Link`: requests multiplexed over whatever carries messages to a server and back.
 //!
-//! One task reads and one task writes. A waiter is in the table before its bytes leave; dropping a ticket frees its
-//! number and tells the server; when either direction breaks, everybody who waits is told how the other end went.
+//! A waiter is in the table before its bytes leave; dropping a ticket frees its number and tells the server; what a
+//! server says or asks on its own goes to the client it belongs to; when the carrier breaks, everybody who waits is
+//! told how the other end went.
 
+mod pipe;
+mod spoken;
 mod ticket;
 
 use std::future::Future;
@@ -10,21 +13,17 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::pending::{Ended, Pending, Waiter};
-use crate::call::Progress;
+use super::pending::{Ended, Listener, Pending, Waiter};
 use crate::error::{Error, ErrorKind};
+use crate::event::News;
 use crate::last_words::LastWords;
 use crate::spec::ServerId;
-use crate::wire::dialect::client::{PING, PROGRESS, TOOLS_CHANGED};
-use crate::wire::frame::{Frame, Frames, flatten};
-use crate::wire::message::{self, Answer, Id, ServerMessage, code};
-use crate::wire::object::{Object, as_integer};
+use crate::wire::frame::flatten;
+use crate::wire::message;
 
 pub(super) use ticket::Ticket;
 
@@ -47,7 +46,10 @@ struct Shared {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     queued: AtomicUsize,
     noise: AtomicU64,
-    tools_changed: Notify,
+    /// Rung when the server says that it offers something else now.
+    relist: Notify,
+    news: broadcast::Sender<News>,
+    tasks: TaskTracker,
     /// Asks the writer to close the server's input; a break in one direction does so too.
     hang_up: CancellationToken,
     /// The server was told to leave, so that it did is no crash.
@@ -62,24 +64,21 @@ struct Shared {
 
 /// A message on its way out, and whose request it is.
 #[derive(Debug)]
-struct Outgoing {
-    id: Option<u64>,
-    line: Vec<u8>,
+pub(super) struct Outgoing {
+    pub(super) id: Option<u64>,
+    pub(super) line: Vec<u8>,
 }
 
 /// How the other end went; asked for once, when a direction broke.
 pub(super) type Farewell = Pin<Box<dyn Future<Output = LastWords> + Send>>;
 
 impl Link {
-    /// Starts reading and writing. `gone` ends when the other end is known to be gone though its output is still open.
-    pub(super) fn open(
+    /// A link, and what it wants carried to the server.
+    pub(super) fn new(
         server: ServerId,
-        (reader, writer): (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static),
-        message_limit: usize,
-        gone: impl Future<Output = ()> + Send + 'static,
-        farewell: Farewell,
-        tasks: &TaskTracker,
-    ) -> Self {
+        news: broadcast::Sender<News>,
+        tasks: TaskTracker,
+    ) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let broken = CancellationToken::new();
         let shared = Arc::new(Shared {
@@ -88,36 +87,27 @@ impl Link {
             outgoing,
             queued: AtomicUsize::new(0),
             noise: AtomicU64::new(0),
-            tools_changed: Notify::new(),
+            relist: Notify::new(),
+            news,
+            tasks,
             hang_up: broken.child_token(),
             dismissed: AtomicBool::new(false),
             broken,
             closed: CancellationToken::new(),
             ending: OnceLock::new(),
         });
-        tasks.spawn(write(shared.clone(), writer, queue));
-        let reading = shared.clone();
-        tasks.spawn(async move {
-            read(&reading, reader, Frames::new(message_limit), gone).await;
-            reading.broken.cancel();
-            reading.close(farewell.await);
-        });
-        Self { shared }
+        (Self { shared }, queue)
     }
 
     /// Sends a request; `params` is told the number under which it goes and writes a JSON object.
     pub(super) fn ask(
         &self,
         method: &str,
-        progress: Option<mpsc::Sender<Progress>>,
+        listener: Option<Listener>,
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<Ticket, Error> {
         let (answer, receiver) = oneshot::channel();
-        let id = self
-            .shared
-            .pending()
-            .enter(Waiter { answer, progress, unsent: false })
-            .ok_or_else(|| self.lost(true))?;
+        let id = self.shared.pending().enter(Waiter::new(answer, listener)).ok_or_else(|| self.lost(true))?;
         let ticket = Ticket::new(self.shared.clone(), id, receiver);
         let mut line = Vec::with_capacity(256);
         message::write_request_head(&mut line, id, method);
@@ -151,8 +141,8 @@ impl Link {
         self.shared.pending().is_closed()
     }
 
-    pub(super) async fn tools_changed(&self) {
-        self.shared.tools_changed.notified().await;
+    pub(super) async fn offer_changed(&self) {
+        self.shared.relist.notified().await;
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -197,8 +187,7 @@ impl Shared {
     fn end(&self, id: u64, ended: Ended) {
         let waiter = self.pending().take(id);
         if let Some(waiter) = waiter {
-            // Nobody listens any more if the caller gave up in this very moment.
-            let _ = waiter.answer.send(ended);
+            waiter.end(ended);
         }
     }
 
@@ -207,7 +196,8 @@ impl Shared {
         let _ = self.ending.set((words, self.dismissed.load(Ordering::Relaxed)));
         let waiters = self.pending().close();
         for waiter in waiters {
-            let _ = waiter.answer.send(Ended::Lost { unsent: waiter.unsent });
+            let unsent = waiter.unsent;
+            waiter.end(Ended::Lost { unsent });
         }
         self.closed.cancel();
     }
@@ -221,172 +211,5 @@ impl Shared {
         };
         let error = Error::new(ErrorKind::Lost, message).at(&self.server).last_words(words);
         if unsent { error.unsent() } else { error }
-    }
-
-    /// Handles one line of the server's output; `false` if the stream makes no sense any more.
-    fn receive(&self, frame: &Frame) -> bool {
-        let message = match frame {
-            Frame::Line(line) => ServerMessage::parse(line),
-            Frame::TooLong(head) => {
-                ServerMessage::broken(head, "it is larger than `limits.message`".to_owned())
-            }
-        };
-        let too_long = matches!(frame, Frame::TooLong(_));
-        match message {
-            ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
-            ServerMessage::BadReply { ids, .. } if too_long && ids.is_empty() => return false,
-            ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
-            ServerMessage::Request { id, method } => self.answer_server(&id, &method),
-            ServerMessage::Notification { method, params } => self.hear(&method, params),
-            ServerMessage::Noise if too_long && !names_method(frame) => return false,
-            ServerMessage::Noise => {
-                self.noise.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        true
-    }
-
-    fn fail_suspect(&self, ids: &[u64], why: String) {
-        let suspect = self.pending().suspect(ids);
-        match suspect {
-            // Nobody listens any more if the caller gave up in this very moment.
-            Some(waiter) => drop(waiter.answer.send(Ended::BadReply(why))),
-            None => drop(self.noise.fetch_add(1, Ordering::Relaxed)),
-        }
-    }
-
-    fn answer_server(&self, id: &Id, method: &str) {
-        let answer = match method {
-            PING => Answer::Result(Bytes::from_static(b"{}")),
-            _ => Answer::Error(message::error_object(
-                code::METHOD_NOT_FOUND,
-                &format!("no method `{method}` here"),
-                None,
-            )),
-        };
-        self.send(None, message::reply(id, &answer));
-    }
-
-    fn hear(&self, method: &str, params: Option<Bytes>) {
-        match method {
-            PROGRESS => {
-                let Some(Ok(mut progress)) = params.map(|params| Object::parse(&params)) else { return };
-                let token = progress.remove("progressToken").and_then(|raw| as_integer(&raw));
-                if let Some(sink) = token.and_then(|id| self.pending().progress(id).cloned()) {
-                    // A listener that cannot keep up misses some.
-                    let _ = sink.try_send(progress);
-                }
-            }
-            TOOLS_CHANGED => self.tools_changed.notify_one(),
-            _ => {}
-        }
-    }
-}
-
-/// An oversize notification costs only itself; anything else that long without an id is no stream of messages.
-fn names_method(frame: &Frame) -> bool {
-    let (Frame::Line(bytes) | Frame::TooLong(bytes)) = frame;
-    memchr::memmem::find(bytes, b"\"method\"").is_some()
-}
-
-/// Reads until the end of the output, a break, or `gone`.
-async fn read(
-    shared: &Shared,
-    mut reader: impl AsyncRead + Unpin,
-    mut frames: Frames,
-    gone: impl Future<Output = ()>,
-) {
-    let mut ended = std::pin::pin!(async {
-        tokio::select! { () = gone => {}, () = shared.broken.cancelled() => {} }
-    });
-    loop {
-        tokio::select! {
-            biased;
-            count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
-            () = &mut ended => break,
-        }
-        let mut handled = 0;
-        while let Some(frame) = frames.next_frame() {
-            if !shared.receive(&frame) {
-                return;
-            }
-            handled += 1;
-        }
-        if handled > FAIR {
-            tokio::task::yield_now().await; // a chatty server must not keep the others from their turn
-        }
-        if frames.skipped() > MOST_QUEUED {
-            return;
-        }
-    }
-    // A last line without an end counts if it is whole; half an answer died with its server.
-    if let Some(rest) = frames.rest()
-        && let ServerMessage::Reply { id, answer } = ServerMessage::parse(&rest)
-    {
-        shared.end(id, Ended::Answered(answer));
-    }
-}
-
-/// Writes what is queued, as much as there is at a time.
-async fn write(
-    shared: Arc<Shared>,
-    mut writer: impl AsyncWrite + Unpin,
-    mut queue: mpsc::UnboundedReceiver<Outgoing>,
-) {
-    let mut batch = Vec::new();
-    let mut buffer = Vec::new();
-    let mut over = std::pin::pin!(shared.hang_up.cancelled());
-    loop {
-        tokio::select! {
-            biased;
-            count = queue.recv_many(&mut batch, 64) => if count == 0 { break },
-            () = &mut over => break,
-        }
-        batch.iter().for_each(|outgoing: &Outgoing| buffer.extend_from_slice(&outgoing.line));
-        let mut written = 0;
-        let whole = tokio::select! {
-            biased;
-            whole = write_all(&mut writer, &buffer, &mut written) => whole,
-            () = shared.broken.cancelled() => false,
-        };
-        shared.queued.fetch_sub(buffer.len(), Ordering::Relaxed);
-        if !whole {
-            mark_unsent(&shared, &batch, written);
-            shared.broken.cancel();
-            break;
-        }
-        batch.clear();
-        buffer.clear();
-        buffer.shrink_to(64 << 10);
-    }
-    queue.close();
-    while let Ok(outgoing) = queue.try_recv() {
-        mark_unsent(&shared, &[outgoing], 0);
-    }
-    // An error here means that the other end has closed already.
-    let _ = writer.shutdown().await;
-}
-
-/// Whether everything was taken; `written` counts what was, also when nobody waits for the end.
-async fn write_all(writer: &mut (impl AsyncWrite + Unpin), buffer: &[u8], written: &mut usize) -> bool {
-    while *written < buffer.len() {
-        match writer.write(&buffer[*written..]).await {
-            Ok(count @ 1..) => *written += count,
-            Ok(0) | Err(_) => return false,
-        }
-    }
-    writer.flush().await.is_ok()
-}
-
-/// A request whose line was not taken whole was never read by anybody; who waits is told once the other end is gone.
-fn mark_unsent(shared: &Shared, batch: &[Outgoing], written: usize) {
-    let mut end = 0;
-    for outgoing in batch {
-        end += outgoing.line.len();
-        if let Some(id) = outgoing.id
-            && end > written
-        {
-            shared.pending().mark_unsent(id);
-        }
     }
 }

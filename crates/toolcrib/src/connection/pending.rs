@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
-use crate::call::Progress;
+use crate::told::Told;
+use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
 
 /// How a request ended.
@@ -21,10 +23,49 @@ pub(super) enum Ended {
 /// Who waits for an answer.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    pub(super) answer: oneshot::Sender<Ended>,
-    pub(super) progress: Option<mpsc::Sender<Progress>>,
+    answer: oneshot::Sender<Ended>,
+    /// On whose behalf; nobody's for requests of our own.
+    listener: Option<Listener>,
     /// The other end certainly never got the request.
     pub(super) unsent: bool,
+    /// What was heard about it last.
+    heard: Option<Heard>,
+}
+
+/// The client behind a request, and where it is told what comes before the answer.
+#[derive(Debug, Clone)]
+pub(super) struct Listener {
+    pub(super) client: Client,
+    pub(super) told: Option<mpsc::Sender<Told>>,
+}
+
+/// What was heard about a request last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// That it goes on.
+    Progress(Instant),
+    /// A question; people take their time.
+    Question,
+}
+
+/// Why a question of the server's can reach nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unheard {
+    /// No client's request is under way.
+    Nobody,
+    /// Requests of several clients are, and nothing says whose it belongs to.
+    Several,
+}
+
+impl Waiter {
+    pub(super) fn new(answer: oneshot::Sender<Ended>, listener: Option<Listener>) -> Self {
+        Self { answer, listener, unsent: false, heard: None }
+    }
+
+    pub(super) fn end(self, ended: Ended) {
+        // Nobody listens any more if the caller gave up in this very moment.
+        let _ = self.answer.send(ended);
+    }
 }
 
 /// The requests in flight on one connection. Numbers are never used twice, so a late answer finds nobody.
@@ -58,9 +99,47 @@ impl Pending {
         }
     }
 
-    /// Where progress under this number goes.
-    pub(super) fn progress(&self, id: u64) -> Option<&mpsc::Sender<Progress>> {
-        self.waiting.get(&id)?.progress.as_ref()
+    /// Tells whoever waits under this number; `false` if nobody does, or cannot be told now.
+    pub(super) fn tell(&mut self, id: u64, told: Told) -> bool {
+        let Some(waiter) = self.waiting.get_mut(&id) else { return false };
+        waiter.heard = match &told {
+            Told::Progress(_) => Some(Heard::Progress(Instant::now())),
+            Told::Asked(_) => Some(Heard::Question),
+            Told::Log(_) => waiter.heard,
+        };
+        let sink = waiter.listener.as_ref().and_then(|listener| listener.told.as_ref());
+        // A listener that cannot keep up misses some.
+        sink.is_some_and(|sink| sink.try_send(told).is_ok())
+    }
+
+    /// What was heard about a request last.
+    pub(super) fn heard(&self, id: u64) -> Option<Heard> {
+        self.waiting.get(&id)?.heard
+    }
+
+    /// The client that something belongs to which came on the stream of request `origin`, or on no request's: the only
+    /// one there is, or the only one that `suits`. Its newest request is where it is told.
+    pub(super) fn client_of(
+        &self,
+        origin: Option<u64>,
+        suits: impl Fn(&Client) -> bool,
+    ) -> Result<(u64, &Client), Unheard> {
+        if let Some(origin) = origin.filter(|origin| self.waiting.contains_key(origin)) {
+            let listener = self.waiting[&origin].listener.as_ref().ok_or(Unheard::Nobody)?;
+            return Ok((origin, &listener.client));
+        }
+        let newest_first = || {
+            self.waiting
+                .iter()
+                .rev()
+                .filter_map(|(id, waiter)| Some((*id, &waiter.listener.as_ref()?.client)))
+        };
+        match only(newest_first()) {
+            Err(Unheard::Several) => {
+                only(newest_first().filter(|(_, client)| suits(client))).map_err(|_| Unheard::Several)
+            }
+            found => found,
+        }
     }
 
     /// The waiter that an answer nobody can read is most likely for: the first that it names, else the only one there
@@ -86,5 +165,14 @@ impl Pending {
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+}
+
+/// The newest request, if all are of one client.
+fn only<'a>(mut newest_first: impl Iterator<Item = (u64, &'a Client)>) -> Result<(u64, &'a Client), Unheard> {
+    let newest = newest_first.next().ok_or(Unheard::Nobody)?;
+    match newest_first.all(|(_, client)| client.key == newest.1.key) {
+        true => Ok(newest),
+        false => Err(Unheard::Several),
     }
 }

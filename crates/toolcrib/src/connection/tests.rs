@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
-use super::launch::{StartFailure, launch};
+use super::launch::{Around, StartFailure, launch};
 use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::*;
@@ -28,7 +28,9 @@ async fn launched(
     spec: &ServerSpec,
     remembered: Option<Revision>,
 ) -> Result<(Connection, Listing), StartFailure> {
-    launch(spec, remembered, Arc::<StderrTail>::default(), &TaskTracker::new(), &TaskTracker::new()).await
+    let (tasks, lives) = (TaskTracker::new(), TaskTracker::new());
+    let (stderr, news) = (Arc::<StderrTail>::default(), tokio::sync::broadcast::channel(8).0);
+    launch(spec, remembered, &Around { tasks, lives, stderr, news }).await
 }
 
 async fn connected(spec: &ServerSpec) -> Arc<Connection> {

@@ -22,7 +22,7 @@ use super::restart::RestartBudget;
 use super::{Command, Lease, Seen, Snapshot, Surroundings};
 use crate::clock;
 use crate::connection::Connection;
-use crate::connection::launch::{StartFailure, all_gone, launch};
+use crate::connection::launch::{Around, StartFailure, all_gone, launch};
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
@@ -191,14 +191,19 @@ impl Actor {
         self.mourn().await;
         self.generation += 1;
         let began = Instant::now();
-        let (spec, stderr) = (self.spec.clone(), self.stderr.clone());
-        let (tasks, lives) = (self.around.tasks.clone(), self.lives.clone());
+        let spec = self.spec.clone();
+        let around = Around {
+            tasks: self.around.tasks.clone(),
+            lives: self.lives.clone(),
+            stderr: self.stderr.clone(),
+            news: self.around.news.clone(),
+        };
         let remembered = match self.wants_session {
             true => Some(Revision::newest(Era::Session)),
             false => self.known.as_ref().map(|known| known.revision),
         };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, stderr, &tasks, &lives)));
+        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, &around)));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {

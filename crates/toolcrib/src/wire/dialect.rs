@@ -5,11 +5,13 @@
 
 pub mod client;
 pub mod greeting;
+pub mod party;
 
 use bytes::Bytes;
 
 use super::object::{self, Object};
 use super::revision::{Era, Revision};
+use party::Client;
 
 /// Keys of `_meta` that belong to one hop and are never passed on.
 pub mod meta {
@@ -32,23 +34,27 @@ pub fn implementation() -> serde_json::Value {
     serde_json::json!({"name": "toolcrib", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// A call's parameters as a server of this revision wants them. `progress` is the token under which we want to hear
-/// of progress.
-pub fn to_server(params: &mut Object, revision: Revision, progress: Option<u64>) {
+/// A call's parameters as a server of this revision wants them, on behalf of `client`. `token` is where we want to hear
+/// of the progress that the client asks for.
+pub fn to_server(params: &mut Object, revision: Revision, client: Option<&Client>, token: Option<u64>) {
     let stateless = revision.era() == Era::Stateless;
     let written = params.get("_meta");
-    if written.is_none() && !stateless && progress.is_none() {
+    if written.is_none() && !stateless {
         return;
     }
     let mut meta = written.and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+    let token = token.filter(|_| meta.get(meta::PROGRESS).is_some());
     let ours = [meta::REVISION, meta::CAPABILITIES, meta::CLIENT, meta::LOG_LEVEL, meta::PROGRESS];
     meta.retain(|key| !ours.contains(&key));
     if stateless {
         meta.set(meta::REVISION, object::string(revision.as_str()));
-        meta.set(meta::CAPABILITIES, Bytes::from_static(b"{}"));
+        meta.set(meta::CAPABILITIES, client.map_or(Bytes::from_static(b"{}"), Client::declared));
         meta.set(meta::CLIENT, implementation().to_string());
+        if let Some(level) = client.and_then(|client| client.log) {
+            meta.set(meta::LOG_LEVEL, object::string(level.as_str()));
+        }
     }
-    if let Some(token) = progress {
+    if let Some(token) = token {
         meta.set(meta::PROGRESS, token.to_string());
     }
     if meta.is_empty() {
@@ -106,7 +112,7 @@ mod tests {
 
     fn sent(params: &str, revision: Revision, progress: Option<u64>) -> String {
         let mut object = Object::parse(&Bytes::copy_from_slice(params.as_bytes())).unwrap();
-        to_server(&mut object, revision, progress);
+        to_server(&mut object, revision, None, progress);
         String::from_utf8(object.to_bytes().to_vec()).unwrap()
     }
 
@@ -126,6 +132,7 @@ mod tests {
             sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, Some(9)),
             r#"{"name":"x","_meta":{"progressToken":9}}"#
         );
+        assert_eq!(sent(r#"{"name":"x"}"#, Revision::V2025_11_25, Some(9)), r#"{"name":"x"}"#);
         assert_eq!(
             sent(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, None),
             r#"{"name":"x"}"#

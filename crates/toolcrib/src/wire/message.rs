@@ -19,8 +19,12 @@ pub mod code {
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The parameters are wrong, or name something that does not exist.
     pub const INVALID_PARAMS: i32 = -32602;
+    /// There is no such resource, in the words of the session era.
+    pub const NO_RESOURCE: i32 = -32002;
     /// Headers and body disagree.
     pub const HEADER_MISMATCH: i32 = -32020;
+    /// The client lacks a capability that the request needs.
+    pub const LACKS_ABILITY: i32 = -32021;
     /// The revision asked for is not spoken here.
     pub const UNSUPPORTED_REVISION: i32 = -32022;
 }
@@ -74,6 +78,8 @@ pub enum ClientMessage {
     Reply {
         /// Our request's id.
         id: Id,
+        /// What it says.
+        answer: Answer,
     },
 }
 
@@ -151,8 +157,9 @@ impl ClientMessage {
         }
         if envelope.method.is_none() {
             let id = id.ok_or("a message has a `method`, or an `id` and an answer")?;
-            return match (&envelope.result, &envelope.error) {
-                (Some(_), None) | (None, Some(_)) => Ok(Self::Reply { id }),
+            return match (envelope.result.clone(), envelope.error.clone()) {
+                (Some(result), None) => Ok(Self::Reply { id, answer: Answer::Result(result) }),
+                (None, Some(error)) => Ok(Self::Reply { id, answer: Answer::Error(error) }),
                 _ => Err("an answer has either `result` or `error`"),
             };
         }
@@ -203,6 +210,8 @@ pub enum ServerMessage {
         id: Id,
         /// What it asks.
         method: String,
+        /// Raw parameters.
+        params: Option<Bytes>,
     },
     /// The server says something.
     Notification {
@@ -239,7 +248,7 @@ impl ServerMessage {
         let Some(method) = envelope.method().map(Cow::into_owned) else { return Self::Noise };
         match envelope.id.clone().map(Id::read) {
             None => Self::Notification { method, params: envelope.params.clone() },
-            Some(Some(id)) => Self::Request { id, method },
+            Some(Some(id)) => Self::Request { id, method, params: envelope.params.clone() },
             Some(None) => Self::Noise,
         }
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use toolcrib::{Call, Crib, Limits, StateName};
+use toolcrib::{Call, Crib, Limits, StateName, Told};
 
 use crate::fake::{Boot, Fake};
 use crate::house::{SECOND, breath, crib, on, spawn, spec, status};
@@ -72,11 +72,11 @@ async fn progress_reaches_the_caller_in_order_through_the_whole_crib() {
     let fake = Fake::new();
     let crib = crib(&[("git", &fake)]);
     let (sink, mut steps) = mpsc::channel(4);
-    let call = on("git", "progress").arguments(&json!({"steps": 50, "every": 10})).on_progress(sink);
+    let call = on("git", "progress").arguments(&json!({"steps": 50, "every": 10})).tell(sink);
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, call);
     for step in 1..=50 {
-        let progress = steps.recv().await.unwrap();
+        let Some(Told::Progress(progress)) = steps.recv().await else { panic!("no progress") };
         assert_eq!(progress.get("progress").unwrap(), step.to_string().as_str());
     }
     assert!(calls.join_next().await.unwrap().unwrap().is_ok());

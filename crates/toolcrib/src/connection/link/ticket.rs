@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use super::super::pending::Ended;
+use super::super::pending::{Ended, Heard};
 use super::Shared;
 use crate::error::{Error, ErrorKind};
-use crate::wire::dialect::client::CANCELLED;
-use crate::wire::message::{self, Answer};
+use crate::wire::message::Answer;
 
 /// A claim on the answer to one request. Dropping it early frees the number and tells the server to stop.
 #[derive(Debug)]
@@ -25,6 +24,11 @@ pub(in crate::connection) struct Ticket {
 impl Ticket {
     pub(super) fn new(shared: Arc<Shared>, id: u64, receiver: oneshot::Receiver<Ended>) -> Self {
         Self { shared, id, receiver, cancellable: true }
+    }
+
+    /// What was heard about the request last.
+    pub(in crate::connection) fn heard(&self) -> Option<Heard> {
+        self.shared.pending().heard(self.id)
     }
 
     /// For requests that the protocol does not allow to be cancelled.
@@ -54,8 +58,7 @@ impl Future for Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.shared.pending().take(self.id).is_some() && self.cancellable {
-            let params = format!(r#"{{"requestId":{},"reason":"the caller gave up"}}"#, self.id);
-            self.shared.send(None, message::notification(CANCELLED, Some(params.as_bytes())));
+            self.shared.take_back(self.id);
         }
     }
 }

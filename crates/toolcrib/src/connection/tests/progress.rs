@@ -1,17 +1,20 @@
 //! Progress: in order, before the answer, and good for more time.
 
+use tokio::sync::mpsc;
+
 use super::*;
+use crate::told::Told;
 
 /// A call of `progress` with its steps as they were heard.
 async fn heard(limits: Limits, arguments: Value, room: usize) -> (Result<Outcome, Error>, Vec<u64>, Fake) {
     let fake = Fake::new();
     let connection = connected(&spec(&fake).limits(limits)).await;
     let (sink, mut steps) = mpsc::channel(room);
-    let mut call = Call::tool("progress").arguments(&arguments).on_progress(sink);
+    let mut call = Call::tool("progress").arguments(&arguments).tell(sink);
     let outcome = connection.call(&mut call, "progress").await;
     drop(call);
     let mut told = Vec::new();
-    while let Ok(progress) = steps.try_recv() {
+    while let Ok(Told::Progress(progress)) = steps.try_recv() {
         assert!(progress.get("progressToken").is_none());
         told.push(std::str::from_utf8(progress.get("progress").unwrap()).unwrap().parse().unwrap());
     }
@@ -68,6 +71,6 @@ async fn a_listener_that_went_away_costs_nothing() {
     let (sink, steps) = mpsc::channel(1);
     drop(steps);
     let arguments = json!({"steps": 5, "every": 1000});
-    let mut call = Call::tool("progress").arguments(&arguments).on_progress(sink);
+    let mut call = Call::tool("progress").arguments(&arguments).tell(sink);
     connection.call(&mut call, "progress").await.unwrap();
 }

@@ -313,7 +313,7 @@ async fn watch(connection: Arc<Connection>, generation: u64, actor: mpsc::WeakUn
     };
     let relist = async {
         loop {
-            connection.tools_changed().await;
+            connection.offer_changed().await;
             if !tell(Seen::Relisted(Listing::fetch(&connection).await)) {
                 return;
             }

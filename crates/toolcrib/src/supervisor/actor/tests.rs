@@ -54,6 +54,7 @@ fn house(fake: Fake) -> House {
 fn house_with(fake: Fake, care: Lifecycle) -> House {
     let (events, _) = broadcast::channel(1000);
     let around = Surroundings {
+        news: broadcast::channel(8).0,
         tasks: TaskTracker::new(),
         events,
         offers: Arc::new(Notify::new()),

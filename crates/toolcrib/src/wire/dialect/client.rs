@@ -18,8 +18,16 @@ pub const PING: &str = "ping";
 pub const CANCELLED: &str = "notifications/cancelled";
 /// Tells how far a request has come.
 pub const PROGRESS: &str = "notifications/progress";
+/// A line of a server's log.
+pub const LOG: &str = "notifications/message";
 /// Tells that the list of tools is another one now.
 pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
+/// Tells that the list of prompts is another one now.
+pub const PROMPTS_CHANGED: &str = "notifications/prompts/list_changed";
+/// Tells that the list of resources is another one now.
+pub const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
+/// Tells that a resource has another content now.
+pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 
 /// What a message claims about its era.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +65,13 @@ pub fn claim(params: Option<&Object>) -> Claim {
 
 fn invalid(why: &str) -> Bytes {
     error_object(code::INVALID_PARAMS, why, None)
+}
+
+/// The error for a request that needs something the client does not say it can.
+pub fn lacks_ability(lacking: &Value) -> Bytes {
+    let data = json!({"requiredCapabilities": lacking});
+    let why = format!("this needs a client capability that was not declared: {lacking}");
+    error_object(code::LACKS_ABILITY, &why, Some(&data))
 }
 
 /// The error for a revision that is not spoken here.

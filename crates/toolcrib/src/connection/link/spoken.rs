@@ -1,0 +1,172 @@
+//! What a server says: answers to whoever waits, and what it tells or asks on its own to the client it belongs to.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::super::pending::{Ended, Unheard};
+use super::Shared;
+use crate::event::News;
+use crate::told::{Ask, Told};
+use crate::wire::dialect::client::{
+    CANCELLED, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED,
+    lacks_ability,
+};
+use crate::wire::dialect::party::{Client, ELICIT, LogLevel, ROOTS, SAMPLE};
+use crate::wire::frame::Frame;
+use crate::wire::message::{self, Answer, Id, ServerMessage, code, error_object};
+use crate::wire::object::{Object, as_integer};
+use crate::wire::revision::Era;
+
+impl Shared {
+    /// Handles one message of the server's, which came on the stream of the request `origin` if it came on one; `false`
+    /// if the stream makes no sense any more.
+    pub(in crate::connection) fn receive(self: &Arc<Self>, frame: &Frame, origin: Option<u64>) -> bool {
+        let message = match frame {
+            Frame::Line(line) => ServerMessage::parse(line),
+            Frame::TooLong(head) => {
+                ServerMessage::broken(head, "it is larger than `limits.message`".to_owned())
+            }
+        };
+        let too_long = matches!(frame, Frame::TooLong(_));
+        match message {
+            ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
+            ServerMessage::BadReply { ids, .. } if too_long && ids.is_empty() => return false,
+            ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
+            ServerMessage::Request { id, method, params } => self.answer_server(id, method, params, origin),
+            ServerMessage::Notification { method, params } => self.hear(&method, params, origin),
+            ServerMessage::Noise if too_long && !names_method(frame) => return false,
+            ServerMessage::Noise => {
+                self.noise.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+
+    fn fail_suspect(&self, ids: &[u64], why: String) {
+        let suspect = self.pending().suspect(ids);
+        match suspect {
+            Some(waiter) => waiter.end(Ended::BadReply(why)),
+            None => drop(self.noise.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Every request gets an answer: at once, or when the client it belongs to has given one.
+    fn answer_server(self: &Arc<Self>, id: Id, method: String, params: Option<Bytes>, origin: Option<u64>) {
+        let asked = match &*method {
+            PING => return self.reply(&id, &Answer::Result(Bytes::from_static(b"{}"))),
+            SAMPLE | ELICIT | ROOTS => self.ask_client(&method, params, origin),
+            _ => Err((code::METHOD_NOT_FOUND, format!("no method `{method}` here"))),
+        };
+        match asked {
+            Err((code, why)) => self.reply(&id, &Answer::Error(error_object(code, &why, None))),
+            Ok(answered) => {
+                let shared = self.clone();
+                self.tasks.spawn(async move {
+                    let answer = tokio::select! {
+                        answer = answered => answer.unwrap_or_else(|_| {
+                            let why = "the client went away without an answer";
+                            Answer::Error(error_object(code::INVALID_REQUEST, why, None))
+                        }),
+                        () = shared.broken.cancelled() => return,
+                    };
+                    shared.reply(&id, &answer);
+                });
+            }
+        }
+    }
+
+    fn reply(&self, id: &Id, answer: &Answer) {
+        self.send(None, message::reply(id, answer));
+    }
+
+    /// Hands a question to the client it belongs to, or says why there is none.
+    fn ask_client(
+        &self,
+        method: &str,
+        params: Option<Bytes>,
+        origin: Option<u64>,
+    ) -> Result<tokio::sync::oneshot::Receiver<Answer>, (i32, String)> {
+        let mut pending = self.pending();
+        let suits = |client: &Client| client.abilities.lacking(method, params.as_ref()).is_none();
+        let (call, client) = pending.client_of(origin, suits).map_err(|unheard| match unheard {
+            Unheard::Nobody => {
+                (code::INVALID_REQUEST, format!("`{method}` belongs to no call: nobody here can be asked"))
+            }
+            Unheard::Several => (
+                code::INVALID_REQUEST,
+                format!("`{method}` could belong to calls of several clients: nobody is asked"),
+            ),
+        })?;
+        let unable = || (code::METHOD_NOT_FOUND, format!("the client cannot be asked for `{method}`"));
+        if let Some(lacking) = client.abilities.lacking(method, params.as_ref()) {
+            let stateless = client.era == Era::Stateless;
+            // The stateless era has an error of its own for this, which ends the call.
+            if let Some(waiter) = stateless.then(|| pending.take(call)).flatten() {
+                drop(pending);
+                waiter.end(Ended::Answered(Answer::Error(lacks_ability(&lacking))));
+                self.take_back(call);
+            }
+            return Err(unable());
+        }
+        let (ask, answered) = Ask::new(method.to_owned(), params);
+        if pending.tell(call, Told::Asked(ask)) { Ok(answered) } else { Err(unable()) }
+    }
+
+    /// Tells the server that nobody waits for this any more.
+    pub(super) fn take_back(&self, id: u64) {
+        let params = format!(r#"{{"requestId":{id},"reason":"the caller gave up"}}"#);
+        self.send(Some(id), message::notification(CANCELLED, Some(params.as_bytes())));
+    }
+
+    fn hear(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        match method {
+            PROGRESS => {
+                let Some(Ok(mut progress)) = params.map(|params| Object::parse(&params)) else { return };
+                let token = progress.remove("progressToken").and_then(|raw| as_integer(&raw));
+                if let Some(id) = token {
+                    self.pending().tell(id, Told::Progress(progress));
+                }
+            }
+            LOG => {
+                if let Some(params) = params {
+                    self.hear_log(params, origin);
+                }
+            }
+            TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => self.relist.notify_one(),
+            RESOURCE_UPDATED => {
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                if let Some(uri) = params.as_ref().and_then(|params| params.string("uri")) {
+                    // Nobody has to listen.
+                    let _ =
+                        self.news.send(News::Updated { server: self.server.clone(), uri: (&*uri).into() });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A line of log belongs to the one client whose call is under way; without any call, to whoever listens.
+    fn hear_log(&self, params: Bytes, origin: Option<u64>) {
+        let level = LogLevel::of_message(&params);
+        let mut pending = self.pending();
+        let call = match pending.client_of(origin, |client| client.wants_log(level)) {
+            Ok((call, client)) => client.wants_log(level).then_some(call),
+            Err(Unheard::Several) => None,
+            Err(Unheard::Nobody) => {
+                let _ = self.news.send(News::Logged { server: self.server.clone(), params });
+                return;
+            }
+        };
+        if let Some(call) = call {
+            pending.tell(call, Told::Log(params));
+        }
+    }
+}
+
+/// An oversize notification costs only itself; anything else that long without an id is no stream of messages.
+fn names_method(frame: &Frame) -> bool {
+    let (Frame::Line(bytes) | Frame::TooLong(bytes)) = frame;
+    memchr::memmem::find(bytes, b"\"method\"").is_some()
+}

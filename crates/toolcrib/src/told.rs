@@ -1,0 +1,42 @@
+//! `Told`: what a caller hears while its call runs, and `Ask`, a question of the server among it.
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::wire::message::Answer;
+use crate::wire::object::Object;
+
+/// What a caller is told while its call runs: in order, and all of it before the outcome.
+#[derive(Debug)]
+pub enum Told {
+    /// Progress: the parameters of the server's notification without its token.
+    Progress(Object),
+    /// A line of the server's log: the parameters of its notification.
+    Log(Bytes),
+    /// The server wants something of the client before it goes on.
+    Asked(Ask),
+}
+
+/// A question of a server to the client. Dropping it tells the server that there will be no answer.
+#[derive(Debug)]
+pub struct Ask {
+    /// What is asked: sampling, elicitation or roots.
+    pub method: String,
+    /// Its raw parameters.
+    pub params: Option<Bytes>,
+    reply: oneshot::Sender<Answer>,
+}
+
+impl Ask {
+    /// A question, and where its answer will be.
+    pub(crate) fn new(method: String, params: Option<Bytes>) -> (Self, oneshot::Receiver<Answer>) {
+        let (reply, answered) = oneshot::channel();
+        (Self { method, params, reply }, answered)
+    }
+
+    /// Hands the client's answer over.
+    pub fn answer(self, answer: Answer) {
+        // A server that is gone needs no answer.
+        let _ = self.reply.send(answer);
+    }
+}
