@@ -51,12 +51,11 @@ pub(crate) async fn launch(
     remembered: Option<Revision>,
     around: &Around,
 ) -> Result<(Connection, Listing), StartFailure> {
-    let opening = match &spec.endpoint {
-        // Older than the question.
-        Endpoint::Http(HttpSpec { transport: Transport::Events, .. }) => {
-            Opening::choose(spec.era, Some(Revision::newest(Era::Session)))
-        }
-        _ => Opening::choose(spec.era, remembered),
+    let events = matches!(&spec.endpoint, Endpoint::Http(http) if http.transport == Transport::Events);
+    let opening = match Opening::choose(spec.era, remembered) {
+        // That way of carrying messages is older than the question.
+        Opening::Probe | Opening::Remembered if events => Opening::Session(Revision::newest(Era::Session)),
+        opening => opening,
     };
     let mut died_on_probe = false;
     let connected = match connect(spec, opening, around).await {
