@@ -93,10 +93,7 @@ async fn call(
         call = call.listen(sink);
     }
     match crib.call(call).await {
-        Ok(outcome) => match outcome.answer {
-            Answer::Result(result) => Answer::Result(dialect::to_client(&result, outcome.era, era)),
-            error @ Answer::Error(_) => error,
-        },
+        Ok(outcome) => dialect::to_client(outcome.answer, "tools/call", outcome.era, era),
         Err(error) => failed(&error),
     }
 }

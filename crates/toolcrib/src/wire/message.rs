@@ -19,6 +19,8 @@ pub mod code {
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The parameters are wrong, or name something that does not exist.
     pub const INVALID_PARAMS: i32 = -32602;
+    /// Something went wrong that is not the client's affair.
+    pub const INTERNAL: i32 = -32603;
     /// There is no such resource, in the words of the session era.
     pub const NO_RESOURCE: i32 = -32002;
     /// Headers and body disagree.
