@@ -8,6 +8,8 @@ pub(crate) mod http;
 mod mcp;
 mod session;
 pub(crate) mod stdio;
+#[cfg(test)]
+mod tests;
 
 use tokio_util::task::TaskTracker;
 use toolcrib::Crib;

@@ -194,6 +194,13 @@ impl Catalog {
         }
     }
 
+    /// The tool that somebody probably meant who asked a server for one that it is not known to have.
+    pub fn near(&self, wanted: &Wanted) -> Option<&str> {
+        let Wanted::On(server, tool) = wanted else { return None };
+        let own = || self.tools.iter().filter(|known| known.server == *server).map(|known| &*known.own_name);
+        if own().any(|known| known == tool) { None } else { nearest(tool, own()) }
+    }
+
     fn target(&self, at: usize) -> Target {
         let tool = &self.tools[at];
         Target { server: tool.server.clone(), tool: tool.own_name.clone() }
@@ -276,5 +283,14 @@ mod tests {
         let wanted = Wanted::Named("git__git_lgo".into());
         let error = catalog.advise(catalog.find(&wanted).unwrap_err(), &wanted);
         assert_eq!(error.advice(), "did you mean `git__git_log`?");
+    }
+
+    #[test]
+    fn a_near_miss_on_one_server_is_looked_for_on_that_server_only() {
+        let catalog = catalog(&[("git", &["git_log"]), ("time", &["git_lag"])]);
+        let near = |tool: &str| catalog.near(&Wanted::On("git".parse().unwrap(), tool.into()));
+        assert_eq!(near("git_lgo"), Some("git_log"));
+        assert_eq!((near("git_log"), near("push")), (None, None));
+        assert_eq!(catalog.near(&Wanted::Named("git_lgo".into())), None);
     }
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::object::{BadJson, as_integer, as_string, each_member, write_string};
+use super::scan::{Fault, Scanner};
 
 /// JSON-RPC error codes of the protocol itself.
 pub mod code {
@@ -369,15 +370,17 @@ pub fn error_reply(id: Option<&Id>, error: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The id in the beginning of a request that is not read to its end.
+/// The id in the beginning of a request that is not read to its end: its own, not one among its arguments.
 pub fn id_in_head(head: &[u8]) -> Option<Id> {
-    let at = memchr::memmem::find(head, b"\"id\"")?;
-    let rest = head[at + 4..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-    let length = match rest.first()? {
-        b'"' => memchr::memchr(b'"', &rest[1..])? + 2,
-        _ => rest.iter().take_while(|byte| byte.is_ascii_digit()).count(),
-    };
-    Id::read(Bytes::copy_from_slice(&rest[..length]))
+    let mut id = None;
+    // It breaks off somewhere; what stands whole before that counts.
+    let _: Result<(), Fault> = Scanner::new(head).object(|name, value| {
+        if &head[name.range] == b"\"id\"" && value.end < head.len() {
+            id = Id::read(Bytes::copy_from_slice(&head[value]));
+        }
+        Ok(())
+    });
+    id
 }
 
 #[cfg(test)]

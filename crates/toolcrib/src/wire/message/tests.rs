@@ -147,3 +147,21 @@ proptest! {
         prop_assert_eq!(bad_ids(&whole[..cut.min(whole.len() - 1)]), [1234]);
     }
 }
+
+#[test]
+fn the_id_of_a_request_that_breaks_off_is_its_own_or_none() {
+    let id =
+        |head: &str| id_in_head(head.as_bytes()).map(|id| String::from_utf8_lossy(id.raw()).into_owned());
+    for (head, own) in [
+        (r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"text":"aaa"#, Some("7")),
+        (r#"{"jsonrpc":"2.0", "id" : "a\"b" ,"params":{"id":8,"text":"aaa"#, Some(r#""a\"b""#)),
+        (r#"{"id":-7,"method":"x","params":{"#, Some("-7")),
+        (r#"{"method":"x","params":{"arguments":{"id":8,"text":"aaa"#, None),
+        (r#"{"method":"id","params":{"text":"\"id\":9,"#, None),
+        (r#"{"method":"x","id":12"#, None),
+        ("aaa", None),
+        ("", None),
+    ] {
+        assert_eq!(id(head).as_deref(), own, "{head}");
+    }
+}
