@@ -41,13 +41,14 @@
 //!
 //! # The walk of one call
 //!
-//! [`Crib::call`] → `pipeline::run` → [`Catalog::find`] → `Registry::lease` → `Supervisor` (wakes the server) →
+//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → `Registry::lease` → `Supervisor` (wakes the server) →
 //! `Lease::send` → `Connection::call` → [`wire`] → the server, and back. `pipeline.rs` is the page to read first,
 //! `supervisor/actor.rs` the second.
 //!
 //! The library prints nothing, installs no logger, handles no signal and has no global state: many cribs can live in
 //! one process.
 
+mod bridge;
 pub mod call;
 pub mod catalog;
 mod clock;

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod greeting;
+pub mod input;
 pub mod party;
 
 use bytes::Bytes;
@@ -39,6 +40,9 @@ pub fn implementation() -> serde_json::Value {
 /// of the progress that the client asks for.
 pub fn to_server(params: &mut Object, revision: Revision, client: Option<&Client>, token: Option<u64>) {
     let stateless = revision.era() == Era::Stateless;
+    if !stateless {
+        params.retain(|key| !matches!(key, input::RESPONSES | input::STATE));
+    }
     let written = params.get("_meta");
     if written.is_none() && !stateless {
         return;

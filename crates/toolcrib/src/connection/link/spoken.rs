@@ -34,7 +34,7 @@ impl Shared {
             ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
             ServerMessage::BadReply { ids, .. } if too_long && ids.is_empty() => return false,
             ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
-            ServerMessage::Request { id, method, params } => self.answer_server(id, method, params, origin),
+            ServerMessage::Request { id, method, params } => self.answer_server(id, &method, params, origin),
             ServerMessage::Notification { method, params } => self.hear(&method, params, origin),
             ServerMessage::Noise if too_long && !names_method(frame) => return false,
             ServerMessage::Noise => {
@@ -53,10 +53,10 @@ impl Shared {
     }
 
     /// Every request gets an answer: at once, or when the client it belongs to has given one.
-    fn answer_server(self: &Arc<Self>, id: Id, method: String, params: Option<Bytes>, origin: Option<u64>) {
-        let asked = match &*method {
+    fn answer_server(self: &Arc<Self>, id: Id, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        let asked = match method {
             PING => return self.reply(&id, &Answer::Result(Bytes::from_static(b"{}"))),
-            SAMPLE | ELICIT | ROOTS => self.ask_client(&method, params, origin),
+            SAMPLE | ELICIT | ROOTS => self.ask_client(method, params, origin),
             _ => Err((code::METHOD_NOT_FOUND, format!("no method `{method}` here"))),
         };
         match asked {
