@@ -14,14 +14,15 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::bridge::Lot;
-use crate::call::{Call, Outcome};
+use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
+use crate::event::{Event, News};
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
 use crate::stock::{Fallback, Stock};
+use crate::subscription::{self, Subscription};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
 use crate::{bridge, telemetry};
 
@@ -263,6 +264,17 @@ impl Crib {
         self.stock().await_servers(&changes).await;
         retire(retired, DRAIN).await;
         changes
+    }
+
+    /// Has a resource's server tell when it changes; what it tells is in [`Crib::news`]. Dropping the subscription ends
+    /// it.
+    pub async fn subscribe(&self, wanted: &Wanted) -> Result<Subscription, Error> {
+        subscription::begin(&self.shared.stock, wanted).await
+    }
+
+    /// What servers say unasked from now on. A listener that falls behind misses the oldest.
+    pub fn news(&self) -> broadcast::Receiver<News> {
+        self.stock().around.news.subscribe()
     }
 
     /// What happens from now on. A listener that falls behind misses the oldest.

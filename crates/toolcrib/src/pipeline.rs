@@ -4,6 +4,7 @@
 
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
+use crate::public;
 use crate::stock::Stock;
 use crate::telemetry;
 
@@ -17,11 +18,12 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
     let outcome = lease.send(call, &target.tool).await; // ask it
     drop(lease);
-    match outcome {
+    let outcome = match outcome {
         // It had died unnoticed and never got the request: the next one may have it.
         Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
             stock.registry.lease(&target.server).await?.send(call, &target.tool).await
         }
         outcome => outcome,
-    }
+    };
+    outcome.map(|outcome| public::named(outcome, call, &target))
 }

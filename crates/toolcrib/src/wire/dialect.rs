@@ -27,6 +27,8 @@ pub mod meta {
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     /// Who the server says it is.
     pub const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+    /// Which stream of news a notification is for: the request that asked for it.
+    pub const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
     /// Which progress belongs to which request.
     pub const PROGRESS: &str = "progressToken";
 }

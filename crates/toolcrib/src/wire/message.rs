@@ -32,6 +32,9 @@ pub mod code {
     pub const UNSUPPORTED_REVISION: i32 = -32022;
 }
 
+/// Why an answer over the limit is none.
+const TOO_LARGE: &str = "it is larger than `limits.message`";
+
 /// How deep a client's message may be nested. Servers are read at any depth, but many of them would not survive what
 /// a client could send.
 const DEEPEST: usize = 512;
@@ -276,6 +279,38 @@ impl ServerMessage {
             (Some(_), Some(_)) => bad("both `result` and `error`"),
             (None, _) => bad("neither `result` nor `error`"),
         }
+    }
+
+    /// A message over the limit, by how it began: its own id if that stands there, what it is if that is to be seen.
+    /// `None` if only its end can tell.
+    pub fn oversize(head: &[u8]) -> Option<Self> {
+        let mut own = None;
+        // It breaks off somewhere; what stands whole before that counts.
+        let _: Result<(), Fault> = Scanner::new(head).object(|name, value| {
+            match &head[name.range] {
+                b"\"method\"" => own = Some(Self::Noise),
+                b"\"id\"" if own.is_none() && value.end < head.len() => {
+                    own = as_integer(&head[value]).map(Self::too_large);
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+        own
+    }
+
+    /// A message over the limit, by how it ended: many servers write the id last.
+    pub fn oversize_end(tail: &[u8]) -> Self {
+        let id = memchr::memmem::rfind(tail, b"\"id\"").and_then(|at| {
+            let rest = tail[at + 4..].trim_ascii_start().strip_prefix(b":")?.trim_ascii();
+            let rest = rest.strip_suffix(b"}")?.trim_ascii_end();
+            as_integer(rest.strip_suffix(b",\"jsonrpc\":\"2.0\"").unwrap_or(rest).trim_ascii())
+        });
+        id.map_or(Self::BadReply { ids: Vec::new(), why: TOO_LARGE.to_owned() }, Self::too_large)
+    }
+
+    fn too_large(id: u64) -> Self {
+        Self::BadReply { ids: vec![id], why: TOO_LARGE.to_owned() }
     }
 
     /// A line that should have been a message: whose answer could it be?
