@@ -3,12 +3,15 @@
 //! Clients are read strictly: what was judged must be what is sent on. Servers are read so that every reply ends its
 //! call, even one that cannot be understood.
 
+mod oversize;
+
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
 use super::object::{BadJson, as_integer, as_string, each_member, write_string};
-use super::scan::{Fault, Scanner};
+
+pub use oversize::id_in_head;
 
 /// JSON-RPC error codes of the protocol itself.
 pub mod code {
@@ -31,9 +34,6 @@ pub mod code {
     /// The revision asked for is not spoken here.
     pub const UNSUPPORTED_REVISION: i32 = -32022;
 }
-
-/// Why an answer over the limit is none.
-const TOO_LARGE: &str = "it is larger than `limits.message`";
 
 /// How deep a client's message may be nested. Servers are read at any depth, but many of them would not survive what
 /// a client could send.
@@ -281,38 +281,6 @@ impl ServerMessage {
         }
     }
 
-    /// A message over the limit, by how it began: its own id if that stands there, what it is if that is to be seen.
-    /// `None` if only its end can tell.
-    pub fn oversize(head: &[u8]) -> Option<Self> {
-        let mut own = None;
-        // It breaks off somewhere; what stands whole before that counts.
-        let _: Result<(), Fault> = Scanner::new(head).object(|name, value| {
-            match &head[name.range] {
-                b"\"method\"" => own = Some(Self::Noise),
-                b"\"id\"" if own.is_none() && value.end < head.len() => {
-                    own = as_integer(&head[value]).map(Self::too_large);
-                }
-                _ => {}
-            }
-            Ok(())
-        });
-        own
-    }
-
-    /// A message over the limit, by how it ended: many servers write the id last.
-    pub fn oversize_end(tail: &[u8]) -> Self {
-        let id = memchr::memmem::rfind(tail, b"\"id\"").and_then(|at| {
-            let rest = tail[at + 4..].trim_ascii_start().strip_prefix(b":")?.trim_ascii();
-            let rest = rest.strip_suffix(b"}")?.trim_ascii_end();
-            as_integer(rest.strip_suffix(b",\"jsonrpc\":\"2.0\"").unwrap_or(rest).trim_ascii())
-        });
-        id.map_or(Self::BadReply { ids: Vec::new(), why: TOO_LARGE.to_owned() }, Self::too_large)
-    }
-
-    fn too_large(id: u64) -> Self {
-        Self::BadReply { ids: vec![id], why: TOO_LARGE.to_owned() }
-    }
-
     /// A line that should have been a message: whose answer could it be?
     pub fn broken(line: &[u8], why: String) -> Self {
         let ids: Vec<u64> = ids_in(line).collect();
@@ -403,19 +371,6 @@ pub fn error_reply(id: Option<&Id>, error: &[u8]) -> Vec<u8> {
     out.extend_from_slice(error);
     out.push(b'}');
     out
-}
-
-/// The id in the beginning of a request that is not read to its end: its own, not one among its arguments.
-pub fn id_in_head(head: &[u8]) -> Option<Id> {
-    let mut id = None;
-    // It breaks off somewhere; what stands whole before that counts.
-    let _: Result<(), Fault> = Scanner::new(head).object(|name, value| {
-        if &head[name.range] == b"\"id\"" && value.end < head.len() {
-            id = Id::read(Bytes::copy_from_slice(&head[value]));
-        }
-        Ok(())
-    });
-    id
 }
 
 #[cfg(test)]
