@@ -158,7 +158,7 @@ impl Link {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.shared.pending().len()
+        self.shared.pending().in_flight()
     }
 
     pub(super) fn noise(&self) -> u64 {

@@ -15,7 +15,9 @@ mod many_cribs;
 mod reload;
 mod shutdown;
 mod storm;
+mod subscriptions;
 mod survives_a_crash;
+mod telling;
 mod tracing;
 mod wakes_on_demand;
 
