@@ -1,6 +1,7 @@
 //! What a connection makes of everything a server can send, on a paused clock, against a scripted server.
 
 mod greeting;
+mod lists;
 mod progress;
 mod replies;
 
