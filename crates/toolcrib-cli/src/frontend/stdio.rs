@@ -90,6 +90,7 @@ pub(crate) async fn serve<R, W>(
             match frame {
                 Frame::Line(line) if line.trim_ascii().is_empty() => {}
                 Frame::Line(line) => pipe.receive(&line).await,
+                Frame::End(_) => {}
                 Frame::TooLong(head) => {
                     let id = id_in_head(&head);
                     pipe.complain(id.as_ref(), code::INVALID_REQUEST, "the message is too large").await;

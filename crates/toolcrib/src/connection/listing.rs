@@ -41,7 +41,7 @@ impl Listing {
     /// All pages. A server that says it has no tools is not asked; a tool that cannot be read costs only itself.
     pub(crate) async fn fetch(connection: &Connection) -> Result<Self, Error> {
         let mut listing = Self::default();
-        if !connection.welcome.has_tools {
+        if !connection.welcome.has("tools") {
             return Ok(listing);
         }
         let mut seen = HashSet::new();

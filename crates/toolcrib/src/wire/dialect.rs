@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod greeting;
+pub mod input;
 pub mod party;
 
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub mod meta {
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     /// Who the server says it is.
     pub const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+    /// Which stream of news a notification is for: the request that asked for it.
+    pub const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
     /// Which progress belongs to which request.
     pub const PROGRESS: &str = "progressToken";
 }
@@ -39,6 +42,9 @@ pub fn implementation() -> serde_json::Value {
 /// of the progress that the client asks for.
 pub fn to_server(params: &mut Object, revision: Revision, client: Option<&Client>, token: Option<u64>) {
     let stateless = revision.era() == Era::Stateless;
+    if !stateless {
+        params.retain(|key| !matches!(key, input::RESPONSES | input::STATE));
+    }
     let written = params.get("_meta");
     if written.is_none() && !stateless {
         return;

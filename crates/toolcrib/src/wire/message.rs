@@ -3,12 +3,15 @@
 //! Clients are read strictly: what was judged must be what is sent on. Servers are read so that every reply ends its
 //! call, even one that cannot be understood.
 
+mod oversize;
+
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
 use super::object::{BadJson, as_integer, as_string, each_member, write_string};
-use super::scan::{Fault, Scanner};
+
+pub use oversize::id_in_head;
 
 /// JSON-RPC error codes of the protocol itself.
 pub mod code {
@@ -368,19 +371,6 @@ pub fn error_reply(id: Option<&Id>, error: &[u8]) -> Vec<u8> {
     out.extend_from_slice(error);
     out.push(b'}');
     out
-}
-
-/// The id in the beginning of a request that is not read to its end: its own, not one among its arguments.
-pub fn id_in_head(head: &[u8]) -> Option<Id> {
-    let mut id = None;
-    // It breaks off somewhere; what stands whole before that counts.
-    let _: Result<(), Fault> = Scanner::new(head).object(|name, value| {
-        if &head[name.range] == b"\"id\"" && value.end < head.len() {
-            id = Id::read(Bytes::copy_from_slice(&head[value]));
-        }
-        Ok(())
-    });
-    id
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What an embedder relies on, told as stories: one file each, one binary, in-process servers, a paused clock.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+mod asking;
+mod asks;
 mod byte_transparency;
 mod cancel;
 mod deadlines;
@@ -13,7 +15,9 @@ mod many_cribs;
 mod reload;
 mod shutdown;
 mod storm;
+mod subscriptions;
 mod survives_a_crash;
+mod telling;
 mod tracing;
 mod wakes_on_demand;
 

@@ -37,6 +37,8 @@ pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 pub const PROMPTS_CHANGED: &str = "notifications/prompts/list_changed";
 /// Tells that the list of resources is another one now.
 pub const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
+/// Tells what of the news asked for will be told.
+pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 /// Tells that a resource has another content now.
 pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 

@@ -165,3 +165,22 @@ fn the_id_of_a_request_that_breaks_off_is_its_own_or_none() {
         assert_eq!(id(head).as_deref(), own, "{head}");
     }
 }
+
+#[test]
+fn an_answer_over_the_limit_is_known_by_its_own_id_wherever_that_stands() {
+    let ids = |message: ServerMessage| match message {
+        ServerMessage::BadReply { ids, .. } => ids,
+        other => panic!("{other:?}"),
+    };
+    let first = br#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"id":3,"text":"xx"#;
+    assert_eq!(ServerMessage::oversize(first).map(ids), Some(vec![7]));
+    let last = br#"{"result":{"content":[{"id":3,"text":"xx"#;
+    assert_eq!(ServerMessage::oversize(last), None);
+    assert_eq!(ServerMessage::oversize(br#"{"method":"x","id":3,"params":{"#), Some(ServerMessage::Noise));
+    for (end, id) in
+        [(r#"xx"}],"n":{"id":3}},"jsonrpc":"2.0","id":7}"#, 7), (r#"x"}, "id": 8 ,"jsonrpc":"2.0"}"#, 8)]
+    {
+        assert_eq!(ids(ServerMessage::oversize_end(end.as_bytes())), [id], "{end}");
+    }
+    assert_eq!(ids(ServerMessage::oversize_end(br#"{"id":3}]}}"#)), Vec::<u64>::new());
+}
