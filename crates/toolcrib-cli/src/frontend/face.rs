@@ -7,7 +7,7 @@ use toolcrib::wire::dialect::{self, meta};
 use toolcrib::wire::message::{Answer, code, error_object, notification};
 use toolcrib::wire::object::{Object, as_string};
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Caller, Crib, Error, ServerId, Told};
+use toolcrib::{Call, Caller, Crib, Error, Kind, ServerId, Told};
 
 /// What a client sees of the crib.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,8 +22,8 @@ impl View {
     /// The tools in this view as a JSON array.
     pub(crate) fn tools(&self, catalog: &toolcrib::Catalog) -> Bytes {
         match self {
-            Self::All => catalog.rendered().clone(),
-            Self::One(server) => catalog.rendered_of(server).cloned().unwrap_or(Bytes::from_static(b"[]")),
+            Self::All => catalog.rendered(Kind::Tools, None),
+            Self::One(server) => catalog.rendered(Kind::Tools, Some(server)),
         }
     }
 }
