@@ -34,7 +34,7 @@
 //! | `Supervisor` | The one task that owns one server's life. |
 //! | `Lease` | A claim on a living server; dropping it is the release. |
 //! | `Connection` | A live, multiplexed wire to one server. |
-//! | [`Catalog`] | A frozen picture of every tool on offer and whose it is. |
+//! | [`Catalog`] | A frozen picture of everything on offer and whose it is. |
 //! | [`Call`] | One request on its way through. |
 //! | [`Outcome`] | What came back: the server's own bytes. |
 //! | [`Event`] | Something that happened, said once. |
@@ -73,7 +73,7 @@ pub mod told;
 pub mod wire;
 
 pub use call::{Call, Caller, Outcome, Wanted};
-pub use catalog::{Catalog, Target, Tool};
+pub use catalog::{Catalog, Item, Kind, Page, Target, Tool};
 pub use config::Config;
 pub use connection::memory::Toolbox;
 pub use crib::{Crib, CribBuilder, Discovery};

@@ -16,12 +16,12 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     };
     telemetry::found(&target.server);
     let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
-    let outcome = lease.send(call, &target.tool).await; // ask it
+    let outcome = lease.send(call, &target.name).await; // ask it
     drop(lease);
     let outcome = match outcome {
         // It had died unnoticed and never got the request: the next one may have it.
         Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
-            stock.registry.lease(&target.server).await?.send(call, &target.tool).await
+            stock.registry.lease(&target.server).await?.send(call, &target.name).await
         }
         outcome => outcome,
     };

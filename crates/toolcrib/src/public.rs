@@ -12,8 +12,8 @@ use crate::wire::object::{self, Object, elements};
 pub(crate) fn named(mut outcome: Outcome, call: &Call, target: &Target) -> Outcome {
     let Answer::Result(result) = &mut outcome.answer else { return outcome };
     let renamed = match &call.wanted {
-        Wanted::Resource(asked) if call.method == "resources/read" && **asked != *target.tool => {
-            with_address(result, &target.tool, asked)
+        Wanted::Resource(asked) if call.method == "resources/read" && **asked != *target.name => {
+            with_address(result, &target.name, asked)
         }
         Wanted::Task(_) => with_task(result, target),
         Wanted::Named(_) if may_make_a_task(call) => with_task(result, target),
@@ -74,7 +74,7 @@ mod tests {
         result: &'static str,
     ) -> String {
         let params = Object::parse(&Bytes::from_static(params.as_bytes())).unwrap();
-        let target = Target { server: "a".parse().unwrap(), tool: "own:x".into() };
+        let target = Target { server: "a".parse().unwrap(), name: "own:x".into() };
         let answer = Answer::Result(Bytes::from_static(result.as_bytes()));
         let outcome = Outcome { answer, era: Era::Stateless, server: None };
         let outcome = named(outcome, &Call::request(method, wanted, params), &target);

@@ -45,7 +45,7 @@ pub(crate) async fn begin(stock: &Arc<Stock>, wanted: &Wanted) -> Result<Subscri
     };
     let (answer, answered) = oneshot::channel();
     let end = CancellationToken::new();
-    let kept = Kept { stock: Arc::downgrade(stock), server: target.server.clone(), own: target.tool.clone() };
+    let kept = Kept { stock: Arc::downgrade(stock), server: target.server.clone(), own: target.name.clone() };
     let keeping = end.clone();
     stock.around.tasks.spawn(async move {
         tokio::select! { () = kept.keep(answer, &keeping) => {}, () = kept.over() => {} }
@@ -53,7 +53,7 @@ pub(crate) async fn begin(stock: &Arc<Stock>, wanted: &Wanted) -> Result<Subscri
     let subscription = Subscription {
         asked: asked.clone(),
         server: target.server,
-        own: target.tool,
+        own: target.name,
         _end: end.drop_guard(),
     };
     match answered.await {

@@ -5,7 +5,6 @@ mod hello;
 pub(crate) mod listening;
 mod methods;
 pub(crate) mod params;
-mod standin;
 pub(crate) mod talk;
 pub(crate) mod told;
 pub(crate) mod watcher;
@@ -20,12 +19,10 @@ use toolcrib::wire::dialect::to_client;
 use toolcrib::wire::message::{Answer, code, error_object};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, ServerId, Told, Wanted};
+use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Kind, ServerId, Told, Wanted};
 
 use self::glance::Glance;
 use self::methods::Meant;
-use self::standin::Kind;
-pub(crate) use self::standin::Subscription;
 
 /// What a client sees of the crib.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -156,7 +153,7 @@ impl Face {
             Ok(catalog) => catalog,
             Err(error) => return (failed(&error), None),
         };
-        match standin::page(&catalog, kind, view.server(), cursor.as_deref()) {
+        match catalog.page(kind, view.server(), cursor.as_deref()) {
             Ok(page) => {
                 let result = client::list_result(kind.member(), &page.items, page.next.as_deref(), era);
                 (Answer::Result(result), Some(catalog))

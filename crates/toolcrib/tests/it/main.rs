@@ -6,6 +6,7 @@ mod asks;
 mod byte_transparency;
 mod cancel;
 mod deadlines;
+mod everything;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the tests of connections use the rest of it")]
 mod fake;

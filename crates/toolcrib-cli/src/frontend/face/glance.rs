@@ -5,11 +5,10 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use toolcrib::{Catalog, Wanted};
+use toolcrib::{Catalog, Kind, Wanted};
 
 use super::View;
 use super::params::{Mirrored, mirrored};
-use super::standin::{self, Kind};
 
 /// A digest of each list that clients hear of: tools, prompts, resources with their templates.
 pub(crate) type Digests = [u64; 3];
@@ -41,7 +40,7 @@ impl Glance {
         }
         let digest = |kinds: &[Kind]| {
             let mut hasher = DefaultHasher::new();
-            kinds.iter().for_each(|kind| standin::rendered(catalog, *kind, view.server()).hash(&mut hasher));
+            kinds.iter().for_each(|kind| catalog.rendered(*kind, view.server()).hash(&mut hasher));
             hasher.finish()
         };
         let fresh =
@@ -68,6 +67,6 @@ impl Glance {
             View::One(server) => Wanted::On(server.clone(), tool.to_owned()),
         };
         let target = catalog.find(&wanted).ok()?;
-        all.get(&(target.server.to_string(), target.tool.to_string())).cloned()
+        all.get(&(target.server.to_string(), target.name.to_string())).cloned()
     }
 }

@@ -9,7 +9,7 @@ use toolcrib::wire::dialect::client;
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
 
-use super::{Face, View, standin};
+use super::{Face, View};
 
 /// Extensions whose methods find their way to the right server.
 const ROUTED: [&str; 1] = ["io.modelcontextprotocol/tasks"];
@@ -48,13 +48,13 @@ impl Face {
             }
             View::One(server) => {
                 let met = self.crib.list_of(server).await.ok();
-                let declared = met.as_ref().and_then(|catalog| standin::capabilities_of(catalog, server));
+                let declared = met.as_ref().and_then(|catalog| catalog.capabilities_of(server));
                 let passed = declared.and_then(|declared| client::passed_capabilities(declared, era));
                 Offer {
                     capabilities: passed.unwrap_or_else(|| client::every_capability(era, &ROUTED)),
                     instructions: met
                         .as_ref()
-                        .and_then(|catalog| standin::instructions_of(catalog, server))
+                        .and_then(|catalog| catalog.instructions_of(server))
                         .map(str::to_owned),
                 }
             }
@@ -65,8 +65,8 @@ impl Face {
 /// The extensions that some server declares and that can be routed.
 fn extensions(catalog: &Arc<Catalog>) -> Vec<&'static str> {
     let declares = |name: &str| {
-        standin::servers(catalog).any(|server| {
-            let declared = standin::capabilities_of(catalog, server).and_then(|raw| Object::parse(raw).ok());
+        catalog.servers().any(|server| {
+            let declared = catalog.capabilities_of(server).and_then(|raw| Object::parse(raw).ok());
             let extensions = declared.and_then(|declared| Object::parse(declared.get("extensions")?).ok());
             extensions.is_some_and(|extensions| extensions.get(name).is_some())
         })
@@ -76,9 +76,10 @@ fn extensions(catalog: &Arc<Catalog>) -> Vec<&'static str> {
 
 /// What every server says about itself, each under its name.
 fn merged(catalog: &Arc<Catalog>) -> Option<String> {
-    let parts: Vec<String> = standin::servers(catalog)
+    let parts: Vec<String> = catalog
+        .servers()
         .filter_map(|server| {
-            let said = standin::instructions_of(catalog, server)?.trim();
+            let said = catalog.instructions_of(server)?.trim();
             (!said.is_empty()).then(|| format!("# {server}\n\n{said}"))
         })
         .collect();

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use toolcrib::Subscription;
 use toolcrib::event::News;
 use toolcrib::wire::dialect::client::{LISTENING, SUBSCRIPTION};
 use toolcrib::wire::message::{Answer, Id, code, notification};
@@ -9,7 +10,7 @@ use toolcrib::wire::object::{Object, as_string, elements};
 
 use super::glance::Digests;
 use super::watcher::{Hears, Stir, changed_line, tagged, updated_line};
-use super::{Face, Subscription, View, refuse, standin};
+use super::{Face, View, refuse};
 
 /// Resources that one stream may tell of.
 const MOST_SUBSCRIPTIONS: usize = 1000;
@@ -51,7 +52,7 @@ impl Face {
         let mut subscriptions = Vec::new();
         for uri in uris.iter().filter_map(|raw| as_string(raw)).take(MOST_SUBSCRIPTIONS) {
             // Whatever cannot be told is left out of what is taken.
-            if let Ok(subscription) = standin::subscribe(&self.crib, &view.resource(&uri)).await {
+            if let Ok(subscription) = self.crib.subscribe(&view.resource(&uri)).await {
                 subscriptions.push(subscription);
             }
         }

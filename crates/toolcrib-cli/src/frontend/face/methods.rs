@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
-use toolcrib::Wanted;
 use toolcrib::wire::dialect::client::{DISCOVER, HELLO, LISTEN, PING, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
 use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
+use toolcrib::{Kind, Wanted};
 
-use super::standin::Kind;
 use super::{View, refuse};
 
 /// Methods that go to a server by one of their parameters.
@@ -114,7 +113,10 @@ fn named(method: &str, params: &Object) -> Result<Option<Wanted>, Answer> {
                 Some("ref/prompt") => Wanted::Prompt(text(&reference, "name", "the name of a prompt")?),
                 Some("ref/resource") => Wanted::Resource(text(&reference, "uri", "the text of a template")?),
                 _ => {
-                    return Err(refuse(code::INVALID_PARAMS, "`params.ref` must name a prompt or a resource"));
+                    return Err(refuse(
+                        code::INVALID_PARAMS,
+                        "`params.ref` must name a prompt or a resource",
+                    ));
                 }
             }
         }

@@ -9,13 +9,12 @@ use toolcrib::wire::dialect::party::{Abilities, LogLevel};
 use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
-use toolcrib::{Caller, Client};
+use toolcrib::{Caller, Client, Kind, Subscription};
 
 use super::glance::Digests;
-use super::standin::{self, Kind};
 use super::told::{Asks, Outlet};
 use super::watcher::{Hears, Stir, changed_line, logged_line, updated_line};
-use super::{Asker, Face, Subscription, View, failed, refuse};
+use super::{Asker, Face, View, failed, refuse};
 use crate::frontend::session::UnderWay;
 
 /// Resources that one session may want to hear of.
@@ -132,7 +131,7 @@ impl Talk {
         if count >= MOST_SUBSCRIPTIONS {
             return refuse(code::INVALID_PARAMS, "this session hears of as many resources as it may");
         }
-        match standin::subscribe(&face.crib, &self.view.resource(&uri)).await {
+        match face.crib.subscribe(&self.view.resource(&uri)).await {
             Ok(subscription) => {
                 locked(&self.subscriptions).push(subscription);
                 done

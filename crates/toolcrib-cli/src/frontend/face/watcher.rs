@@ -14,7 +14,7 @@ use toolcrib::wire::object::{Object, string};
 use toolcrib::{Catalog, ServerId};
 
 use super::glance::Digests;
-use super::{Face, View, standin};
+use super::{Face, View};
 
 /// Something that clients may want to hear of.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Watcher {
     pub(crate) fn new(face: Arc<Face>, view: View) -> Self {
         let mut catalog = face.crib.watch_catalog();
         catalog.mark_changed();
-        let news = standin::news(&face.crib);
+        let news = face.crib.news();
         Self { face, view, catalog, news }
     }
 

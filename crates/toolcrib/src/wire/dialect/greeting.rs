@@ -33,12 +33,12 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    fn read(revision: Revision, server_info: Option<Bytes>, result: &Object) -> Self {
+    fn read(revision: Revision, server_info: Option<&Bytes>, result: &Object) -> Self {
         // Copies, so that a few words do not keep the whole message.
         let copied = |raw: &Bytes| Bytes::copy_from_slice(raw);
         let capabilities = result.get("capabilities").map_or(Bytes::from_static(b"{}"), copied);
         let instructions = result.string("instructions").map(std::borrow::Cow::into_owned);
-        Self { revision, server_info: server_info.as_ref().map(copied), capabilities, instructions }
+        Self { revision, server_info: server_info.map(copied), capabilities, instructions }
     }
 
     /// For a server that refused to tell about itself: whatever it may have is asked for.
@@ -90,7 +90,7 @@ pub fn read_probe(answer: &Answer) -> Probed {
         None => Probed::Session,
         Some(revision) => {
             let info = result.get("_meta").and_then(|raw| Object::parse(raw).ok());
-            let server_info = info.and_then(|info| info.get(meta::SERVER).cloned());
+            let server_info = info.as_ref().and_then(|info| info.get(meta::SERVER));
             Probed::Stateless(Welcome::read(revision, server_info, &result))
         }
     }
@@ -135,7 +135,7 @@ pub fn read_hello(answer: &Answer) -> Result<Welcome, String> {
     let version = result.string("protocolVersion").ok_or("its answer names no `protocolVersion`")?;
     let known = version.parse().ok().filter(|revision: &Revision| revision.era() == Era::Session);
     let revision = known.ok_or_else(|| format!("it speaks revision `{version}`, which is not known here"))?;
-    Ok(Welcome::read(revision, result.get("serverInfo").cloned(), &result))
+    Ok(Welcome::read(revision, result.get("serverInfo"), &result))
 }
 
 /// The message of an error object, or all of it.
