@@ -3,6 +3,7 @@
 //! Nothing but MCP goes to stdout here.
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 
 use anyhow::Result;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -37,7 +38,8 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
             let largest = place.usable()?.limits.body;
             let serve = async |crib| {
                 let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-                frontend::stdio::serve(stdin, stdout, crib, largest, CancellationToken::new()).await;
+                let face = Arc::new(frontend::Face::new(crib));
+                frontend::stdio::serve(stdin, stdout, face, largest, CancellationToken::new()).await;
             };
             super::alone(place, out, serve).await?;
         }
