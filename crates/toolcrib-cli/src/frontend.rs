@@ -8,12 +8,17 @@ pub(crate) mod http;
 mod mcp;
 mod session;
 pub(crate) mod stdio;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 use toolcrib::Crib;
 use toolcrib::config::HostLimits;
 
 use admin::Admin;
+pub(crate) use face::Face;
 use guard::Guard;
 use session::Sessions;
 
@@ -29,7 +34,7 @@ pub(crate) enum Door {
 /// The counter of the crib: everything a connection needs to serve its client.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    crib: Crib,
+    face: Arc<Face>,
     admin: Admin,
     sessions: Sessions,
     guard: Guard,
@@ -43,11 +48,19 @@ impl Desk {
     /// A desk for everybody who asks for `localhost` or one of `hosts`.
     pub(crate) fn new(crib: Crib, admin: Admin, limits: &HostLimits, hosts: Vec<String>) -> Self {
         let sessions = Sessions::new(limits.sessions);
-        Self { crib, admin, sessions, guard: Guard::new(hosts), body: limits.body, tasks: TaskTracker::new() }
+        Self {
+            face: Arc::new(Face::new(crib)),
+            admin,
+            sessions,
+            guard: Guard::new(hosts),
+            body: limits.body,
+            tasks: TaskTracker::new(),
+        }
     }
 
     /// Waits until everything that outlives its connection has ended.
     pub(crate) async fn finish(&self) {
+        self.sessions.close();
         self.tasks.close();
         self.tasks.wait().await;
     }

@@ -74,5 +74,5 @@ fn known(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
     let catalog = crib.catalog();
     let target = catalog.find(wanted).ok()?;
     let mut tools = catalog.tools().iter();
-    tools.find(|tool| tool.server == target.server && tool.own_name == target.tool).cloned()
+    tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned()
 }

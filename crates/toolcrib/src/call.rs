@@ -54,7 +54,7 @@ pub enum Wanted {
 
 /// One request on its way through, carrying who asked, what for, until when, and where progress goes. Dropping the
 /// future that works on it cancels it, also at the server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Call {
     /// Who asked.
     pub caller: Caller,

@@ -5,6 +5,7 @@
 
 pub(crate) mod child;
 pub(crate) mod greet;
+mod interest;
 pub(crate) mod launch;
 pub(crate) mod link;
 pub(crate) mod listing;
@@ -21,11 +22,13 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
 use crate::spec::{Limits, ServerId};
-use crate::wire::dialect;
 use crate::wire::dialect::greeting::Welcome;
+use crate::wire::dialect::{self, input};
 use crate::wire::message::Answer;
 use crate::wire::object::Object;
+use crate::wire::revision::Era;
 use child::Process;
+use interest::Interest;
 use link::{Link, Ticket};
 use pending::{Heard, Listener};
 
@@ -38,6 +41,7 @@ pub(crate) struct Connection {
     pub(crate) welcome: Welcome,
     limits: Limits,
     slots: Semaphore,
+    interest: Interest,
 }
 
 /// What is at the other end.
@@ -98,12 +102,26 @@ impl Connection {
 
     /// Asks the server and waits for the answer. Dropping the future cancels the call at the server.
     pub(crate) async fn call(&self, call: &mut Call, own_name: &str) -> Result<Outcome, Error> {
+        if self.era() == Era::Session && call.params.get(input::STATE).is_some() {
+            return Ok(self.outcome(Answer::Error(input::bad_state())));
+        }
         let _slot = self.slot().await?;
+        if let Some(level) = call.client.log {
+            self.log_at(level).await;
+        }
         call.rename(own_name);
         let listener = Listener { client: call.client.clone(), told: call.told.clone() };
         let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
         let answer = self.answered(ticket).await?;
-        Ok(Outcome { answer, era: self.welcome.revision.era(), server: Some(self.server.clone()) })
+        Ok(self.outcome(answer))
+    }
+
+    fn era(&self) -> Era {
+        self.welcome.revision.era()
+    }
+
+    fn outcome(&self, answer: Answer) -> Outcome {
+        Outcome { answer, era: self.era(), server: Some(self.server.clone()) }
     }
 
     /// One of the places for calls that the server works on; waiting for one has the call's own time limit.

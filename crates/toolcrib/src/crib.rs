@@ -13,16 +13,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::call::{Call, Outcome};
+use crate::bridge::Lot;
+use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
+use crate::event::{Event, News};
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
 use crate::stock::{Fallback, Stock};
+use crate::subscription::{self, Subscription};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
-use crate::{pipeline, telemetry};
+use crate::{bridge, telemetry};
 
 /// Events that a slow listener may be behind.
 const EVENTS: usize = 1024;
@@ -35,7 +37,9 @@ pub struct Crib {
 }
 
 struct Shared {
-    stock: Stock,
+    stock: Arc<Stock>,
+    /// Calls that wait for their client to come back.
+    lot: Arc<Lot>,
     closing: AtomicBool,
     /// Ends the tasks of the crib itself.
     end: CancellationToken,
@@ -125,7 +129,8 @@ impl CribBuilder {
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let shared = Arc::new(Shared {
-            stock: Stock::new(registry, catalog, around.clone(), self.fallback),
+            stock: Arc::new(Stock::new(registry, catalog, around.clone(), self.fallback)),
+            lot: Arc::new(Lot::new(around.tasks.clone())),
             closing: AtomicBool::new(false),
             end: CancellationToken::new(),
             calls: TaskTracker::new(),
@@ -261,6 +266,17 @@ impl Crib {
         changes
     }
 
+    /// Has a resource's server tell when it changes; what it tells is in [`Crib::news`]. Dropping the subscription ends
+    /// it.
+    pub async fn subscribe(&self, wanted: &Wanted) -> Result<Subscription, Error> {
+        subscription::begin(&self.shared.stock, wanted).await
+    }
+
+    /// What servers say unasked from now on. A listener that falls behind misses the oldest.
+    pub fn news(&self) -> broadcast::Receiver<News> {
+        self.stock().around.news.subscribe()
+    }
+
     /// What happens from now on. A listener that falls behind misses the oldest.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.stock().around.events.subscribe()
@@ -274,6 +290,7 @@ impl Crib {
         // What is still under way after the grace is lost with its server.
         let _ = timeout(grace, shared.calls.wait()).await;
         shared.stock.around.hurry.cancel();
+        shared.lot.clear();
         retire(shared.stock.registry.close(), Duration::ZERO).await;
         shared.end.cancel();
         shared.stock.around.tasks.close();
@@ -297,8 +314,8 @@ impl Shared {
     }
 
     async fn run(&self, call: Call) -> Result<Outcome, Error> {
-        let Some(limit) = call.timeout else { return pipeline::run(&self.stock, call).await };
-        timeout(limit, pipeline::run(&self.stock, call)).await.unwrap_or_else(|_| {
+        let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
+        timeout(limit, bridge::run(&self.stock, &self.lot, call)).await.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
             Err(error.hint("allow the call more time"))
         })

@@ -34,20 +34,21 @@
 //! | `Supervisor` | The one task that owns one server's life. |
 //! | `Lease` | A claim on a living server; dropping it is the release. |
 //! | `Connection` | A live, multiplexed wire to one server. |
-//! | [`Catalog`] | A frozen picture of every tool on offer and whose it is. |
+//! | [`Catalog`] | A frozen picture of everything on offer and whose it is. |
 //! | [`Call`] | One request on its way through. |
 //! | [`Outcome`] | What came back: the server's own bytes. |
 //! | [`Event`] | Something that happened, said once. |
 //!
 //! # The walk of one call
 //!
-//! [`Crib::call`] → `pipeline::run` → [`Catalog::find`] → `Registry::lease` → `Supervisor` (wakes the server) →
+//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → `Registry::lease` → `Supervisor` (wakes the server) →
 //! `Lease::send` → `Connection::call` → [`wire`] → the server, and back. `pipeline.rs` is the page to read first,
 //! `supervisor/actor.rs` the second.
 //!
 //! The library prints nothing, installs no logger, handles no signal and has no global state: many cribs can live in
 //! one process.
 
+mod bridge;
 pub mod call;
 pub mod catalog;
 mod clock;
@@ -58,11 +59,13 @@ pub mod error;
 pub mod event;
 pub mod last_words;
 mod pipeline;
+mod public;
 mod registry;
 pub mod spec;
 pub mod spelling;
 pub mod status;
 mod stock;
+pub mod subscription;
 mod supervisor;
 pub mod telemetry;
 pub mod text;
@@ -70,17 +73,18 @@ pub mod told;
 pub mod wire;
 
 pub use call::{Call, Caller, Outcome, Wanted};
-pub use catalog::{Catalog, Target, Tool};
+pub use catalog::{Catalog, Item, Kind, Page, Target, Tool};
 pub use config::Config;
 pub use connection::memory::Toolbox;
 pub use crib::{Crib, CribBuilder, Discovery};
 pub use error::{Error, ErrorKind};
-pub use event::Event;
+pub use event::{Event, News};
 pub use last_words::LastWords;
 pub use registry::Changes;
 pub use spec::{
     CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Start,
 };
 pub use status::{ServerStatus, StateName};
+pub use subscription::Subscription;
 pub use told::{Ask, Told};
 pub use wire::dialect::party::Client;

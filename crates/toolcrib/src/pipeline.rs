@@ -4,24 +4,26 @@
 
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
+use crate::public;
 use crate::stock::Stock;
 use crate::telemetry;
 
 /// Takes one call through.
-pub(crate) async fn run(stock: &Stock, mut call: Call) -> Result<Outcome, Error> {
+pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
     let target = match stock.find(&call.wanted).await {
-        Ok(target) => target,                                    // which server has it?
-        Err(error) => return stock.fall_back(call, error).await, // nobody here does
+        Ok(target) => target,                                            // which server has it?
+        Err(error) => return stock.fall_back(call.clone(), error).await, // nobody here does
     };
     telemetry::found(&target.server);
     let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
-    let outcome = lease.send(&mut call, &target.tool).await; // ask it
+    let outcome = lease.send(call, &target.name).await; // ask it
     drop(lease);
-    match outcome {
+    let outcome = match outcome {
         // It had died unnoticed and never got the request: the next one may have it.
         Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
-            stock.registry.lease(&target.server).await?.send(&mut call, &target.tool).await
+            stock.registry.lease(&target.server).await?.send(call, &target.name).await
         }
         outcome => outcome,
-    }
+    };
+    outcome.map(|outcome| public::named(outcome, call, &target))
 }

@@ -1,4 +1,4 @@
-//! `Stock`: the servers and the catalog of one crib, and how a wanted tool is found in them.
+//! `Stock`: the servers and the catalog of one crib, and how what is wanted is found in them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -48,8 +48,8 @@ impl Stock {
         self.catalog.borrow().clone()
     }
 
-    /// The one tool that is meant. A name that points at a server nobody has seen yet makes that one be listed first;
-    /// a bare name, every such server.
+    /// The one thing that is meant. A name that points at a server nobody has seen yet makes that one be listed first;
+    /// a bare name or an address that nobody is known to have, every such server.
     pub(crate) async fn find(&self, wanted: &Wanted) -> Result<Target, Error> {
         if let Wanted::On(server, _) = wanted
             && let Some(Err(switched_off)) = self.registry.get(server)
@@ -57,8 +57,12 @@ impl Stock {
             return Err(switched_off);
         }
         let catalog = self.catalog();
-        match (catalog.find(wanted), wanted) {
-            (Err(unknown), Wanted::Named(name)) => self.find_among_strangers(&catalog, name, unknown).await,
+        match (catalog.find_listed(wanted), wanted) {
+            (Err(_), Wanted::Named(name) | Wanted::Prompt(name) | Wanted::Resource(name))
+                if !catalog.offers(wanted) =>
+            {
+                self.find_among_strangers(&catalog, wanted, name).await
+            }
             (found, _) => found,
         }
     }
@@ -66,8 +70,8 @@ impl Stock {
     async fn find_among_strangers(
         &self,
         catalog: &Catalog,
+        wanted: &Wanted,
         name: &str,
-        unknown: Error,
     ) -> Result<Target, Error> {
         let behind = catalog.stranger_behind(name);
         let strangers: Vec<ServerId> = match behind {
@@ -79,10 +83,10 @@ impl Stock {
             supervisors.retain(Supervisor::may_be_listed);
         }
         if supervisors.is_empty() {
-            return Err(unknown);
+            return catalog.find(wanted);
         }
         let mut failures = self.meet(&supervisors).await;
-        let found = self.catalog().find(&Wanted::Named(name.to_owned()));
+        let found = self.catalog().find(wanted);
         match failures.pop().flatten().filter(|_| behind.is_some() && found.is_err()) {
             Some(failure) => Err(failure),
             None => found,
@@ -93,7 +97,7 @@ impl Stock {
     pub(crate) async fn fall_back(&self, call: Call, error: Error) -> Result<Outcome, Error> {
         let catalog = self.catalog();
         match &self.fallback {
-            Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.offers(call.name()) => {
+            Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.offers(&call.wanted) => {
                 fallback(call).await
             }
             _ => Err(catalog.advise(error, &call.wanted)),
@@ -140,7 +144,7 @@ impl Stock {
     pub(crate) async fn await_servers(&self, changes: &Changes) {
         let mut catalog = self.catalog.clone();
         let followed = |catalog: &Arc<Catalog>| {
-            let known = |server: &ServerId| catalog.rendered_of(server).is_some();
+            let known = |server: &ServerId| catalog.knows(server);
             let gone = |server: &ServerId| !known(server) || self.registry.get(server).is_some();
             self.registry.supervisors().iter().all(|on| known(&on.spec().id))
                 && changes.removed.iter().all(gone)

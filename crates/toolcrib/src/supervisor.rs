@@ -160,6 +160,12 @@ impl Supervisor {
         self.0.snapshot.borrow().state
     }
 
+    /// Waits until the server is being stopped or drained.
+    pub(crate) async fn leaving(&self) {
+        // An actor that is gone has stopped it.
+        let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.state == StateName::Stopping).await;
+    }
+
     /// Whether it is worth waiting for when everything is listed: not if it has just failed, nor twice if it is slow.
     pub(crate) fn may_be_listed(&self) -> bool {
         !self.0.gauges.slow.load(Ordering::Relaxed)
@@ -281,6 +287,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// The wire to the server.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     /// Asks the server. A tool that says "error" is healthy; a death is the budget's affair, not the breaker's.
     pub(crate) async fn send(&mut self, call: &mut Call, tool: &str) -> Result<Outcome, Error> {
         let began = Instant::now();

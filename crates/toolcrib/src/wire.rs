@@ -5,6 +5,7 @@
 
 pub mod dialect;
 pub mod frame;
+pub mod kind;
 pub mod message;
 pub mod mirror;
 pub mod object;

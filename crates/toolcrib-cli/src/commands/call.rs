@@ -9,7 +9,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::time::timeout;
-use toolcrib::wire::message::Answer;
+use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::{self, Object};
 use toolcrib::{Crib, Outcome, Wanted};
 
@@ -95,7 +95,13 @@ impl Asked {
             }
             None => "/mcp".to_owned(),
         };
-        client.ask(&path, "tools/call", params).await
+        let answer = client.ask(&path, "tools/call", params).await?;
+        match refusal(&answer).filter(|_| self.server.is_some()) {
+            Some(refusal) => {
+                Err(meant(refusal, client.get(&self.tool_path()).await.unwrap_or_default()["near"].as_str()))
+            }
+            None => Ok(answer),
+        }
     }
 
     fn tool_path(&self) -> String {
@@ -117,15 +123,31 @@ impl Asked {
         let found = offer::look_up(crib, &wanted).await;
         let definition = found.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
         let arguments = self.arguments.typed(definition.and_then(schema).as_ref())?;
-        let call = match wanted {
+        let call = match wanted.clone() {
             Wanted::On(server, tool) => toolcrib::Call::on(server, tool),
             _ => toolcrib::Call::tool(&self.tool),
         };
         let call = call.raw_arguments(arguments);
         let call = self.timeout.into_iter().fold(call, toolcrib::Call::timeout);
         let Outcome { answer, .. } = crib.call(call).await?;
-        Ok(answer)
+        match refusal(&answer) {
+            Some(refusal) => Err(meant(refusal, crib.catalog().near(&wanted))),
+            None => Ok(answer),
+        }
     }
+}
+
+/// The server's own word that a tool does not exist or that its arguments are wrong; the protocol has one code for both.
+fn refusal(answer: &Answer) -> Option<Failure> {
+    let Answer::Error(error) = answer else { return None };
+    let error: Value = serde_json::from_slice(error).ok()?;
+    (error["code"] == code::INVALID_PARAMS).then(|| Failure::from_wire(&error))
+}
+
+/// A refusal with the name that was probably meant, if there is one and nothing else is advised.
+fn meant(mut refusal: Failure, near: Option<&str>) -> Failure {
+    refusal.hint = refusal.hint.or_else(|| near.map(|near| format!("did you mean `{near}`?")));
+    refusal
 }
 
 fn advised(mut failure: Failure, place: &Place) -> Failure {

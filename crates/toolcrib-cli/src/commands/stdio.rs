@@ -2,6 +2,9 @@
 //!
 //! Nothing but MCP goes to stdout here.
 
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
 use anyhow::Result;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -35,7 +38,8 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
             let largest = place.usable()?.limits.body;
             let serve = async |crib| {
                 let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-                frontend::stdio::serve(stdin, stdout, crib, largest, CancellationToken::new()).await;
+                let face = Arc::new(frontend::Face::new(crib));
+                frontend::stdio::serve(stdin, stdout, face, largest, CancellationToken::new()).await;
             };
             super::alone(place, out, serve).await?;
         }
@@ -45,7 +49,7 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
 
 async fn attached(daemon: UnixStream) -> Result<()> {
     let (mut from_daemon, mut to_daemon) = daemon.into_split();
-    to_daemon.write_all(UPGRADE).await?;
+    to_daemon.write_all(UPGRADE).await.map_err(lost)?;
     let mut stdout = tokio::io::stdout();
     let first = upgraded(&mut from_daemon).await?;
     stdout.write_all(&first).await?;
@@ -58,12 +62,29 @@ async fn attached(daemon: UnixStream) -> Result<()> {
     let downwards = tokio::io::copy(&mut from_daemon, &mut stdout);
     tokio::pin!(upwards, downwards);
     // The agent's last word is not the last answer: what is under way is still written.
-    tokio::select! {
-        ended = &mut downwards => { ended?; return Err(refused("it has stopped").into()); }
-        ended = &mut upwards => { ended?; }
+    let told = tokio::select! {
+        ended = &mut downwards => { received(ended)?; return Err(refused("it has stopped").into()); }
+        told = &mut upwards => told,
+    };
+    received(downwards.await)?;
+    told.map(drop).map_err(lost)
+}
+
+/// What came from the gateway up to its end. One that left without reading everything resets the connection; a broken
+/// pipe is the agent's.
+fn received(copied: io::Result<u64>) -> Result<()> {
+    match copied {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(lost(error)),
+        copied => Ok(copied.map(drop)?),
     }
-    downwards.await?;
-    Ok(())
+}
+
+/// Why nothing can be told to the gateway any more.
+fn lost(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => refused("it has stopped").into(),
+        _ => error.into(),
+    }
 }
 
 /// Reads the answer to `UPGRADE`; gives the bytes that follow it.
@@ -75,7 +96,7 @@ async fn upgraded(from_daemon: &mut (impl tokio::io::AsyncRead + Unpin)) -> Resu
             let accepted = status.split(' ').nth(1) == Some("101");
             return if accepted { Ok(head.split_off(end + 4)) } else { Err(refused(&status).into()) };
         }
-        if head.len() > LONGEST_HEAD || from_daemon.read_buf(&mut head).await? == 0 {
+        if head.len() > LONGEST_HEAD || from_daemon.read_buf(&mut head).await.map_err(lost)? == 0 {
             return Err(refused("its answer ended early").into());
         }
     }

@@ -147,7 +147,7 @@ impl Admin {
         }
     }
 
-    /// Everything on offer; with `name`, and maybe `server`, only the tool that is meant.
+    /// Everything on offer; with `name`, and maybe `server`, only the tool that is meant, or the name it is `near`.
     async fn tools(&self, query: Option<&str>) -> Value {
         let Some(name) = percent::query(query, "name") else {
             return Offer::of(&self.0.crib).await.to_json();
@@ -157,11 +157,13 @@ impl Admin {
             Some(Err(_)) => None,
             None => Some(Wanted::Named(name)),
         };
-        let found = match wanted {
-            Some(wanted) => offer::look_up(&self.0.crib, &wanted).await,
+        let found = match &wanted {
+            Some(wanted) => offer::look_up(&self.0.crib, wanted).await,
             None => None,
         };
-        json!({"tools": found.iter().map(offer::tool_json).collect::<Vec<_>>(), "failed": []})
+        let catalog = self.0.crib.catalog();
+        let near = wanted.as_ref().and_then(|wanted| catalog.near(wanted));
+        json!({"tools": found.iter().map(offer::tool_json).collect::<Vec<_>>(), "failed": [], "near": near})
     }
 
     async fn logs(&self, name: &str, query: Option<&str>) -> Told {

@@ -1,13 +1,28 @@
 //! The crib as an MCP server: the requests that every frontend and both eras answer alike.
 
-use bytes::Bytes;
+mod glance;
+mod hello;
+pub(crate) mod listening;
+mod methods;
+pub(crate) mod params;
+pub(crate) mod talk;
+pub(crate) mod told;
+pub(crate) mod watcher;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
 use tokio::sync::mpsc;
-use toolcrib::wire::dialect::client::{self, DISCOVER, PING, PROGRESS};
-use toolcrib::wire::dialect::{self, meta};
-use toolcrib::wire::message::{Answer, code, error_object, notification};
-use toolcrib::wire::object::{Object, as_string};
+use toolcrib::wire::dialect::client::{self, Claimed};
+use toolcrib::wire::dialect::party::Abilities;
+use toolcrib::wire::dialect::to_client;
+use toolcrib::wire::message::{Answer, code, error_object};
+use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Caller, Crib, Error, ServerId, Told};
+use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Kind, ServerId, Told, Wanted};
+
+use self::glance::Glance;
+use self::methods::Meant;
 
 /// What a client sees of the crib.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -19,90 +34,154 @@ pub(crate) enum View {
 }
 
 impl View {
-    /// The tools in this view as a JSON array.
-    pub(crate) fn tools(&self, catalog: &toolcrib::Catalog) -> Bytes {
+    /// The server it is narrowed to, if it is.
+    pub(crate) fn server(&self) -> Option<&ServerId> {
         match self {
-            Self::All => catalog.rendered().clone(),
-            Self::One(server) => catalog.rendered_of(server).cloned().unwrap_or(Bytes::from_static(b"[]")),
+            Self::All => None,
+            Self::One(server) => Some(server),
+        }
+    }
+
+    /// A resource by the address that clients of this view know it by.
+    pub(crate) fn resource(&self, uri: &str) -> Wanted {
+        match self {
+            Self::All => Wanted::Resource(uri.to_owned()),
+            Self::One(server) => Wanted::On(server.clone(), uri.to_owned()),
         }
     }
 }
 
-/// Whether a method means anything here.
-pub(crate) fn knows(method: &str, era: Era) -> bool {
-    matches!(
-        (method, era),
-        ("tools/call" | "tools/list", _) | (DISCOVER, Era::Stateless) | (PING, Era::Session)
-    )
+/// Who asks: what is seen from there, and on whose behalf servers are asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    pub(crate) view: View,
+    pub(crate) caller: Caller,
+    pub(crate) client: Client,
 }
 
-/// Answers one request. Dropping the future cancels it.
-pub(crate) async fn respond(
-    crib: &Crib,
-    view: &View,
-    era: Era,
-    method: &str,
-    params: Option<Object>,
-    progress: Option<mpsc::Sender<Told>>,
-) -> Answer {
-    match (method, era) {
-        ("tools/call", _) => call(crib, view, era, params.unwrap_or_default(), progress).await,
-        ("tools/list", _) => list(crib, view, era, params.as_ref()).await,
-        (DISCOVER, Era::Stateless) => Answer::Result(client::discover_result()),
-        (PING, Era::Session) => Answer::Result(Bytes::from_static(b"{}")),
-        _ => refuse(code::METHOD_NOT_FOUND, &format!("no method `{method}` here")),
-    }
+/// The crib as its clients see it.
+#[derive(Debug)]
+pub(crate) struct Face {
+    pub(crate) crib: Crib,
+    /// Whoever comes without a name of its own.
+    local: Caller,
+    /// The next client's number.
+    keys: AtomicU64,
+    glance: Mutex<Arc<Glance>>,
 }
 
-async fn list(crib: &Crib, view: &View, era: Era, params: Option<&Object>) -> Answer {
-    if params.and_then(|params| params.get("cursor")).is_some_and(|cursor| &**cursor != b"null") {
-        return refuse(code::INVALID_PARAMS, "this cursor was not given out here");
+impl Face {
+    pub(crate) fn new(crib: Crib) -> Self {
+        Self { crib, local: Caller::local(), keys: AtomicU64::new(1), glance: Mutex::default() }
     }
-    let catalog = match view {
-        View::All => crib.list().await,
-        View::One(server) => match crib.list_of(server).await {
+
+    /// The caller of whoever may come in at all.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.local
+    }
+
+    /// A number that no other client has.
+    pub(crate) fn key(&self) -> u64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Who asks with a stateless request; `key` is the client's number.
+    pub(crate) fn stateless(&self, view: View, claimed: &Claimed, key: u64) -> Asker {
+        let client = Client {
+            key,
+            era: Era::Stateless,
+            abilities: Abilities::read(&claimed.capabilities),
+            log: claimed.log,
+        };
+        Asker { view, caller: self.local.clone(), client }
+    }
+
+    /// Answers one request; what comes before the answer goes to `told`. Dropping the future cancels it.
+    pub(crate) async fn respond(
+        &self,
+        asker: Asker,
+        method: &str,
+        params: Option<Object>,
+        told: Option<mpsc::Sender<Told>>,
+    ) -> Answer {
+        let (params, era) = (params.unwrap_or_default(), asker.client.era);
+        match methods::meant(&asker.view, era, method, &params) {
+            Ok(Meant::Goes(wanted)) => self.send(asker, method, wanted, params, told).await,
+            Ok(Meant::List(kind)) => self.list(&asker.view, era, kind, &params).await.0,
+            Ok(Meant::Discover) => Answer::Result(self.discovered(&asker.view).await),
+            Ok(Meant::Nothing) => Answer::Result(client::empty_result(era)),
+            Err(answer) => answer,
+        }
+    }
+
+    /// Whether a request goes out to a server, which may tell or ask something before it answers.
+    pub(crate) fn goes_out(view: &View, era: Era, method: &str) -> bool {
+        methods::goes_out(view, era, method)
+    }
+
+    async fn send(
+        &self,
+        asker: Asker,
+        method: &str,
+        wanted: Wanted,
+        params: Object,
+        told: Option<mpsc::Sender<Told>>,
+    ) -> Answer {
+        let era = asker.client.era;
+        let call = Call::request(methods::fixed(method), wanted, params).by(asker.caller).of(asker.client);
+        let call = told.into_iter().fold(call, Call::listen);
+        match self.crib.call(call).await {
+            Ok(outcome) => to_client(outcome.answer, method, outcome.era, era),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// One page of a list, and the catalog it was read from.
+    async fn list(
+        &self,
+        view: &View,
+        era: Era,
+        kind: Kind,
+        params: &Object,
+    ) -> (Answer, Option<Arc<Catalog>>) {
+        let written = params.get("cursor").filter(|raw| &***raw != b"null");
+        let cursor = params.string("cursor");
+        if written.is_some() && cursor.is_none() {
+            return (refuse(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
+        }
+        let catalog = match self.met(view).await {
             Ok(catalog) => catalog,
-            Err(error) => return failed(&error),
-        },
-    };
-    Answer::Result(client::tools_result(&view.tools(&catalog), era))
-}
+            Err(error) => return (failed(&error), None),
+        };
+        match catalog.page(kind, view.server(), cursor.as_deref()) {
+            Ok(page) => {
+                let result = client::list_result(kind.member(), &page.items, page.next.as_deref(), era);
+                (Answer::Result(result), Some(catalog))
+            }
+            Err(error) => (failed(&error), None),
+        }
+    }
 
-async fn call(
-    crib: &Crib,
-    view: &View,
-    era: Era,
-    params: Object,
-    progress: Option<mpsc::Sender<Told>>,
-) -> Answer {
-    let Some(name) = params.string("name").map(std::borrow::Cow::into_owned) else {
-        return refuse(code::INVALID_PARAMS, "`params.name` must be the name of a tool");
-    };
-    if params
-        .get("arguments")
-        .is_some_and(|arguments| arguments.first() != Some(&b'{') && &**arguments != b"null")
-    {
-        return refuse(code::INVALID_PARAMS, "`params.arguments` must be an object");
+    /// What is on offer in a view, with everybody asked who never was.
+    async fn met(&self, view: &View) -> Result<Arc<Catalog>, Error> {
+        match view {
+            View::All => Ok(self.crib.list().await),
+            View::One(server) => self.crib.list_of(server).await,
+        }
     }
-    let call = match view {
-        View::All => Call::tool(name),
-        View::One(server) => Call::on(server.clone(), name),
-    };
-    let mut call = call.params(params).by(Caller::local());
-    if let Some(sink) = progress {
-        call = call.listen(sink);
-    }
-    match crib.call(call).await {
-        Ok(outcome) => match outcome.answer {
-            Answer::Result(result) => Answer::Result(dialect::to_client(&result, outcome.era, era)),
-            error @ Answer::Error(_) => error,
-        },
-        Err(error) => failed(&error),
+
+    /// What was worked out about a catalog; worked out once for each.
+    pub(crate) fn glance(&self, catalog: &Arc<Catalog>) -> Arc<Glance> {
+        let mut glance = self.glance.lock().unwrap_or_else(PoisonError::into_inner);
+        if !glance.is_of(catalog) {
+            *glance = Arc::new(Glance::new(catalog.clone()));
+        }
+        glance.clone()
     }
 }
 
 /// A failure as the client sees it.
-fn failed(error: &Error) -> Answer {
+pub(crate) fn failed(error: &Error) -> Answer {
     Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
 }
 
@@ -110,23 +189,5 @@ pub(crate) fn refuse(code: i32, why: &str) -> Answer {
     Answer::Error(error_object(code, why, None))
 }
 
-/// The token under which a client wants to hear of progress, as JSON.
-pub(crate) fn progress_token(params: Option<&Object>) -> Option<Bytes> {
-    let meta = Object::parse(params?.get("_meta")?).ok()?;
-    let token = meta.get(meta::PROGRESS)?;
-    let good = as_string(token).is_some()
-        || token.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
-    good.then(|| token.clone())
-}
-
-/// What a client is told, as a message; progress goes under the client's own token.
-pub(crate) fn told_line(told: Told, token: &Bytes) -> Vec<u8> {
-    match told {
-        Told::Progress(mut progress) => {
-            progress.set(meta::PROGRESS, token.clone());
-            notification(PROGRESS, Some(&progress.to_bytes()))
-        }
-        Told::Log(params) => notification(client::LOG, Some(&params)),
-        Told::Asked(_) => Vec::new(),
-    }
-}
+#[cfg(test)]
+mod tests;

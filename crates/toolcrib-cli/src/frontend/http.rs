@@ -64,7 +64,7 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
         return mcp::answer(counter, View::All, request).await;
     }
     if let Some(name) = path.strip_prefix("/mcp/s/") {
-        let server = name.parse().ok().filter(|server| counter.desk.crib.has(server));
+        let server = name.parse().ok().filter(|server| counter.desk.face.crib.has(server));
         return match server {
             Some(server) => mcp::answer(counter, View::One(server), request).await,
             None => problem(StatusCode::NOT_FOUND, &format!("no server is called `{name}`")),
@@ -82,12 +82,12 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
     if request.method() != Method::GET || request.headers().get(UPGRADE).is_none_or(|value| value != "mcp") {
         return problem(StatusCode::UPGRADE_REQUIRED, "this page is a pipe: `Upgrade: mcp`");
     }
-    let (crib, largest, stop) = (counter.desk.crib.clone(), counter.desk.body, counter.stop.clone());
+    let (face, largest, stop) = (counter.desk.face.clone(), counter.desk.body, counter.stop.clone());
     let upgraded = hyper::upgrade::on(&mut request);
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        stdio::serve(reader, writer, crib, largest, stop).await;
+        stdio::serve(reader, writer, face, largest, stop).await;
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

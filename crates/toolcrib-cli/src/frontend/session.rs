@@ -1,32 +1,62 @@
 //! Sessions, for clients old enough to need them.
 
+pub(crate) mod stream;
+
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use toolcrib::Caller;
 use toolcrib::wire::message::Id;
 use toolcrib::wire::object::Object;
 
+use self::stream::Streams;
 use super::face::View;
+use super::face::talk::Talk;
+
+/// How long a session lives that nobody uses.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+/// How often at most the sessions are looked through for such.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// The sessions that are open on one gateway.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    open: Mutex<HashMap<String, Arc<Session>>>,
+    open: Mutex<Open>,
     most: usize,
+    /// Ends the wait for idle sessions.
+    closed: CancellationToken,
 }
 
-/// One client's session.
+#[derive(Debug, Default)]
+struct Open {
+    sessions: HashMap<String, Arc<Session>>,
+    /// Whether somebody looks for idle ones.
+    watched: bool,
+}
+
+/// One client's session over HTTP.
 #[derive(Debug)]
 pub(crate) struct Session {
-    view: View,
+    pub(crate) talk: Arc<Talk>,
     used: Mutex<Instant>,
     /// Ends the streams of a session that has ended.
     pub(crate) ended: CancellationToken,
-    /// Requests under way, to be found again when the client takes one back.
-    pub(crate) under_way: UnderWay,
+    /// Answers that can be read again.
+    pub(crate) streams: Streams,
+    /// Whether somebody hears the news of this session.
+    listening: AtomicBool,
+}
+
+/// A session that was just opened.
+pub(crate) struct Begun {
+    pub(crate) id: String,
+    /// Whether nobody looks for idle sessions yet: [`Sessions::watch`] does.
+    pub(crate) unwatched: bool,
 }
 
 /// Requests under way, by the client's id.
@@ -35,60 +65,128 @@ pub(crate) struct UnderWay(Mutex<HashMap<Id, AbortHandle>>);
 
 impl Sessions {
     pub(crate) fn new(most: usize) -> Self {
-        Self { open: Mutex::default(), most }
+        Self { open: Mutex::default(), most, closed: CancellationToken::new() }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a session and returns its id. When there are too many, the one that has been idle longest makes room;
-    /// `None` if all are busy or no id could be drawn.
-    pub(crate) fn begin(&self, view: View) -> Option<String> {
+    /// Opens a session. When there are too many, the one that has been idle longest makes room; `None` if all are busy
+    /// or no id could be drawn.
+    pub(crate) fn begin(&self, talk: Talk) -> Option<Begun> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).ok()?;
         let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let now = Instant::now();
         let mut open = self.open();
-        if open.len() >= self.most {
+        if open.sessions.len() >= self.most {
             // Whoever listens or waits for an answer holds the session.
-            let idle = open.iter().filter(|(_, session)| Arc::strong_count(session) == 1);
+            let idle = open.sessions.iter().filter(|(_, session)| session.is_idle());
             let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
-            open.remove(&oldest);
+            open.sessions.remove(&oldest).inspect(|session| session.end());
         }
-        let session = Session {
-            view,
-            used: Mutex::new(now),
-            ended: CancellationToken::new(),
-            under_way: UnderWay::default(),
-        };
-        open.insert(id.clone(), Arc::new(session));
-        Some(id)
+        open.sessions.insert(id.clone(), Arc::new(Session::new(talk)));
+        let unwatched = !std::mem::replace(&mut open.watched, true);
+        Some(Begun { id, unwatched })
     }
 
-    /// A session that was opened for this view and is still open.
-    pub(crate) fn find(&self, id: &str, view: &View) -> Option<Arc<Session>> {
-        let session = self.open().get(id).filter(|session| session.view == *view).cloned()?;
-        *session.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// A session that was opened by this caller for this view and is still open.
+    pub(crate) fn find(&self, id: &str, view: &View, caller: &Caller) -> Option<Arc<Session>> {
+        let session = self.open().sessions.get(id).filter(|session| session.is_of(view, caller)).cloned()?;
+        session.touch();
         Some(session)
     }
 
     /// Ends a session and everything under way in it; `false` if there is none.
-    pub(crate) fn end(&self, id: &str, view: &View) -> bool {
+    pub(crate) fn end(&self, id: &str, view: &View, caller: &Caller) -> bool {
         let mut open = self.open();
-        let Some(session) = open.get(id).filter(|session| session.view == *view).cloned() else {
+        if !open.sessions.get(id).is_some_and(|session| session.is_of(view, caller)) {
             return false;
-        };
-        open.remove(id);
-        session.ended.cancel();
-        session.under_way.cancel_all();
+        }
+        open.sessions.remove(id).inspect(|session| session.end());
         true
+    }
+
+    /// Ends sessions that nobody uses, until there are none at all.
+    pub(crate) async fn watch(&self) {
+        while let Some(next) = self.sweep(Instant::now()) {
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.closed.cancelled() => return,
+            }
+        }
+    }
+
+    /// Ends idle sessions; when to look again, if there is anything left to look at.
+    fn sweep(&self, now: Instant) -> Option<Instant> {
+        let mut open = self.open();
+        open.sessions.retain(|_, session| {
+            session.streams.tidy(now);
+            let over = session.is_idle() && session.last_used() + IDLE <= now;
+            if over {
+                session.end();
+            }
+            !over
+        });
+        let earliest = open.sessions.values().map(|session| session.last_used() + IDLE).min();
+        open.watched = earliest.is_some();
+        let streaming = open.sessions.values().any(|session| session.streams.any());
+        let wanted = earliest.map(|earliest| if streaming { now } else { earliest });
+        wanted.map(|wanted| wanted.max(now + PAUSE))
+    }
+
+    /// Ends the wait for idle sessions.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
     }
 }
 
 impl Session {
+    fn new(talk: Talk) -> Self {
+        Self {
+            talk: Arc::new(talk),
+            used: Mutex::new(Instant::now()),
+            ended: CancellationToken::new(),
+            streams: Streams::default(),
+            listening: AtomicBool::new(false),
+        }
+    }
+
+    fn is_of(&self, view: &View, caller: &Caller) -> bool {
+        self.talk.view == *view && self.talk.caller == *caller
+    }
+
+    fn is_idle(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1
+    }
+
     fn last_used(&self) -> Instant {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that somebody uses it.
+    pub(crate) fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn end(&self) {
+        self.ended.cancel();
+        self.talk.end();
+    }
+
+    /// The right to hear the news of this session, which only one stream at a time has.
+    pub(crate) fn listen(self: &Arc<Self>) -> Option<Listening> {
+        (!self.listening.swap(true, Ordering::AcqRel)).then(|| Listening(self.clone()))
+    }
+}
+
+/// Holds the session as long as somebody listens, so that it does not count as idle.
+pub(crate) struct Listening(pub(crate) Arc<Session>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.listening.store(false, Ordering::Release);
+        self.0.touch();
     }
 }
 
@@ -108,7 +206,12 @@ impl UnderWay {
     }
 
     pub(crate) fn leave(&self, id: &Id) {
-        self.calls().remove(id);
+        let mut calls = self.calls();
+        calls.remove(id);
+        if calls.is_empty() {
+            // Most sessions are idle most of the time.
+            calls.shrink_to_fit();
+        }
     }
 
     /// The client takes a request back: whatever works on it is dropped.
@@ -125,32 +228,4 @@ impl UnderWay {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_session_is_found_in_its_view_until_it_ends() {
-        let sessions = Sessions::new(10);
-        let one = View::One("git".parse().unwrap());
-        let id = sessions.begin(View::All).unwrap();
-        assert!(sessions.find(&id, &View::All).is_some());
-        assert!(sessions.find(&id, &one).is_none() && !sessions.end(&id, &one));
-        assert!(sessions.end(&id, &View::All));
-        assert!(sessions.find(&id, &View::All).is_none() && !sessions.end(&id, &View::All));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_longest_idle_session_makes_room() {
-        let sessions = Sessions::new(2);
-        let begin = async || {
-            tokio::time::advance(std::time::Duration::from_secs(1)).await;
-            sessions.begin(View::All).unwrap()
-        };
-        let (first, second) = (begin().await, begin().await);
-        tokio::time::advance(std::time::Duration::from_secs(1)).await;
-        assert!(sessions.find(&first, &View::All).is_some());
-        let third = begin().await;
-        assert!(sessions.find(&second, &View::All).is_none());
-        assert!(sessions.find(&first, &View::All).is_some() && sessions.find(&third, &View::All).is_some());
-    }
-}
+mod tests;

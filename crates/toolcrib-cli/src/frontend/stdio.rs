@@ -12,16 +12,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, HELLO, PING, TOOLS_CHANGED};
+use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, Claimed, HELLO, LISTEN, PING};
 use toolcrib::wire::frame::{Frame, Frames, flatten};
 use toolcrib::wire::message::{
-    Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, notification, reply,
+    Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, reply,
 };
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Catalog, Crib};
 
-use super::face::{self, View, progress_token, told_line};
+use super::face::talk::Talk;
+use super::face::told::{Asks, Outlet as _};
+use super::face::watcher::Watcher;
+use super::face::{Face, View};
 use super::session::UnderWay;
 
 /// Messages that may wait for a client which does not read.
@@ -29,28 +31,55 @@ const WAITING: usize = 256;
 /// How long requests may take after the client hung up.
 const FAREWELL: Duration = Duration::from_secs(10);
 
+type Out = mpsc::Sender<Vec<u8>>;
+
 /// One client on a pipe.
 struct Pipe {
-    crib: Crib,
-    out: mpsc::Sender<Vec<u8>>,
-    /// Whether a session is open; the stateless era needs none.
-    session: watch::Sender<bool>,
+    face: Arc<Face>,
+    out: Out,
+    /// The session, once there is one; the stateless era needs none.
+    session: watch::Sender<Option<Arc<Talk>>>,
+    /// The number of this client in the stateless era.
+    key: u64,
     under_way: Arc<UnderWay>,
     tasks: TaskTracker,
+    /// Ends streams that would otherwise never end.
+    ending: CancellationToken,
+}
+
+/// What a request asks for, and how it is answered.
+enum Work {
+    InSession(Arc<Talk>),
+    Stateless(Claimed),
+    /// Before there is a session.
+    Ping,
 }
 
 /// Serves one client until it hangs up or `stop`; messages have at most `largest` bytes.
-pub(crate) async fn serve<R, W>(mut reader: R, writer: W, crib: Crib, largest: usize, stop: CancellationToken)
-where
+pub(crate) async fn serve<R, W>(
+    mut reader: R,
+    writer: W,
+    face: Arc<Face>,
+    largest: usize,
+    stop: CancellationToken,
+) where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (out, lines) = mpsc::channel(WAITING);
-    let (session, opened) = watch::channel(false);
+    let (session, opened) = watch::channel(None);
     let tasks = TaskTracker::new();
     let writing = tasks.spawn(write(writer, lines));
-    let news = tasks.spawn(announce(crib.watch_catalog(), opened, out.clone()));
-    let pipe = Pipe { crib, out, session, under_way: Arc::default(), tasks: TaskTracker::new() };
+    let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
+    let pipe = Pipe {
+        key: face.key(),
+        face,
+        out,
+        session,
+        under_way: Arc::default(),
+        tasks: TaskTracker::new(),
+        ending: stop.child_token(),
+    };
     let mut frames = Frames::new(largest);
     loop {
         tokio::select! {
@@ -61,6 +90,7 @@ where
             match frame {
                 Frame::Line(line) if line.trim_ascii().is_empty() => {}
                 Frame::Line(line) => pipe.receive(&line).await,
+                Frame::End(_) => {}
                 Frame::TooLong(head) => {
                     let id = id_in_head(&head);
                     pipe.complain(id.as_ref(), code::INVALID_REQUEST, "the message is too large").await;
@@ -72,11 +102,7 @@ where
         pipe.receive(&rest).await;
     }
     news.abort();
-    pipe.tasks.close();
-    if timeout(FAREWELL, pipe.tasks.wait()).await.is_err() {
-        pipe.under_way.cancel_all();
-    }
-    drop(pipe);
+    pipe.leave().await;
     // The writer ends with the last line; a client that does not read it is not waited for.
     let _ = timeout(FAREWELL, writing).await;
 }
@@ -95,39 +121,54 @@ impl Pipe {
                     self.under_way.cancel(params.and_then(|params| Object::parse(&params).ok()).as_ref());
                 }
             }
-            Ok(ClientMessage::Reply { .. }) => {}
+            Ok(ClientMessage::Reply { id, answer }) => {
+                if let Some(talk) = &*self.session.borrow() {
+                    talk.asks.answer(&id, answer);
+                }
+            }
             Err(bad) => self.complain(bad.id.as_ref(), bad.code, &bad.why).await,
         }
     }
 
     async fn ask(&self, id: Id, method: String, params: Option<Object>) {
-        let era = match client::claim(params.as_ref()) {
-            Claim::Stateless(_) => Era::Stateless,
-            Claim::Broken(error) => return self.say(error_reply(Some(&id), &error)).await,
+        let open = self.session.borrow().clone();
+        let work = match client::claim(params.as_ref()) {
+            Claim::Stateless(claimed) => Work::Stateless(claimed),
+            Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
-                let revision = client::agreed_revision(params.as_ref());
-                self.say(reply(&id, &Answer::Result(client::hello_result(revision, true)))).await;
-                self.session.send_replace(true);
+                let talk = Talk::new(&self.face, View::All, params.as_ref());
+                let hello = self.face.hello(&talk.view, talk.revision).await;
+                self.out.say(reply(&id, &Answer::Result(hello))).await;
+                self.session.send_replace(Some(Arc::new(talk)));
                 return;
             }
-            Claim::None if *self.session.borrow() || method == PING => Era::Session,
-            Claim::None => {
-                let why = "open a session first, or name a revision in `params._meta`";
-                return self.complain(Some(&id), code::INVALID_REQUEST, why).await;
-            }
+            Claim::None => match open {
+                Some(talk) => Work::InSession(talk),
+                None if method == PING => Work::Ping,
+                None => {
+                    let why = "open a session first, or name a revision in `params._meta`";
+                    return self.complain(Some(&id), code::INVALID_REQUEST, why).await;
+                }
+            },
         };
-        self.work(id, method, params, era).await;
+        self.work(id, method, params, work).await;
     }
 
-    async fn work(&self, id: Id, method: String, params: Option<Object>, era: Era) {
-        let (crib, out, under_way) = (self.crib.clone(), self.out.clone(), self.under_way.clone());
-        let entered = id.clone();
+    async fn work(&self, id: Id, method: String, params: Option<Object>, work: Work) {
+        let (face, out, under_way) = (self.face.clone(), self.out.clone(), self.under_way.clone());
+        let (entered, key, ending) = (id.clone(), self.key, self.ending.clone());
         let fresh = self.under_way.enter(&id, || {
             let work = async move {
-                let answer = respond(&crib, era, &method, params, &out).await;
+                let answer = match work {
+                    Work::InSession(talk) => talk.respond(&face, &method, params, Some(&out)).await,
+                    Work::Ping => Answer::Result(client::empty_result(Era::Session)),
+                    Work::Stateless(_) if method == LISTEN => {
+                        listen(&face, &entered, params.as_ref(), &out, &ending).await
+                    }
+                    Work::Stateless(claimed) => stateless(&face, key, &method, params, claimed, &out).await,
+                };
                 under_way.leave(&entered);
-                // A client that hung up reads no answer.
-                let _ = out.send(reply(&entered, &answer)).await;
+                out.say(reply(&entered, &answer)).await;
             };
             self.tasks.spawn(work).abort_handle()
         });
@@ -136,41 +177,65 @@ impl Pipe {
         }
     }
 
-    async fn complain(&self, id: Option<&Id>, code: i32, why: &str) {
-        self.say(error_reply(id, &error_object(code, why, None))).await;
+    /// The client hung up: what is under way gets a moment, but nobody can be asked any more.
+    async fn leave(self) {
+        self.ending.cancel();
+        if let Some(talk) = &*self.session.borrow() {
+            talk.asks.close();
+        }
+        self.tasks.close();
+        if timeout(FAREWELL, self.tasks.wait()).await.is_err() {
+            self.under_way.cancel_all();
+        }
     }
 
-    async fn say(&self, message: Vec<u8>) {
-        // A client that hung up hears nothing.
-        let _ = self.out.send(message).await;
+    async fn complain(&self, id: Option<&Id>, code: i32, why: &str) {
+        self.out.say(error_reply(id, &error_object(code, why, None))).await;
     }
 }
 
-/// Answers one request; its progress is told before the answer.
-async fn respond(
-    crib: &Crib,
-    era: Era,
+async fn stateless(
+    face: &Face,
+    key: u64,
     method: &str,
     params: Option<Object>,
-    out: &mpsc::Sender<Vec<u8>>,
+    claimed: Claimed,
+    out: &Out,
 ) -> Answer {
-    let Some(token) = progress_token(params.as_ref()) else {
-        return face::respond(crib, &View::All, era, method, params, None).await;
+    let asker = face.stateless(View::All, &claimed, key);
+    let tells = claimed.progress.is_some() || claimed.log.is_some();
+    if !tells || !Face::goes_out(&asker.view, Era::Stateless, method) {
+        return face.respond(asker, method, params, None).await;
+    }
+    // A stateless client is never asked while its call runs.
+    face.respond_aloud(asker, method, params, (claimed.progress, &Asks::default()), out).await
+}
+
+/// Tells what changes until the client takes its request back, or everything ends.
+async fn listen(
+    face: &Arc<Face>,
+    id: &Id,
+    params: Option<&Object>,
+    out: &Out,
+    ending: &CancellationToken,
+) -> Answer {
+    let mut watcher = Watcher::new(face.clone(), View::All);
+    let mut told = match face.listen(&View::All, id, params).await {
+        Ok(told) => told,
+        Err(answer) => return answer,
     };
-    let (sink, mut heard) = mpsc::channel(WAITING);
-    let mut work = std::pin::pin!(face::respond(crib, &View::All, era, method, params, Some(sink)));
-    loop {
-        tokio::select! {
-            biased;
-            Some(progress) = heard.recv() => { let _ = out.send(told_line(progress, &token)).await; }
-            answer = &mut work => {
-                while let Ok(progress) = heard.try_recv() {
-                    let _ = out.send(told_line(progress, &token)).await;
-                }
-                return answer;
-            }
+    out.say(told.first()).await;
+    while !told.is_empty() {
+        let messages = tokio::select! {
+            messages = watcher.next_messages(&mut told) => messages,
+            () = ending.cancelled() => None,
+        };
+        let Some(messages) = messages else { break };
+        for message in messages {
+            out.say(message).await;
         }
     }
+    told.last()
 }
 
 /// Writes lines as they come, as many as there are at a time.
@@ -189,21 +254,28 @@ async fn write(mut writer: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Ve
     }
 }
 
-/// Tells an open session that the tools are others now.
-async fn announce(
-    mut catalog: watch::Receiver<Arc<Catalog>>,
-    mut opened: watch::Receiver<bool>,
-    out: mpsc::Sender<Vec<u8>>,
-) {
-    if opened.wait_for(|opened| *opened).await.is_err() {
-        return;
-    }
-    let mut seen = View::All.tools(&catalog.borrow_and_update());
-    while catalog.changed().await.is_ok() {
-        let tools = View::All.tools(&catalog.borrow_and_update());
-        if tools != seen && out.send(notification(TOOLS_CHANGED, None)).await.is_err() {
-            return;
+/// Tells an open session what happens.
+async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>>, out: Out) {
+    loop {
+        let talk = match opened.wait_for(Option::is_some).await {
+            Ok(talk) => talk.clone(),
+            Err(_) => return,
+        };
+        let Some(mut talk) = talk else { return };
+        let mut watcher = Watcher::new(face.clone(), View::All);
+        loop {
+            tokio::select! {
+                messages = watcher.next_messages(&mut talk) => {
+                    let Some(messages) = messages else { return };
+                    for message in messages {
+                        out.say(message).await;
+                    }
+                }
+                opened_again = opened.changed() => match opened_again {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+            }
         }
-        seen = tools;
     }
 }

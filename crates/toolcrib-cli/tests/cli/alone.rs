@@ -79,6 +79,19 @@ fn each_way_to_fail_has_its_exit_code() {
 }
 
 #[test]
+fn a_tool_misspelt_on_its_server_is_refused_by_it_with_what_was_meant() {
+    let home = Home::with_demo_servers();
+    for daemon in [false, true] {
+        let _gateway = daemon.then(|| home.serve(&["-q"]));
+        let refused = home.run(&["call", "echo", "sya"]).expect(5);
+        let said = "error: the server refused the call: Unknown tool: sya\nhint: did you mean `say`?\n";
+        assert_eq!(refused.stderr, said, "daemon: {daemon}");
+        let far = home.run(&["call", "echo", "nothing-like-it"]).expect(5);
+        assert!(!far.stderr.contains("did you mean"), "{}", far.stderr);
+    }
+}
+
+#[test]
 fn an_interrupted_call_is_cancelled_and_its_server_stopped() {
     let home = Home::with_demo_servers();
     let mut call = home

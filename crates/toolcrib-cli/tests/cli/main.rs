@@ -5,6 +5,8 @@
 mod alone;
 mod demo;
 mod gateway;
+mod pipes;
+mod reloads;
 mod usage;
 
 use std::io::{BufRead as _, BufReader, Write as _};

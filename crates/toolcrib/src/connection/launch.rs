@@ -7,6 +7,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Process, SpawnError};
 use super::greet::{Opening, Unwelcome, greet};
+use super::interest::Interest;
 use super::link::{Link, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
@@ -98,7 +99,7 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
     let welcome = greet(&link, opening, patient).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
     let slots = Semaphore::new(limits.in_flight.get());
-    Ok(Connection { server, link, far_end, welcome, limits, slots })
+    Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
 }
 
 fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Result<(Link, FarEnd), Error> {

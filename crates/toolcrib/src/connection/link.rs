@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -48,9 +48,13 @@ struct Shared {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     queued: AtomicUsize,
     noise: AtomicU64,
+    /// Only the end of the line under way, which is too long, can tell whom it is for.
+    unknown_until_end: AtomicBool,
     /// Rung when the server says that it offers something else now.
     relist: Notify,
     news: broadcast::Sender<News>,
+    /// The last request that the server has said it listens to.
+    acknowledged: watch::Sender<u64>,
     tasks: TaskTracker,
     /// Asks the writer to close the server's input; a break in one direction does so too.
     hang_up: CancellationToken,
@@ -89,8 +93,10 @@ impl Link {
             outgoing,
             queued: AtomicUsize::new(0),
             noise: AtomicU64::new(0),
+            unknown_until_end: AtomicBool::new(false),
             relist: Notify::new(),
             news,
+            acknowledged: watch::Sender::new(0),
             tasks,
             hang_up: broken.child_token(),
             dismissed: AtomicBool::new(false),
@@ -147,8 +153,14 @@ impl Link {
         self.shared.relist.notified().await;
     }
 
+    /// Waits until the server has said that it listens to this request.
+    pub(super) async fn acknowledged(&self, id: u64) {
+        // The sender lives as long as we do.
+        let _ = self.shared.acknowledged.subscribe().wait_for(|acknowledged| *acknowledged == id).await;
+    }
+
     pub(super) fn in_flight(&self) -> usize {
-        self.shared.pending().len()
+        self.shared.pending().in_flight()
     }
 
     pub(super) fn noise(&self) -> u64 {

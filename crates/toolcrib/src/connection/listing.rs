@@ -2,81 +2,158 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::Connection;
 use crate::error::{Error, ErrorKind};
-use crate::wire::dialect::greeting::refusal;
-use crate::wire::message::Answer;
+use crate::wire::dialect::greeting::{code_of, declares, refusal};
+use crate::wire::kind::Kind;
+use crate::wire::message::{Answer, code};
 use crate::wire::object::{self, Object};
 
-/// Pages a server may cut its list into.
+/// Pages a server may cut a list into.
 const MOST_PAGES: usize = 1000;
-/// Bytes of definitions a server may offer.
+/// Bytes of definitions a list may have.
 const MOST_BYTES: usize = 64 << 20;
+/// How much longer than its tools a server's other lists may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Everything a server offers.
+/// Everything a server offers, and what it says about itself that others need to know while it sleeps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Listing {
-    pub(crate) tools: Vec<ListedTool>,
+    pub(crate) tools: Vec<Listed>,
+    pub(crate) prompts: Vec<Listed>,
+    pub(crate) resources: Vec<Listed>,
+    pub(crate) templates: Vec<Listed>,
+    /// Its capabilities, as it declared them.
+    pub(crate) capabilities: Bytes,
+    /// How it wants to be used, if it says so.
+    pub(crate) instructions: Option<String>,
 }
 
-/// One tool as the server defined it.
+/// One thing on offer, as the server defined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ListedTool {
+pub(crate) struct Listed {
+    /// The server's own name for it: a name, an address, or a template's text.
     pub(crate) name: Arc<str>,
     pub(crate) definition: Bytes,
 }
 
-impl ListedTool {
-    /// A definition without a name, or one that cannot be read, is not a tool.
-    pub(crate) fn read(definition: Bytes) -> Option<Self> {
-        let name = Object::parse(&definition).ok()?.string("name")?.as_ref().into();
+impl Listed {
+    /// A definition without a name, or one that cannot be read, is nothing on offer.
+    pub(crate) fn read(kind: Kind, definition: Bytes) -> Option<Self> {
+        let name = Object::parse(&definition).ok()?.string(kind.key())?.as_ref().into();
         Some(Self { name, definition })
+    }
+
+    /// Everything in a raw list that can be read.
+    pub(crate) fn read_all(kind: Kind, list: &Bytes) -> Result<Vec<Self>, object::BadJson> {
+        let definitions = object::elements(list)?.into_iter();
+        Ok(definitions.filter_map(|definition| Self::read(kind, definition)).collect())
     }
 }
 
 impl Listing {
-    /// All pages. A server that says it has no tools is not asked; a tool that cannot be read costs only itself.
-    pub(crate) async fn fetch(connection: &Connection) -> Result<Self, Error> {
-        let mut listing = Self::default();
-        if !connection.welcome.has_tools {
-            return Ok(listing);
+    /// One of the lists.
+    pub(crate) fn of(&self, kind: Kind) -> &[Listed] {
+        match kind {
+            Kind::Tools => &self.tools,
+            Kind::Prompts => &self.prompts,
+            Kind::Resources => &self.resources,
+            Kind::Templates => &self.templates,
         }
-        let mut seen = HashSet::new();
-        let mut bytes = 0;
-        let mut params = Object::default();
-        for _ in 0..MOST_PAGES {
-            let page = match connection.request("tools/list", params).await? {
-                Answer::Result(page) => Object::parse(&page).map_err(|bad| nonsense(&bad.why))?,
-                Answer::Error(error) => {
-                    return Err(nonsense(&format!("`tools/list` failed: {}", refusal(&error))));
-                }
-            };
-            let tools = page.get("tools").ok_or_else(|| nonsense("`tools/list` answered without `tools`"))?;
-            bytes += tools.len();
-            if bytes > MOST_BYTES {
-                return Err(nonsense("its list of tools is larger than 64 MiB"));
-            }
-            listing.tools.extend(
-                object::elements(tools)
-                    .map_err(|bad| nonsense(&format!("`tools` in its list: {bad}")))?
-                    .into_iter()
-                    .filter_map(ListedTool::read),
-            );
-            // An empty string is a cursor like any other.
-            let Some(cursor) = page.string("nextCursor").map(std::borrow::Cow::into_owned) else {
-                return Ok(listing);
-            };
-            params = Object::default();
-            params.set("cursor", object::string(&cursor));
-            if !seen.insert(cursor) {
-                return Err(nonsense("its list of tools runs in a circle: a cursor came twice"));
-            }
-        }
-        Err(nonsense("its list of tools has more than 1000 pages"))
     }
+
+    /// Whether the server says that it has this.
+    pub(crate) fn declares(&self, capability: &str) -> bool {
+        declares(&self.capabilities, capability)
+    }
+
+    /// All pages of all lists, side by side. A server is asked only for what it says it has; what cannot be read costs
+    /// only itself, and so does a list other than that of tools.
+    pub(crate) async fn fetch(connection: &Connection) -> Result<Self, Error> {
+        let late = CancellationToken::new();
+        let tools = async {
+            let tools = list(connection, Kind::Tools).await;
+            late.cancel();
+            tools
+        };
+        let (tools, prompts, resources, templates) = tokio::try_join!(
+            tools,
+            spare(connection, Kind::Prompts, &late),
+            spare(connection, Kind::Resources, &late),
+            spare(connection, Kind::Templates, &late),
+        )?;
+        let (capabilities, instructions) =
+            (connection.welcome.capabilities.clone(), connection.welcome.instructions.clone());
+        Ok(Self { tools, prompts, resources, templates, capabilities, instructions })
+    }
+}
+
+/// A list that the server can do without: if it fails, or comes long after the tools did, it counts as empty.
+async fn spare(connection: &Connection, kind: Kind, late: &CancellationToken) -> Result<Vec<Listed>, Error> {
+    let patience = async {
+        late.cancelled().await;
+        sleep(PATIENCE).await;
+    };
+    let listed = tokio::select! {
+        listed = list(connection, kind) => listed,
+        () = patience => Err(Error::new(ErrorKind::TimedOut, "it takes too long")),
+    };
+    listed.or_else(|error| match error.kind() {
+        ErrorKind::Lost => Err(error),
+        _ => {
+            warn!(server = %connection.server, list = kind.method(), %error, "a list is left out");
+            Ok(Vec::new())
+        }
+    })
+}
+
+async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Listed>, Error> {
+    let (mut listed, mut bytes, mut seen) = (Vec::new(), 0, HashSet::new());
+    if !connection.welcome.has(kind.capability()) {
+        return Ok(listed);
+    }
+    let (method, member) = (kind.method(), kind.member());
+    let mut params = Object::default();
+    for _ in 0..MOST_PAGES {
+        let page = match connection.request(method, params).await? {
+            Answer::Result(page) => Object::parse(&page).map_err(|bad| nonsense(&bad.why))?,
+            // Many servers have resources and know nothing of templates.
+            Answer::Error(error)
+                if kind == Kind::Templates && code_of(&error) == Some(code::METHOD_NOT_FOUND) =>
+            {
+                return Ok(listed);
+            }
+            Answer::Error(error) => {
+                return Err(nonsense(&format!("`{method}` failed: {}", refusal(&error))));
+            }
+        };
+        let items =
+            page.get(member).ok_or_else(|| nonsense(&format!("`{method}` answered without `{member}`")))?;
+        bytes += items.len();
+        if bytes > MOST_BYTES {
+            return Err(nonsense(&format!("its list of {member} is larger than 64 MiB")));
+        }
+        let items = Listed::read_all(kind, items);
+        listed.extend(items.map_err(|bad| nonsense(&format!("`{member}` in its list: {bad}")))?);
+        // An empty string is a cursor like any other.
+        let Some(cursor) = page.string("nextCursor").map(std::borrow::Cow::into_owned) else {
+            return Ok(listed);
+        };
+        params = Object::default();
+        params.set("cursor", object::string(&cursor));
+        if !seen.insert(cursor) {
+            let why = format!("its list of {member} runs in a circle: a cursor came twice");
+            return Err(nonsense(&why));
+        }
+    }
+    Err(nonsense(&format!("its list of {member} has more than 1000 pages")))
 }
 
 fn nonsense(why: &str) -> Error {

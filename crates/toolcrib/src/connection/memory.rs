@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::JoinSet;
 
 use crate::spec::InProcess;
-use crate::wire::dialect::client::{DISCOVER, discover_result, tools_result};
+use crate::wire::dialect::client::{DISCOVER, discover_result, list_result};
 use crate::wire::frame::{Frame, Frames};
 use crate::wire::message::{Answer, ClientMessage, code, error_object, reply};
 use crate::wire::object::Object;
@@ -58,10 +58,10 @@ impl Toolbox {
         let done =
             |answer| -> Pin<Box<dyn Future<Output = Answer> + Send>> { Box::pin(std::future::ready(answer)) };
         match method {
-            DISCOVER => done(Answer::Result(discover_result())),
+            DISCOVER => done(Answer::Result(discover_result(&json!({"tools": {}}), None))),
             "tools/list" => {
                 let tools = Value::from(self.definitions.clone()).to_string();
-                done(Answer::Result(tools_result(tools.as_bytes(), Era::Stateless)))
+                done(Answer::Result(list_result("tools", tools.as_bytes(), None, Era::Stateless)))
             }
             "tools/call" => {
                 let params = params.and_then(|params| Object::parse(params).ok()).unwrap_or_default();

@@ -171,8 +171,9 @@ impl Pending {
         self.closed
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+    /// Requests of clients under way; ours are nobody's business.
+    pub(super) fn in_flight(&self) -> usize {
+        self.waiting.values().filter(|waiter| waiter.listener.is_some()).count()
     }
 }
 

@@ -1,7 +1,10 @@
 //! What a connection makes of everything a server can send, on a paused clock, against a scripted server.
 
+mod endings;
+mod fairness;
 mod greeting;
 mod http;
+mod lists;
 mod progress;
 mod replies;
 

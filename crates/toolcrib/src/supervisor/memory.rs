@@ -1,4 +1,4 @@
-//! The last known listing of each server, on disk, so that a sleeping server still has tools to show.
+//! The last known listing of each server, on disk, so that a sleeping server still has something to show.
 //!
 //! One file per server and spec digest. A file that cannot be read or written costs a listing, never a call.
 
@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::connection::listing::{ListedTool, Listing};
+use crate::connection::listing::{Listed, Listing};
 use crate::spec::ServerSpec;
+use crate::wire::kind::Kind;
 use crate::wire::object::{self, Object};
 use crate::wire::revision::Revision;
 
@@ -39,17 +40,23 @@ impl Memory {
         Self { file }
     }
 
+    /// Nothing if the file is not whole: one that was written before there were lists other than that of tools counts
+    /// as none.
     pub(crate) fn recall(&self) -> Option<Known> {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
         let known = Object::parse(&text).ok()?;
-        let tools =
-            object::elements(known.get("tools")?).ok()?.into_iter().filter_map(ListedTool::read).collect();
-        let revision = known.string("revision")?.parse().ok()?;
-        Some(Known {
-            revision,
-            server_info: known.get("serverInfo").cloned(),
-            listing: Arc::new(Listing { tools }),
-        })
+        let list = |kind: Kind| Listed::read_all(kind, known.get(kind.member())?).ok();
+        let listing = Listing {
+            tools: list(Kind::Tools)?,
+            prompts: list(Kind::Prompts)?,
+            resources: list(Kind::Resources)?,
+            templates: list(Kind::Templates)?,
+            capabilities: known.get("capabilities")?.clone(),
+            instructions: known.string("instructions").map(std::borrow::Cow::into_owned),
+        };
+        let (revision, server_info) =
+            (known.string("revision")?.parse().ok()?, known.get("serverInfo").cloned());
+        Some(Known { revision, server_info, listing: Arc::new(listing) })
     }
 
     /// Writes beside the file and renames, so that a reader sees the old listing or the new one, never half of it.
@@ -62,8 +69,14 @@ impl Memory {
         if let Some(info) = &known.server_info {
             text.set("serverInfo", info.clone());
         }
-        let definitions: Vec<&[u8]> = known.listing.tools.iter().map(|tool| &*tool.definition).collect();
-        text.set("tools", [b"[", &*definitions.join(&b","[..]), b"]"].concat());
+        text.set("capabilities", known.listing.capabilities.clone());
+        if let Some(instructions) = &known.listing.instructions {
+            text.set("instructions", object::string(instructions));
+        }
+        for kind in Kind::ALL {
+            let list: Vec<&[u8]> = known.listing.of(kind).iter().map(|listed| &*listed.definition).collect();
+            text.set(kind.member(), [b"[", &*list.join(&b","[..]), b"]"].concat());
+        }
         let beside = file.with_extension(format!("{:016x}.new", RandomState::new().hash_one(file)));
         let written = std::fs::File::create(&beside)
             .and_then(|mut out| out.write_all(&text.to_bytes()))
@@ -82,9 +95,17 @@ mod tests {
     use crate::spec::{CommandSpec, ServerSpec};
 
     fn known() -> Known {
-        let tool = |text: &'static str| ListedTool::read(Bytes::from_static(text.as_bytes())).unwrap();
-        let tools = vec![tool(r#"{"name":"b","n":1.10}"#), tool(r#"{"x":[ ],"name":"a"}"#)];
-        let listing = Arc::new(Listing { tools });
+        let listed =
+            |kind, text: &'static str| Listed::read(kind, Bytes::from_static(text.as_bytes())).unwrap();
+        let tool = |text| listed(Kind::Tools, text);
+        let listing = Arc::new(Listing {
+            tools: vec![tool(r#"{"name":"b","n":1.10}"#), tool(r#"{"x":[ ],"name":"a"}"#)],
+            prompts: vec![listed(Kind::Prompts, r#"{"name":"p", "arguments":[]}"#)],
+            resources: vec![listed(Kind::Resources, r#"{"uri":"file:///x","name":"x"}"#)],
+            templates: vec![listed(Kind::Templates, r#"{"uriTemplate":"file:///{+x}","name":"x"}"#)],
+            capabilities: Bytes::from_static(br#"{"tools":{ },"resources":{"subscribe":true}}"#),
+            instructions: Some("say \"please\"\n".into()),
+        });
         Known {
             revision: Revision::V2025_06_18,
             server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
@@ -104,13 +125,16 @@ mod tests {
         assert_eq!(Memory::of(&changed, Some(&dir.path().join("listings"))).recall(), None);
     }
 
+    /// What was written before there were lists other than that of tools.
+    const OLD: &str = r#"{"revision":"2025-06-18","serverInfo":{},"tools":[{"name":"a"}]}"#;
+
     #[test]
-    fn a_damaged_file_is_as_good_as_none() {
+    fn a_damaged_or_old_file_is_as_good_as_none() {
         let dir = tempfile::tempdir().unwrap();
         let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x"));
         let memory = Memory::of(&spec, Some(dir.path()));
         memory.remember(&known()).unwrap();
-        for damage in ["", "{", r#"{"tools":7}"#, r#"{"tools":[],"revision":"x"}"#] {
+        for damage in ["", "{", r#"{"tools":7}"#, r#"{"tools":[],"revision":"x"}"#, OLD] {
             std::fs::write(memory.file.as_ref().unwrap(), damage).unwrap();
             assert_eq!(memory.recall(), None, "{damage}");
         }

@@ -5,10 +5,12 @@
 
 pub mod client;
 pub mod greeting;
+pub mod input;
 pub mod party;
 
 use bytes::Bytes;
 
+use super::message::{Answer, code};
 use super::object::{self, Object};
 use super::revision::{Era, Revision};
 use party::Client;
@@ -25,6 +27,8 @@ pub mod meta {
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     /// Who the server says it is.
     pub const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+    /// Which stream of news a notification is for: the request that asked for it.
+    pub const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
     /// Which progress belongs to which request.
     pub const PROGRESS: &str = "progressToken";
 }
@@ -38,6 +42,9 @@ pub fn implementation() -> serde_json::Value {
 /// of the progress that the client asks for.
 pub fn to_server(params: &mut Object, revision: Revision, client: Option<&Client>, token: Option<u64>) {
     let stateless = revision.era() == Era::Stateless;
+    if !stateless {
+        params.retain(|key| !matches!(key, input::RESPONSES | input::STATE));
+    }
     let written = params.get("_meta");
     if written.is_none() && !stateless {
         return;
@@ -64,28 +71,78 @@ pub fn to_server(params: &mut Object, revision: Revision, client: Option<&Client
     }
 }
 
-/// A tool's result as a client of the other era wants it: what the server's era adds is taken off, what the client's
-/// era needs is added. Within one era the bytes pass untouched.
-pub fn to_client(result: &Bytes, server: Era, client: Era) -> Bytes {
-    match (server, client) {
-        (Era::Session, Era::Stateless) => with_result_type(result),
-        (Era::Stateless, Era::Session) => without_stateless_members(result),
-        _ => result.clone(),
+/// A server's answer as a client of the other era wants it: what the server's era adds is taken off, what the client's
+/// era needs is added, and what they call differently gets its other name. Within one era the bytes pass untouched,
+/// but for errors about this hop, which mean nothing to the client.
+pub fn to_client(answer: Answer, method: &str, server: Era, client: Era) -> Answer {
+    match (answer, server, client) {
+        (Answer::Result(result), Era::Session, Era::Stateless) => {
+            Answer::Result(with_stateless_members(&result, is_cacheable(method)))
+        }
+        (Answer::Result(result), Era::Stateless, Era::Session) => {
+            Answer::Result(without_stateless_members(&result))
+        }
+        (Answer::Error(error), Era::Session, Era::Session) => Answer::Error(error),
+        (Answer::Error(error), ..) => Answer::Error(error_to_client(error, method, server, client)),
+        (answer, ..) => answer,
     }
+}
+
+/// Methods whose results say how long they may be kept, in the stateless era.
+fn is_cacheable(method: &str) -> bool {
+    method == "resources/read" || method == "server/discover" || method.ends_with("/list")
+}
+
+/// An error with the code that the client's era has for it.
+fn error_to_client(error: Bytes, method: &str, server: Era, client: Era) -> Bytes {
+    let Ok(mut object) = Object::parse(&error) else { return error };
+    let Some(code) = object.get("code").and_then(|raw| std::str::from_utf8(raw).ok()?.parse::<i32>().ok())
+    else {
+        return error;
+    };
+    let reads = method == "resources/read";
+    let other = match (code, server, client) {
+        (code::NO_RESOURCE, Era::Session, Era::Stateless) if reads => code::INVALID_PARAMS,
+        (code::INVALID_PARAMS, Era::Stateless, Era::Session) if reads && says_not_found(&object) => {
+            code::NO_RESOURCE
+        }
+        (code::LACKS_ABILITY, Era::Stateless, Era::Session) => code::INVALID_PARAMS,
+        (code::HEADER_MISMATCH | code::UNSUPPORTED_REVISION, Era::Stateless, _) => code::INTERNAL,
+        _ => return error,
+    };
+    object.set("code", other.to_string());
+    object.to_bytes()
+}
+
+fn says_not_found(error: &Object) -> bool {
+    let names_uri = error
+        .get("data")
+        .and_then(|raw| Object::parse(raw).ok())
+        .is_some_and(|data| data.get("uri").is_some());
+    names_uri
+        || error.string("message").is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
 }
 
 /// A member name in quotes can stand in JSON only where it really is a name or a whole string, so its absence proves
 /// that the member is not there without reading the result again.
-fn with_result_type(result: &Bytes) -> Bytes {
-    let mentioned = memchr::memmem::find(result, b"\"resultType\"").is_some();
-    if mentioned && Object::parse(result).is_ok_and(|object| object.get("resultType").is_some()) {
-        return result.clone();
-    }
+fn with_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
     let Some(rest) = result.strip_prefix(b"{") else { return result.clone() };
-    let mut out = Vec::with_capacity(result.len() + 26);
-    out.extend_from_slice(br#"{"resultType":"complete""#);
-    if rest.trim_ascii_start().first() != Some(&b'}') {
-        out.push(b',');
+    let mut out = Vec::with_capacity(result.len() + 70);
+    out.push(b'{');
+    let lacks = |name: &[u8]| memchr::memmem::find(result, name).is_none();
+    let known =
+        if lacks(b"\"resultType\"") && lacks(b"\"ttlMs\"") { None } else { Object::parse(result).ok() };
+    let mut add = |key: &str, member: &[u8]| {
+        if known.as_ref().is_none_or(|known| known.get(key).is_none()) {
+            out.extend_from_slice(member);
+        }
+    };
+    add("resultType", br#""resultType":"complete","#);
+    if cacheable {
+        add("ttlMs", br#""ttlMs":0,"cacheScope":"private","#);
+    }
+    if rest.trim_ascii_start().first() == Some(&b'}') && out.len() > 1 {
+        out.pop(); // nothing follows the last comma
     }
     out.extend_from_slice(rest);
     out.into()
@@ -117,8 +174,43 @@ mod tests {
     }
 
     fn shown(result: &str, server: Era, client: Era) -> String {
-        String::from_utf8(to_client(&Bytes::copy_from_slice(result.as_bytes()), server, client).to_vec())
-            .unwrap()
+        let answer = Answer::Result(Bytes::copy_from_slice(result.as_bytes()));
+        let (Answer::Result(shown) | Answer::Error(shown)) = to_client(answer, "tools/call", server, client);
+        String::from_utf8(shown.to_vec()).unwrap()
+    }
+
+    fn error_code(error: &'static str, method: &str, server: Era, client: Era) -> i64 {
+        let answer = Answer::Error(Bytes::from_static(error.as_bytes()));
+        let (Answer::Result(shown) | Answer::Error(shown)) = to_client(answer, method, server, client);
+        serde_json::from_slice::<serde_json::Value>(&shown).unwrap()["code"].as_i64().unwrap()
+    }
+
+    #[test]
+    fn errors_get_the_code_that_the_clients_era_has_for_them() {
+        let (session, stateless) = (Era::Session, Era::Stateless);
+        let missing = r#"{"code":-32002,"message":"Resource not found"}"#;
+        assert_eq!(error_code(missing, "resources/read", session, stateless), -32602);
+        assert_eq!(error_code(missing, "resources/read", session, session), -32002);
+        let absent = r#"{"code":-32602,"message":"Resource not found","data":{"uri":"x:y"}}"#;
+        assert_eq!(error_code(absent, "resources/read", stateless, session), -32002);
+        assert_eq!(
+            error_code(r#"{"code":-32602,"message":"no"}"#, "resources/read", stateless, session),
+            -32602
+        );
+        let lacking = r#"{"code":-32021,"message":"sampling"}"#;
+        assert_eq!(error_code(lacking, "tools/call", stateless, session), -32602);
+        assert_eq!(error_code(lacking, "tools/call", stateless, stateless), -32021);
+        let hop = r#"{"code":-32020,"message":"headers"}"#;
+        assert_eq!(error_code(hop, "tools/call", stateless, stateless), -32603);
+    }
+
+    #[test]
+    fn what_a_stateless_client_may_keep_says_so() {
+        let answer = Answer::Result(Bytes::from_static(br#"{"contents":[]}"#));
+        let Answer::Result(shown) = to_client(answer, "resources/read", Era::Session, Era::Stateless) else {
+            panic!()
+        };
+        assert_eq!(shown, r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}"#);
     }
 
     #[test]

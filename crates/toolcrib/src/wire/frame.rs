@@ -1,12 +1,13 @@
 //! Bytes to newline-delimited messages and back, with a limit on every line.
 //!
-//! A line over the limit is not kept: its beginning is handed out so that the call it answers can be failed, the rest
-//! is thrown away as it arrives.
+//! A line over the limit is not kept: its beginning is handed out at once and its last bytes when it ends, so that the
+//! call it answers can be failed; the rest is thrown away as it arrives.
 
 use bytes::{Bytes, BytesMut};
 
 /// How much of an oversize line is kept to find out whom it was for.
 const HEAD: usize = 4 << 10;
+const TAIL: usize = 128;
 
 /// One line of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub enum Frame {
     Line(Bytes),
     /// A line over the limit: how it began. It comes once per such line, before its end was seen.
     TooLong(Bytes),
+    /// The end of a line over the limit: its last bytes.
+    End(Bytes),
 }
 
 /// Cuts a stream of bytes into lines.
@@ -26,12 +29,14 @@ pub struct Frames {
     limit: usize,
     /// Bytes thrown away of a line over the limit, while inside one.
     skipped: Option<usize>,
+    /// The last bytes of a line over the limit, as far as it has come.
+    tail: Vec<u8>,
 }
 
 impl Frames {
     /// For lines of at most `limit` bytes, the ending not counted.
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), searched: 0, limit, skipped: None }
+        Self { buffer: BytesMut::new(), searched: 0, limit, skipped: None, tail: Vec::new() }
     }
 
     /// Room for the next read; whatever is appended here is input. The room grows with the line under way.
@@ -53,49 +58,58 @@ impl Frames {
     /// The bytes after the last line end, once the stream is over.
     pub fn rest(&mut self) -> Option<Bytes> {
         self.searched = 0;
-        let rest = trimmed(self.buffer.split().freeze());
+        let rest = trimmed(&self.buffer.split().freeze());
         (self.skipped.take().is_none() && !rest.is_empty()).then_some(rest)
     }
 
     /// The next line, if one is complete.
     pub fn next_frame(&mut self) -> Option<Frame> {
-        loop {
-            match memchr::memchr(b'\n', &self.buffer[self.searched..]) {
-                Some(offset) => {
-                    let line = self.buffer.split_to(self.searched + offset + 1).freeze();
-                    self.searched = 0;
-                    self.release();
-                    if self.skipped.take().is_some() {
-                        continue;
-                    }
-                    let line = trimmed(line.slice(..line.len() - 1));
-                    if line.len() > self.limit {
-                        return Some(Frame::TooLong(line.slice(..HEAD.min(line.len()))));
-                    }
-                    return Some(Frame::Line(line));
-                }
-                None => return self.incomplete(),
-            }
+        let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+            return self.incomplete();
+        };
+        let end = self.searched + offset;
+        if self.skipped.is_none() && trimmed_len(&self.buffer[..end]) > self.limit {
+            return Some(self.begin_skipping(end));
         }
+        let line = self.buffer.split_to(end + 1).freeze();
+        self.searched = 0;
+        self.release();
+        if self.skipped.take().is_some() {
+            self.keep_tail(&line[..end]);
+            return Some(Frame::End(trimmed(&std::mem::take(&mut self.tail).into())));
+        }
+        let line = trimmed(&line.slice(..end));
+        Some(Frame::Line(line))
     }
 
     /// No line end in the buffer: wait, unless the line is over the limit already. One byte over may be the carriage
     /// return of a line that just fits.
     fn incomplete(&mut self) -> Option<Frame> {
         self.searched = self.buffer.len();
-        if let Some(skipped) = &mut self.skipped {
-            *skipped += self.buffer.len();
-            self.buffer.clear();
-            self.searched = 0;
+        if self.skipped.is_some() {
+            self.skip(self.buffer.len());
             return None;
         }
-        if self.buffer.len() <= self.limit + 1 {
-            return None;
-        }
-        let line = self.buffer.split().freeze();
+        if self.buffer.len() <= self.limit + 1 { None } else { Some(self.begin_skipping(self.buffer.len())) }
+    }
+
+    /// Hands out how a line began that is over the limit, and throws away what there is of it up to `end`.
+    fn begin_skipping(&mut self, end: usize) -> Frame {
+        let head = Bytes::copy_from_slice(&self.buffer[..HEAD.min(end)]);
+        self.skip(end);
+        Frame::TooLong(head)
+    }
+
+    fn skip(&mut self, count: usize) {
+        let skipped = self.buffer.split_to(count);
+        self.keep_tail(&skipped);
+        self.skipped = Some(self.skipped() + count);
         self.searched = 0;
-        self.skipped = Some(line.len());
-        Some(Frame::TooLong(Bytes::copy_from_slice(&line[..HEAD.min(line.len())])))
+    }
+
+    fn keep_tail(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL));
     }
 
     /// Gives a large buffer back once it is empty, so that one big answer does not stay in memory.
@@ -106,11 +120,12 @@ impl Frames {
     }
 }
 
-fn trimmed(line: Bytes) -> Bytes {
-    match line.last() {
-        Some(b'\r') => line.slice(..line.len() - 1),
-        _ => line,
-    }
+fn trimmed(line: &Bytes) -> Bytes {
+    line.slice(..trimmed_len(line))
+}
+
+fn trimmed_len(line: &[u8]) -> usize {
+    line.len() - usize::from(line.last() == Some(&b'\r'))
 }
 
 /// Makes one line of a message: raw line ends can only be blanks between JSON tokens, so they become spaces.
@@ -152,7 +167,8 @@ mod tests {
                 frames.push(format!("{}{ending}after\n", "x".repeat(length)).as_bytes());
                 let found = all(&mut frames);
                 assert_eq!(matches!(found[0], Frame::Line(_)), passes, "{length} {ending:?}");
-                assert_eq!(found[1], line("after"));
+                assert_eq!(matches!(found[1], Frame::End(_)), !passes, "{length} {ending:?}");
+                assert_eq!(found.last(), Some(&line("after")));
             }
         }
     }
@@ -168,8 +184,10 @@ mod tests {
         }
         assert_eq!(reports, 1);
         assert!(frames.skipped() > 9_000_000);
-        frames.push(b"\nnext\n");
-        assert_eq!(all(&mut frames), [line("next")]);
+        frames.push(b"the end\r\nnext\n");
+        let found = all(&mut frames);
+        assert!(matches!(&found[0], Frame::End(tail) if tail.len() <= TAIL && tail.ends_with(b"xxthe end")));
+        assert_eq!(found[1], line("next"));
     }
 
     #[test]

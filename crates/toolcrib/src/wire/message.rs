@@ -3,11 +3,15 @@
 //! Clients are read strictly: what was judged must be what is sent on. Servers are read so that every reply ends its
 //! call, even one that cannot be understood.
 
+mod oversize;
+
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
 use super::object::{BadJson, as_integer, as_string, each_member, write_string};
+
+pub use oversize::id_in_head;
 
 /// JSON-RPC error codes of the protocol itself.
 pub mod code {
@@ -19,6 +23,8 @@ pub mod code {
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The parameters are wrong, or name something that does not exist.
     pub const INVALID_PARAMS: i32 = -32602;
+    /// Something went wrong that is not the client's affair.
+    pub const INTERNAL: i32 = -32603;
     /// There is no such resource, in the words of the session era.
     pub const NO_RESOURCE: i32 = -32002;
     /// Headers and body disagree.
@@ -365,17 +371,6 @@ pub fn error_reply(id: Option<&Id>, error: &[u8]) -> Vec<u8> {
     out.extend_from_slice(error);
     out.push(b'}');
     out
-}
-
-/// The id in the beginning of a request that is not read to its end.
-pub fn id_in_head(head: &[u8]) -> Option<Id> {
-    let at = memchr::memmem::find(head, b"\"id\"")?;
-    let rest = head[at + 4..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-    let length = match rest.first()? {
-        b'"' => memchr::memchr(b'"', &rest[1..])? + 2,
-        _ => rest.iter().take_while(|byte| byte.is_ascii_digit()).count(),
-    };
-    Id::read(Bytes::copy_from_slice(&rest[..length]))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use toolcrib::{Call, Crib, ErrorKind, Outcome, Wanted};
+use toolcrib::{Call, Crib, ErrorKind, Kind, Outcome, Wanted};
 
 use crate::fake::{Boot, Fake};
 use crate::house::{SECOND, breath, crib, id, kind, names, on, roster, spawn, spec, with};
@@ -189,7 +189,10 @@ async fn definitions_keep_what_the_server_wrote() {
     let crib = crib(&[("git", &Fake::new().script("tools/list", &[&page]))]);
     let catalog = crib.list().await;
     assert_eq!(catalog.tools()[0].definition, definition);
-    assert_eq!(*catalog.rendered(), format!("[{}]", definition.replace("\"a\"", "\"git__a\"")));
+    assert_eq!(
+        catalog.rendered(Kind::Tools, None),
+        format!("[{}]", definition.replace("\"a\"", "\"git__a\""))
+    );
 }
 
 #[tokio::test(start_paused = true)]

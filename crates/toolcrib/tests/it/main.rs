@@ -1,9 +1,12 @@
 //! What an embedder relies on, told as stories: one file each, one binary, in-process servers, a paused clock.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+mod asking;
+mod asks;
 mod byte_transparency;
 mod cancel;
 mod deadlines;
+mod everything;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the tests of connections use the rest of it")]
 mod fake;
@@ -13,7 +16,9 @@ mod many_cribs;
 mod reload;
 mod shutdown;
 mod storm;
+mod subscriptions;
 mod survives_a_crash;
+mod telling;
 mod tracing;
 mod wakes_on_demand;
 

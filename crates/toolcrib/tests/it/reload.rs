@@ -1,8 +1,9 @@
 //! A new roster changes what changed, and nothing else.
 
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use toolcrib::{Call, Crib, ErrorKind, Limits, ServerSpec, StateName};
+use toolcrib::{Call, Crib, ErrorKind, Event, Limits, ServerSpec, StateName};
 
 use crate::fake::{Boot, Fake};
 use crate::house::{SECOND, breath, crib, id, kind, names, on, roster, spawn, spec, status};
@@ -140,4 +141,36 @@ async fn three_reloads_in_one_breath_end_with_the_last() {
     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     crib.call(on("git", "echo")).await.unwrap();
     assert_eq!(fakes.each_ref().map(|fake| fake.living().0), [0, 0, 1]);
+}
+
+/// The servers that were said to be stopped since the last look.
+fn stopped(events: &mut broadcast::Receiver<Event>) -> Vec<String> {
+    let told = std::iter::from_fn(|| events.try_recv().ok());
+    told.filter_map(|event| match event {
+        Event::Stopped { server } => Some(server.to_string()),
+        _ => None,
+    })
+    .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_leaves_the_roster_is_said_to_be_stopped() {
+    let (git, time) = (Fake::new(), Fake::new());
+    let crib = crib(&[("git", &git), ("time", &time)]);
+    let mut events = crib.events();
+    crib.call(on("git", "echo")).await.unwrap();
+    crib.apply(roster([])).await;
+    assert_eq!(stopped(&mut events), ["git"], "the other one never ran");
+    assert_eq!(git.living(), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_replaced_is_said_to_be_stopped() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let mut events = crib.events();
+    crib.call(on("git", "echo")).await.unwrap();
+    crib.apply(roster([changed("git", &fake)])).await;
+    breath().await;
+    assert_eq!(stopped(&mut events), ["git"]);
 }

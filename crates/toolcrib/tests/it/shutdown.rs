@@ -74,3 +74,24 @@ async fn servers_end_with_the_last_handle() {
     breath().await;
     assert_eq!(fake.living().0, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_hurries_servers_that_left_the_roster_and_wait_for_their_calls() {
+    let (gone, replaced) = (Fake::new(), Fake::new());
+    let crib = crib(&[("gone", &gone), ("replaced", &replaced)]);
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, on("gone", "hang"));
+    spawn(&mut calls, &crib, on("replaced", "hang"));
+    breath().await;
+    let mut other = spec("replaced", &replaced);
+    other.limits.call_timeout = 59 * SECOND;
+    let (applying, mut tasks) = (crib.clone(), JoinSet::new());
+    tasks.spawn(async move { applying.apply(roster([other])).await });
+    breath().await;
+    assert_eq!((gone.living().0, replaced.living().0), (1, 1), "their calls may take ten seconds");
+    let before = Instant::now();
+    crib.shutdown(2 * SECOND).await;
+    assert_eq!((before.elapsed().as_secs(), gone.living().0, replaced.living().0), (2, 0, 0));
+    assert!(calls.join_all().await.into_iter().all(|ended| kind(ended) == ErrorKind::Lost));
+    assert_eq!(tasks.join_all().await.len(), 1, "the reload ends with it");
+}

@@ -114,3 +114,20 @@ async fn a_server_that_comes_back_with_other_tools_is_listed_anew() {
     assert_eq!(names(&crib.catalog()), ["git__new"]);
     assert_eq!(kind(crib.call(Call::tool("old")).await), ErrorKind::Unknown);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_entered_a_dying_connection_is_sent_once_more() {
+    let fake = Fake::new().boots(&[Boot::DiesOnceListed]);
+    let crib = crib(&[("git", &fake)]);
+    crib.call(on("git", "echo")).await.unwrap();
+    assert_eq!((fake.starts(), fake.called().len(), status(&crib, "git").restarts), (2, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_got_through_is_sent_once_more_and_no_more_than_once() {
+    let fake = Fake::new().boots(&[Boot::DiesOnceListed, Boot::DiesOnceListed]);
+    let crib = crib(&[("git", &fake)]);
+    let error = crib.call(on("git", "echo")).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_unsent()), (ErrorKind::Lost, true));
+    assert_eq!((fake.starts(), fake.called().len()), (2, 0));
+}

@@ -97,3 +97,25 @@ async fn a_server_that_is_switched_off_is_shown_and_never_started() {
     assert!(crib.list().await.tools().is_empty());
     assert_eq!(fake.starts(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_its_listing_does_not_hold_up_a_list_of_it() {
+    let mute = Fake::new().script("tools/list", &[""]);
+    let crib = crib(&[("mute", &mute)]);
+    let before = Instant::now();
+    let error = crib.list_of(&id("mute")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 10));
+    assert_eq!(error.to_string(), "`mute` is still starting");
+    assert_eq!((mute.starts(), mute.heard("tools/list").len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_servers_that_never_answer_their_listing_hold_up_a_list_no_longer_than_one() {
+    let mutes: Vec<Fake> = (0..20).map(|_| Fake::new().script("tools/list", &[""])).collect();
+    let servers = mutes.iter().enumerate().map(|(n, fake)| spec(&format!("m{n}"), fake));
+    let crib = servers.fold(Crib::builder(), toolcrib::CribBuilder::server).build().unwrap();
+    let before = Instant::now();
+    let told = crib.discover().await;
+    assert_eq!((before.elapsed().as_secs(), told.len()), (10, 20));
+    assert!(told.iter().all(|discovery| discovery.tools.is_err()));
+}

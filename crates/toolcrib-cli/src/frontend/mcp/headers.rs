@@ -7,17 +7,23 @@ use hyper::{HeaderMap, StatusCode};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
 
+use crate::frontend::face::params::says;
+use crate::frontend::face::{Face, View};
+
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 /// How nearly every client says that it takes both.
 const BOTH: &[u8] = b"application/json, text/event-stream";
 
 /// What the headers of a POST say.
 pub(super) struct Stated {
-    /// The revision, if one is named.
+    /// The revision, if a known one is named.
     revision: Option<Revision>,
+    /// The revision that is named and that nobody knows.
+    pub(super) unknown: Option<String>,
     /// Whether the client takes events beside plain answers.
     pub(super) takes_events: bool,
 }
@@ -46,22 +52,16 @@ impl Stated {
                 accepts("text/event-stream")
             }
         };
-        let revision = match one(headers, &REVISION) {
-            Ok(None) => None,
+        let (revision, unknown) = match one(headers, &REVISION) {
+            Ok(None) => (None, None),
+            // What is said about an unknown one depends on the body.
             Ok(Some(date)) => match date.parse() {
-                Ok(revision) => Some(revision),
-                // The body of a stateless request says the same and gets the protocol's own error.
-                Err(_) if headers.contains_key(&METHOD) => None,
-                Err(_) => {
-                    return Err((
-                        StatusCode::BAD_REQUEST,
-                        "`MCP-Protocol-Version` names an unknown revision",
-                    ));
-                }
+                Ok(revision) => (Some(revision), None),
+                Err(_) => (None, Some(date.to_owned())),
             },
             Err(()) => return Err((StatusCode::BAD_REQUEST, "`MCP-Protocol-Version` appears twice")),
         };
-        Ok(Self { revision, takes_events })
+        Ok(Self { revision, unknown, takes_events })
     }
 
     /// Whether the headers name a revision of the stateless era.
@@ -81,7 +81,13 @@ impl Stated {
             return Err(format!("`MCP-Protocol-Version` must be `{revision}`, as in the body"));
         }
         expect(headers, &METHOD, "Mcp-Method", method)?;
-        match params.filter(|_| method == "tools/call").and_then(|params| params.string("name")) {
+        let named = match method {
+            "tools/call" | "prompts/get" => "name",
+            "resources/read" => "uri",
+            "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
+            _ => return Ok(()),
+        };
+        match params.and_then(|params| params.string(named)) {
             Some(name) => expect(headers, &NAME, "Mcp-Name", &name),
             None => Ok(()),
         }
@@ -96,6 +102,48 @@ fn expect(headers: &HeaderMap, header: &HeaderName, shown: &str, wanted: &str) -
         Some(_) => Err(format!("`{shown}` and the body disagree")),
         None => Err(format!("`{shown}` is not well-formed")),
     }
+}
+
+/// Checks the arguments of a tool that its definition wants repeated in headers.
+pub(super) fn mirrored(
+    face: &Face,
+    view: &View,
+    method: &str,
+    params: Option<&Object>,
+    headers: &HeaderMap,
+) -> Result<(), String> {
+    let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
+    let marked =
+        params.string("name").and_then(|name| face.glance(&face.crib.catalog()).mirrored(view, &name));
+    for marked in marked.iter().flat_map(|marked| marked.iter()) {
+        let shown = format!("Mcp-Param-{}", marked.header);
+        // A name that cannot be a header's is one that no client can send.
+        let Ok(header) = HeaderName::from_bytes(shown.as_bytes()) else { continue };
+        let value = one(headers, &header).map_err(|()| format!("`{shown}` appears twice"))?;
+        match (value, marked.value(params.get("arguments"))) {
+            (None, None) => {}
+            (None, Some(_)) => return Err(format!("the header `{shown}` is missing")),
+            (Some(_), None) => return Err(format!("`{shown}` repeats an argument that is not there")),
+            (Some(value), Some(wanted)) => match decoded(value) {
+                Some(value) if says(&value, &wanted) => {}
+                Some(_) => return Err(format!("`{shown}` and the body disagree")),
+                None => return Err(format!("`{shown}` is not well-formed")),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Whether somebody who asks for a stream takes one.
+pub(super) fn takes_events(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(ACCEPT).iter().peekable();
+    values.peek().is_none()
+        || values.any(|value| value.to_str().is_ok_and(|value| names(value, "text/event-stream")))
+}
+
+/// The event after which a stream is to be read again.
+pub(super) fn last_event(headers: &HeaderMap) -> Option<&str> {
+    one(headers, &LAST_EVENT).ok().flatten().filter(|id| !id.is_empty())
 }
 
 /// The session a request names.

@@ -1,78 +1,102 @@
-//! The stream on which a session hears that the list of tools is another one now.
+//! The streams that a session reads with GET: its news, and answers whose connection broke.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use hyper::{HeaderMap, Response};
-use tokio::sync::watch;
+use hyper::{HeaderMap, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
-use toolcrib::Catalog;
-use toolcrib::wire::dialect::client::TOOLS_CHANGED;
-use toolcrib::wire::message::notification;
+use toolcrib::wire::message::code;
 
-use super::super::body::{Body, Messages};
+use super::super::body::{Body, Messages, event};
 use super::super::face::View;
+use super::super::face::watcher::{Hears, Watcher};
 use super::super::http::Counter;
-use super::super::session::Session;
-use super::{events, no_session, not_allowed, session};
+use super::super::session::Listening;
+use super::headers::{last_event, takes_events};
+use super::sessions::{find, no_session};
+use super::{events, not_allowed, refuse};
 
-/// Answers a GET: a stream of news in a session, nothing without one.
-pub(super) fn listen(counter: &Counter, view: &View, headers: &HeaderMap) -> Response<Body> {
-    match session(counter, view, headers) {
-        Err(true) => no_session(None),
-        Err(false) => not_allowed(),
-        Ok(session) => {
-            let catalog = counter.desk.crib.watch_catalog();
-            let seen = view.tools(&catalog.borrow());
-            let changed = Box::pin(next(catalog, session.clone(), counter.stop.clone()));
-            events(Body::Messages(Box::pin(News {
-                view: view.clone(),
-                seen,
-                session,
-                stop: counter.stop.clone(),
-                changed,
-            })))
-        }
+/// Answers a GET: a stream in a session, nothing without one.
+pub(super) fn get(counter: &Counter, view: &View, headers: &HeaderMap) -> Response<Body> {
+    let session = match find(counter, view, headers) {
+        Ok(session) => session,
+        Err(true) => return no_session(None, true),
+        Err(false) => return not_allowed(),
+    };
+    let refused = |status, why| refuse(status, None, code::INVALID_REQUEST, why);
+    if !takes_events(headers) {
+        return refused(StatusCode::NOT_ACCEPTABLE, "`Accept` must allow text/event-stream");
+    }
+    if let Some(id) = last_event(headers) {
+        return match session.streams.after(id) {
+            Some(reader) => events(Body::events(reader)),
+            None => refused(StatusCode::BAD_REQUEST, "there is no stream with this event (any more)"),
+        };
+    }
+    let Some(listening) = session.listen() else {
+        return refused(StatusCode::CONFLICT, "the news of this session are being read already");
+    };
+    let watcher = Watcher::new(counter.desk.face.clone(), view.clone());
+    let ends = [session.ended.clone(), counter.stop.clone()];
+    let hears = session.talk.clone();
+    events(Body::events(NewsStream::new(watcher, hears, Some(listening), ends, VecDeque::new(), None)))
+}
+
+/// Messages as they come up, between a few that come first and one that comes last.
+pub(super) struct NewsStream<H> {
+    waiting: VecDeque<Vec<u8>>,
+    last: Option<Vec<u8>>,
+    next: Option<Next<H>>,
+    ends: [CancellationToken; 2],
+    _listening: Option<Listening>,
+}
+
+type Next<H> = Pin<Box<dyn Future<Output = Option<(Vec<Vec<u8>>, Watcher, H)>> + Send>>;
+
+impl<H: Hears + 'static> NewsStream<H> {
+    pub(super) fn new(
+        watcher: Watcher,
+        hears: H,
+        listening: Option<Listening>,
+        ends: [CancellationToken; 2],
+        first: VecDeque<Vec<u8>>,
+        last: Option<Vec<u8>>,
+    ) -> Self {
+        let next = Some(next(watcher, hears, ends.clone()));
+        Self { waiting: first, last, next, ends, _listening: listening }
     }
 }
 
-type Changed = Pin<Box<dyn Future<Output = Option<watch::Receiver<Arc<Catalog>>>> + Send>>;
-
-/// Tells of real changes only.
-struct News {
-    view: View,
-    seen: Bytes,
-    /// Held as long as somebody listens, so that the session does not count as idle.
-    session: Arc<Session>,
-    stop: CancellationToken,
-    changed: Changed,
+fn next<H: Hears + 'static>(mut watcher: Watcher, mut hears: H, ends: [CancellationToken; 2]) -> Next<H> {
+    Box::pin(async move {
+        let messages = tokio::select! {
+            biased;
+            () = ends[0].cancelled() => None,
+            () = ends[1].cancelled() => None,
+            messages = watcher.next_messages(&mut hears) => messages,
+        };
+        messages.map(|messages| (messages, watcher, hears))
+    })
 }
 
-async fn next(
-    mut catalog: watch::Receiver<Arc<Catalog>>,
-    session: Arc<Session>,
-    stop: CancellationToken,
-) -> Option<watch::Receiver<Arc<Catalog>>> {
-    tokio::select! {
-        changed = catalog.changed() => changed.ok()?,
-        () = session.ended.cancelled() => return None,
-        () = stop.cancelled() => return None,
-    }
-    Some(catalog)
-}
-
-impl Messages for News {
+impl<H: Hears + Unpin + 'static> Messages for NewsStream<H> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        let stream = &mut *self;
         loop {
-            let Some(catalog) = ready!(self.changed.as_mut().poll(context)) else { return Poll::Ready(None) };
-            let tools = self.view.tools(&catalog.borrow());
-            self.changed = Box::pin(next(catalog, self.session.clone(), self.stop.clone()));
-            if tools != self.seen {
-                self.seen = tools;
-                return Poll::Ready(Some(notification(TOOLS_CHANGED, None)));
+            if let Some(message) = stream.waiting.pop_front() {
+                return Poll::Ready(Some(event(&message)));
+            }
+            let Some(waiting) = &mut stream.next else {
+                return Poll::Ready(stream.last.take().map(|last| event(&last)));
+            };
+            match ready!(waiting.as_mut().poll(context)) {
+                None => stream.next = None,
+                Some((messages, watcher, hears)) => {
+                    stream.waiting.extend(messages);
+                    stream.next = Some(next(watcher, hears, stream.ends.clone()));
+                }
             }
         }
     }

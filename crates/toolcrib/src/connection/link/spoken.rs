@@ -10,9 +10,10 @@ use super::Shared;
 use crate::event::News;
 use crate::told::{Ask, Told};
 use crate::wire::dialect::client::{
-    CANCELLED, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED,
-    lacks_ability,
+    ACKNOWLEDGED, CANCELLED, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED,
+    TOOLS_CHANGED, lacks_ability,
 };
+use crate::wire::dialect::meta;
 use crate::wire::dialect::party::{Client, ELICIT, LogLevel, ROOTS, SAMPLE};
 use crate::wire::frame::Frame;
 use crate::wire::message::{self, Answer, Id, ServerMessage, code, error_object};
@@ -25,11 +26,16 @@ impl Shared {
     pub(in crate::connection) fn receive(self: &Arc<Self>, frame: &Frame, origin: Option<u64>) -> bool {
         let message = match frame {
             Frame::Line(line) => ServerMessage::parse(line),
-            Frame::TooLong(head) => {
-                ServerMessage::broken(head, "it is larger than `limits.message`".to_owned())
-            }
+            Frame::End(_) if !self.unknown_until_end.swap(false, Ordering::Relaxed) => return true,
+            Frame::End(tail) => ServerMessage::oversize_end(tail),
+            Frame::TooLong(head) => match ServerMessage::oversize(head) {
+                Some(message) => message,
+                None => {
+                    self.unknown_until_end.store(true, Ordering::Relaxed);
+                    return head.trim_ascii_start().first() == Some(&b'{');
+                }
+            },
         };
-        let too_long = matches!(frame, Frame::TooLong(_));
         match message {
             // On the stream of a request there is no answer to any other.
             ServerMessage::Reply { id, .. } if origin.is_some_and(|origin| origin != id) => {
@@ -39,11 +45,9 @@ impl Shared {
                 self.fail_suspect(origin.as_slice(), why);
             }
             ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
-            ServerMessage::BadReply { ids, .. } if too_long && ids.is_empty() => return false,
             ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
-            ServerMessage::Request { id, method, params } => self.answer_server(id, method, params, origin),
+            ServerMessage::Request { id, method, params } => self.answer_server(id, &method, params, origin),
             ServerMessage::Notification { method, params } => self.hear(&method, params, origin),
-            ServerMessage::Noise if too_long && !names_method(frame) => return false,
             ServerMessage::Noise => {
                 self.noise.fetch_add(1, Ordering::Relaxed);
             }
@@ -60,10 +64,10 @@ impl Shared {
     }
 
     /// Every request gets an answer: at once, or when the client it belongs to has given one.
-    fn answer_server(self: &Arc<Self>, id: Id, method: String, params: Option<Bytes>, origin: Option<u64>) {
-        let asked = match &*method {
+    fn answer_server(self: &Arc<Self>, id: Id, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        let asked = match method {
             PING => return self.reply(&id, &Answer::Result(Bytes::from_static(b"{}"))),
-            SAMPLE | ELICIT | ROOTS => self.ask_client(&method, params, origin),
+            SAMPLE | ELICIT | ROOTS => self.ask_client(method, params, origin),
             _ => Err((code::METHOD_NOT_FOUND, format!("no method `{method}` here"))),
         };
         match asked {
@@ -142,6 +146,10 @@ impl Shared {
                 }
             }
             TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => self.relist.notify_one(),
+            ACKNOWLEDGED => {
+                let tagged = params.as_ref().and_then(subscription_of).or(origin);
+                self.acknowledged.send_replace(tagged.unwrap_or_default());
+            }
             RESOURCE_UPDATED => {
                 let params = params.and_then(|params| Object::parse(&params).ok());
                 if let Some(uri) = params.as_ref().and_then(|params| params.string("uri")) {
@@ -172,8 +180,8 @@ impl Shared {
     }
 }
 
-/// An oversize notification costs only itself; anything else that long without an id is no stream of messages.
-fn names_method(frame: &Frame) -> bool {
-    let (Frame::Line(bytes) | Frame::TooLong(bytes)) = frame;
-    memchr::memmem::find(bytes, b"\"method\"").is_some()
+/// The request whose stream a notification is for.
+fn subscription_of(params: &Bytes) -> Option<u64> {
+    let meta = Object::parse(Object::parse(params).ok()?.get("_meta")?).ok()?;
+    as_integer(meta.get(meta::SUBSCRIPTION)?)
 }

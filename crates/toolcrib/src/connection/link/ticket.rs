@@ -26,6 +26,11 @@ impl Ticket {
         Self { shared, id, receiver, cancellable: true }
     }
 
+    /// The request's number.
+    pub(in crate::connection) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// What was heard about the request last.
     pub(in crate::connection) fn heard(&self) -> Option<Heard> {
         self.shared.pending().heard(self.id)

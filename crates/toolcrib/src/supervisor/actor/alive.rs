@@ -324,6 +324,7 @@ async fn watch(connection: Arc<Connection>, generation: u64, actor: mpsc::WeakUn
         biased;
         () = connection.closed() => {}
         () = relist => {}
+        () = connection.keep_listening() => {}
     }
     // An actor that is gone has closed the connection itself.
     tell(Seen::Closed);

@@ -27,6 +27,8 @@ pub(crate) enum Boot {
     Dies,
     /// Ends when it is asked for its era, and is fine otherwise.
     DiesOnProbe,
+    /// Comes up, says what it offers, and ends.
+    DiesOnceListed,
     /// Does not answer when it is asked for its era, and is fine otherwise.
     SilentOnProbe,
     /// Answers the first greeting only after this long.
@@ -201,7 +203,14 @@ async fn live(
     loop {
         tokio::select! {
             biased;
-            Some(line) = said.recv() => if writer.write_all(format!("{line}\n").as_bytes()).await.is_err() { return false },
+            Some(line) = said.recv() => {
+                if writer.write_all(format!("{line}\n").as_bytes()).await.is_err() {
+                    return false;
+                }
+                if boot == Boot::DiesOnceListed && line.contains(r#""tools":["#) {
+                    return true;
+                }
+            }
             line = lines.next_line() => {
                 let Ok(Some(line)) = line else { return false };
                 let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };

@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::party::LogLevel;
 use super::{implementation, meta};
 use crate::wire::message::{code, error_object};
-use crate::wire::object::Object;
+use crate::wire::object::{Object, as_string, write_string};
 use crate::wire::revision::{Era, Revision};
 
 /// Opens a session.
@@ -14,6 +15,16 @@ pub const HELLO: &str = "initialize";
 pub const DISCOVER: &str = "server/discover";
 /// Asks whether we are there, in the session era.
 pub const PING: &str = "ping";
+/// Says how much log a session wants.
+pub const SET_LEVEL: &str = "logging/setLevel";
+/// Wants to hear when a resource changes, in a session.
+pub const SUBSCRIBE: &str = "resources/subscribe";
+/// Wants to hear no more of a resource, in a session.
+pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+/// Opens a stream of what changes, in the stateless era.
+pub const LISTEN: &str = "subscriptions/listen";
+/// The first message of such a stream: what will be told on it.
+pub const LISTENING: &str = "notifications/subscriptions/acknowledged";
 /// Takes a request back.
 pub const CANCELLED: &str = "notifications/cancelled";
 /// Tells how far a request has come.
@@ -26,8 +37,13 @@ pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 pub const PROMPTS_CHANGED: &str = "notifications/prompts/list_changed";
 /// Tells that the list of resources is another one now.
 pub const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
+/// Tells what of the news asked for will be told.
+pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 /// Tells that a resource has another content now.
 pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
+
+/// The key of `_meta` under which everything on a stream of changes names the request that opened it.
+pub const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// What a message claims about its era.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,9 +51,22 @@ pub enum Claim {
     /// It says nothing, as session-era messages do.
     None,
     /// It is a well-formed request of the stateless era.
-    Stateless(Revision),
+    Stateless(Claimed),
     /// It claims the stateless era and breaks its rules: the error to answer with.
     Broken(Bytes),
+}
+
+/// What a request of the stateless era says about its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The revision it is written in.
+    pub revision: Revision,
+    /// The client's capabilities, an object.
+    pub capabilities: Bytes,
+    /// How much log the client wants with the answer.
+    pub log: Option<LogLevel>,
+    /// The token under which it wants to hear of progress, as JSON.
+    pub progress: Option<Bytes>,
 }
 
 /// Reads the claim in a request's parameters.
@@ -54,13 +83,31 @@ pub fn claim(params: Option<&Object>) -> Claim {
     let Some(asked) = meta.string(meta::REVISION) else {
         return Claim::Broken(invalid(&format!("`_meta` must name a revision as `{}`", meta::REVISION)));
     };
-    match asked.parse::<Revision>() {
-        Ok(revision) if revision.era() == Era::Stateless => match capabilities {
-            Some(raw) if raw.first() == Some(&b'{') => Claim::Stateless(revision),
-            _ => Claim::Broken(invalid(&format!("`_meta` must hold an object `{}`", meta::CAPABILITIES))),
-        },
-        _ => Claim::Broken(unsupported(&asked)),
-    }
+    let Some(revision) = asked.parse().ok().filter(|revision: &Revision| revision.era() == Era::Stateless)
+    else {
+        return Claim::Broken(unsupported(&asked));
+    };
+    let Some(capabilities) = capabilities.filter(|raw| raw.first() == Some(&b'{')).cloned() else {
+        return Claim::Broken(invalid(&format!("`_meta` must hold an object `{}`", meta::CAPABILITIES)));
+    };
+    let log = match meta.get(meta::LOG_LEVEL).map(|raw| as_string(raw).and_then(|text| LogLevel::read(&text)))
+    {
+        Some(None) => return Claim::Broken(invalid(&format!("`{}` is no level of log", meta::LOG_LEVEL))),
+        level => level.flatten(),
+    };
+    Claim::Stateless(Claimed { revision, capabilities, log, progress: token_in(&meta) })
+}
+
+/// The token under which a client wants to hear of progress, as JSON.
+pub fn progress_token(params: Option<&Object>) -> Option<Bytes> {
+    token_in(&Object::parse(params?.get("_meta")?).ok()?)
+}
+
+fn token_in(meta: &Object) -> Option<Bytes> {
+    let token = meta.get(meta::PROGRESS)?;
+    let good = as_string(token).is_some()
+        || token.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
+    good.then(|| token.clone())
 }
 
 fn invalid(why: &str) -> Bytes {
@@ -97,43 +144,92 @@ pub fn agreed_revision(params: Option<&Object>) -> Revision {
     known.unwrap_or(Revision::newest(Era::Session))
 }
 
-/// Our answer to `HELLO`. `announces` says whether this client will hear of changed lists.
-pub fn hello_result(revision: Revision, announces: bool) -> Bytes {
-    let result = json!({
+/// Our answer to `HELLO`: the revision of the session, what is on offer in it, and how to use that.
+pub fn hello_result(revision: Revision, capabilities: &Value, instructions: Option<&str>) -> Bytes {
+    let mut result = json!({
         "protocolVersion": revision.as_str(),
-        "capabilities": capabilities(announces),
+        "capabilities": capabilities,
         "serverInfo": implementation(),
     });
+    if let Some(instructions) = instructions {
+        result["instructions"] = instructions.into();
+    }
     result.to_string().into()
 }
 
-/// Our answer to `DISCOVER`.
-pub fn discover_result() -> Bytes {
-    let result = json!({
+/// Our answer to `DISCOVER`: what is on offer, and how to use it.
+pub fn discover_result(capabilities: &Value, instructions: Option<&str>) -> Bytes {
+    let mut result = json!({
         "resultType": "complete",
         "supportedVersions": all_dates(),
-        "capabilities": capabilities(false),
+        "capabilities": capabilities,
         "ttlMs": 0,
         "cacheScope": "private",
         "_meta": {meta::SERVER: implementation()},
     });
+    if let Some(instructions) = instructions {
+        result["instructions"] = instructions.into();
+    }
     result.to_string().into()
 }
 
-fn capabilities(announces: bool) -> Value {
-    if announces { json!({"tools": {"listChanged": true}}) } else { json!({"tools": {}}) }
+/// The capabilities of everything that can be routed here; `extensions` are those of the servers behind.
+pub fn every_capability(era: Era, extensions: &[&str]) -> Value {
+    let mut all = json!({
+        "tools": {"listChanged": true},
+        "prompts": {"listChanged": true},
+        "resources": {"subscribe": true, "listChanged": true},
+        "completions": {},
+        "logging": {},
+    });
+    if era == Era::Stateless && !extensions.is_empty() {
+        let extensions = extensions.iter().map(|name| ((*name).to_owned(), json!({})));
+        all["extensions"] = extensions.collect::<serde_json::Map<_, _>>().into();
+    }
+    all
 }
 
-/// A list result around tools that are JSON already.
-pub fn tools_result(tools: &[u8], era: Era) -> Bytes {
-    let mut out = Vec::with_capacity(tools.len() + 80);
-    out.extend_from_slice(br#"{"tools":"#);
-    out.extend_from_slice(tools);
+/// What one server declares, as a client of this era sees it through us: we tell of changed lists whoever the server
+/// is, and what only the other era can carry is left out.
+pub fn passed_capabilities(declared: &Bytes, era: Era) -> Option<Value> {
+    let mut declared: Value = serde_json::from_slice(declared).ok()?;
+    let members = declared.as_object_mut()?;
+    members.remove(match era {
+        Era::Session => "extensions",
+        Era::Stateless => "tasks",
+    });
+    for list in ["tools", "prompts", "resources"] {
+        if let Some(list) = members.get_mut(list).and_then(Value::as_object_mut) {
+            list.insert("listChanged".to_owned(), true.into());
+        }
+    }
+    Some(declared)
+}
+
+/// A page of a list around items that are a JSON array already.
+pub fn list_result(member: &str, items: &[u8], next: Option<&str>, era: Era) -> Bytes {
+    let mut out = Vec::with_capacity(items.len() + 120);
+    out.push(b'{');
+    write_string(&mut out, member);
+    out.push(b':');
+    out.extend_from_slice(items);
+    if let Some(next) = next {
+        out.extend_from_slice(br#","nextCursor":"#);
+        write_string(&mut out, next);
+    }
     if era == Era::Stateless {
         out.extend_from_slice(br#","resultType":"complete","ttlMs":0,"cacheScope":"private""#);
     }
     out.push(b'}');
     out.into()
+}
+
+/// The result of something that has none, in either era.
+pub fn empty_result(era: Era) -> Bytes {
+    match era {
+        Era::Session => Bytes::from_static(b"{}"),
+        Era::Stateless => Bytes::from_static(br#"{"resultType":"complete"}"#),
+    }
 }
 
 #[cfg(test)]
@@ -155,7 +251,12 @@ mod tests {
         assert_eq!(claim(None), Claim::None);
         assert_eq!(claimed(r#"{"progressToken":1}"#), Claim::None);
         let good = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
-        assert_eq!(claimed(good), Claim::Stateless(Revision::V2026_07_28));
+        let Claim::Stateless(said) = claimed(good) else { panic!("{good}") };
+        assert_eq!((said.revision, said.log, said.progress), (Revision::V2026_07_28, None, None));
+        let more = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/logLevel":"info","progressToken":"t"}"#;
+        let Claim::Stateless(said) = claimed(more) else { panic!("{more}") };
+        assert_eq!((said.log, said.progress.as_deref()), (Some(LogLevel::Info), Some(&b"\"t\""[..])));
+        assert_eq!(broken_code(&more.replace("info", "loud")), -32602);
     }
 
     #[test]
@@ -165,6 +266,20 @@ mod tests {
         assert_eq!(broken_code(r#"{"io.modelcontextprotocol/protocolVersion":7}"#), -32602);
         assert_eq!(broken_code(r#"{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}"#), -32022);
         assert_eq!(broken_code("7"), -32602);
+    }
+
+    #[test]
+    fn what_a_server_declares_is_shown_as_it_is_delivered() {
+        let declared = Bytes::from_static(
+            br#"{"tools":{},"resources":{"subscribe":true},"tasks":{},"extensions":{"x":{}},"experimental":{"e":1}}"#,
+        );
+        assert_eq!(
+            passed_capabilities(&declared, Era::Session).unwrap(),
+            json!({"tools": {"listChanged": true}, "resources": {"subscribe": true, "listChanged": true}, "tasks": {}, "experimental": {"e": 1}})
+        );
+        let stateless = passed_capabilities(&declared, Era::Stateless).unwrap();
+        assert!(stateless["tasks"].is_null() && stateless["extensions"] == json!({"x": {}}));
+        assert_eq!(passed_capabilities(&Bytes::from_static(b"7"), Era::Session), None);
     }
 
     #[test]

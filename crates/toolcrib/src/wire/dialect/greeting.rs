@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{implementation, meta};
-use crate::wire::message::Answer;
+use crate::wire::message::{Answer, code};
 use crate::wire::object::{self, Object, as_string};
 use crate::wire::revision::{Era, Revision};
 
@@ -16,6 +16,10 @@ pub struct Question {
     pub params: Object,
 }
 
+/// What a session-era server is told that it may ask. One session is shared by clients of all kinds, so this is all that
+/// a client can be asked; a question that the calling client cannot be asked is refused when it comes.
+const EVERYTHING: &[u8] = br#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#;
+
 /// Said once a session is open.
 pub const SESSION_OPEN: &str = "notifications/initialized";
 
@@ -26,8 +30,37 @@ pub struct Welcome {
     pub revision: Revision,
     /// `serverInfo`, as it was sent.
     pub server_info: Option<Bytes>,
-    /// Whether it says that it has tools; one that says nothing of them is not asked for any.
-    pub has_tools: bool,
+    /// `capabilities`, as they were sent.
+    pub capabilities: Bytes,
+    /// How it wants to be used, if it says so.
+    pub instructions: Option<String>,
+}
+
+impl Welcome {
+    fn read(revision: Revision, server_info: Option<&Bytes>, result: &Object) -> Self {
+        // Copies, so that a few words do not keep the whole message.
+        let copied = |raw: &Bytes| Bytes::copy_from_slice(raw);
+        let capabilities = result.get("capabilities").map_or(Bytes::from_static(b"{}"), copied);
+        let instructions = result.string("instructions").map(std::borrow::Cow::into_owned);
+        Self { revision, server_info: server_info.map(copied), capabilities, instructions }
+    }
+
+    /// For a server that refused to tell about itself: whatever it may have is asked for.
+    fn assumed(revision: Revision) -> Self {
+        let capabilities = Bytes::from_static(br#"{"tools":{},"prompts":{},"resources":{}}"#);
+        Self { revision, server_info: None, capabilities, instructions: None }
+    }
+
+    /// Whether it says that it has `capability`; one that says nothing of it is not asked for any.
+    pub fn has(&self, capability: &str) -> bool {
+        declares(&self.capabilities, capability)
+    }
+}
+
+/// Whether `capabilities`, as a peer sent them, name this one.
+pub fn declares(capabilities: &Bytes, capability: &str) -> bool {
+    let capabilities = Object::parse(capabilities).unwrap_or_default();
+    capabilities.get(capability).is_some_and(|raw| !matches!(&**raw, b"null" | b"false"))
 }
 
 /// Which era answered the probe.
@@ -52,26 +85,47 @@ pub fn probe() -> Question {
 
 /// What the answer to `probe` means. Only an answer that lists revisions is one: some servers answer anything.
 pub fn read_probe(answer: &Answer) -> Probed {
-    let Answer::Result(result) = answer else { return Probed::Session };
+    let result = match answer {
+        Answer::Result(result) => result,
+        Answer::Error(error) => return read_refusal(error),
+    };
     let Ok(result) = Object::parse(result) else { return Probed::Session };
-    let versions =
-        result.get("supportedVersions").and_then(|raw| serde_json::from_slice::<Vec<String>>(raw).ok());
-    let newest = versions.unwrap_or_default().iter().filter_map(|date| date.parse().ok()).max();
-    match newest.filter(|revision: &Revision| revision.era() == Era::Stateless) {
+    match newest_stateless(result.get("supportedVersions")) {
         None => Probed::Session,
         Some(revision) => {
             let info = result.get("_meta").and_then(|raw| Object::parse(raw).ok());
-            let server_info = info.and_then(|info| info.get(meta::SERVER).cloned());
-            Probed::Stateless(Welcome { revision, server_info, has_tools: has_tools(&result) })
+            let server_info = info.as_ref().and_then(|info| info.get(meta::SERVER));
+            Probed::Stateless(Welcome::read(revision, server_info, &result))
         }
     }
+}
+
+/// Some errors exist in the stateless era only. One that lists revisions counts by what it lists: a server that knows
+/// the error may still speak nothing but sessions.
+fn read_refusal(error: &Bytes) -> Probed {
+    let revision = match code_of(error) {
+        Some(code::HEADER_MISMATCH | code::LACKS_ABILITY) => Some(Revision::newest(Era::Stateless)),
+        Some(code::UNSUPPORTED_REVISION) => {
+            let data = Object::parse(error).ok().and_then(|error| Object::parse(error.get("data")?).ok());
+            data.and_then(|data| newest_stateless(data.get("supported")))
+        }
+        _ => None,
+    };
+    revision.map_or(Probed::Session, |revision| Probed::Stateless(Welcome::assumed(revision)))
+}
+
+/// The newest revision in a raw list of dates, if that is one of the stateless era.
+fn newest_stateless(dates: Option<&Bytes>) -> Option<Revision> {
+    let dates = dates.and_then(|raw| serde_json::from_slice::<Vec<String>>(raw).ok()).unwrap_or_default();
+    let newest: Option<Revision> = dates.iter().filter_map(|date| date.parse().ok()).max();
+    newest.filter(|revision| revision.era() == Era::Stateless)
 }
 
 /// Asks a server to open a session.
 pub fn hello(revision: Revision) -> Question {
     let mut params = Object::default();
     params.set("protocolVersion", object::string(revision.as_str()));
-    params.set("capabilities", Bytes::from_static(b"{}"));
+    params.set("capabilities", Bytes::from_static(EVERYTHING));
     params.set("clientInfo", implementation().to_string());
     Question { method: "initialize", params }
 }
@@ -85,8 +139,7 @@ pub fn read_hello(answer: &Answer) -> Result<Welcome, String> {
     let version = result.string("protocolVersion").ok_or("its answer names no `protocolVersion`")?;
     let known = version.parse().ok().filter(|revision: &Revision| revision.era() == Era::Session);
     let revision = known.ok_or_else(|| format!("it speaks revision `{version}`, which is not known here"))?;
-    let server_info = result.get("serverInfo").cloned();
-    Ok(Welcome { revision, server_info, has_tools: has_tools(&result) })
+    Ok(Welcome::read(revision, result.get("serverInfo"), &result))
 }
 
 /// The message of an error object, or all of it.
@@ -98,9 +151,9 @@ pub fn refusal(error: &Bytes) -> String {
     }
 }
 
-fn has_tools(result: &Object) -> bool {
-    let capabilities = result.get("capabilities").and_then(|raw| Object::parse(raw).ok());
-    capabilities.is_some_and(|capabilities| capabilities.get("tools").is_some())
+/// The code of an error object.
+pub fn code_of(error: &Bytes) -> Option<i32> {
+    std::str::from_utf8(Object::parse(error).ok()?.get("code")?).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -116,10 +169,8 @@ mod tests {
         let modern = read_probe(&result(
             r#"{"supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}}}"#,
         ));
-        assert!(matches!(
-            modern,
-            Probed::Stateless(Welcome { revision: Revision::V2026_07_28, has_tools: true, .. })
-        ));
+        let Probed::Stateless(welcome) = modern else { panic!("{modern:?}") };
+        assert_eq!((welcome.revision, welcome.has("tools")), (Revision::V2026_07_28, true));
         for old in [
             result("{}"),
             result(r#"{"supportedVersions":["2025-11-25"]}"#),
@@ -128,6 +179,32 @@ mod tests {
         ] {
             assert_eq!(read_probe(&old), Probed::Session, "{old:?}");
         }
+    }
+
+    #[test]
+    fn an_error_of_the_stateless_era_counts_by_the_revisions_it_lists() {
+        for modern in [
+            r#"{"code":-32020,"message":"headers"}"#,
+            r#"{"code":-32021,"data":{"requiredCapabilities":{"roots":{}}}}"#,
+            r#"{"code":-32022,"data":{"supported":["2025-11-25","2026-07-28"]}}"#,
+        ] {
+            let probed = read_probe(&Answer::Error(Bytes::from_static(modern.as_bytes())));
+            let Probed::Stateless(welcome) = probed else { panic!("{modern}") };
+            assert!(["tools", "prompts", "resources"].iter().all(|list| welcome.has(list)), "{modern}");
+        }
+        for old in [r#"{"code":-32022}"#, r#"{"code":-32022,"data":{"supported":["2999-01-01"]}}"#, "{}"] {
+            let probed = read_probe(&Answer::Error(Bytes::from_static(old.as_bytes())));
+            assert_eq!(probed, Probed::Session, "{old}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_taken_at_its_word() {
+        let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"prompts":{ "x":1.0},"tools":null},"instructions":"be kind"}"#;
+        let welcome = read_hello(&result(said)).unwrap();
+        assert_eq!(&welcome.capabilities[..], br#"{"prompts":{ "x":1.0},"tools":null}"#);
+        assert_eq!(welcome.instructions.as_deref(), Some("be kind"));
+        assert_eq!((welcome.has("prompts"), welcome.has("tools"), welcome.has("x")), (true, false, false));
     }
 
     #[test]

@@ -147,3 +147,40 @@ proptest! {
         prop_assert_eq!(bad_ids(&whole[..cut.min(whole.len() - 1)]), [1234]);
     }
 }
+
+#[test]
+fn the_id_of_a_request_that_breaks_off_is_its_own_or_none() {
+    let id =
+        |head: &str| id_in_head(head.as_bytes()).map(|id| String::from_utf8_lossy(id.raw()).into_owned());
+    for (head, own) in [
+        (r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"text":"aaa"#, Some("7")),
+        (r#"{"jsonrpc":"2.0", "id" : "a\"b" ,"params":{"id":8,"text":"aaa"#, Some(r#""a\"b""#)),
+        (r#"{"id":-7,"method":"x","params":{"#, Some("-7")),
+        (r#"{"method":"x","params":{"arguments":{"id":8,"text":"aaa"#, None),
+        (r#"{"method":"id","params":{"text":"\"id\":9,"#, None),
+        (r#"{"method":"x","id":12"#, None),
+        ("aaa", None),
+        ("", None),
+    ] {
+        assert_eq!(id(head).as_deref(), own, "{head}");
+    }
+}
+
+#[test]
+fn an_answer_over_the_limit_is_known_by_its_own_id_wherever_that_stands() {
+    let ids = |message: ServerMessage| match message {
+        ServerMessage::BadReply { ids, .. } => ids,
+        other => panic!("{other:?}"),
+    };
+    let first = br#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"id":3,"text":"xx"#;
+    assert_eq!(ServerMessage::oversize(first).map(ids), Some(vec![7]));
+    let last = br#"{"result":{"content":[{"id":3,"text":"xx"#;
+    assert_eq!(ServerMessage::oversize(last), None);
+    assert_eq!(ServerMessage::oversize(br#"{"method":"x","id":3,"params":{"#), Some(ServerMessage::Noise));
+    for (end, id) in
+        [(r#"xx"}],"n":{"id":3}},"jsonrpc":"2.0","id":7}"#, 7), (r#"x"}, "id": 8 ,"jsonrpc":"2.0"}"#, 8)]
+    {
+        assert_eq!(ids(ServerMessage::oversize_end(end.as_bytes())), [id], "{end}");
+    }
+    assert_eq!(ids(ServerMessage::oversize_end(br#"{"id":3}]}}"#)), Vec::<u64>::new());
+}

@@ -1,0 +1,72 @@
+//! `Glance`: what frontends work out about a catalog once, however many clients ask.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use toolcrib::{Catalog, Kind, Wanted};
+
+use super::View;
+use super::params::{Mirrored, mirrored};
+
+/// A digest of each list that clients hear of: tools, prompts, resources with their templates.
+pub(crate) type Digests = [u64; 3];
+
+/// What was worked out about one catalog.
+#[derive(Debug, Default)]
+pub(crate) struct Glance {
+    catalog: Option<Arc<Catalog>>,
+    digests: Mutex<HashMap<View, Digests>>,
+    /// The tools that want arguments repeated in headers, by their place in the catalog.
+    mirrored: OnceLock<HashMap<(String, String), Arc<[Mirrored]>>>,
+}
+
+impl Glance {
+    pub(super) fn new(catalog: Arc<Catalog>) -> Self {
+        Self { catalog: Some(catalog), ..Self::default() }
+    }
+
+    pub(super) fn is_of(&self, catalog: &Arc<Catalog>) -> bool {
+        self.catalog.as_ref().is_some_and(|own| Arc::ptr_eq(own, catalog))
+    }
+
+    /// The lists of a view, each as one number: another number, another list.
+    pub(crate) fn digests(&self, view: &View) -> Digests {
+        let Some(catalog) = &self.catalog else { return Digests::default() };
+        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = digests.get(view) {
+            return *known;
+        }
+        let digest = |kinds: &[Kind]| {
+            let mut hasher = DefaultHasher::new();
+            kinds.iter().for_each(|kind| catalog.rendered(*kind, view.server()).hash(&mut hasher));
+            hasher.finish()
+        };
+        let fresh =
+            [digest(&[Kind::Tools]), digest(&[Kind::Prompts]), digest(&[Kind::Resources, Kind::Templates])];
+        digests.insert(view.clone(), fresh);
+        fresh
+    }
+
+    /// The arguments of a tool that are repeated in headers, if there are any.
+    pub(crate) fn mirrored(&self, view: &View, tool: &str) -> Option<Arc<[Mirrored]>> {
+        let catalog = self.catalog.as_ref()?;
+        let all = self.mirrored.get_or_init(|| {
+            let found = catalog.tools().iter().filter_map(|tool| {
+                let mirrored = mirrored(&tool.definition)?;
+                Some(((tool.server.to_string(), tool.own_name.to_string()), mirrored))
+            });
+            found.collect()
+        });
+        if all.is_empty() {
+            return None;
+        }
+        let wanted = match view {
+            View::All => Wanted::Named(tool.to_owned()),
+            View::One(server) => Wanted::On(server.clone(), tool.to_owned()),
+        };
+        let target = catalog.find(&wanted).ok()?;
+        all.get(&(target.server.to_string(), target.name.to_string())).cloned()
+    }
+}

@@ -1,0 +1,192 @@
+//! `Talk`: what a session remembers of its client, over HTTP and on a pipe alike.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use toolcrib::event::News;
+use toolcrib::wire::dialect::client::{self, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
+use toolcrib::wire::dialect::party::{Abilities, LogLevel};
+use toolcrib::wire::message::{Answer, code};
+use toolcrib::wire::object::Object;
+use toolcrib::wire::revision::{Era, Revision};
+use toolcrib::{Caller, Client, Kind, Subscription};
+
+use super::glance::Digests;
+use super::told::{Asks, Outlet};
+use super::watcher::{Hears, Stir, changed_line, logged_line, updated_line};
+use super::{Asker, Face, View, failed, refuse};
+use crate::frontend::session::UnderWay;
+
+/// Resources that one session may want to hear of.
+const MOST_SUBSCRIPTIONS: usize = 1000;
+
+/// What a session remembers of its client.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    pub(crate) view: View,
+    pub(crate) caller: Caller,
+    pub(crate) revision: Revision,
+    key: u64,
+    abilities: Abilities,
+    log: Mutex<Option<LogLevel>>,
+    /// The lists as the client knows them.
+    known: Mutex<Digests>,
+    subscriptions: Mutex<Vec<Subscription>>,
+    pub(crate) asks: Asks,
+    /// Requests under way, to be found again when the client takes one back.
+    pub(crate) under_way: UnderWay,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Talk {
+    /// A session with the client that says this about itself.
+    pub(crate) fn new(face: &Face, view: View, hello: Option<&Object>) -> Self {
+        // A copy, so that a session does not hold on to the whole request that opened it.
+        let declared =
+            hello.and_then(|hello| hello.get("capabilities")).map(|raw| Bytes::copy_from_slice(raw));
+        let known = face.glance(&face.crib.catalog()).digests(&view);
+        Self {
+            view,
+            caller: face.caller().clone(),
+            revision: client::agreed_revision(hello),
+            key: face.key(),
+            abilities: declared.map(|raw| Abilities::read(&raw)).unwrap_or_default(),
+            log: Mutex::default(),
+            known: Mutex::new(known),
+            subscriptions: Mutex::default(),
+            asks: Asks::default(),
+            under_way: UnderWay::default(),
+        }
+    }
+
+    /// Who asks in this session; `hears` says whether there is a way to ask back.
+    fn asker(&self, hears: bool) -> Asker {
+        let client = Client {
+            key: self.key,
+            era: Era::Session,
+            abilities: if hears { self.abilities.clone() } else { Abilities::default() },
+            log: *locked(&self.log),
+        };
+        Asker { view: self.view.clone(), caller: self.caller.clone(), client }
+    }
+
+    /// Answers one request of this session; with `out`, everything that comes before the answer goes there.
+    pub(crate) async fn respond(
+        &self,
+        face: &Face,
+        method: &str,
+        params: Option<Object>,
+        out: Option<&impl Outlet>,
+    ) -> Answer {
+        match method {
+            SET_LEVEL => self.set_level(params.as_ref()),
+            SUBSCRIBE => self.subscribe(face, params.as_ref()).await,
+            UNSUBSCRIBE => self.unsubscribe(params.as_ref()),
+            _ => match Kind::of_method(method) {
+                Some(kind) => self.list(face, kind, &params.unwrap_or_default()).await,
+                None => match out.filter(|_| Face::goes_out(&self.view, Era::Session, method)) {
+                    None => face.respond(self.asker(false), method, params, None).await,
+                    Some(out) => {
+                        let token = client::progress_token(params.as_ref());
+                        let ears = (token, &self.asks);
+                        face.respond_aloud(self.asker(true), method, params, ears, out).await
+                    }
+                },
+            },
+        }
+    }
+
+    async fn list(&self, face: &Face, kind: Kind, params: &Object) -> Answer {
+        let (answer, catalog) = face.list(&self.view, Era::Session, kind, params).await;
+        if let Some(catalog) = catalog {
+            let place = list_of(kind);
+            locked(&self.known)[place] = face.glance(&catalog).digests(&self.view)[place];
+        }
+        answer
+    }
+
+    fn set_level(&self, params: Option<&Object>) -> Answer {
+        match params.and_then(|params| LogLevel::read(&params.string("level")?)) {
+            Some(level) => {
+                *locked(&self.log) = Some(level);
+                Answer::Result(client::empty_result(Era::Session))
+            }
+            None => refuse(code::INVALID_PARAMS, "`params.level` must be a level of log"),
+        }
+    }
+
+    async fn subscribe(&self, face: &Face, params: Option<&Object>) -> Answer {
+        let Some(uri) = params.and_then(|params| params.string("uri")) else { return no_uri() };
+        let done = Answer::Result(client::empty_result(Era::Session));
+        let count = {
+            let subscriptions = locked(&self.subscriptions);
+            if subscriptions.iter().any(|known| known.uri() == uri) {
+                return done;
+            }
+            subscriptions.len()
+        };
+        if count >= MOST_SUBSCRIPTIONS {
+            return refuse(code::INVALID_PARAMS, "this session hears of as many resources as it may");
+        }
+        match face.crib.subscribe(&self.view.resource(&uri)).await {
+            Ok(subscription) => {
+                locked(&self.subscriptions).push(subscription);
+                done
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn unsubscribe(&self, params: Option<&Object>) -> Answer {
+        let Some(uri) = params.and_then(|params| params.string("uri")) else { return no_uri() };
+        locked(&self.subscriptions).retain(|known| known.uri() != uri);
+        Answer::Result(client::empty_result(Era::Session))
+    }
+
+    /// Ends everything that is under way.
+    pub(crate) fn end(&self) {
+        self.under_way.cancel_all();
+        locked(&self.subscriptions).clear();
+    }
+}
+
+/// Which of the lists that clients hear of a list is.
+fn list_of(kind: Kind) -> usize {
+    match kind {
+        Kind::Tools => 0,
+        Kind::Prompts => 1,
+        Kind::Resources | Kind::Templates => 2,
+    }
+}
+
+fn no_uri() -> Answer {
+    refuse(code::INVALID_PARAMS, "`params.uri` must be the address of a resource")
+}
+
+impl Hears for Arc<Talk> {
+    fn hear(&mut self, stir: &Stir) -> Vec<Vec<u8>> {
+        match stir {
+            Stir::Lists(now) => {
+                let mut known = locked(&self.known);
+                let changed = (0..now.len()).filter(|place| known[*place] != now[*place]);
+                let lines = changed.map(|place| changed_line(place, None)).collect();
+                *known = *now;
+                lines
+            }
+            Stir::News(news @ News::Updated { .. }) => {
+                let subscriptions = locked(&self.subscriptions);
+                let concerned = subscriptions.iter().filter(|subscription| subscription.concerns(news));
+                concerned.map(|subscription| updated_line(subscription.uri(), None)).collect()
+            }
+            Stir::News(News::Logged { server, params }) => {
+                let level = LogLevel::of_message(params);
+                let wanted = locked(&self.log).is_none_or(|least| level >= least);
+                let seen = self.view.server().is_none_or(|own| own == server);
+                (wanted && seen).then(|| logged_line(&self.view, server, params)).into_iter().collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `Watcher`: waits for whatever clients may want to hear of, and the messages that tell it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+use toolcrib::event::News;
+use toolcrib::wire::dialect::client::{
+    LOG, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, SUBSCRIPTION, TOOLS_CHANGED,
+};
+use toolcrib::wire::message::{Id, notification};
+use toolcrib::wire::object::{Object, string};
+use toolcrib::{Catalog, ServerId};
+
+use super::glance::Digests;
+use super::{Face, View};
+
+/// Something that clients may want to hear of.
+#[derive(Debug)]
+pub(crate) enum Stir {
+    /// The lists as they are now.
+    Lists(Digests),
+    /// A server said something.
+    News(News),
+}
+
+/// Somebody who hears what happens and knows what its client wants of it.
+pub(crate) trait Hears: Send {
+    /// The messages to the client.
+    fn hear(&mut self, stir: &Stir) -> Vec<Vec<u8>>;
+}
+
+/// Waits on behalf of one client.
+pub(crate) struct Watcher {
+    face: Arc<Face>,
+    view: View,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    news: broadcast::Receiver<News>,
+}
+
+impl Watcher {
+    /// One that tells first how things are now.
+    pub(crate) fn new(face: Arc<Face>, view: View) -> Self {
+        let mut catalog = face.crib.watch_catalog();
+        catalog.mark_changed();
+        let news = face.crib.news();
+        Self { face, view, catalog, news }
+    }
+
+    /// The next thing that happens; `None` when nothing will any more.
+    pub(crate) async fn next(&mut self) -> Option<Stir> {
+        loop {
+            tokio::select! {
+                biased;
+                changed = self.catalog.changed() => {
+                    changed.ok()?;
+                    let catalog = self.catalog.borrow_and_update().clone();
+                    return Some(Stir::Lists(self.face.glance(&catalog).digests(&self.view)));
+                }
+                news = self.news.recv() => match news {
+                    Ok(news) => return Some(Stir::News(news)),
+                    // Whoever is that far behind has missed something.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return None,
+                },
+            }
+        }
+    }
+
+    /// The next messages for whoever `hears`; `None` when there will be none any more.
+    pub(crate) async fn next_messages(&mut self, hears: &mut impl Hears) -> Option<Vec<Vec<u8>>> {
+        loop {
+            let messages = hears.hear(&self.next().await?);
+            if !messages.is_empty() {
+                return Some(messages);
+            }
+        }
+    }
+}
+
+/// `{"_meta":{…}}` for messages on a stream that somebody opened with this request.
+fn tag(stream: &Id) -> Object {
+    let mut meta = Object::default();
+    meta.set(SUBSCRIPTION, stream.raw().to_vec());
+    let mut params = Object::default();
+    params.set("_meta", meta.to_bytes());
+    params
+}
+
+/// Parameters with the tag of the stream they are told on.
+pub(crate) fn tagged(stream: &Id, members: impl IntoIterator<Item = (&'static str, Bytes)>) -> Bytes {
+    let mut params = tag(stream);
+    members.into_iter().for_each(|(key, value)| params.set(key, value));
+    params.to_bytes()
+}
+
+/// Tells that one of the lists is another one now.
+pub(crate) fn changed_line(place: usize, stream: Option<&Id>) -> Vec<u8> {
+    let method = [TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED][place];
+    notification(method, stream.map(|stream| tagged(stream, [])).as_deref())
+}
+
+/// Tells that a resource has another content now.
+pub(crate) fn updated_line(uri: &str, stream: Option<&Id>) -> Vec<u8> {
+    let uri = string(uri);
+    let params = match stream {
+        Some(stream) => tagged(stream, [("uri", uri)]),
+        None => {
+            let mut params = Object::default();
+            params.set("uri", uri);
+            params.to_bytes()
+        }
+    };
+    notification(RESOURCE_UPDATED, Some(&params))
+}
+
+/// Tells a line of log; where there are several servers, it says whose it is.
+pub(crate) fn logged_line(view: &View, server: &ServerId, params: &Bytes) -> Vec<u8> {
+    match Object::parse(params) {
+        Ok(mut params) if *view == View::All => {
+            let logger = match params.string("logger") {
+                Some(logger) => format!("{server}/{logger}"),
+                None => server.to_string(),
+            };
+            params.set("logger", string(&logger));
+            notification(LOG, Some(&params.to_bytes()))
+        }
+        _ => notification(LOG, Some(params)),
+    }
+}

@@ -1,0 +1,92 @@
+//! `toolcrib stdio` when something goes wrong: a message that is too large, a gateway that dies.
+
+use std::process::{ChildStdin, ChildStdout};
+
+use super::*;
+
+/// `toolcrib stdio` with a client that has not hung up.
+struct Pipe {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Pipe {
+    /// Started, and attached: it has answered.
+    fn open(home: &Home) -> Self {
+        let mut command = home.command(&["stdio"]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut pipe = Self { child, input, output };
+        pipe.write(&alone::request(1, "server/discover", ""));
+        let mut line = String::new();
+        pipe.output.read_line(&mut line).unwrap();
+        assert!(line.contains("\"supportedVersions\""), "{line}");
+        pipe
+    }
+
+    fn write(&mut self, text: &str) {
+        self.input.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// How it ends by itself, its input still open.
+    fn ended(self) -> Ended {
+        let Self { child, input, output } = self;
+        let (tell, told) = channel();
+        std::thread::spawn(move || tell.send(child.wait_with_output()));
+        let ended = told.recv_timeout(PATIENCE).unwrap().unwrap();
+        drop((input, output));
+        ended.into()
+    }
+}
+
+#[test]
+fn a_message_that_is_too_large_is_answered_under_its_id_and_the_pipe_goes_on() {
+    let home = Home::new(&format!("[limits]\nbody = \"4KiB\"\n{}", server("echo", "echo")));
+    let say = |id: u32, text: &str| {
+        alone::request(id, "tools/call", &format!(r#""name":"echo__say","arguments":{{"text":"{text}"}},"#))
+    };
+    for daemon in [false, true] {
+        let _gateway = daemon.then(|| home.serve(&["-q"]));
+        let input = say(1, "before") + &say(77, &"x".repeat(10_000)) + &say(2, "after");
+        let replies: Vec<Value> = home
+            .feed(&["stdio"], &input)
+            .expect(0)
+            .stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let reply = |id: u32| replies.iter().find(|reply| reply["id"] == id).unwrap_or(&Value::Null);
+        assert_eq!(reply(77)["error"]["code"], -32600, "daemon: {daemon}, {replies:?}");
+        assert_eq!(reply(77)["error"]["message"], "the message is too large");
+        for (id, text) in [(1, "before"), (2, "after")] {
+            assert_eq!(reply(id)["result"]["content"][0]["text"], text, "daemon: {daemon}, {replies:?}");
+        }
+    }
+}
+
+#[test]
+fn an_attached_pipe_exits_4_when_its_gateway_dies() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let home = Home::with_demo_servers();
+        let gateway = home.serve(&["-q"]);
+        let pipe = Pipe::open(&home);
+        gateway.signal(signal);
+        let ended = pipe.ended().expect(4);
+        assert!(ended.stderr.contains("the gateway is gone: it has stopped"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_attached_pipe_exits_4_when_its_gateway_dies_with_words_unread() {
+    let home = Home::with_demo_servers();
+    let gateway = home.serve(&["-q"]);
+    let mut pipe = Pipe::open(&home);
+    gateway.signal(Signal::STOP);
+    // More than the client's own pipe holds, so that some of it is on its way to the gateway.
+    pipe.write(&format!("{}\n", "x".repeat(150_000)));
+    gateway.signal(Signal::KILL);
+    let ended = pipe.ended().expect(4);
+    assert!(ended.stderr.contains("the gateway is gone: it has stopped"), "{}", ended.stderr);
+}

@@ -1,0 +1,45 @@
+//! A config that is read again while something else goes on: logs that are followed, a stop.
+
+use super::*;
+
+#[test]
+fn log_lines_are_followed_across_a_reload() {
+    let home = Home::new(&server("echo", "echo"));
+    let gateway = home.serve(&[]);
+    home.run(&["restart", "echo"]).expect(0);
+    let mut logs = home.command(&["logs", "echo", "-f"]).stdout(Stdio::piped()).spawn().unwrap();
+    let (tell, told) = channel();
+    let output = BufReader::new(logs.stdout.take().unwrap());
+    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let first = told.recv_timeout(PATIENCE).unwrap();
+    home.write(&format!("{}limits = {{ call-timeout = \"59s\" }}\n", server("echo", "echo")));
+    gateway.signal(Signal::HUP);
+    assert_eq!(gateway.line("config read again: "), "0 added, 0 removed, 1 changed");
+    home.run(&["call", "echo__say", "text=x"]).expect(0);
+    let second = told.recv_timeout(PATIENCE).expect("a line of the new process");
+    assert!(first.contains("`echo` is up") && second.contains("`echo` is up"), "{first} {second}");
+    assert_ne!(first, second, "they name their processes");
+    kill_process(Pid::from_child(&logs), Signal::INT).unwrap();
+    assert_eq!(logs.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_stop_during_a_reload_ends_the_gateway_well() {
+    let with = |servers: &str| format!("[limits]\ndrain = \"300ms\"\n{servers}");
+    let (echo, counter) = (server("echo", "echo"), server("counter", "counter"));
+    let home = Home::new(&with(&format!("{echo}\n{counter}")));
+    let mut gateway = home.serve(&[]);
+    let call = home.command(&["call", "counter__ponder"]).stderr(Stdio::piped()).spawn().unwrap();
+    let told = |path: &str| home.run(&["status", "--json"]).expect(0).json().pointer(path).cloned();
+    assert!((0..2000).any(|_| told("/servers/0/in_flight") == Some(1.into())), "the call is under way");
+    // The server leaves the roster, and the reload waits for its call.
+    home.write(&with(&echo));
+    gateway.signal(Signal::HUP);
+    assert!((0..2000).any(|_| told("/config/generation") == Some(2.into())), "the reload has begun");
+    gateway.signal(Signal::TERM);
+    let lines = std::iter::from_fn(|| gateway.lines.recv_timeout(PATIENCE).ok());
+    let before: Vec<String> = lines.take_while(|line| !line.starts_with("stopping")).collect();
+    assert!(!before.iter().any(|line| line.starts_with("config read again")), "{before:?}");
+    assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
+    Ended::from(call.wait_with_output().unwrap()).expect(4);
+}

@@ -1,0 +1,143 @@
+//! `Subscription`: the wish to hear of one resource's changes, kept through the deaths of its server.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::call::Wanted;
+use crate::error::{Error, ErrorKind};
+use crate::event::News;
+use crate::spec::ServerId;
+use crate::stock::Stock;
+
+/// How long to wait before a server that is away is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The wish to hear of one resource's changes. The server stays awake for it; dropping it is the end of it.
+#[derive(Debug)]
+pub struct Subscription {
+    asked: String,
+    server: ServerId,
+    own: Arc<str>,
+    _end: DropGuard,
+}
+
+impl Subscription {
+    /// The address as it was asked for.
+    pub fn uri(&self) -> &str {
+        &self.asked
+    }
+
+    /// Whether this is what was wished for.
+    pub fn concerns(&self, news: &News) -> bool {
+        matches!(news, News::Updated { server, uri } if *server == self.server && *uri == self.own)
+    }
+}
+
+/// Begins a subscription; an error means that the server does not take it.
+pub(crate) async fn begin(stock: &Arc<Stock>, wanted: &Wanted) -> Result<Subscription, Error> {
+    let target = stock.find(wanted).await?;
+    let (Wanted::Resource(asked) | Wanted::On(_, asked)) = wanted else {
+        return Err(Error::new(ErrorKind::Malformed, "only resources can be subscribed to"));
+    };
+    let (answer, answered) = oneshot::channel();
+    let end = CancellationToken::new();
+    let kept = Kept { stock: Arc::downgrade(stock), server: target.server.clone(), own: target.name.clone() };
+    let keeping = end.clone();
+    stock.around.tasks.spawn(async move {
+        tokio::select! { () = kept.keep(answer, &keeping) => {}, () = kept.over() => {} }
+    });
+    let subscription = Subscription {
+        asked: asked.clone(),
+        server: target.server,
+        own: target.name,
+        _end: end.drop_guard(),
+    };
+    match answered.await {
+        Ok(Ok(())) => Ok(subscription),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")),
+    }
+}
+
+/// What the task of one subscription holds.
+struct Kept {
+    stock: Weak<Stock>,
+    server: ServerId,
+    own: Arc<str>,
+}
+
+/// How one round with the server ended.
+enum Round {
+    Refused(Error),
+    Over,
+    Again,
+}
+
+impl Kept {
+    async fn over(&self) {
+        if let Some(hurry) = self.stock.upgrade().map(|stock| stock.around.hurry.clone()) {
+            hurry.cancelled().await;
+        }
+    }
+
+    async fn keep(&self, answer: oneshot::Sender<Result<(), Error>>, end: &CancellationToken) {
+        let mut answer = Some(answer);
+        loop {
+            match self.round(&mut answer, end).await {
+                Round::Over => return,
+                Round::Again => {}
+                Round::Refused(error) => match answer.take() {
+                    // Whoever asked may have left.
+                    Some(answer) => return drop(answer.send(Err(error))),
+                    None => tokio::select! { () = end.cancelled() => return, () = sleep(AGAIN) => {} },
+                },
+            }
+        }
+    }
+
+    async fn round(
+        &self,
+        answer: &mut Option<oneshot::Sender<Result<(), Error>>>,
+        end: &CancellationToken,
+    ) -> Round {
+        let Some(stock) = self.stock.upgrade() else { return Round::Over };
+        let Some(Ok(supervisor)) = stock.registry.get(&self.server) else {
+            return Round::Refused(Error::new(
+                ErrorKind::Unknown,
+                format!("no server is called `{}`", self.server),
+            ));
+        };
+        let leased = tokio::select! {
+            leased = stock.registry.lease(&self.server) => leased,
+            () = end.cancelled() => return Round::Over,
+        };
+        let news = stock.around.news.clone();
+        drop(stock);
+        let lease = match leased {
+            Ok(lease) => lease,
+            Err(error) => return Round::Refused(error),
+        };
+        let connection = lease.connection();
+        if let Err(error) = connection.subscribe(&self.own).await {
+            return Round::Refused(error);
+        }
+        match answer.take() {
+            // Whoever asked may have left.
+            Some(answer) => drop(answer.send(Ok(()))),
+            // Nobody knows what happened while it was away. Nobody has to listen.
+            None => drop(news.send(News::Updated { server: self.server.clone(), uri: self.own.clone() })),
+        }
+        tokio::select! {
+            () = end.cancelled() => {
+                connection.unsubscribe(&self.own).await;
+                Round::Over
+            }
+            () = connection.closed() => Round::Again,
+            () = supervisor.leaving() => Round::Again,
+        }
+    }
+}
