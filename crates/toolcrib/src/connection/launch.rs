@@ -131,9 +131,13 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
 
 fn could_not(spec: &ServerSpec, cause: &Error) -> Error {
     let server = &spec.id;
+    let kind = match cause.kind() {
+        ErrorKind::AuthNeeded => ErrorKind::AuthNeeded,
+        _ => ErrorKind::CouldNotStart,
+    };
     let error = match cause.words() {
-        Some(words) => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {words}")),
-        None => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {cause}")),
+        Some(words) => Error::new(kind, format!("`{server}` could not start: {words}")),
+        None => Error::new(kind, format!("`{server}` could not start: {cause}")),
     };
     let error = match cause.own_hint() {
         Some(hint) => error.at(server).hint(hint),

@@ -22,7 +22,8 @@ async fn a_server_that_is_down_or_closed_to_us_is_never_taken_for_an_old_one() {
         let far =
             Far::start(move |_| Reply::text(status, "text/plain", "sorry").with("retry-after", "7")).await;
         let error = refused(&http(&far.url)).await;
-        assert_eq!(error.kind(), ErrorKind::CouldNotStart);
+        let kind = if status < 500 { ErrorKind::AuthNeeded } else { ErrorKind::CouldNotStart };
+        assert_eq!(error.kind(), kind);
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.advice().contains("headers"), status < 500, "{}", error.advice());
         assert_eq!(far.story(), ["server/discover"]);

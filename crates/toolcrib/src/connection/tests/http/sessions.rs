@@ -69,6 +69,56 @@ async fn a_forgotten_session_is_replaced_once_for_all() {
 }
 
 #[tokio::test]
+async fn a_new_session_is_told_what_the_old_one_was() {
+    let names = Arc::new(AtomicUsize::new(1));
+    let now = names.clone();
+    let far = Far::start(move |seen| match seen.what() {
+        "resources/subscribe" | "resources/unsubscribe" => Reply::result(seen, &json!({})),
+        _ => session(seen, &format!("s{}", now.load(Ordering::SeqCst))),
+    });
+    let far = far.await;
+    let connection = to(&far).await;
+    for uri in ["a:1", "a:2"] {
+        connection.subscribe(&uri.into()).await.unwrap();
+    }
+    connection.unsubscribe(&"a:1".into()).await;
+    names.store(2, Ordering::SeqCst);
+    assert_eq!(text(echo(&connection).await), "echo");
+    let told: Vec<_> = far.seen("resources/subscribe").into_iter().skip(2).collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].header("mcp-session-id"), &told[0].body["params"]["uri"]),
+        (Some("s2"), &json!("a:2"))
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_in_another_era_is_met_anew() {
+    for old_first in [true, false] {
+        let old = Arc::new(std::sync::atomic::AtomicBool::new(old_first));
+        let now = old.clone();
+        let far = Far::start(move |seen| match now.load(Ordering::SeqCst) {
+            true if seen.what() == "tools/call" && seen.header("mcp-session-id").is_none() => {
+                let error = json!({"code": -32000, "message": "Bad Request: Server not initialized"});
+                Reply::json(400, &json!({"jsonrpc": "2.0", "error": error, "id": null}))
+            }
+            true => session(seen, "s1"),
+            false if seen.header("mcp-session-id").is_some() => Reply::empty(404),
+            false => stateless(seen),
+        });
+        let far = far.await;
+        let connection = to(&far).await;
+        old.store(!old_first, Ordering::SeqCst);
+        let error = echo(&connection).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unsent()), (ErrorKind::Lost, true), "{error}");
+        timeout(SECOND * 5, connection.closed()).await.unwrap();
+        let remembered = connection.welcome.revision;
+        let (again, _) = launched(&http(&far.url), Some(remembered)).await.unwrap();
+        assert_ne!(again.welcome.revision.era(), remembered.era());
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_forgets_every_session_is_not_asked_for_ever() {
     let far = Far::start(|seen| match seen.what() {
         "tools/call" => Reply::empty(404),
