@@ -164,7 +164,9 @@ pub(super) fn said_last(error: &(dyn std::error::Error + 'static)) -> String {
         cause = inner;
     }
     let text = cause.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
 impl Service<Uri> for Dialer {
