@@ -16,7 +16,7 @@ mod tools;
 mod trouble;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ struct Carrier {
     /// What a session was told for all of its time.
     wishes: Mutex<BTreeMap<String, Bytes>>,
     tools: Tools,
+    /// It has answered more than the first words, so it is what it said it was.
+    settled: AtomicBool,
     /// Why the server can be heard no more.
     gone: OnceLock<String>,
     /// Ends the connections.

@@ -1,6 +1,7 @@
 //! One message to the server, and what comes back on its response.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -176,6 +177,9 @@ impl Carrier {
         if self.shared.pending().waits(id) {
             return Err(Ended::BadReply("its response holds no answer".to_owned()));
         }
+        if !parcel.opens() {
+            self.settled.store(true, Ordering::Relaxed);
+        }
         Ok(Verdict::Done)
     }
 
@@ -198,7 +202,7 @@ impl Carrier {
         {
             return Ok(Verdict::SessionGone(session.clone()));
         }
-        if matches!(route, Route::Alone) && !parcel.opens() && has_changed_era(status, refusal.as_ref()) {
+        if matches!(route, Route::Alone) && self.is_settled() && has_changed_era(status, refusal.as_ref()) {
             self.start_over(parcel, "it does not speak the stateless era any more");
             return Ok(Verdict::Done);
         }
@@ -209,6 +213,11 @@ impl Carrier {
             Some(refusal) => Err(Ended::Answered(Answer::Error(refusal.error))),
             None => plain(),
         }
+    }
+
+    /// Whether the server has been what it said it was.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
     }
 
     /// The server is not what it was when we met. Nobody looked at this request; whoever waits for it is told so when

@@ -173,7 +173,7 @@ impl Carrier {
         let hello = Parcel::again(forgotten.hello.clone());
         match self.ask_for_session(&hello, forgotten.generation + 1).await {
             Ok(_) => {}
-            Err(Unopened { ended: Ended::Answered(_), .. }) => {
+            Err(Unopened { ended: Ended::Answered(_), .. }) if self.is_settled() => {
                 self.start_over(parcel, "it has no sessions any more");
                 return Ok(false);
             }
