@@ -15,7 +15,7 @@ mod session;
 mod tools;
 mod trouble;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -64,6 +64,8 @@ struct Carrier {
     route: Mutex<Route>,
     /// Held while a session that is gone is replaced.
     renewing: tokio::sync::Mutex<()>,
+    /// What a session was told for all of its time.
+    wishes: Mutex<BTreeMap<String, Bytes>>,
     tools: Tools,
     /// Why the server can be heard no more.
     gone: OnceLock<String>,

@@ -62,6 +62,7 @@ impl Remote {
             plaint,
             route: Mutex::new(Route::Alone),
             renewing: tokio::sync::Mutex::default(),
+            wishes: Mutex::default(),
             tools: Tools::default(),
             gone: OnceLock::new(),
             over,

@@ -99,16 +99,13 @@ impl Plaint {
     ) -> Ended {
         let server = &self.server;
         let who = if parcel.opens() { "it".to_owned() } else { format!("`{server}`") };
+        let busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         let kind = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
-                if parcel.opens() =>
-            {
-                ErrorKind::CouldNotStart
-            }
-            _ if status.is_server_error() && parcel.opens() => ErrorKind::CouldNotStart,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::AuthNeeded,
+            _ if busy && parcel.opens() => ErrorKind::CouldNotStart,
             _ => ErrorKind::BadReply,
         };
-        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        if kind == ErrorKind::AuthNeeded {
             let what =
                 if status == StatusCode::UNAUTHORIZED { "wants authentication" } else { "refuses access" };
             let hint = format!(
