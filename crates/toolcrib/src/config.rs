@@ -8,6 +8,7 @@ mod file;
 mod node;
 mod page;
 mod reader;
+mod remote;
 mod root;
 mod server;
 pub mod units;

@@ -49,13 +49,15 @@ pub(crate) struct Connection {
 pub(crate) enum FarEnd {
     Process(Process),
     Task(AbortOnDropHandle<()>),
+    /// Somebody else's process: whoever carries messages to it says goodbye.
+    Remote,
 }
 
 impl Connection {
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.far_end {
             FarEnd::Process(process) => Some(process.pid()),
-            FarEnd::Task(_) => None,
+            FarEnd::Task(_) | FarEnd::Remote => None,
         }
     }
 
@@ -93,6 +95,7 @@ impl Connection {
         match &self.far_end {
             FarEnd::Process(process) => process.stop().await,
             FarEnd::Task(task) => task.abort(),
+            FarEnd::Remote => {}
         }
         self.link.closed().await;
     }

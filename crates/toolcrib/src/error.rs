@@ -215,6 +215,11 @@ impl Error {
         self.0.last_words.as_ref()
     }
 
+    /// What to type next, where this failure knows better than the table.
+    pub(crate) fn own_hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
     /// What to type next.
     pub fn advice(&self) -> String {
         let server = self.0.server.as_ref().map_or("SERVER", ServerId::as_str);

@@ -81,7 +81,9 @@ pub use error::{Error, ErrorKind};
 pub use event::{Event, News};
 pub use last_words::LastWords;
 pub use registry::Changes;
-pub use spec::{CommandSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Start};
+pub use spec::{
+    CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Start,
+};
 pub use status::{ServerStatus, StateName};
 pub use subscription::Subscription;
 pub use told::{Ask, Told};

@@ -5,6 +5,7 @@
 
 mod care;
 mod name;
+mod remote;
 mod roster;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use crate::wire::revision::{Era, Revision};
 
 pub use care::{BackoffSpec, BreakerSpec, KeepAlive, Lifecycle, Limits, Restarts, Start};
 pub use name::{BadName, ServerId};
+pub use remote::{HttpSpec, Transport};
+pub(crate) use remote::{address, is_header};
 pub use roster::{NameClash, Roster};
 
 /// How to reach one MCP server and how to look after it.
@@ -44,6 +47,11 @@ impl ServerSpec {
     /// A server that is a child process, looked after with the defaults.
     pub fn command(id: ServerId, command: CommandSpec) -> Self {
         Self::new(id, Endpoint::Command(command))
+    }
+
+    /// A server that is reached over HTTP.
+    pub fn http(id: ServerId, http: HttpSpec) -> Self {
+        Self::new(id, Endpoint::Http(http))
     }
 
     /// A server that lives in this process.
@@ -81,7 +89,6 @@ impl ServerSpec {
     /// count as written, so a secret's value never enters it. `None` for servers that live in this process: their
     /// listing is not worth remembering.
     pub fn digest(&self) -> Option<SpecDigest> {
-        let Endpoint::Command(command) = &self.endpoint else { return None };
         let mut hasher = Sha256::new();
         let mut add = |part: &str| {
             hasher.update((part.len() as u64).to_le_bytes());
@@ -93,16 +100,11 @@ impl ServerSpec {
             EraChoice::Era(Era::Stateless) => "modern",
             EraChoice::Revision(revision) => revision.as_str(),
         });
-        add(command.program.written());
-        add(&command.args.len().to_string());
-        command.args.iter().for_each(|arg| add(arg.written()));
-        add(&command.env.len().to_string());
-        command.env.iter().for_each(|(key, value)| {
-            add(key);
-            add(value.written());
-        });
-        command.inherit_env.iter().for_each(|key| add(key));
-        add(&command.cwd.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default());
+        match &self.endpoint {
+            Endpoint::Command(command) => command.digest(add),
+            Endpoint::Http(http) => http.digest(add),
+            Endpoint::InProcess(_) => return None,
+        }
         let digest = hasher.finalize();
         Some(SpecDigest(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()))
     }
@@ -124,6 +126,8 @@ impl SpecDigest {
 pub enum Endpoint {
     /// A child process that speaks MCP on its stdin and stdout.
     Command(CommandSpec),
+    /// A server that is reached over HTTP.
+    Http(HttpSpec),
     /// A server in this very process.
     InProcess(InProcessServer),
 }
@@ -180,6 +184,19 @@ impl CommandSpec {
     pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.insert(key.into(), Text::literal(value));
         self
+    }
+
+    fn digest(&self, mut add: impl FnMut(&str)) {
+        add(self.program.written());
+        add(&self.args.len().to_string());
+        self.args.iter().for_each(|arg| add(arg.written()));
+        add(&self.env.len().to_string());
+        self.env.iter().for_each(|(key, value)| {
+            add(key);
+            add(value.written());
+        });
+        self.inherit_env.iter().for_each(|key| add(key));
+        add(&self.cwd.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default());
     }
 
     /// In a working directory.

@@ -246,6 +246,7 @@ impl ServerStatus {
             server: spec.id.clone(),
             transport: match spec.endpoint {
                 Endpoint::Command(_) => "stdio",
+                Endpoint::Http(ref http) => http.transport.as_str(),
                 Endpoint::InProcess(_) => "in-process",
             },
             state: StateName::Disabled,

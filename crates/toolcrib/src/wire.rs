@@ -7,6 +7,7 @@ pub mod dialect;
 pub mod frame;
 pub mod kind;
 pub mod message;
+pub mod mirror;
 pub mod object;
 pub mod revision;
 mod scan;

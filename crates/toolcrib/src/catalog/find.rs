@@ -141,6 +141,14 @@ impl Catalog {
         kin.all(|item| item.server == *server).then_some(server)
     }
 
+    /// The tool that somebody probably meant who asked a server for one that it is not known to have.
+    pub fn near(&self, wanted: &Wanted) -> Option<&str> {
+        let Wanted::On(server, tool) = wanted else { return None };
+        let tools = &self.shelf(Kind::Tools).items;
+        let own = || tools.iter().filter(|known| known.server == *server).map(|known| &*known.own_name);
+        if own().any(|known| known == tool) { None } else { nearest(tool, own()) }
+    }
+
     /// Whether what is wanted is on offer at all, maybe more than once.
     pub(crate) fn offers(&self, wanted: &Wanted) -> bool {
         match wanted {
@@ -166,14 +174,6 @@ impl Catalog {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None => error,
         }
-    }
-
-    /// The tool that somebody probably meant who asked a server for one that it is not known to have.
-    pub fn near(&self, wanted: &Wanted) -> Option<&str> {
-        let Wanted::On(server, tool) = wanted else { return None };
-        let own =
-            || self.tools().iter().filter(|known| known.server == *server).map(|known| &*known.own_name);
-        if own().any(|known| known == tool) { None } else { nearest(tool, own()) }
     }
 }
 

@@ -96,6 +96,16 @@ fn order_is_servers_by_name_then_their_own() {
 }
 
 #[test]
+fn a_near_miss_on_one_server_is_looked_for_on_that_server_only() {
+    let catalog =
+        catalog(&[("git", &[(Kind::Tools, &["git_log"])]), ("time", &[(Kind::Tools, &["git_lag"])])]);
+    let near = |tool: &str| catalog.near(&Wanted::On("git".parse().unwrap(), tool.into()));
+    assert_eq!(near("git_lgo"), Some("git_log"));
+    assert_eq!((near("git_log"), near("push")), (None, None));
+    assert_eq!(catalog.near(&Wanted::Named("git_lgo".into())), None);
+}
+
+#[test]
 fn a_near_miss_is_named() {
     let catalog = catalog(&[("git", &[(Kind::Tools, &["git_log"]), (Kind::Prompts, &["commit"])])]);
     for (wanted, advice) in [
@@ -105,16 +115,6 @@ fn a_near_miss_is_named() {
         let error = catalog.advise(catalog.find(&wanted).unwrap_err(), &wanted);
         assert_eq!(error.advice(), advice);
     }
-}
-
-#[test]
-fn a_near_miss_on_one_server_is_looked_for_on_that_server_only() {
-    let catalog =
-        catalog(&[("git", &[(Kind::Tools, &["git_log"])]), ("time", &[(Kind::Tools, &["git_lag"])])]);
-    let near = |tool: &str| catalog.near(&Wanted::On(id("git"), tool.into()));
-    assert_eq!(near("git_lgo"), Some("git_log"));
-    assert_eq!((near("git_log"), near("push")), (None, None));
-    assert_eq!(catalog.near(&Wanted::Named("git_lgo".into())), None);
 }
 
 #[test]

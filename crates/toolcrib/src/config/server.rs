@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use super::care::Care;
 use super::reader::Reader;
-use crate::spec::{CommandSpec, EraChoice, ServerId, ServerSpec};
+use super::remote;
+use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
 use crate::text::Text;
 use crate::wire::revision::{Era, Revision};
 
 /// A server without its name.
 pub(super) struct Entry {
     enabled: bool,
-    command: CommandSpec,
+    endpoint: Endpoint,
     era: EraChoice,
     care: Care,
 }
@@ -22,8 +23,8 @@ impl Entry {
     /// The server under a name.
     pub(super) fn named(self, id: ServerId) -> ServerSpec {
         let (lifecycle, limits) = self.care.settle();
-        let spec = ServerSpec::command(id, self.command).era(self.era).lifecycle(lifecycle).limits(limits);
-        ServerSpec { enabled: self.enabled, ..spec }
+        let Self { enabled, endpoint, era, .. } = self;
+        ServerSpec { id, enabled, endpoint, era, lifecycle, limits }
     }
 }
 
@@ -31,25 +32,30 @@ impl Entry {
 pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Option<Entry> {
     let json = reader.page().json;
     let care = defaults.clone().overlay(&mut reader);
-    let program = program(&mut reader, name);
+    let remote = remote::read(&mut reader);
+    let program = if remote.is_some() { None } else { program(&mut reader, name) };
     let args = arguments(&mut reader);
     let env = variables(&mut reader);
     let cwd = cwd(&mut reader);
-    let remote: &[&str] = if json { &["http", "streamable-http", "sse"] } else { &["http", "sse"] };
-    reader.choice("type", &[("stdio", ())], remote);
     let era = reader.choice("era", &eras(), &[]).unwrap_or(EraChoice::Auto);
     let mut enabled = reader.boolean("enabled").unwrap_or(true);
     if json {
         enabled &= !reader.boolean("disabled").unwrap_or(false);
     }
-    ["headers", "when", "run-on", "tools"].into_iter().for_each(|key| reader.not_yet(key));
+    ["when", "run-on", "tools"].into_iter().for_each(|key| reader.not_yet(key));
     if json {
         reader.finish_with_notes();
     } else {
         reader.finish();
     }
-    let command = CommandSpec { program: program?, args, env, inherit_env: care.inherit_env.clone(), cwd };
-    Some(Entry { enabled, command, era, care })
+    let endpoint = match remote {
+        Some(http) => Endpoint::Http(http?),
+        None => {
+            let inherit_env = care.inherit_env.clone();
+            Endpoint::Command(CommandSpec { program: program?, args, env, inherit_env, cwd })
+        }
+    };
+    Some(Entry { enabled, endpoint, era, care })
 }
 
 fn eras() -> Vec<(&'static str, EraChoice)> {
@@ -63,16 +69,9 @@ fn eras() -> Vec<(&'static str, EraChoice)> {
 }
 
 fn program(reader: &mut Reader<'_>, name: &str) -> Option<Text> {
-    let both = reader.has("command") && reader.has("url");
-    if both {
-        reader.take("url");
-        reader.wrong_value("url", "a server has `command` or `url`, never both", "leave `url` out");
-    } else {
-        reader.not_yet("url");
-    }
-    if !reader.has("command") && !reader.has("url") {
+    if !reader.has("command") {
         let hint = format!("write {}", reader.page().setting("command", "\"…\""));
-        reader.lacking(format!("`{name}` needs `command`"), hint);
+        reader.lacking(format!("`{name}` needs `command` or `url`"), hint);
     }
     let written = reader.string("command")?;
     let node = reader.value("command")?;

@@ -58,15 +58,16 @@ impl From<Error> for Unwelcome {
     }
 }
 
-/// Opens the conversation.
-pub(super) async fn greet(link: &Link, opening: Opening) -> Result<Welcome, Unwelcome> {
+/// Opens the conversation. A server that answers every request on its own is waited for `patient`ly: its silence says
+/// nothing about its era.
+pub(super) async fn greet(link: &Link, opening: Opening, patient: bool) -> Result<Welcome, Unwelcome> {
     match opening {
         Opening::Session(revision) => open_session(link, revision).await,
         Opening::Stateless => match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
             Probed::Stateless(welcome) => Ok(welcome),
             Probed::Session => Err(nonsense("it does not speak the stateless era".to_owned()).into()),
         },
-        Opening::Probe => probe(link).await,
+        Opening::Probe => probe(link, patient).await,
         Opening::Remembered => match open_session(link, Revision::newest(Era::Session)).await {
             Err(Unwelcome::Failed(refusal)) if refusal.kind() == ErrorKind::BadReply => {
                 match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
@@ -79,10 +80,11 @@ pub(super) async fn greet(link: &Link, opening: Opening) -> Result<Welcome, Unwe
     }
 }
 
-async fn probe(link: &Link) -> Result<Welcome, Unwelcome> {
+async fn probe(link: &Link, patient: bool) -> Result<Welcome, Unwelcome> {
     let newest = Revision::newest(Era::Session);
     let mut probe = ask(link, &greeting::probe())?;
-    let Ok(answer) = timeout(SILENCE, &mut probe).await else {
+    let silence = if patient { Duration::MAX } else { SILENCE };
+    let Ok(answer) = timeout(silence, &mut probe).await else {
         // Silent: it may still be booting, or ignore what it does not know. Offer a session on the same pipe and take
         // the first answer that means something.
         let mut hello = ask(link, &greeting::hello(newest))?;
@@ -109,6 +111,8 @@ fn probed(answer: Result<Answer, Error>) -> Result<Option<Welcome>, Unwelcome> {
             Probed::Session => Ok(None),
         },
         Err(error) if error.kind() == ErrorKind::Lost => Err(Unwelcome::DiedOnProbe),
+        // It could not be asked, which says nothing about its era.
+        Err(error) if error.kind() == ErrorKind::CouldNotStart => Err(error.into()),
         Err(_) => Ok(None),
     }
 }

@@ -8,14 +8,14 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::child::{Process, SpawnError};
 use super::greet::{Opening, Unwelcome, greet};
 use super::interest::Interest;
-use super::link::Link;
+use super::link::{Link, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::{Connection, FarEnd};
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::LastWords;
-use crate::spec::{CommandSpec, Endpoint, InProcessServer, ServerSpec};
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, Transport};
 use crate::wire::revision::{Era, Revision};
 
 /// Bytes that may be under way to or from a server in this process.
@@ -52,7 +52,13 @@ pub(crate) async fn launch(
     remembered: Option<Revision>,
     around: &Around,
 ) -> Result<(Connection, Listing), StartFailure> {
-    let opening = Opening::choose(spec.era, remembered);
+    let opening = match &spec.endpoint {
+        // Older than the question.
+        Endpoint::Http(HttpSpec { transport: Transport::Events, .. }) => {
+            Opening::choose(spec.era, Some(Revision::newest(Era::Session)))
+        }
+        _ => Opening::choose(spec.era, remembered),
+    };
     let mut died_on_probe = false;
     let connected = match connect(spec, opening, around).await {
         Err(Unwelcome::DiedOnProbe) => {
@@ -87,9 +93,11 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
     all_gone(&around.lives).await;
     let (link, far_end) = match &spec.endpoint {
         Endpoint::Command(command) => open_child(spec, command, around)?,
+        Endpoint::Http(http) => open_remote(spec, http, around).await?,
         Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
-    let welcome = greet(&link, opening).await?;
+    let patient = matches!(far_end, FarEnd::Remote);
+    let welcome = greet(&link, opening, patient).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
     let slots = Semaphore::new(limits.in_flight.get());
     Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
@@ -105,9 +113,19 @@ fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Resu
     Ok((link, FarEnd::Process(process)))
 }
 
+async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
+    let remote = Remote::new(http, spec.limits.message, &around.tasks).await;
+    let remote = remote.map_err(|why| Error::new(ErrorKind::CouldNotStart, why))?;
+    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    Ok((link.over_http(queue, remote), FarEnd::Remote))
+}
+
 fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around) -> (Link, FarEnd) {
     let (ours, theirs) = tokio::io::duplex(PIPE);
-    let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(server.0.serve(theirs))));
+    // Served wholly in a task of its own: should it panic, that is its own death and not its supervisor's.
+    let server = server.0.clone();
+    let served = async move { server.serve(theirs).await };
+    let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
     let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
@@ -121,7 +139,14 @@ fn could_not(spec: &ServerSpec, cause: &Error) -> Error {
         Some(words) => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {words}")),
         None => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {cause}")),
     };
-    let error = error.at(server);
+    let error = match cause.own_hint() {
+        Some(hint) => error.at(server).hint(hint),
+        None => error.at(server),
+    };
+    let error = match cause.wait() {
+        Some(wait) => error.retry_in(wait),
+        None => error,
+    };
     match cause.words() {
         Some(words) => error.last_words(words.clone()),
         None => error,

@@ -4,6 +4,7 @@
 //! server says or asks on its own goes to the client it belongs to; when the carrier breaks, everybody who waits is
 //! told how the other end went.
 
+mod http;
 mod pipe;
 mod spoken;
 mod ticket;
@@ -25,6 +26,7 @@ use crate::spec::ServerId;
 use crate::wire::frame::flatten;
 use crate::wire::message;
 
+pub(super) use http::Remote;
 pub(super) use ticket::Ticket;
 
 /// Bytes that may wait for a server which does not read its input.

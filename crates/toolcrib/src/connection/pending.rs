@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::error::Error;
 use crate::told::Told;
 use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
@@ -16,6 +17,8 @@ pub(super) enum Ended {
     Answered(Answer),
     /// With bytes that are no answer.
     BadReply(String),
+    /// With a failure that concerns this request alone.
+    Failed(Error),
     /// Without one: the other end is gone. `unsent` if it certainly never got the request.
     Lost { unsent: bool },
 }
@@ -110,6 +113,11 @@ impl Pending {
         let sink = waiter.listener.as_ref().and_then(|listener| listener.told.as_ref());
         // A listener that cannot keep up misses some.
         sink.is_some_and(|sink| sink.try_send(told).is_ok())
+    }
+
+    /// Whether somebody waits under this number.
+    pub(super) fn waits(&self, id: u64) -> bool {
+        self.waiting.contains_key(&id)
     }
 
     /// What was heard about a request last.

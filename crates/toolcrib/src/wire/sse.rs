@@ -1,5 +1,7 @@
 //! Bytes to server-sent events and back, with a limit on every event.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 
 /// One event of a stream.
@@ -29,6 +31,7 @@ pub struct SseEvents {
     data: BytesMut,
     has_data: bool,
     id: Option<String>,
+    retry: Option<Duration>,
 }
 
 impl SseEvents {
@@ -43,7 +46,18 @@ impl SseEvents {
             data: BytesMut::new(),
             has_data: false,
             id: None,
+            retry: None,
         }
+    }
+
+    /// The last id the stream has set, with data or without.
+    pub fn last_id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// How long the stream wants a reader to wait before it comes back.
+    pub fn retry(&self) -> Option<Duration> {
+        self.retry
     }
 
     /// Appends input.
@@ -107,6 +121,10 @@ impl SseEvents {
             }
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
             b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
+            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+                let wait = std::str::from_utf8(value).ok().and_then(|wait| wait.parse().ok());
+                self.retry = wait.map(Duration::from_millis).or(self.retry);
+            }
             _ => {}
         }
     }
@@ -166,6 +184,9 @@ mod tests {
         stream.push(b"id: 7\ndata: a\n\nid: \0\ndata: b\n\n");
         assert_eq!(stream.next_event().unwrap().unwrap().id.as_deref(), Some("7"));
         assert_eq!(stream.next_event().unwrap().unwrap().id.as_deref(), Some("7"));
+        stream.push(b"id: 8\nretry: 250\nretry: soon\n\n");
+        assert_eq!(stream.next_event(), Ok(None));
+        assert_eq!((stream.last_id(), stream.retry()), (Some("8"), Some(Duration::from_millis(250))));
     }
 
     #[test]

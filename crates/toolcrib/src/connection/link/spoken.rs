@@ -37,6 +37,13 @@ impl Shared {
             },
         };
         match message {
+            // On the stream of a request there is no answer to any other.
+            ServerMessage::Reply { id, .. } if origin.is_some_and(|origin| origin != id) => {
+                self.fail_suspect(origin.as_slice(), format!("the id {id} is another request's"));
+            }
+            ServerMessage::BadReply { why, .. } if origin.is_some() => {
+                self.fail_suspect(origin.as_slice(), why);
+            }
             ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
             ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
             ServerMessage::Request { id, method, params } => self.answer_server(id, &method, params, origin),

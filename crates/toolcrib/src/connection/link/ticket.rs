@@ -54,6 +54,7 @@ impl Future for Ticket {
                 Err(Error::new(ErrorKind::BadReply, format!("`{server}` sent a bad answer: {why}"))
                     .at(server))
             }
+            Ok(Ended::Failed(error)) => Err(error),
             Ok(Ended::Lost { unsent }) => Err(self.shared.lost(unsent)),
             Err(_) => Err(self.shared.lost(false)),
         })

@@ -16,6 +16,10 @@ pub struct Question {
     pub params: Object,
 }
 
+/// What a session-era server is told that it may ask. One session is shared by clients of all kinds, so this is all that
+/// a client can be asked; a question that the calling client cannot be asked is refused when it comes.
+const EVERYTHING: &[u8] = br#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#;
+
 /// Said once a session is open.
 pub const SESSION_OPEN: &str = "notifications/initialized";
 
@@ -121,7 +125,7 @@ fn newest_stateless(dates: Option<&Bytes>) -> Option<Revision> {
 pub fn hello(revision: Revision) -> Question {
     let mut params = Object::default();
     params.set("protocolVersion", object::string(revision.as_str()));
-    params.set("capabilities", Bytes::from_static(b"{}"));
+    params.set("capabilities", Bytes::from_static(EVERYTHING));
     params.set("clientInfo", implementation().to_string());
     Question { method: "initialize", params }
 }
