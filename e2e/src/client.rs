@@ -122,6 +122,25 @@ impl HttpClient {
         self.post(method, name, body.as_bytes()).finish()
     }
 
+    /// As [`HttpClient::request`], with `_meta` as it is written, but for the revision.
+    pub fn request_as_written(&mut self, method: &str, params: &Value) -> Response {
+        self.next += 1;
+        let mut params = params.clone();
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = revision(self.era).into();
+        let body = json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params});
+        self.post(method, params["name"].as_str(), body.to_string().as_bytes()).finish()
+    }
+
+    /// Sends a body in a session, under another revision than usual.
+    pub fn raw_of(&self, revision: &str, body: &str) -> Response {
+        let mut headers = self.headers("", None);
+        headers.retain(|(name, _)| name != "MCP-Protocol-Version");
+        headers.push(("MCP-Protocol-Version".to_owned(), revision.to_owned()));
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        http::request(self.address, "POST", &self.path, &headers, body.as_bytes())
+    }
+
     /// Says something that wants no answer.
     pub fn notify(&self, method: &str, params: &Value) -> Response {
         let body = json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string();
