@@ -70,7 +70,7 @@ where
 async fn silent(begun: &AtomicBool) {
     sleep(HEADERS).await;
     if begun.load(Ordering::Relaxed) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
