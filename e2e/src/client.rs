@@ -36,9 +36,10 @@ pub fn message(era: Era, id: &Value, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-fn hello() -> Value {
+fn hello(revision: &str) -> Value {
     let client = json!({"name": "e2e", "version": "1"});
-    json!({"protocolVersion": revision(Era::Session), "capabilities": {}, "clientInfo": client})
+    let able = json!({"elicitation": {}, "sampling": {}, "roots": {}});
+    json!({"protocolVersion": revision, "capabilities": able, "clientInfo": client})
 }
 
 /// A client over HTTP.
@@ -55,9 +56,17 @@ pub struct HttpClient {
 impl HttpClient {
     /// A client of this era at `path`, its session opened.
     pub fn new(address: SocketAddr, path: &str, era: Era) -> Self {
-        let mut client = Self { address, path: path.to_owned(), era, session: None, next: 0 };
-        if era == Era::Session {
-            let response = client.request("initialize", &hello());
+        match era {
+            Era::Session => Self::session(address, path, revision(era)),
+            Era::Stateless => Self { address, path: path.to_owned(), era, session: None, next: 0 },
+        }
+    }
+
+    /// A client in a session of this revision.
+    pub fn session(address: SocketAddr, path: &str, revision: &str) -> Self {
+        let mut client = Self { address, path: path.to_owned(), era: Era::Session, session: None, next: 0 };
+        {
+            let response = client.request("initialize", &hello(revision));
             assert_eq!(response.status, 200, "{}", response.text());
             client.session = Some(response.header("mcp-session-id").expect("a session id").to_owned());
             let told = client.notify("notifications/initialized", &json!({}));
@@ -66,7 +75,8 @@ impl HttpClient {
         client
     }
 
-    fn headers(&self, method: &str, name: Option<&str>) -> Vec<(String, String)> {
+    /// The headers that go with a request.
+    pub fn headers(&self, method: &str, name: Option<&str>) -> Vec<(String, String)> {
         let mut headers = vec![
             ("Content-Type".to_owned(), "application/json".to_owned()),
             ("Accept".to_owned(), "application/json, text/event-stream".to_owned()),
@@ -93,7 +103,8 @@ impl HttpClient {
     pub fn open(&mut self, method: &str, params: &Value) -> Stream {
         self.next += 1;
         let body = message(self.era, &self.next.into(), method, params).to_string();
-        self.post(method, params["name"].as_str(), body.as_bytes())
+        let named = ["name", "uri", "taskId"].iter().find_map(|key| params[key].as_str());
+        self.post(method, named, body.as_bytes())
     }
 
     /// The id of the last request.
@@ -109,6 +120,25 @@ impl HttpClient {
     /// Sends a body that is written already, as the era's headers go with it.
     pub fn raw(&self, method: &str, name: Option<&str>, body: &str) -> Response {
         self.post(method, name, body.as_bytes()).finish()
+    }
+
+    /// As [`HttpClient::request`], with `_meta` as it is written, but for the revision.
+    pub fn request_as_written(&mut self, method: &str, params: &Value) -> Response {
+        self.next += 1;
+        let mut params = params.clone();
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = revision(self.era).into();
+        let body = json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params});
+        self.post(method, params["name"].as_str(), body.to_string().as_bytes()).finish()
+    }
+
+    /// Sends a body in a session, under another revision than usual.
+    pub fn raw_of(&self, revision: &str, body: &str) -> Response {
+        let mut headers = self.headers("", None);
+        headers.retain(|(name, _)| name != "MCP-Protocol-Version");
+        headers.push(("MCP-Protocol-Version".to_owned(), revision.to_owned()));
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        http::request(self.address, "POST", &self.path, &headers, body.as_bytes())
     }
 
     /// Says something that wants no answer.
@@ -173,7 +203,7 @@ impl PipeClient {
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         let mut client = Self { child, input, output, era, next: 0 };
         if era == Era::Session {
-            let answer = client.request("initialize", &hello());
+            let answer = client.request("initialize", &hello(revision(era)));
             assert_eq!(answer["result"]["protocolVersion"], revision(era), "{answer}");
             client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
         }

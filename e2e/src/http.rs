@@ -20,6 +20,8 @@ pub struct Stream {
     reader: BufReader<TcpStream>,
     length: Length,
     events: SseEvents,
+    /// The ids of the events so far, empty ones too.
+    pub ids: Vec<String>,
 }
 
 /// How the end of a body is known.
@@ -102,7 +104,7 @@ impl Stream {
             (None, None) if matches!(status, 100..200 | 204 | 304) => Length::Over,
             (None, None) => Length::UntilClose,
         };
-        Self { status, headers, reader, length, events: SseEvents::new(64 << 20) }
+        Self { status, headers, reader, length, events: SseEvents::new(64 << 20), ids: Vec::new() }
     }
 
     /// The next piece of the body; `None` at its end.
@@ -140,6 +142,7 @@ impl Stream {
     pub fn next_event(&mut self) -> Option<Value> {
         loop {
             if let Some(event) = self.events.next_event().unwrap() {
+                self.ids.extend(event.id);
                 if event.data.is_empty() {
                     continue;
                 }

@@ -73,6 +73,7 @@ impl Registry {
         let mut changes = Changes::default();
         let mut retired = Vec::new();
         let mut servers = self.servers_mut();
+        let old = servers.clone();
         if self.closed.load(Ordering::Acquire) {
             return (changes, retired);
         }
@@ -97,6 +98,9 @@ impl Registry {
             };
             servers.insert(id, entry);
         }
+        // A server of the embedder's own may take its time to be dropped: nobody waits for it at the lock.
+        drop(servers);
+        drop(old);
         (changes, retired)
     }
 
@@ -104,7 +108,9 @@ impl Registry {
     pub(crate) fn close(&self) -> Vec<Supervisor> {
         let mut servers = self.servers_mut();
         self.closed.store(true, Ordering::Release);
-        std::mem::take(&mut *servers).into_values().filter_map(Entry::on).collect()
+        let all = std::mem::take(&mut *servers);
+        drop(servers);
+        all.into_values().filter_map(Entry::on).collect()
     }
 
     /// Every server, by name.
@@ -159,4 +165,39 @@ fn unknown(server: &ServerId) -> Error {
 fn switched_off(server: &ServerId) -> Error {
     let error = Error::new(ErrorKind::Unknown, format!("`{server}` is switched off"));
     error.at(server).hint(format!("set `servers.{server}.enabled = true`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::{Notify, broadcast};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::spec::CommandSpec;
+
+    #[tokio::test]
+    async fn a_panic_under_the_lock_stops_nobody_who_comes_after() {
+        let around = Surroundings {
+            tasks: TaskTracker::new(),
+            events: broadcast::channel(1).0,
+            news: broadcast::channel(1).0,
+            offers: Arc::new(Notify::new()),
+            hurry: CancellationToken::new(),
+        };
+        let registry = Registry::new(None, around);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _held = registry.servers_mut();
+                panic!("on purpose");
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked && registry.servers.is_poisoned());
+        let mut roster = Roster::default();
+        roster.add(ServerSpec::command("git".parse().unwrap(), CommandSpec::new("true"))).unwrap();
+        let (changes, _) = registry.apply(roster);
+        assert_eq!((changes.added.len(), registry.all().len()), (1, 1));
+        assert_eq!(registry.close().len(), 1);
+    }
 }

@@ -1,8 +1,8 @@
 //! Who may talk to the gateway at all: a web page must not, whatever name it makes its browser use.
 
 use hyper::HeaderMap;
-use hyper::Uri;
 use hyper::header::{HOST, ORIGIN};
+use hyper::{Uri, Version};
 
 /// The names under which the gateway may be asked for.
 #[derive(Debug)]
@@ -18,12 +18,15 @@ impl Guard {
     }
 
     /// Checks `Host` and `Origin` before anything else is read; `Err` says which is wrong.
-    pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<(), String> {
+    pub(crate) fn admit(&self, version: Version, target: &Uri, headers: &HeaderMap) -> Result<(), String> {
         let mut hosts = headers.get_all(HOST).iter();
-        let (Some(host), None) = (hosts.next(), hosts.next()) else {
-            return Err("a request has exactly one `Host`".to_owned());
+        let named = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => Some(host),
+            // HTTP/2 says it in the target.
+            (None, _) if version == Version::HTTP_2 && target.authority().is_some() => None,
+            _ => return Err("a request has exactly one `Host`".to_owned()),
         };
-        if !host.to_str().is_ok_and(|host| self.knows(host)) {
+        if let Some(host) = named.filter(|host| !host.to_str().is_ok_and(|host| self.knows(host))) {
             return Err(format!("the host {host:?} is not served here; `[listen] hosts` allows more names"));
         }
         if target.authority().is_some_and(|authority| !self.knows(authority.as_str())) {
@@ -61,7 +64,20 @@ mod tests {
         for (name, value) in headers {
             map.append(name.clone(), HeaderValue::from_str(value).unwrap());
         }
-        Guard::new(vec!["Crib.local".to_owned()]).admit(&Uri::from_static("/mcp"), &map).is_ok()
+        let (guard, target) = (Guard::new(vec!["Crib.local".to_owned()]), Uri::from_static("/mcp"));
+        guard.admit(Version::HTTP_11, &target, &map).is_ok()
+    }
+
+    #[test]
+    fn the_target_of_a_newer_request_is_its_host() {
+        let guard = Guard::new(Vec::new());
+        let admitted = |target: &'static str, version| {
+            guard.admit(version, &Uri::from_static(target), &HeaderMap::new()).is_ok()
+        };
+        assert!(admitted("http://localhost:7717/mcp", Version::HTTP_2));
+        assert!(!admitted("http://evil.example/mcp", Version::HTTP_2));
+        assert!(!admitted("/mcp", Version::HTTP_2));
+        assert!(!admitted("http://localhost:7717/mcp", Version::HTTP_11));
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! HTTP: one connection, and which page of the gateway a request is for.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::body::Body;
 use super::face::View;
@@ -20,6 +24,8 @@ use super::{Desk, Door, mcp, stdio};
 
 /// How long a client may take to send its headers.
 const HEADERS: Duration = Duration::from_secs(10);
+/// Requests that may be under way on one HTTP/2 connection.
+const STREAMS: u32 = 256;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -36,27 +42,54 @@ pub(crate) async fn serve<I>(io: I, desk: Arc<Desk>, door: Door, stop: Cancellat
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let tasks = Tracked(desk.tasks.clone());
     let counter = Counter { desk, stop: stop.clone() };
+    let begun = Arc::new(AtomicBool::new(false));
+    let begins = begun.clone();
     let service = service_fn(move |request| {
+        begins.store(true, Ordering::Relaxed);
         let counter = counter.clone();
         async move { Ok::<_, Infallible>(answer(&counter, door, request).await) }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
-        .serve_connection(TokioIo::new(io), service)
-        .with_upgrades();
+    let mut builder = auto::Builder::new(tasks);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     // A connection that breaks takes its requests with it; there is nobody left to tell.
     tokio::select! {
         _ = &mut connection => return,
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        // Whoever says nothing at all does not even say in which version of HTTP.
+        () = silent(&begun) => return,
     }
     let _ = connection.await;
 }
 
+/// Returns if nothing was asked in time.
+async fn silent(begun: &AtomicBool) {
+    sleep(HEADERS).await;
+    if begun.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Runs the requests of an HTTP/2 connection where somebody waits for their end.
+#[derive(Clone)]
+struct Tracked(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, work: F) {
+        self.0.spawn(work);
+    }
+}
+
 async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Response<Body> {
-    if let Err(why) = counter.desk.guard.admit(request.uri(), request.headers()) {
+    if let Err(why) = counter.desk.guard.admit(request.version(), request.uri(), request.headers()) {
         return problem(StatusCode::FORBIDDEN, &why);
     }
     let path = request.uri().path();

@@ -133,20 +133,29 @@ async fn ask(
                 Err(why) => refuse(StatusCode::BAD_REQUEST, Some(&asked.id), code::HEADER_MISMATCH, &why),
             }
         }
+        Claim::Unspoken(date) => match stated.names_other(&date) {
+            false => unspoken(Some(&asked.id), &date),
+            true => {
+                let why = format!("`MCP-Protocol-Version` must be `{date}`, as in the body");
+                refuse(StatusCode::BAD_REQUEST, Some(&asked.id), code::HEADER_MISMATCH, &why)
+            }
+        },
         Claim::Broken(error) => json_response(StatusCode::BAD_REQUEST, error_reply(Some(&asked.id), &error)),
         Claim::None if stated.stateless() => {
             let why = "a request of this revision names it in `params._meta` too";
             refuse(StatusCode::BAD_REQUEST, Some(&asked.id), code::INVALID_PARAMS, why)
         }
         Claim::None => match &stated.unknown {
-            Some(date) => {
-                let error = client::unsupported(date);
-                json_response(StatusCode::BAD_REQUEST, error_reply(Some(&asked.id), &error))
-            }
+            Some(date) => unspoken(Some(&asked.id), date),
             None if asked.method == HELLO => sessions::begin(counter, view, &asked).await,
             None => sessions::ask(counter, &view, headers, asked).await,
         },
     }
+}
+
+/// The answer to a request of a revision that is not spoken here.
+fn unspoken(id: Option<&Id>, date: &str) -> Response<Body> {
+    json_response(StatusCode::BAD_REQUEST, error_reply(id, &client::unsupported(date)))
 }
 
 fn events(body: Body) -> Response<Body> {

@@ -134,6 +134,9 @@ impl Pipe {
         let open = self.session.borrow().clone();
         let work = match client::claim(params.as_ref()) {
             Claim::Stateless(claimed) => Work::Stateless(claimed),
+            Claim::Unspoken(date) => {
+                return self.out.say(error_reply(Some(&id), &client::unsupported(&date))).await;
+            }
             Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
                 let talk = Talk::new(&self.face, View::All, params.as_ref());

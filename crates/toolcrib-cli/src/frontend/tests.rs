@@ -1,5 +1,7 @@
 //! HTTP to the letter, on a paused clock: bodies that are too large or never come, and the streams of sessions.
 
+mod slow;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +30,11 @@ struct House {
 
 impl House {
     fn new(body: usize, sessions: usize) -> Self {
+        Self::with(Crib::builder().build().unwrap(), body, sessions)
+    }
+
+    fn with(crib: Crib, body: usize, sessions: usize) -> Self {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        let crib = Crib::builder().build().unwrap();
         let admin = Admin::new(crib.clone(), &Config::load(file.path()));
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new()));

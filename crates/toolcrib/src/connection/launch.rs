@@ -121,7 +121,10 @@ async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Res
 
 fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around) -> (Link, FarEnd) {
     let (ours, theirs) = tokio::io::duplex(PIPE);
-    let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(server.0.serve(theirs))));
+    // Served wholly in a task of its own: should it panic, that is its own death and not its supervisor's.
+    let server = server.0.clone();
+    let served = async move { server.serve(theirs).await };
+    let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
     let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());

@@ -1,6 +1,6 @@
 //! Servers that live in this process: an embedder's own tools, and the servers that tests talk to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -99,23 +99,28 @@ impl InProcess for Toolbox {
         Box::pin(async move {
             let mut frames = Frames::new(MESSAGE);
             let mut calls = JoinSet::new();
+            let mut asked = HashMap::new();
             loop {
                 tokio::select! {
                     count = pipe.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { return },
-                    Some(Ok(line)) = calls.join_next() => {
-                        let line: Vec<u8> = line;
+                    Some(ended) = calls.join_next_with_id() => {
+                        let (task, answer) = match ended {
+                            Ok(answered) => answered,
+                            Err(panic) => (panic.id(), Answer::Result(tool_result(Err("the tool panicked".to_owned())))),
+                        };
+                        let Some(id) = asked.remove(&task) else { continue };
+                        let mut line = reply(&id, &answer);
+                        line.push(b'\n');
                         if pipe.write_all(&line).await.is_err() { return }
                     }
                 }
                 while let Some(frame) = frames.next_frame() {
                     let Frame::Line(line) = frame else { continue };
                     if let Ok(ClientMessage::Request { id, method, params }) = ClientMessage::parse(&line) {
-                        let answer = toolbox.answer(&method, params.as_ref());
-                        calls.spawn(async move {
-                            let mut line = reply(&id, &answer.await);
-                            line.push(b'\n');
-                            line
-                        });
+                        let toolbox = toolbox.clone();
+                        // Called in the task, so that a tool that panics is a tool that failed.
+                        let work = async move { toolbox.answer(&method, params.as_ref()).await };
+                        asked.insert(calls.spawn(work).id(), id);
                     }
                 }
             }

@@ -143,4 +143,19 @@ mod tests {
         let endless = drained(&vec![b'x'; 1 << 20]).await;
         assert_eq!(endless[0].1.len(), LINE);
     }
+
+    #[tokio::test]
+    async fn a_panic_under_the_lock_does_not_end_the_log() {
+        let tail = StderrTail::default();
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _held = tail.lines();
+                panic!("on purpose");
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked && tail.lines.is_poisoned());
+        tail.drain(&b"still here\n"[..], std::future::pending()).await;
+        assert_eq!(tail.after(0), [(1, "still here".to_owned())]);
+    }
 }

@@ -12,7 +12,12 @@ mod everything;
 mod fake;
 mod fan_in;
 mod house;
+mod hung_servers;
+mod looked_after;
 mod many_cribs;
+mod nobody_waits;
+mod own_servers;
+mod registration;
 mod reload;
 mod shutdown;
 mod storm;
@@ -20,6 +25,7 @@ mod subscriptions;
 mod survives_a_crash;
 mod telling;
 mod tracing;
+mod typed_errors;
 mod wakes_on_demand;
 
 // What the fake finds at the root of the library when it is compiled there.

@@ -7,10 +7,21 @@ pub(crate) fn discovered() -> Value {
     json!({
         "resultType": "complete",
         "supportedVersions": ["2026-07-28"],
-        "capabilities": {"tools": {}},
+        "capabilities": capabilities(),
+        "instructions": "Ask the fake server for anything.",
         "ttlMs": 0,
         "cacheScope": "private",
         "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "fake-server", "version": "1"}},
+    })
+}
+
+fn capabilities() -> Value {
+    json!({
+        "tools": {"listChanged": true},
+        "prompts": {"listChanged": true},
+        "resources": {"subscribe": true, "listChanged": true},
+        "completions": {},
+        "logging": {},
     })
 }
 
@@ -18,7 +29,8 @@ pub(crate) fn discovered() -> Value {
 pub(crate) fn welcome(params: &Value) -> Value {
     json!({
         "protocolVersion": params["protocolVersion"],
-        "capabilities": {"tools": {"listChanged": true}},
+        "capabilities": capabilities(),
+        "instructions": "Ask the fake server for anything.",
         "serverInfo": {"name": "fake-server", "version": "1"},
     })
 }

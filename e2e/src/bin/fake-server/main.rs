@@ -10,6 +10,7 @@
 )]
 
 mod answers;
+mod offers;
 mod script;
 mod server;
 mod tools;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::script::{Era, Script};
-use crate::{answers, tools};
+use crate::{answers, offers, tools};
 
 /// Lines on stdout that are no messages.
 const NOISE: &[u8] =
@@ -34,6 +34,8 @@ pub(crate) struct State {
     /// Calls being worked on now, and the most there ever were at a time.
     pub(crate) in_flight: usize,
     pub(crate) peak: usize,
+    /// Addresses whose changes somebody wants to hear of, each with the stream it was asked for on, if it was.
+    pub(crate) subscribed: Vec<(String, Value)>,
     /// What the other side answered to our own requests.
     pub(crate) replies: HashMap<String, Vec<Value>>,
 }
@@ -103,6 +105,11 @@ impl Server {
                 Some(why) => self.refuse(&request.id, -32602, why),
                 None if method == "tools/list" => self.list(&request),
                 None => self.call(request),
+            },
+            "subscriptions/listen" if era.is_stateless() => offers::listen(self, request),
+            _ if offers::METHODS.contains(&method) => match self.refusal(&request.params) {
+                Some(why) => self.refuse(&request.id, -32602, why),
+                None => offers::answer(self, method, &request),
             },
             _ => self.refuse(&request.id, -32601, "Method not found"),
         }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, script};
+use crate::{answers, offers, script};
 
 /// Every tool: its name and the names of its arguments.
-const TOOLS: [(&str, &[&str]); 22] = [
+const TOOLS: [(&str, &[&str]); 26] = [
     ("echo", &["text"]),
     ("sleep", &["ms"]),
     ("crash", &[]),
@@ -34,6 +34,10 @@ const TOOLS: [(&str, &[&str]); 22] = [
     ("cancelled", &[]),
     ("fail", &["text"]),
     ("deaf", &[]),
+    ("ask", &["method", "message"]),
+    ("update", &["uri"]),
+    ("say", &["level", "text"]),
+    ("mirror", &["region"]),
 ];
 
 /// The tools as a list shows them: the useful ones, `extra` fillers, and what was `added` since.
@@ -53,7 +57,10 @@ fn definition(name: &str, arguments: &[&str]) -> Value {
         };
         ((*argument).to_owned(), json!({"type": kind}))
     };
-    let properties: serde_json::Map<String, Value> = arguments.iter().map(typed).collect();
+    let mut properties: serde_json::Map<String, Value> = arguments.iter().map(typed).collect();
+    if name == "mirror" {
+        properties["region"]["x-mcp-header"] = "Region".into();
+    }
     json!({
         "name": name,
         "description": format!("The fake server's `{name}`"),
@@ -136,6 +143,14 @@ fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Argumen
             raw(server, request, &format!(r#"{{"content":[],"deep":{open}{close}}}"#));
         }
         "ping" => ask_back(server, request),
+        "ask" => ask_client(server, request, arguments),
+        "update" => say(server, request, &offers::update(server, arguments.text("uri")).to_string()),
+        "say" => {
+            let params = json!({"level": arguments.text("level"), "data": arguments.text("text")});
+            server.notify("notifications/message", &params);
+            say(server, request, "said");
+        }
+        "mirror" => say(server, request, arguments.text("region")),
         "deaf" => {
             // The read under way keeps the old input alive, so one more line is heard.
             let replaced = File::open("/dev/null").is_ok_and(|null| rustix::stdio::dup2_stdin(null).is_ok());
@@ -197,6 +212,34 @@ fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
     server.notify("notifications/progress", &json!({"progressToken": 999_999, "progress": 1}));
     say(server, request, &format!("{steps} steps"));
     server.notify("notifications/progress", &json!({"progressToken": token, "progress": steps + 1}));
+}
+
+/// Asks the client something in the middle of the call, in the way of the call's era, and answers with what it said.
+fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
+    let (method, message) = (arguments.text("method"), arguments.text("message"));
+    let params = match method {
+        "elicitation/create" => {
+            json!({"message": message, "requestedSchema": {"type": "object", "properties": {}}})
+        }
+        _ => json!({}),
+    };
+    let stateless = request.params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string();
+    if stateless {
+        let answered = &request.params["inputResponses"]["q"];
+        if answered.is_null() {
+            let questions = json!({"q": {"method": method, "params": params}});
+            let result =
+                json!({"resultType": "input_required", "inputRequests": questions, "requestState": "s"});
+            return server.answer(&request.id, &result);
+        }
+        return say(server, request, &answered.to_string());
+    }
+    let id = json!(format!("ask-{}", request.id));
+    let question = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    server.write(question.to_string().as_bytes());
+    let reply = server.replies(&id, 1).pop().unwrap_or_default();
+    let said = if reply["error"].is_object() { &reply["error"] } else { &reply["result"] };
+    say(server, request, &said.to_string());
 }
 
 /// Asks the other side two things under the very id it waits for, and answers with what it got.

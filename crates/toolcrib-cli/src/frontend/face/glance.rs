@@ -18,9 +18,11 @@ pub(crate) type Digests = [u64; 3];
 pub(crate) struct Glance {
     catalog: Option<Arc<Catalog>>,
     digests: Mutex<HashMap<View, Digests>>,
-    /// The tools that want arguments repeated in headers, by their place in the catalog.
-    mirrored: OnceLock<HashMap<(String, String), Arc<[Mirrored]>>>,
+    mirrored: OnceLock<Marked>,
 }
+
+/// The tools that want arguments repeated in headers, by server and own name.
+type Marked = HashMap<(String, String), Arc<[Mirrored]>>;
 
 impl Glance {
     pub(super) fn new(catalog: Arc<Catalog>) -> Self {

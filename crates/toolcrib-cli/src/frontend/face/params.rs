@@ -1,6 +1,5 @@
 //! Arguments that a tool wants repeated in headers: which they are, and whether a header says what the body says.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -68,7 +67,7 @@ pub(crate) fn says(text: &str, value: &[u8]) -> bool {
 }
 
 /// `1` and `1.0` are one number.
-fn same_number(text: &str, wanted: &Cow<'_, str>) -> bool {
+fn same_number(text: &str, wanted: &str) -> bool {
     let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
     number(text).is_some_and(|text| Some(text) == number(wanted))
 }

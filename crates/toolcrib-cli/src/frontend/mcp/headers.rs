@@ -69,6 +69,12 @@ impl Stated {
         self.revision.is_some_and(|revision| revision.era() == Era::Stateless)
     }
 
+    /// Whether the headers name another revision than this.
+    pub(super) fn names_other(&self, date: &str) -> bool {
+        let named = self.revision.map(Revision::as_str).or(self.unknown.as_deref());
+        named.is_some_and(|named| named != date)
+    }
+
     /// The stateless era repeats parts of the body in headers; what they say must be the same.
     pub(super) fn agree(
         &self,

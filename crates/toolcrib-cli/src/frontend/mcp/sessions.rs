@@ -6,18 +6,18 @@ use std::sync::Arc;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
 use toolcrib::wire::dialect::client::CANCELLED;
-use toolcrib::wire::message::{Answer, ClientMessage, Id, code, error_reply};
+use toolcrib::wire::message::{Answer, ClientMessage, Id, code};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Revision;
 
 use super::super::body::Body;
 use super::super::face::View;
 use super::super::face::talk::Talk;
-use super::super::http::{Counter, json_response, respond};
+use super::super::http::{Counter, respond};
 use super::super::session::Session;
 use super::super::session::stream::{EventLog, Opening, Reader};
 use super::headers::{self, SESSION, Stated};
-use super::{Asked, events, not_allowed, refuse};
+use super::{Asked, events, not_allowed, refuse, unspoken};
 
 /// Opens a session.
 pub(super) async fn begin(counter: &Counter, view: View, asked: &Asked) -> Response<Body> {
@@ -76,8 +76,7 @@ pub(super) fn hear(
     said: ClientMessage,
 ) -> Response<Body> {
     if let Some(date) = &stated.unknown {
-        let error = toolcrib::wire::dialect::client::unsupported(date);
-        return json_response(StatusCode::BAD_REQUEST, error_reply(None, &error));
+        return unspoken(None, date);
     }
     match find(counter, view, headers) {
         Ok(session) => {

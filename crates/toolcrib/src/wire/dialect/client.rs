@@ -52,6 +52,8 @@ pub enum Claim {
     None,
     /// It is a well-formed request of the stateless era.
     Stateless(Claimed),
+    /// It claims a revision that is not spoken here, or not in this way.
+    Unspoken(String),
     /// It claims the stateless era and breaks its rules: the error to answer with.
     Broken(Bytes),
 }
@@ -85,7 +87,7 @@ pub fn claim(params: Option<&Object>) -> Claim {
     };
     let Some(revision) = asked.parse().ok().filter(|revision: &Revision| revision.era() == Era::Stateless)
     else {
-        return Claim::Broken(unsupported(&asked));
+        return Claim::Unspoken(asked.into_owned());
     };
     let Some(capabilities) = capabilities.filter(|raw| raw.first() == Some(&b'{')).cloned() else {
         return Claim::Broken(invalid(&format!("`_meta` must hold an object `{}`", meta::CAPABILITIES)));
@@ -264,7 +266,8 @@ mod tests {
         assert_eq!(broken_code(r#"{"io.modelcontextprotocol/clientCapabilities":{}}"#), -32602);
         assert_eq!(broken_code(r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#), -32602);
         assert_eq!(broken_code(r#"{"io.modelcontextprotocol/protocolVersion":7}"#), -32602);
-        assert_eq!(broken_code(r#"{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}"#), -32022);
+        let old = r#"{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}"#;
+        assert_eq!(claimed(old), Claim::Unspoken("2025-11-25".to_owned()));
         assert_eq!(broken_code("7"), -32602);
     }
 

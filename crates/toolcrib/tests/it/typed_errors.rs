@@ -1,0 +1,70 @@
+//! A caller can tell every failure from every other without reading its words.
+
+use std::collections::HashSet;
+
+use serde_json::json;
+use toolcrib::error::Retry;
+use toolcrib::spec::{BreakerSpec, Restarts};
+use toolcrib::{Call, Crib, Error, ErrorKind, Lifecycle, Limits, ServerSpec};
+
+use crate::fake::{Boot, Fake};
+use crate::house::{SECOND, id, on, spec, with};
+
+/// A server that one timeout trips and one crash ejects.
+fn fragile(name: &str, fake: &Fake) -> ServerSpec {
+    let care = Lifecycle {
+        restarts: Restarts { at_most: 0, within: 300 * SECOND },
+        breaker: BreakerSpec { failures: 1.try_into().unwrap(), cool_off: 30 * SECOND },
+        ..Lifecycle::default()
+    };
+    spec(name, fake).lifecycle(care).limits(Limits { call_timeout: SECOND, ..Limits::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_failure_can_be_told_from_every_other_without_reading_its_words() {
+    let servers = ["slow", "wrong", "mortal"].map(|name| fragile(name, &Fake::new()));
+    let stillborn = fragile("stillborn", &Fake::new().usually(Boot::Dies));
+    let crib = servers.into_iter().fold(Crib::builder().server(stillborn), toolcrib::CribBuilder::server);
+    let crib = crib.build().unwrap();
+    let nonsense = json!({"lines": [r#"{"jsonrpc":"2.0","id":$ID,"result":7}"#]});
+    let mut seen = HashSet::new();
+    let mut check = |error: Error, kind: ErrorKind, server: Option<&str>, retry: Retry| {
+        assert_eq!((error.kind(), error.server()), (kind, server.map(id).as_ref()), "{error}");
+        assert_eq!(
+            (error.kind().facts().retry, error.data()["kind"].as_str()),
+            (retry, Some(kind.facts().name))
+        );
+        assert_eq!(error.wait().is_some(), retry == Retry::After, "{error}");
+        assert!(!error.advice().is_empty() && seen.insert(kind), "{error}");
+    };
+    for (call, kind, server, retry) in [
+        (Call::tool("nothing"), ErrorKind::Unknown, None, Retry::No),
+        (on("slow", "hang"), ErrorKind::TimedOut, Some("slow"), Retry::IfIdempotent),
+        (on("slow", "echo"), ErrorKind::Tripped, Some("slow"), Retry::After),
+        (with("wrong", "say", &nonsense), ErrorKind::BadReply, Some("wrong"), Retry::No),
+        (on("mortal", "die"), ErrorKind::Lost, Some("mortal"), Retry::IfIdempotent),
+        (on("mortal", "echo"), ErrorKind::Ejected, Some("mortal"), Retry::No),
+    ] {
+        check(crib.call(call).await.unwrap_err(), kind, server, retry);
+    }
+    let fresh = Crib::builder().server(fragile("late", &Fake::new().usually(Boot::Silent))).build().unwrap();
+    let error = fresh.call(on("late", "echo")).await.unwrap_err();
+    check(error, ErrorKind::CouldNotStart, Some("late"), Retry::Later);
+    fresh.shutdown(SECOND).await;
+    check(fresh.call(on("late", "echo")).await.unwrap_err(), ErrorKind::ShuttingDown, None, Retry::Elsewhere);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_says_is_never_taken_for_a_failure_of_its_server() {
+    let fake = Fake::new();
+    let crib = Crib::builder().server(fragile("git", &fake)).build().unwrap();
+    for tool in ["refuse", "fail"] {
+        assert!(crib.call(on("git", tool)).await.unwrap().is_error(), "{tool}");
+    }
+    for words in ["could not connect", "server closed connection", "timed out", "disconnected"] {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":-31015,"message":"{words}"}}}}"#);
+        let said = crib.call(with("git", "say", &json!({"lines": [line]}))).await.unwrap();
+        assert_eq!((said.is_error(), said.text().as_str()), (true, words));
+    }
+    assert_eq!((fake.starts(), fake.called().len()), (1, 6));
+}
