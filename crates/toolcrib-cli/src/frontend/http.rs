@@ -106,7 +106,9 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
     if path == "/api/v1/stdio" && door == Door::Socket {
         return upgrade(counter, request);
     }
-    let (status, body) = counter.desk.admin.answer(request.method(), path, request.uri().query()).await;
+    // In a box like everything that is large and rare: what is in this future is kept by every idle connection.
+    let answer = counter.desk.admin.answer(request.method(), path, request.uri().query());
+    let (status, body) = Box::pin(answer).await;
     json_response(status, body.to_string())
 }
 

@@ -43,7 +43,8 @@ struct Asked {
 /// Answers one request to an MCP endpoint.
 pub(super) async fn answer(counter: &Counter, view: View, request: Request<Incoming>) -> Response<Body> {
     match *request.method() {
-        Method::POST => post(counter, view, request).await,
+        // In a box, so that a connection that only listens does not keep room for a call.
+        Method::POST => Box::pin(post(counter, view, request)).await,
         Method::GET => news::get(counter, &view, request.headers()),
         Method::DELETE => sessions::delete(counter, &view, request.headers()),
         _ => not_allowed(),
@@ -62,6 +63,9 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
         Err(response) => return response,
     };
     if body.trim_ascii_start().first() == Some(&b'[') {
+        if let Some(date) = &stated.unknown {
+            return unspoken(None, date);
+        }
         return batch::answer(counter, &view, &head.headers, &body).await;
     }
     let message = match ClientMessage::parse(&body) {

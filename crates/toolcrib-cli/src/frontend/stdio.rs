@@ -139,8 +139,8 @@ impl Pipe {
             }
             Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
+                let hello = self.face.hello(&View::All, client::agreed_revision(params.as_ref())).await;
                 let talk = Talk::new(&self.face, View::All, params.as_ref());
-                let hello = self.face.hello(&talk.view, talk.revision).await;
                 self.out.say(reply(&id, &Answer::Result(hello))).await;
                 self.session.send_replace(Some(Arc::new(talk)));
                 return;

@@ -65,7 +65,7 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
 }
 
 /// Opens a stream that stays open; takes everything that is asked for.
-pub(crate) fn listen(server: &Server, request: Request) {
+pub(crate) fn listen(server: &Server, request: &Request) {
     let wanted = &request.params["notifications"];
     let uris = wanted["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
     for uri in uris {

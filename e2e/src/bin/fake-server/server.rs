@@ -106,7 +106,7 @@ impl Server {
                 None if method == "tools/list" => self.list(&request),
                 None => self.call(request),
             },
-            "subscriptions/listen" if era.is_stateless() => offers::listen(self, request),
+            "subscriptions/listen" if era.is_stateless() => offers::listen(self, &request),
             _ if offers::METHODS.contains(&method) => match self.refusal(&request.params) {
                 Some(why) => self.refuse(&request.id, -32602, why),
                 None => offers::answer(self, method, &request),

@@ -19,7 +19,7 @@ const LISTS: [(&str, &str); 3] =
     [("toolsListChanged", "tools"), ("promptsListChanged", "prompts"), ("resourcesListChanged", "resources")];
 
 /// A stream that tells what its client asked for.
-pub(crate) struct Told {
+pub(crate) struct Listener {
     stream: Id,
     lists: [bool; 3],
     known: Digests,
@@ -33,7 +33,7 @@ impl Face {
         view: &View,
         stream: &Id,
         params: Option<&Object>,
-    ) -> Result<Told, Answer> {
+    ) -> Result<Listener, Answer> {
         let Some(Ok(wanted)) = params.and_then(|params| params.get("notifications")).map(Object::parse)
         else {
             return Err(refuse(code::INVALID_PARAMS, "`params.notifications` must be an object"));
@@ -56,7 +56,7 @@ impl Face {
                 subscriptions.push(subscription);
             }
         }
-        Ok(Told { stream: stream.clone(), lists, known, subscriptions })
+        Ok(Listener { stream: stream.clone(), lists, known, subscriptions })
     }
 }
 
@@ -64,7 +64,7 @@ fn subscribable(offered: &Value) -> bool {
     offered["resources"]["subscribe"] == true
 }
 
-impl Told {
+impl Listener {
     /// The first message: what will be told.
     pub(crate) fn first(&self) -> Vec<u8> {
         let mut taken = serde_json::Map::new();
@@ -92,7 +92,7 @@ impl Told {
     }
 }
 
-impl Hears for Told {
+impl Hears for Listener {
     fn hear(&mut self, stir: &Stir) -> Vec<Vec<u8>> {
         match stir {
             Stir::Lists(now) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use toolcrib::wire::dialect::client::CANCELLED;
+use toolcrib::wire::dialect::client::{CANCELLED, agreed_revision};
 use toolcrib::wire::message::{Answer, ClientMessage, Id, code};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Revision;
@@ -22,9 +22,8 @@ use super::{Asked, events, not_allowed, refuse, unspoken};
 /// Opens a session.
 pub(super) async fn begin(counter: &Counter, view: View, asked: &Asked) -> Response<Body> {
     let desk = &counter.desk;
-    let talk = Talk::new(&desk.face, view.clone(), asked.params.as_ref());
-    let revision = talk.revision;
-    let hello = desk.face.hello(&view, revision).await;
+    let hello = desk.face.hello(&view, agreed_revision(asked.params.as_ref())).await;
+    let talk = Talk::new(&desk.face, view, asked.params.as_ref());
     let Some(begun) = desk.sessions.begin(talk) else {
         let why = "too many sessions are open and busy";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, Some(&asked.id), code::INVALID_REQUEST, why);

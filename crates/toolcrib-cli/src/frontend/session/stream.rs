@@ -20,8 +20,9 @@ use crate::frontend::face::told::Outlet;
 /// Events and bytes that are kept of one stream; the newest event is kept whatever its size.
 const MOST_EVENTS: usize = 256;
 const MOST_BYTES: usize = 1 << 20;
-/// Streams that are kept of one session.
+/// Streams that are kept of one session, and their bytes before another one begins.
 const MOST_STREAMS: usize = 16;
+const MOST_IN_ALL: usize = 4 << 20;
 /// How long a stream is kept after its end.
 const KEPT: Duration = Duration::from_secs(300);
 /// How long an answer may take before its client gets a stream to hold on to.
@@ -83,9 +84,10 @@ impl Streams {
     /// Keeps a stream that its client knows of; the oldest makes room.
     pub(crate) fn keep(&self, log: Arc<EventLog>) {
         let mut kept = self.kept();
-        if kept.len() >= MOST_STREAMS {
+        let mut bytes: usize = kept.iter().map(|log| log.state().bytes).sum();
+        while kept.len() >= MOST_STREAMS || bytes > MOST_IN_ALL && !kept.is_empty() {
             let over = kept.iter().position(|log| log.state().ended.is_some()).unwrap_or(0);
-            kept.remove(over);
+            bytes -= kept.remove(over).map_or(0, |log| log.state().bytes);
         }
         kept.push_back(log);
     }
@@ -249,3 +251,6 @@ impl Messages for Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
