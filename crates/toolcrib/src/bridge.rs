@@ -99,7 +99,9 @@ async fn ask_all(call: &Call, questions: Vec<Question>) -> Result<Bytes, Bytes> 
         let params = if method == ELICIT { params.map(with_elicitation_id) } else { params };
         let (ask, answered) = Ask::new(method, params);
         let sink = call.told.as_ref().ok_or_else(nobody_to_ask)?;
-        sink.send(Told::Asked(ask)).await.map_err(|_| nobody_to_ask())?;
+        if !sink.hear(Told::Asked(ask)) {
+            return Err(nobody_to_ask());
+        }
         waiting.push((key, answered));
     }
     let mut responses = Vec::from(b"{");

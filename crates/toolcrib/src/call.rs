@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::spec::ServerId;
-use crate::told::Told;
+use crate::told::{Hear, Told};
 use crate::wire::dialect::meta;
 use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
@@ -69,7 +69,7 @@ pub struct Call {
     /// On whose behalf.
     pub(crate) client: Client,
     /// Where everything goes that comes before the outcome, if anybody wants it.
-    pub(crate) told: Option<mpsc::Sender<Told>>,
+    pub(crate) told: Option<Arc<dyn Hear>>,
 }
 
 impl Call {
@@ -148,13 +148,13 @@ impl Call {
             meta.set(meta::PROGRESS, Bytes::from_static(b"0"));
             self.params.set("_meta", meta.to_bytes());
         }
-        self.listen(sink)
+        self.listen(Arc::new(sink))
     }
 
-    /// As [`Call::tell`], with progress only if the parameters ask for it.
+    /// As [`Call::tell`], to anybody who hears, and with progress only if the parameters ask for it.
     #[must_use]
-    pub fn listen(mut self, sink: mpsc::Sender<Told>) -> Self {
-        self.told = Some(sink);
+    pub fn listen(mut self, listener: Arc<dyn Hear>) -> Self {
+        self.told = Some(listener);
         self
     }
 

@@ -86,5 +86,5 @@ pub use spec::{
 };
 pub use status::{ServerStatus, StateName};
 pub use subscription::Subscription;
-pub use told::{Ask, Told};
+pub use told::{Ask, Hear, Told};
 pub use wire::dialect::party::Client;

@@ -1,7 +1,7 @@
 //! `Told`: what a caller hears while its call runs, and `Ask`, a question of the server among it.
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::wire::message::Answer;
 use crate::wire::object::Object;
@@ -15,6 +15,19 @@ pub enum Told {
     Log(Bytes),
     /// The server wants something of the client before it goes on.
     Asked(Ask),
+}
+
+/// Hears what comes before a call's outcome, without making anybody wait.
+pub trait Hear: std::fmt::Debug + Send + Sync {
+    /// Hears it, or misses it; `false` if it is missed.
+    fn hear(&self, told: Told) -> bool;
+}
+
+impl Hear for mpsc::Sender<Told> {
+    /// A listener that cannot keep up misses some.
+    fn hear(&self, told: Told) -> bool {
+        self.try_send(told).is_ok()
+    }
 }
 
 /// A question of a server to the client. Dropping it tells the server that there will be no answer.

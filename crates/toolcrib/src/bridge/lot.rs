@@ -20,7 +20,7 @@ use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::error::Error;
 use crate::pipeline;
 use crate::stock::Stock;
-use crate::told::{Ask, Told};
+use crate::told::{Ask, Hear, Told};
 use crate::wire::dialect::input::{self, Question};
 use crate::wire::message::{Answer, code, error_object};
 use crate::wire::object::Object;
@@ -79,7 +79,7 @@ enum Step {
 
 impl Running {
     /// Goes on until the call ends or its server asks something; everything else is passed on to `sink`.
-    async fn step(&mut self, sink: Option<&mpsc::Sender<Told>>) -> Step {
+    async fn step(&mut self, sink: Option<&Arc<dyn Hear>>) -> Step {
         loop {
             tokio::select! {
                 biased;
@@ -107,10 +107,10 @@ impl Running {
     }
 }
 
-fn pass_on(sink: Option<&mpsc::Sender<Told>>, told: Told) {
+fn pass_on(sink: Option<&Arc<dyn Hear>>, told: Told) {
     if let Some(sink) = sink {
         // A listener that cannot keep up misses some.
-        let _ = sink.try_send(told);
+        let _ = sink.hear(told);
     }
 }
 
@@ -136,7 +136,7 @@ impl Lot {
     /// Runs a call of a client that may be asked.
     pub(super) async fn run(self: &Arc<Self>, stock: &Arc<Stock>, mut call: Call) -> Result<Outcome, Error> {
         let (sink, told) = mpsc::channel(TOLD);
-        let heard = call.told.replace(sink);
+        let heard = call.told.replace(Arc::new(sink));
         let asked = call.clone();
         let stock = stock.clone();
         let work = Box::pin(async move { pipeline::run(&stock, &mut call).await });
@@ -168,7 +168,7 @@ impl Lot {
         self: &Arc<Self>,
         mut running: Running,
         asked: Call,
-        heard: Option<mpsc::Sender<Told>>,
+        heard: Option<Arc<dyn Hear>>,
     ) -> Result<Outcome, Error> {
         match running.step(heard.as_ref()).await {
             Step::Done(outcome) => outcome,

@@ -1,12 +1,13 @@
 //! The table of requests in flight: numbers out, answers back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::told::Told;
+use crate::told::{Hear, Told};
 use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
 
@@ -41,7 +42,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Clone)]
 pub(super) struct Listener {
     pub(super) client: Client,
-    pub(super) told: Option<mpsc::Sender<Told>>,
+    pub(super) told: Option<Arc<dyn Hear>>,
 }
 
 /// What was heard about a request last.
@@ -112,8 +113,7 @@ impl Pending {
             waiter.progress = Some(Instant::now());
         }
         let sink = waiter.listener.as_ref().and_then(|listener| listener.told.as_ref());
-        // A listener that cannot keep up misses some.
-        let told = sink.is_some_and(|sink| sink.try_send(told).is_ok());
+        let told = sink.is_some_and(|sink| sink.hear(told));
         waiter.asking += usize::from(asks && told);
         told
     }

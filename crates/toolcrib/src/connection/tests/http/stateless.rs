@@ -45,7 +45,7 @@ async fn an_answer_may_come_as_the_last_of_several_events() {
     let connection = to(&far).await;
     let (told, mut heard) = tokio::sync::mpsc::channel(8);
     let mut asked = Call::tool("echo").arguments(&json!({}));
-    asked.told = Some(told);
+    asked.told = Some(Arc::new(told));
     let mut meta = Object::default();
     meta.set("progressToken", "7");
     asked.params.set("_meta", meta.to_bytes());
