@@ -15,7 +15,6 @@ pub(crate) enum Exit {
     /// A check failed.
     CheckFailed = 2,
     /// A server wants to know who is asking.
-    #[expect(dead_code, reason = "no server asks yet: remote servers are not supported")]
     AuthNeeded = 3,
     /// A server, or the daemon, could not be reached or did not start.
     Unreachable = 4,
@@ -38,6 +37,7 @@ impl Exit {
             ErrorKind::Unknown => Self::ToolError,
             ErrorKind::Malformed => Self::Unexpected,
             ErrorKind::Denied | ErrorKind::OverQuota => Self::Denied,
+            ErrorKind::AuthNeeded => Self::AuthNeeded,
             ErrorKind::TimedOut => Self::TimedOut,
             ErrorKind::Tripped
             | ErrorKind::Ejected
@@ -75,6 +75,7 @@ mod tests {
             codes(Exit::Unreachable),
             ["tripped", "ejected", "could_not_start", "lost", "shutting_down", "bad_reply"]
         );
+        assert_eq!(codes(Exit::AuthNeeded), ["auth_needed"]);
         assert_eq!(codes(Exit::ToolError), ["unknown"]);
         assert_eq!(codes(Exit::Denied), ["denied", "over_quota"]);
         assert_eq!(codes(Exit::TimedOut), ["timed_out"]);

@@ -34,19 +34,20 @@ const ANSWERING: Duration = Duration::from_secs(600);
 const PACE: Duration = Duration::from_millis(250);
 
 /// Takes one call through, and what its server asks to its client.
-pub(crate) async fn run(stock: &Arc<Stock>, lot: &Arc<Lot>, mut call: Call) -> Result<Outcome, Error> {
+pub(crate) async fn run(stock: &Arc<Stock>, lot: &Arc<Lot>, call: &mut Call) -> Result<Outcome, Error> {
     if call.client.era == Era::Session {
         return run_in_session(stock, call).await;
     }
     if !input::may_need_input(&call.method) {
-        return pipeline::run(stock, &mut call).await;
+        return pipeline::run(stock, call).await;
     }
     let abilities = call.client.abilities.clone();
     let ours = call.params.string(input::STATE).filter(|state| lot::is_ours(state)).map(Cow::into_owned);
     let outcome = match ours {
-        Some(state) => lot.resume(&state, call).await,
-        None if abilities.any() => lot.run(stock, call).await,
-        None => pipeline::run(stock, &mut call).await,
+        // In boxes, like everything that is large and rare: a call is moved about, and this would be a part of it.
+        Some(state) => Box::pin(lot.resume(&state, call.clone())).await,
+        None if abilities.any() => Box::pin(lot.run(stock, call.clone())).await,
+        None => pipeline::run(stock, call).await,
     };
     outcome.map(|outcome| with_addresses_asked(outcome, &abilities))
 }
@@ -65,17 +66,17 @@ fn with_addresses_asked(outcome: Outcome, abilities: &Abilities) -> Outcome {
 }
 
 /// Asks the client while its call waits, and sends the call again with what it said.
-async fn run_in_session(stock: &Stock, mut call: Call) -> Result<Outcome, Error> {
+async fn run_in_session(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
     for _ in 0..MOST_ROUNDS {
-        let outcome = pipeline::run(stock, &mut call).await?;
+        let outcome = pipeline::run(stock, call).await?;
         let Answer::Result(result) = &outcome.answer else { return Ok(outcome) };
         let needed = (outcome.era == Era::Stateless).then(|| input::needed(result)).flatten();
         let Some(needed) = needed else { return Ok(outcome) };
         let Needed { questions, state } = needed;
         if questions.is_empty() {
-            sleep(PACE).await;
+            Box::pin(sleep(PACE)).await;
         }
-        match ask_all(&call, questions).await {
+        match Box::pin(ask_all(call, questions)).await {
             Ok(responses) => call.params.set(input::RESPONSES, responses),
             Err(refusal) => return Ok(Outcome { answer: Answer::Error(refusal), ..outcome }),
         }

@@ -107,7 +107,7 @@ impl Connection {
         }
         let _slot = self.slot().await?;
         if let Some(level) = call.client.log {
-            self.log_at(level).await;
+            Box::pin(self.log_at(level)).await;
         }
         call.rename(own_name);
         let listener = Listener { client: call.client.clone(), told: call.told.clone() };
@@ -129,7 +129,7 @@ impl Connection {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
-        match timeout(self.limits.call_timeout, self.slots.acquire()).await {
+        match Box::pin(timeout(self.limits.call_timeout, self.slots.acquire())).await {
             Ok(slot) => slot.map_err(|_| self.link.lost(true)),
             Err(_) => {
                 let (server, slots) = (&self.server, self.limits.in_flight);

@@ -161,17 +161,17 @@ impl Crib {
 
     /// Calls a tool: finds the server that has it, makes sure that it is alive, asks it. Dropping the future cancels
     /// the call, also at the server.
-    pub async fn call(&self, call: Call) -> Result<Outcome, Error> {
+    pub async fn call(&self, mut call: Call) -> Result<Outcome, Error> {
         let shared = &*self.shared;
         if shared.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down"));
         }
         let _under_way = shared.calls.token();
         match shared.is_watched() {
-            false => shared.run(call).await,
+            false => shared.run(&mut call).await,
             true => {
                 let span = telemetry::span(&call);
-                shared.run_watched(call).instrument(span).await
+                Box::pin(shared.run_watched(&mut call).instrument(span)).await
             }
         }
     }
@@ -313,15 +313,15 @@ impl Shared {
         telemetry::is_on() || self.stock.around.events.receiver_count() > 0
     }
 
-    async fn run(&self, call: Call) -> Result<Outcome, Error> {
+    async fn run(&self, call: &mut Call) -> Result<Outcome, Error> {
         let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
-        timeout(limit, bridge::run(&self.stock, &self.lot, call)).await.unwrap_or_else(|_| {
+        Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
             Err(error.hint("allow the call more time"))
         })
     }
 
-    async fn run_watched(&self, call: Call) -> Result<Outcome, Error> {
+    async fn run_watched(&self, call: &mut Call) -> Result<Outcome, Error> {
         let (began, tool) = (Instant::now(), call.name().to_owned());
         let outcome = self.run(call).await;
         let took = began.elapsed();

@@ -48,6 +48,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The server's answer cannot be understood.
     BadReply,
+    /// The server wants to know who is asking.
+    AuthNeeded,
     /// The crib is being shut down.
     ShuttingDown,
 }
@@ -99,7 +101,7 @@ pub struct Facts {
 
 impl ErrorKind {
     /// Every kind, in the table's order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Unknown,
         Self::Malformed,
         Self::Denied,
@@ -111,6 +113,7 @@ impl ErrorKind {
         Self::TimedOut,
         Self::ShuttingDown,
         Self::BadReply,
+        Self::AuthNeeded,
     ];
 
     /// The table.
@@ -130,6 +133,7 @@ impl ErrorKind {
             Self::TimedOut => row("timed_out", B::Server, R::IfIdempotent, -31016, "the server did not answer in time", "raise `limits.call-timeout` of {server}"),
             Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is being shut down", "toolcrib serve"),
             Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer cannot be understood", "toolcrib logs {server}"),
+            Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server wants to know who is asking", "set `servers.{server}.headers`"),
         }
     }
 }
@@ -266,7 +270,7 @@ mod tests {
         codes.dedup();
         assert_eq!(codes.len(), ErrorKind::ALL.len());
         let ours = codes.iter().filter(|code| **code > -32000);
-        assert!(ours.clone().count() == 9 && ours.clone().all(|code| (-31018..=-31010).contains(code)));
+        assert!(ours.clone().count() == 10 && ours.clone().all(|code| (-31019..=-31010).contains(code)));
     }
 
     #[test]

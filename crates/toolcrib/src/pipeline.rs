@@ -11,8 +11,8 @@ use crate::telemetry;
 /// Takes one call through.
 pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
     let target = match stock.find(&call.wanted).await {
-        Ok(target) => target,                                            // which server has it?
-        Err(error) => return stock.fall_back(call.clone(), error).await, // nobody here does
+        Ok(target) => target, // which server has it?
+        Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
     telemetry::found(&target.server);
     let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
@@ -21,7 +21,8 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     let outcome = match outcome {
         // It had died unnoticed and never got the request: the next one may have it.
         Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
-            stock.registry.lease(&target.server).await?.send(call, &target.name).await
+            Box::pin(async { stock.registry.lease(&target.server).await?.send(call, &target.name).await })
+                .await
         }
         outcome => outcome,
     };

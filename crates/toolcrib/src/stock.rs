@@ -61,7 +61,7 @@ impl Stock {
             (Err(_), Wanted::Named(name) | Wanted::Prompt(name) | Wanted::Resource(name))
                 if !catalog.offers(wanted) =>
             {
-                self.find_among_strangers(&catalog, wanted, name).await
+                Box::pin(self.find_among_strangers(&catalog, wanted, name)).await
             }
             (found, _) => found,
         }

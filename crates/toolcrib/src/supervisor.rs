@@ -300,6 +300,8 @@ impl Lease {
             Ok(_) => Some(Health::Well),
             Err(_) if outcome.as_ref().is_err_and(Error::is_unsent) => None,
             Err(ErrorKind::TimedOut | ErrorKind::BadReply) => Some(Health::Unwell),
+            // A remote server can break off in the middle of a call and live on.
+            Err(ErrorKind::Lost) if !self.connection.is_closed() => Some(Health::Unwell),
             Err(_) => None,
         };
         self.gauges.count(began.elapsed(), outcome.as_ref().map_or(true, Outcome::is_error));

@@ -7,7 +7,7 @@ use crate::spec::{HttpSpec, Transport, address, is_header};
 use crate::text::Text;
 
 /// Keys that only a process of our own has.
-const OF_PROCESSES: [&str; 4] = ["command", "args", "env", "cwd"];
+const OF_PROCESSES: [&str; 3] = ["args", "env", "cwd"];
 
 /// Headers that are ours to set.
 const OURS: [&str; 11] = [
@@ -24,35 +24,36 @@ const OURS: [&str; 11] = [
     "transfer-encoding",
 ];
 
-/// Reads the keys of a remote server. The outer `None` means that it is a command; the inner one, that its address
-/// is no good, which has been reported.
+/// Reads the keys of a remote server. The outer `None` means that it is a command; the inner one, that something is
+/// wrong with it, which has been reported.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Option<HttpSpec>> {
     let json = reader.page().json;
     let transport = transport(reader, json);
     let headers = headers(reader);
-    let url = url(reader);
     if !reader.has("url") {
-        for key in ["headers", "type"] {
-            if reader.has(key) && (key == "headers" || transport.is_some_and(|transport| transport.is_some()))
-            {
-                let message = format!("{} is for servers with `url`", reader.name(key));
-                reader.wrong_value(key, message, "write a `url`, or leave it out");
-            }
+        reader.take("url");
+        if transport.is_some_and(|transport| transport.is_some()) {
+            let word = reader.name("type");
+            reader.wrong_value("type", format!("{word} wants a `url`"), "write one, or leave it out");
+        } else if reader.has("headers") {
+            reader.wrong_value("headers", "`headers` wants a `url`", "write one, or leave it out");
         }
         return None;
     }
+    if reader.has("command") {
+        for key in ["command", "url"] {
+            reader.take(key);
+        }
+        reader.wrong_value("url", "a server has `command` or `url`, never both", "leave `url` out");
+        return Some(None);
+    }
     if transport == Some(None) {
-        let hint = "leave out `type`: it is seen from `url`";
-        reader.wrong_value("type", "a server with `url` is not `stdio`", hint);
+        reader.wrong_value("type", "a server with `url` is not `stdio`", "leave `type` out");
     }
     for key in OF_PROCESSES.into_iter().filter(|key| reader.has(key)).collect::<Vec<_>>() {
-        let (message, hint) = if key == "command" {
-            ("a server has `command` or `url`, never both".to_owned(), "leave one of the two out")
-        } else {
-            (format!("{} is for servers with `command`", reader.name(key)), "leave it out")
-        };
-        reader.wrong_value(if key == "command" { "url" } else { key }, message, hint);
+        reader.wrong_value(key, format!("`{key}` wants a `command`"), "leave it out");
     }
+    let url = url(reader);
     let transport = transport.flatten().unwrap_or_default();
     Some(url.map(|url| HttpSpec { url, headers, transport }))
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::spec::{CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, Start};
+use crate::spec::{CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, Start, Transport};
 use crate::wire::revision::{Era, Revision};
 
 fn toml(text: &str) -> Config {
@@ -168,7 +168,7 @@ command = "x"
 command = "x"
 arguments = []
 [servers.two]
-url = "https://example.org"
+url = "example.org"
 [servers.three]
 command = "x"
 lifecycle = { keep-alive = 300, start = "boot" }
@@ -192,7 +192,7 @@ fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
         lines(&config),
         [
             "5:1 one: there is no key `arguments`",
-            "7:1 two: `url` is not supported yet",
+            "7:7 two: `url` cannot be used: it does not begin with `https://` or `http://` and a host",
             "10:28 three: `lifecycle.keep-alive` must be a duration, not a number",
             "10:41 three: `lifecycle.start` cannot be `boot`",
             "12:14 four: `args` holds only strings, not a number",
@@ -207,7 +207,7 @@ fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
     let hints: Vec<_> = config.problems.iter().filter_map(|problem| problem.hint.as_deref()).collect();
     for (hint, needle) in hints.iter().zip([
         "the keys here are",
-        "leave it out",
+        "`url = \"https://example.com/mcp\"`",
         "`keep-alive = \"300s\"`",
         "`on-demand`, `at-boot`",
         "double quotes",

@@ -112,7 +112,9 @@ fn probed(answer: Result<Answer, Error>) -> Result<Option<Welcome>, Unwelcome> {
         },
         Err(error) if error.kind() == ErrorKind::Lost => Err(Unwelcome::DiedOnProbe),
         // It could not be asked, which says nothing about its era.
-        Err(error) if error.kind() == ErrorKind::CouldNotStart => Err(error.into()),
+        Err(error) if matches!(error.kind(), ErrorKind::CouldNotStart | ErrorKind::AuthNeeded) => {
+            Err(error.into())
+        }
         Err(_) => Ok(None),
     }
 }

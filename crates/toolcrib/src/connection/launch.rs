@@ -52,12 +52,11 @@ pub(crate) async fn launch(
     remembered: Option<Revision>,
     around: &Around,
 ) -> Result<(Connection, Listing), StartFailure> {
-    let opening = match &spec.endpoint {
-        // Older than the question.
-        Endpoint::Http(HttpSpec { transport: Transport::Events, .. }) => {
-            Opening::choose(spec.era, Some(Revision::newest(Era::Session)))
-        }
-        _ => Opening::choose(spec.era, remembered),
+    let events = matches!(&spec.endpoint, Endpoint::Http(http) if http.transport == Transport::Events);
+    let opening = match Opening::choose(spec.era, remembered) {
+        // That way of carrying messages is older than the question.
+        Opening::Probe | Opening::Remembered if events => Opening::Session(Revision::newest(Era::Session)),
+        opening => opening,
     };
     let mut died_on_probe = false;
     let connected = match connect(spec, opening, around).await {
@@ -135,9 +134,13 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
 
 fn could_not(spec: &ServerSpec, cause: &Error) -> Error {
     let server = &spec.id;
+    let kind = match cause.kind() {
+        ErrorKind::AuthNeeded => ErrorKind::AuthNeeded,
+        _ => ErrorKind::CouldNotStart,
+    };
     let error = match cause.words() {
-        Some(words) => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {words}")),
-        None => Error::new(ErrorKind::CouldNotStart, format!("`{server}` could not start: {cause}")),
+        Some(words) => Error::new(kind, format!("`{server}` could not start: {words}")),
+        None => Error::new(kind, format!("`{server}` could not start: {cause}")),
     };
     let error = match cause.own_hint() {
         Some(hint) => error.at(server).hint(hint),

@@ -31,8 +31,10 @@ pub(super) struct Waiter {
     listener: Option<Listener>,
     /// The other end certainly never got the request.
     pub(super) unsent: bool,
-    /// What was heard about it last.
-    heard: Option<Heard>,
+    /// When progress was heard of last.
+    progress: Option<Instant>,
+    /// Questions of the server that the client has not answered yet.
+    asking: usize,
 }
 
 /// The client behind a request, and where it is told what comes before the answer.
@@ -62,7 +64,7 @@ pub(super) enum Unheard {
 
 impl Waiter {
     pub(super) fn new(answer: oneshot::Sender<Ended>, listener: Option<Listener>) -> Self {
-        Self { answer, listener, unsent: false, heard: None }
+        Self { answer, listener, unsent: false, progress: None, asking: 0 }
     }
 
     pub(super) fn end(self, ended: Ended) {
@@ -105,14 +107,15 @@ impl Pending {
     /// Tells whoever waits under this number; `false` if nobody does, or cannot be told now.
     pub(super) fn tell(&mut self, id: u64, told: Told) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return false };
-        waiter.heard = match &told {
-            Told::Progress(_) => Some(Heard::Progress(Instant::now())),
-            Told::Asked(_) => Some(Heard::Question),
-            Told::Log(_) => waiter.heard,
-        };
+        let asks = matches!(told, Told::Asked(_));
+        if matches!(told, Told::Progress(_)) {
+            waiter.progress = Some(Instant::now());
+        }
         let sink = waiter.listener.as_ref().and_then(|listener| listener.told.as_ref());
         // A listener that cannot keep up misses some.
-        sink.is_some_and(|sink| sink.try_send(told).is_ok())
+        let told = sink.is_some_and(|sink| sink.try_send(told).is_ok());
+        waiter.asking += usize::from(asks && told);
+        told
     }
 
     /// Whether somebody waits under this number.
@@ -120,9 +123,18 @@ impl Pending {
         self.waiting.contains_key(&id)
     }
 
+    /// A question that was put to the client of this request has its answer, so the request goes on.
+    pub(super) fn answered(&mut self, id: u64) {
+        if let Some(waiter) = self.waiting.get_mut(&id) {
+            waiter.asking -= 1;
+            waiter.progress = Some(Instant::now());
+        }
+    }
+
     /// What was heard about a request last.
     pub(super) fn heard(&self, id: u64) -> Option<Heard> {
-        self.waiting.get(&id)?.heard
+        let waiter = self.waiting.get(&id)?;
+        if waiter.asking > 0 { Some(Heard::Question) } else { waiter.progress.map(Heard::Progress) }
     }
 
     /// The client that something belongs to which came on the stream of request `origin`, or on no request's: the only
@@ -136,15 +148,15 @@ impl Pending {
             let listener = self.waiting[&origin].listener.as_ref().ok_or(Unheard::Nobody)?;
             return Ok((origin, &listener.client));
         }
-        let newest_first = || {
-            self.waiting
-                .iter()
-                .rev()
-                .filter_map(|(id, waiter)| Some((*id, &waiter.listener.as_ref()?.client)))
+        // A server that waits for an answer asks nothing more in that call, as long as there are others.
+        let newest_first = |asking: bool| {
+            let waiting = self.waiting.iter().rev().filter(move |(_, waiter)| asking || waiter.asking == 0);
+            waiting.filter_map(|(id, waiter)| Some((*id, &waiter.listener.as_ref()?.client)))
         };
-        match only(newest_first()) {
+        let asking = newest_first(false).next().is_none();
+        match only(newest_first(asking)) {
             Err(Unheard::Several) => {
-                only(newest_first().filter(|(_, client)| suits(client))).map_err(|_| Unheard::Several)
+                only(newest_first(asking).filter(|(_, client)| suits(client))).map_err(|_| Unheard::Several)
             }
             found => found,
         }

@@ -3,6 +3,7 @@
 mod endings;
 mod fairness;
 mod greeting;
+mod http;
 mod lists;
 mod progress;
 mod replies;

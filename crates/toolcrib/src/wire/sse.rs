@@ -31,6 +31,8 @@ pub struct SseEvents {
     data: BytesMut,
     has_data: bool,
     id: Option<String>,
+    /// The id when an event last ended; one cut off has none.
+    last_id: Option<String>,
     retry: Option<Duration>,
 }
 
@@ -46,13 +48,14 @@ impl SseEvents {
             data: BytesMut::new(),
             has_data: false,
             id: None,
+            last_id: None,
             retry: None,
         }
     }
 
-    /// The last id the stream has set, with data or without.
+    /// The id of the last event that was whole, with data or without.
     pub fn last_id(&self) -> Option<&str> {
-        self.id.as_deref()
+        self.last_id.as_deref()
     }
 
     /// How long the stream wants a reader to wait before it comes back.
@@ -130,6 +133,7 @@ impl SseEvents {
     }
 
     fn dispatch(&mut self) -> Option<SseEvent> {
+        self.last_id.clone_from(&self.id);
         let name = std::mem::take(&mut self.name);
         if !std::mem::take(&mut self.has_data) {
             return None;
@@ -185,6 +189,8 @@ mod tests {
         assert_eq!(stream.next_event().unwrap().unwrap().id.as_deref(), Some("7"));
         assert_eq!(stream.next_event().unwrap().unwrap().id.as_deref(), Some("7"));
         stream.push(b"id: 8\nretry: 250\nretry: soon\n\n");
+        assert_eq!(stream.next_event(), Ok(None));
+        stream.push(b"id: 9\ndata: ha");
         assert_eq!(stream.next_event(), Ok(None));
         assert_eq!((stream.last_id(), stream.retry()), (Some("8"), Some(Duration::from_millis(250))));
     }

@@ -227,3 +227,13 @@ async fn a_server_that_never_stops_asking_is_given_up() {
     let (outcome, ()) = tokio::join!(crib.call(call), answering);
     assert!(outcome.unwrap_err().to_string().contains("8 times"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_client_does_not_keep_others_from_being_asked() {
+    let crib = crib_of(&Asking::in_session());
+    let params = asking(ELICIT, &json!({}));
+    for key in 1..5 {
+        let asked = crib.call(call(&params).of(person(key, Era::Stateless))).await.unwrap();
+        assert_eq!(asked.to_value()["resultType"], "input_required", "client {key}");
+    }
+}

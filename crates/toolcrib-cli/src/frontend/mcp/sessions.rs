@@ -139,7 +139,8 @@ pub(super) fn start(counter: &Counter, session: &Arc<Session>, asked: Asked) -> 
             ending.0.finish(&entered, answer);
             working.touch();
         };
-        counter.desk.tasks.spawn(work).abort_handle()
+        // In a box: a task is moved several times before and after it runs.
+        counter.desk.tasks.spawn(Box::pin(work)).abort_handle()
     });
     fresh.then_some(log)
 }

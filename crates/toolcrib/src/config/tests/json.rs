@@ -45,7 +45,7 @@ fn a_mistake_in_json_is_named_where_it_stands() {
         ("{\"mcpServers\": {}, \"policy\": {}}", "1:20 WHOLE: `policy` is not supported yet"),
         ("{\"mcpServers\": {\"a\": 1}}", "1:22 a: `a` must be an object"),
         ("{\"mcpServers\": {\"!\": {\"command\": \"x\"}}}", "1:17 !: `!` cannot be a server"),
-        ("{\"mcpServers\": {\"a\": {\"url\": \"x\"}}}", "1:23 a: `url` is not supported yet"),
+        ("{\"mcpServers\": {\"a\": {\"url\": \"x\"}}}", "1:30 a: `url` cannot be used"),
         ("{\"mcpServers\": {\"a\": {\"command\": \"${X}\"}}}", "1:34 a: `${X}` is not a reference"),
         ("{\"mcpServers\": {\"a\": {\"command\": null}}}", "1:34 a: `command` must be a string, not `null`"),
         (
@@ -61,6 +61,25 @@ fn a_mistake_in_json_is_named_where_it_stands() {
         let lines = lines(&config);
         assert!(lines.first().is_some_and(|line| line.contains(expected)), "{text}: {lines:?}");
         assert!(config.roster.is_empty());
+    }
+}
+
+#[test]
+fn remote_servers_are_read_as_people_write_them() {
+    for (kind, transport) in [
+        ("", Transport::Auto),
+        (r#", "type": "http""#, Transport::Streamable),
+        (r#", "type": "streamable-http""#, Transport::Streamable),
+        (r#", "type": "streamableHttp""#, Transport::Streamable),
+        (r#", "type": "sse""#, Transport::Events),
+    ] {
+        let config = json(&format!(
+            r#"{{"mcpServers": {{"a": {{"url": "https://example.test/mcp", "headers": {{"X-Key": "${{env:K}}"}}{kind}}}}}}}"#
+        ));
+        assert_eq!(lines(&config), Vec::<String>::new());
+        let Endpoint::Http(http) = &only(&config).endpoint else { panic!("a remote server") };
+        assert_eq!((http.url.written(), http.transport), ("https://example.test/mcp", transport));
+        assert_eq!(http.headers["X-Key"].written(), "${env:K}");
     }
 }
 

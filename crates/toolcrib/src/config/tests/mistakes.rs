@@ -41,7 +41,7 @@ fn a_mistake_in_a_server_is_named_where_it_stands() {
         ("cwd = ''", "`cwd` is empty", "leave it out"),
         ("cwd = '${env:X}'", "not supported yet", "write the path itself"),
         ("cwd = '~'", "there is no shell", "whole path"),
-        ("type = 'http'", "`type = \"http\"` is not supported yet", "leave it out"),
+        ("type = 'http'", "`type` wants a `url`", "leave it out"),
         ("type = 'pipe'", "`type` cannot be `pipe`", "`stdio`, `http`, `sse`"),
         ("era = 2025-06-18", "`era` must be a string, not a date", "`era = \"2025-06-18\"`"),
         ("era = 'new'", "`era` cannot be `new`", "`auto`, `modern`, `legacy`, `2024-11-05`"),
@@ -57,12 +57,42 @@ fn a_mistake_in_a_server_is_named_where_it_stands() {
             "`shared`, `per-client`, `per-project`, `per-caller`",
         ),
         ("trust = 'trusted'", "not supported yet", "leave it out"),
-        ("headers = {}", "`headers` is not supported yet", "leave it out"),
+        ("headers = {}", "`headers` wants a `url`", "leave it out"),
         ("when = ['a']", "`when` is not supported yet", "leave it out"),
         ("run-on = 'a'", "`run-on` is not supported yet", "leave it out"),
         ("tools.allow = ['*']", "`tools` is not supported yet", "leave it out"),
     ] {
         check(keys, message, hint);
+    }
+}
+
+#[test]
+fn a_mistake_in_a_remote_server_is_named_where_it_stands() {
+    let url = "https://example.test/mcp?key=s3cret";
+    for (keys, message, hint) in [
+        ("url = 'example.test/mcp'", "`url` cannot be used", "`url = \"https://example.com/mcp\"`"),
+        ("url = 'ftp://s3cret'", "does not begin with `https://`", "`url = "),
+        ("url = 'https://a:s3cret@b/'", "a user and password", "`url = "),
+        ("url = 7", "`url` must be a string", "`url = \"7\"`"),
+        ("url = 'URL'\ntype = 'stdio'", "is not `stdio`", "leave `type` out"),
+        ("url = 'URL'\ntype = 'streamable-http'", "cannot be `streamable-http`", "`http`"),
+        ("url = 'URL'\nargs = []", "`args` wants a `command`", "leave it out"),
+        ("url = 'URL'\nheaders = 's3cret'", "must be a table", "`headers = { … }`"),
+        ("url = 'URL'\nheaders = { A = 7 }", "holds only strings", "double quotes"),
+        ("url = 'URL'\nheaders = { 'a b' = 's3cret' }", "`a b` cannot be a header", "letters"),
+        ("url = 'URL'\nheaders = { Accept = 's3cret' }", "`Accept` is set by toolcrib", "leave it out"),
+        ("url = 'URL'\nheaders = { 'Mcp-Param-A' = 's3cret' }", "set by toolcrib", "leave it out"),
+        ("url = 'URL'\nheaders = { a = 's3cret', A = 's3cret' }", "is there twice", "keep one"),
+        ("url = 'URL'\nheaders = { A = '${env:X' }", "never closed", "`}`"),
+    ] {
+        let text = format!("[servers.x]\n{}\n", keys.replace("URL", url));
+        let config = toml(&text);
+        assert_eq!(config.problems.len(), 1, "{keys}: {:?}", lines(&config));
+        let problem = &config.problems[0];
+        assert!(problem.message.contains(message), "{keys}: {}", problem.message);
+        assert!(problem.hint.as_ref().is_some_and(|text| text.contains(hint)), "{keys}: {:?}", problem.hint);
+        assert!(!format!("{problem:?}").contains("s3cret"), "{keys}");
+        assert!(config.roster.is_empty());
     }
 }
 

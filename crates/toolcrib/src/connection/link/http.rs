@@ -15,8 +15,8 @@ mod session;
 mod tools;
 mod trouble;
 
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -64,7 +64,11 @@ struct Carrier {
     route: Mutex<Route>,
     /// Held while a session that is gone is replaced.
     renewing: tokio::sync::Mutex<()>,
+    /// What a session was told for all of its time.
+    wishes: Mutex<BTreeMap<String, Bytes>>,
     tools: Tools,
+    /// It has answered more than the first words, so it is what it said it was.
+    settled: AtomicBool,
     /// Why the server can be heard no more.
     gone: OnceLock<String>,
     /// Ends the connections.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use super::super::pending::{Ended, Unheard};
 use super::Shared;
@@ -72,7 +73,7 @@ impl Shared {
         };
         match asked {
             Err((code, why)) => self.reply(&id, &Answer::Error(error_object(code, &why, None))),
-            Ok(answered) => {
+            Ok((call, answered)) => {
                 let shared = self.clone();
                 self.tasks.spawn(async move {
                     let answer = tokio::select! {
@@ -82,6 +83,7 @@ impl Shared {
                         }),
                         () = shared.broken.cancelled() => return,
                     };
+                    shared.pending().answered(call);
                     shared.reply(&id, &answer);
                 });
             }
@@ -98,7 +100,7 @@ impl Shared {
         method: &str,
         params: Option<Bytes>,
         origin: Option<u64>,
-    ) -> Result<tokio::sync::oneshot::Receiver<Answer>, (i32, String)> {
+    ) -> Result<(u64, oneshot::Receiver<Answer>), (i32, String)> {
         let mut pending = self.pending();
         let suits = |client: &Client| client.abilities.lacking(method, params.as_ref()).is_none();
         let (call, client) = pending.client_of(origin, suits).map_err(|unheard| match unheard {
@@ -122,7 +124,7 @@ impl Shared {
             return Err(unable());
         }
         let (ask, answered) = Ask::new(method.to_owned(), params);
-        if pending.tell(call, Told::Asked(ask)) { Ok(answered) } else { Err(unable()) }
+        if pending.tell(call, Told::Asked(ask)) { Ok((call, answered)) } else { Err(unable()) }
     }
 
     /// Tells the server that nobody waits for this any more.

@@ -19,7 +19,6 @@ use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
-use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -80,7 +79,7 @@ impl Dialer {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT));
         let tls = match address.scheme_str() {
-            Some("https") => Some(tls().map_err(|error| format!("TLS cannot be set up: {error}"))?),
+            Some("https") => Some(tls()?),
             _ => None,
         };
         Ok(Self { tcp, proxies: Arc::new(Matcher::from_env()), tls })
@@ -126,11 +125,18 @@ impl Dialer {
     }
 }
 
-fn tls() -> Result<TlsConnector, rustls::Error> {
+fn tls() -> Result<TlsConnector, String> {
+    let trusted = rustls_native_certs::load_native_certs();
+    let mut roots = rustls::RootCertStore::empty();
+    if roots.add_parsable_certificates(trusted.certs).0 == 0 {
+        let why = trusted.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+        return Err(format!("this system trusts no certificates{why}"));
+    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_platform_verifier()?
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS cannot be set up: {error}"))?
+        .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
@@ -158,7 +164,9 @@ pub(super) fn said_last(error: &(dyn std::error::Error + 'static)) -> String {
         cause = inner;
     }
     let text = cause.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
 impl Service<Uri> for Dialer {

@@ -1,5 +1,6 @@
 //! `Remote`: a spec with every reference resolved, ready to be asked.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hyper::Uri;
@@ -62,7 +63,9 @@ impl Remote {
             plaint,
             route: Mutex::new(Route::Alone),
             renewing: tokio::sync::Mutex::default(),
+            wishes: Mutex::default(),
             tools: Tools::default(),
+            settled: AtomicBool::new(false),
             gone: OnceLock::new(),
             over,
         }

@@ -1,6 +1,7 @@
 //! One message to the server, and what comes back on its response.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -80,14 +81,21 @@ impl Carrier {
         for again in [false, true] {
             let route = self.route().clone();
             let headers = match &route {
-                Route::Session(session) => session.headers(&self.headers),
+                Route::Session(session) => {
+                    self.remember(parcel);
+                    session.headers(&self.headers)
+                }
                 _ => self.alone(parcel),
             };
             let sent = self.send(Method::POST, &self.address, headers, parcel.body.clone()).await;
             let response = sent.map_err(|trouble| self.plaint.trouble(trouble, parcel))?;
             match self.judge(response, parcel, id, &route).await? {
                 Verdict::Done => return Ok(()),
-                Verdict::SessionGone(session) if !again => self.clone().renew(&session).await?,
+                Verdict::SessionGone(session) if !again => {
+                    if !self.renew(&session, parcel).await? {
+                        return Ok(());
+                    }
+                }
                 Verdict::HeadersDiffer if !again => {
                     self.tools.relisted(|| self.shared.relist.notify_one()).await;
                 }
@@ -169,6 +177,9 @@ impl Carrier {
         if self.shared.pending().waits(id) {
             return Err(Ended::BadReply("its response holds no answer".to_owned()));
         }
+        if !parcel.opens() {
+            self.settled.store(true, Ordering::Relaxed);
+        }
         Ok(Verdict::Done)
     }
 
@@ -191,6 +202,10 @@ impl Carrier {
         {
             return Ok(Verdict::SessionGone(session.clone()));
         }
+        if matches!(route, Route::Alone) && self.is_settled() && has_changed_era(status, refusal.as_ref()) {
+            self.start_over(parcel, "it does not speak the stateless era any more");
+            return Ok(Verdict::Done);
+        }
         match refusal {
             Some(refusal) if refusal.code == Some(i64::from(code::HEADER_MISMATCH)) => {
                 Ok(Verdict::HeadersDiffer)
@@ -198,6 +213,20 @@ impl Carrier {
             Some(refusal) => Err(Ended::Answered(Answer::Error(refusal.error))),
             None => plain(),
         }
+    }
+
+    /// Whether the server has been what it said it was.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// The server is not what it was when we met. Nobody looked at this request; whoever waits for it is told so when
+    /// the connection is closed, and may ask the next one.
+    pub(super) fn start_over(&self, parcel: &Parcel, why: &str) {
+        if let Some(id) = parcel.awaited() {
+            self.shared.pending().mark_unsent(id);
+        }
+        self.lose(why);
     }
 
     /// Hands one message to whoever it is for.
@@ -222,6 +251,25 @@ impl Carrier {
             Unread::Broken(why) => self.plaint.broken_off(&why),
         }
     }
+}
+
+/// Whether a refusal is one that a server of the stateless era would not send: it does not know the revision, or the
+/// page, or wants a session first.
+fn has_changed_era(status: StatusCode, refusal: Option<&Refusal>) -> bool {
+    match refusal {
+        None => matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED),
+        Some(refusal) if refusal.code == Some(code::UNSUPPORTED_REVISION.into()) => true,
+        Some(refusal) => {
+            matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
+                && !refusal.names_request
+                && !refusal.code.is_some_and(is_modern)
+        }
+    }
+}
+
+/// Whether an error is one that a server of today has.
+pub(super) fn is_modern(code: i64) -> bool {
+    matches!(code, -32602 | -32601 | -32022..=-32020)
 }
 
 /// Whether a whole answer is the error about headers, which some send as if all were well.

@@ -1,7 +1,7 @@
 //! Sessions, for servers old enough to have them: opened, kept, resumed after a break, replaced when the server has
 //! forgotten them, ended.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use tracing::info;
 use super::super::super::pending::Ended;
 use super::body::{self, Kind, Stream, Unread};
 use super::parcel::Parcel;
-use super::post::{REVISION, Refusal};
+use super::post::{REVISION, Refusal, is_modern};
 use super::{Carrier, Route};
 use crate::spec::Transport;
 use crate::wire::dialect::greeting;
@@ -160,22 +160,51 @@ impl Carrier {
         }
     }
 
-    /// Replaces a session that the server has forgotten, once for all who find out.
-    pub(super) async fn renew(self: Arc<Self>, forgotten: &Session) -> Result<(), Ended> {
+    /// Replaces a session that the server has forgotten, once for all who find out. `false` if there is no use in asking
+    /// again.
+    pub(super) async fn renew(self: &Arc<Self>, forgotten: &Session, parcel: &Parcel) -> Result<bool, Ended> {
         let _turn = self.renewing.lock().await;
         if let Route::Session(now) = &*self.route()
             && now.generation != forgotten.generation
         {
-            return Ok(());
+            return Ok(true);
         }
         info!(server = %self.shared.server, "forgot its session; opening another one");
         let hello = Parcel::again(forgotten.hello.clone());
-        let opened = self.ask_for_session(&hello, forgotten.generation + 1).await;
-        opened.map_err(|unopened| self.plaint.no_other_session(unopened.ended))?;
+        match self.ask_for_session(&hello, forgotten.generation + 1).await {
+            Ok(_) => {}
+            Err(Unopened { ended: Ended::Answered(_), .. }) if self.is_settled() => {
+                self.start_over(parcel, "it has no sessions any more");
+                return Ok(false);
+            }
+            Err(unopened) => return Err(self.plaint.no_other_session(unopened.ended)),
+        }
         self.note(&Parcel::again(notification(greeting::SESSION_OPEN, None).into())).await;
+        let wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for wish in wishes.into_values() {
+            self.note(&Parcel::again(wish)).await;
+        }
         self.listen_on();
         self.shared.relist.notify_one(); // whatever made it forget may have changed its tools
-        Ok(())
+        Ok(true)
+    }
+
+    /// Keeps what a session was told for all of its time, so that the next one can be told too.
+    pub(super) fn remember(&self, parcel: &Parcel) {
+        let key = match &*parcel.method {
+            "logging/setLevel" => String::new(),
+            "resources/subscribe" | "resources/unsubscribe" => {
+                let params = parcel.params().unwrap_or_default();
+                params.string("uri").unwrap_or_default().into_owned()
+            }
+            _ => return,
+        };
+        let mut wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);
+        if parcel.method == "resources/unsubscribe" {
+            wishes.remove(&key);
+        } else {
+            wishes.insert(key, parcel.body.clone());
+        }
     }
 
     /// Ends the session, so that the server need not wait for us.
@@ -292,9 +321,4 @@ impl Unopened {
 
 fn is_auth(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-}
-
-/// Whether an error is one that only a server of today has.
-fn is_modern(code: i64) -> bool {
-    matches!(code, -32601 | -32602 | -32022..=-32020)
 }

@@ -55,14 +55,15 @@ impl Plaint {
             Trouble::Unreachable(why) if opens => {
                 let error =
                     Error::new(ErrorKind::CouldNotStart, format!("`{host}` cannot be reached: {why}"));
-                failed(error.hint(format!("see whether `{host}` is up and can be reached from here")))
+                failed(error.hint(self.hint(&why)))
             }
             Trouble::Unreachable(why) => {
                 let message = format!("`{server}` cannot be reached at `{host}`: {why}");
-                failed(Error::new(ErrorKind::Lost, message).unsent())
+                failed(Error::new(ErrorKind::Lost, message).hint(self.hint(&why)).unsent())
             }
             Trouble::Broken(why) if opens => {
-                failed(Error::new(ErrorKind::CouldNotStart, format!("`{host}` broke off: {why}")))
+                let error = Error::new(ErrorKind::CouldNotStart, format!("`{host}` broke off: {why}"));
+                failed(error.hint(self.hint(&why)))
             }
             Trouble::Broken(why) => self.broken_off(&why),
             Trouble::Astray => {
@@ -74,7 +75,18 @@ impl Plaint {
     /// The connection broke with the request under way.
     pub(super) fn broken_off(&self, why: &str) -> Ended {
         let message = format!("`{}` broke off before its answer was whole: {why}", self.server);
-        Ended::Failed(Error::new(ErrorKind::Lost, message).at(&self.server))
+        Ended::Failed(Error::new(ErrorKind::Lost, message).at(&self.server).hint(self.hint(why)))
+    }
+
+    /// What to do about a server that cannot be asked: its log is somewhere else.
+    fn hint(&self, why: &str) -> String {
+        let host = &self.host;
+        match why.contains("certificate") {
+            true => format!(
+                "see whom the certificate of `{host}` names and who signed it; `SSL_CERT_FILE` trusts another"
+            ),
+            false => format!("see whether `{host}` is up and can be reached from here"),
+        }
     }
 
     /// Its session is gone, and there is no other; the call was not looked at.
@@ -99,16 +111,13 @@ impl Plaint {
     ) -> Ended {
         let server = &self.server;
         let who = if parcel.opens() { "it".to_owned() } else { format!("`{server}`") };
+        let busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         let kind = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
-                if parcel.opens() =>
-            {
-                ErrorKind::CouldNotStart
-            }
-            _ if status.is_server_error() && parcel.opens() => ErrorKind::CouldNotStart,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::AuthNeeded,
+            _ if busy && parcel.opens() => ErrorKind::CouldNotStart,
             _ => ErrorKind::BadReply,
         };
-        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        if kind == ErrorKind::AuthNeeded {
             let what =
                 if status == StatusCode::UNAUTHORIZED { "wants authentication" } else { "refuses access" };
             let hint = format!(
@@ -122,7 +131,8 @@ impl Plaint {
         if !said.is_empty() && !said.starts_with('<') {
             message = format!("{message}: {said}");
         }
-        let error = Error::new(kind, message).at(server);
+        let error =
+            Error::new(kind, message).at(server).hint(format!("see what `{}` says about it", self.host));
         Ended::Failed(match retry_after(headers) {
             Some(wait) => error.retry_in(wait),
             None => error,
