@@ -6,6 +6,7 @@ mod face;
 mod guard;
 pub(crate) mod http;
 mod mcp;
+mod preface;
 mod session;
 pub(crate) mod stdio;
 #[cfg(test)]

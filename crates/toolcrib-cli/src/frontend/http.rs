@@ -3,23 +3,23 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::sleep;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::body::Body;
 use super::face::View;
+use super::preface::Opened;
 use super::{Desk, Door, mcp, stdio};
 
 /// How long a client may take to send its headers.
@@ -42,36 +42,38 @@ pub(crate) async fn serve<I>(io: I, desk: Arc<Desk>, door: Door, stop: Cancellat
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let tasks = Tracked(desk.tasks.clone());
+    let opened = tokio::select! {
+        opened = timeout(HEADERS, Opened::read(io)) => opened,
+        () = stop.cancelled() => return,
+    };
+    let Ok(Ok((io, newer))) = opened else { return };
+    let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
     let counter = Counter { desk, stop: stop.clone() };
-    let begun = Arc::new(AtomicBool::new(false));
-    let begins = begun.clone();
     let service = service_fn(move |request| {
-        begins.store(true, Ordering::Relaxed);
         let counter = counter.clone();
-        async move { Ok::<_, Infallible>(answer(&counter, door, request).await) }
+        // In a box of its own: a connection keeps as much room as this future has, also while it only listens.
+        Box::pin(async move { Ok::<_, Infallible>(answer(&counter, door, request).await) })
     });
-    let mut builder = auto::Builder::new(tasks);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
-    let mut connection = std::pin::pin!(connection);
     // A connection that breaks takes its requests with it; there is nobody left to tell.
+    if newer {
+        let mut builder = http2::Builder::new(tasks);
+        builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+        let mut connection = Box::pin(builder.serve_connection(io, service));
+        tokio::select! {
+            _ = &mut connection => return,
+            () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+        return;
+    }
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
     tokio::select! {
         _ = &mut connection => return,
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
-        // Whoever says nothing at all does not even say in which version of HTTP.
-        () = silent(&begun) => return,
     }
     let _ = connection.await;
-}
-
-/// Returns if nothing was asked in time.
-async fn silent(begun: &AtomicBool) {
-    sleep(HEADERS).await;
-    if begun.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
-    }
 }
 
 /// Runs the requests of an HTTP/2 connection where somebody waits for their end.
@@ -106,9 +108,7 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
     if path == "/api/v1/stdio" && door == Door::Socket {
         return upgrade(counter, request);
     }
-    // In a box like everything that is large and rare: what is in this future is kept by every idle connection.
-    let answer = counter.desk.admin.answer(request.method(), path, request.uri().query());
-    let (status, body) = Box::pin(answer).await;
+    let (status, body) = counter.desk.admin.answer(request.method(), path, request.uri().query()).await;
     json_response(status, body.to_string())
 }
 

@@ -43,8 +43,7 @@ struct Asked {
 /// Answers one request to an MCP endpoint.
 pub(super) async fn answer(counter: &Counter, view: View, request: Request<Incoming>) -> Response<Body> {
     match *request.method() {
-        // In a box, so that a connection that only listens does not keep room for a call.
-        Method::POST => Box::pin(post(counter, view, request)).await,
+        Method::POST => post(counter, view, request).await,
         Method::GET => news::get(counter, &view, request.headers()),
         Method::DELETE => sessions::delete(counter, &view, request.headers()),
         _ => not_allowed(),
