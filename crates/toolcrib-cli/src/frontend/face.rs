@@ -12,14 +12,13 @@ pub(crate) mod watcher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc;
 use toolcrib::wire::dialect::client::{self, Claimed};
 use toolcrib::wire::dialect::party::Abilities;
 use toolcrib::wire::dialect::to_client;
 use toolcrib::wire::message::{Answer, code, error_object};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Kind, ServerId, Told, Wanted};
+use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Hear, Kind, ServerId, Wanted};
 
 use self::glance::Glance;
 use self::methods::Meant;
@@ -102,7 +101,7 @@ impl Face {
         asker: Asker,
         method: &str,
         params: Option<Object>,
-        told: Option<mpsc::Sender<Told>>,
+        told: Option<Arc<dyn Hear>>,
     ) -> Answer {
         let (params, era) = (params.unwrap_or_default(), asker.client.era);
         match methods::meant(&asker.view, era, method, &params) {
@@ -125,7 +124,7 @@ impl Face {
         method: &str,
         wanted: Wanted,
         params: Object,
-        told: Option<mpsc::Sender<Told>>,
+        told: Option<Arc<dyn Hear>>,
     ) -> Answer {
         let era = asker.client.era;
         let call = Call::request(methods::fixed(method), wanted, params).by(asker.caller).of(asker.client);

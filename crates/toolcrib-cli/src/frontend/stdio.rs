@@ -21,7 +21,7 @@ use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
 
 use super::face::talk::Talk;
-use super::face::told::{Asks, Outlet as _};
+use super::face::told::Asks;
 use super::face::watcher::Watcher;
 use super::face::{Face, View};
 use super::session::UnderWay;
@@ -135,13 +135,13 @@ impl Pipe {
         let work = match client::claim(params.as_ref()) {
             Claim::Stateless(claimed) => Work::Stateless(claimed),
             Claim::Unspoken(date) => {
-                return self.out.say(error_reply(Some(&id), &client::unsupported(&date))).await;
+                return say(&self.out, error_reply(Some(&id), &client::unsupported(&date))).await;
             }
-            Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
+            Claim::Broken(error) => return say(&self.out, error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
                 let hello = self.face.hello(&View::All, client::agreed_revision(params.as_ref())).await;
                 let talk = Talk::new(&self.face, View::All, params.as_ref());
-                self.out.say(reply(&id, &Answer::Result(hello))).await;
+                say(&self.out, reply(&id, &Answer::Result(hello))).await;
                 self.session.send_replace(Some(Arc::new(talk)));
                 return;
             }
@@ -171,7 +171,7 @@ impl Pipe {
                     Work::Stateless(claimed) => stateless(&face, key, &method, params, claimed, &out).await,
                 };
                 under_way.leave(&entered);
-                out.say(reply(&entered, &answer)).await;
+                say(&out, reply(&entered, &answer)).await;
             };
             self.tasks.spawn(work).abort_handle()
         });
@@ -193,7 +193,7 @@ impl Pipe {
     }
 
     async fn complain(&self, id: Option<&Id>, code: i32, why: &str) {
-        self.out.say(error_reply(id, &error_object(code, why, None))).await;
+        say(&self.out, error_reply(id, &error_object(code, why, None))).await;
     }
 }
 
@@ -211,7 +211,7 @@ async fn stateless(
         return face.respond(asker, method, params, None).await;
     }
     // A stateless client is never asked while its call runs.
-    face.respond_aloud(asker, method, params, (claimed.progress, &Asks::default()), out).await
+    face.respond_aloud(asker, method, params, (claimed.progress, &Arc::<Asks>::default()), out).await
 }
 
 /// Tells what changes until the client takes its request back, or everything ends.
@@ -227,7 +227,7 @@ async fn listen(
         Ok(told) => told,
         Err(answer) => return answer,
     };
-    out.say(told.first()).await;
+    say(out, told.first()).await;
     while !told.is_empty() {
         let messages = tokio::select! {
             messages = watcher.next_messages(&mut told) => messages,
@@ -235,7 +235,7 @@ async fn listen(
         };
         let Some(messages) = messages else { break };
         for message in messages {
-            out.say(message).await;
+            say(out, message).await;
         }
     }
     told.last()
@@ -271,7 +271,7 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
                 messages = watcher.next_messages(&mut talk) => {
                     let Some(messages) = messages else { return };
                     for message in messages {
-                        out.say(message).await;
+                        say(&out, message).await;
                     }
                 }
                 opened_again = opened.changed() => match opened_again {
@@ -281,4 +281,10 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
             }
         }
     }
+}
+
+/// Says what must not be missed.
+async fn say(out: &mpsc::Sender<Vec<u8>>, message: Vec<u8>) {
+    // A client that hung up hears nothing.
+    let _ = out.send(message).await;
 }

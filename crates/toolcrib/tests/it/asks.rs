@@ -62,8 +62,9 @@ async fn a_client_in_a_session_is_asked_while_its_call_runs() {
     for server in [Asking::in_session(), Asking::stateless()] {
         let crib = crib_of(&server);
         let (sink, mut told) = mpsc::channel(8);
-        let call =
-            call(&asking(ELICIT, &json!({"message": "name?"}))).of(person(1, Era::Session)).listen(std::sync::Arc::new(sink));
+        let call = call(&asking(ELICIT, &json!({"message": "name?"})))
+            .of(person(1, Era::Session))
+            .listen(std::sync::Arc::new(sink));
         let (outcome, ()) = tokio::join!(crib.call(call), async {
             let Some(Told::Asked(ask)) = told.recv().await else { panic!("nothing was asked") };
             assert_eq!((&*ask.method, ask.params.as_deref()), (ELICIT, Some(&br#"{"message":"name?"}"#[..])));
@@ -172,7 +173,10 @@ async fn what_a_client_cannot_be_asked_is_the_protocols_own_error() {
     assert_eq!(server.heard_of("notifications/cancelled").len(), 1);
     // In a session the server hears of it, and says what it makes of that.
     let (sink, _told) = mpsc::channel(8);
-    let outcome = crib.call(call(&sampling).of(person(2, Era::Session)).listen(std::sync::Arc::new(sink))).await.unwrap();
+    let outcome = crib
+        .call(call(&sampling).of(person(2, Era::Session)).listen(std::sync::Arc::new(sink)))
+        .await
+        .unwrap();
     assert!(outcome.text().contains("-32601"), "{}", outcome.text());
 }
 
@@ -184,7 +188,9 @@ async fn a_question_that_could_be_two_clients_is_put_to_neither() {
     let (second_sink, mut second_told) = mpsc::channel(8);
     let quiet = json!({"name": "ask", "arguments": {}});
     let waiting = call(&quiet).of(person(1, Era::Session)).listen(std::sync::Arc::new(first_sink));
-    let asking = call(&asking(ELICIT, &json!({}))).of(person(2, Era::Session)).listen(std::sync::Arc::new(second_sink));
+    let asking = call(&asking(ELICIT, &json!({})))
+        .of(person(2, Era::Session))
+        .listen(std::sync::Arc::new(second_sink));
     let first = crib.call(waiting);
     let mut first = std::pin::pin!(first);
     tokio::select! { biased; _ = &mut first => panic!("it is not answered yet"), () = breath() => {} }

@@ -32,7 +32,7 @@ pub(crate) struct Talk {
     /// The lists as the client knows them.
     known: Mutex<Digests>,
     subscriptions: Mutex<Vec<Subscription>>,
-    pub(crate) asks: Asks,
+    pub(crate) asks: Arc<Asks>,
     /// Requests under way, to be found again when the client takes one back.
     pub(crate) under_way: UnderWay,
 }
@@ -57,7 +57,7 @@ impl Talk {
             log: Mutex::default(),
             known: Mutex::new(known),
             subscriptions: Mutex::default(),
-            asks: Asks::default(),
+            asks: Arc::default(),
             under_way: UnderWay::default(),
         }
     }

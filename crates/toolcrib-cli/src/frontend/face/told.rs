@@ -1,8 +1,7 @@
 //! What a client hears before its answer: progress, lines of log and questions, each a message of its own.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -10,7 +9,7 @@ use toolcrib::wire::dialect::client::{CANCELLED, LOG, PROGRESS};
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, notification};
 use toolcrib::wire::object::{Object, as_string, write_string};
-use toolcrib::{Ask, Told};
+use toolcrib::{Ask, Hear, Told};
 
 use super::{Asker, Face};
 
@@ -20,15 +19,15 @@ pub(crate) const WORDS_WAITING: usize = 64;
 const OURS: &str = "tc-";
 
 /// Where messages to a client go.
-pub(crate) trait Outlet {
-    /// Says one message, or drops it if nobody listens any more.
-    fn say(&self, message: Vec<u8>) -> impl Future<Output = ()> + Send;
+pub(crate) trait Outlet: std::fmt::Debug + Clone + Send + Sync + 'static {
+    /// Says one message at once; `false` if nobody hears it.
+    fn say(&self, message: Vec<u8>) -> bool;
 }
 
 impl Outlet for mpsc::Sender<Vec<u8>> {
-    async fn say(&self, message: Vec<u8>) {
-        // A client that hung up hears nothing.
-        let _ = self.send(message).await;
+    /// A client that does not read misses what comes before its answer.
+    fn say(&self, message: Vec<u8>) -> bool {
+        self.try_send(message).is_ok()
     }
 }
 
@@ -95,28 +94,51 @@ fn request(number: u64, method: &str, params: Option<&Bytes>) -> Vec<u8> {
     out
 }
 
-/// The questions of one call. Dropping this takes back those that are not answered.
-struct Posed<'a> {
-    asks: &'a Asks,
-    numbers: Vec<u64>,
+/// Hears for one call of a client. Dropping this takes back the questions that are not answered.
+#[derive(Debug)]
+struct Ear<O> {
+    token: Option<Bytes>,
+    asks: Arc<Asks>,
+    /// The questions that were put to the client.
+    posed: Mutex<Vec<u64>>,
+    out: O,
 }
 
-impl Posed<'_> {
+impl<O: Outlet> Hear for Ear<O> {
+    fn hear(&self, told: Told) -> bool {
+        let message = match told {
+            Told::Asked(ask) => self.asks.enter(ask).map(|(number, request)| {
+                self.posed().push(number);
+                request
+            }),
+            told => told_line(told, self.token.as_ref()),
+        };
+        message.is_some_and(|message| self.out.say(message))
+    }
+}
+
+impl<O> Ear<O> {
+    fn posed(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.posed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<O: Outlet> Ear<O> {
     /// Tells the client which of its questions need no answer any more.
-    async fn withdraw(&mut self, out: &impl Outlet) {
-        for number in std::mem::take(&mut self.numbers) {
+    fn withdraw(&self) {
+        for number in std::mem::take(&mut *self.posed()) {
             if self.asks.withdraw(number) {
                 let params = format!(r#"{{"requestId":"{OURS}{number}","reason":"nobody waits any more"}}"#);
-                out.say(notification(CANCELLED, Some(params.as_bytes()))).await;
+                self.out.say(notification(CANCELLED, Some(params.as_bytes())));
             }
         }
     }
 }
 
-impl Drop for Posed<'_> {
+impl<O> Drop for Ear<O> {
     fn drop(&mut self) {
-        for number in &self.numbers {
-            self.asks.withdraw(*number);
+        for number in self.posed().drain(..) {
+            self.asks.withdraw(number);
         }
     }
 }
@@ -140,34 +162,12 @@ impl Face {
         asker: Asker,
         method: &str,
         params: Option<Object>,
-        (token, asks): (Option<Bytes>, &Asks),
+        (token, asks): (Option<Bytes>, &Arc<Asks>),
         out: &impl Outlet,
     ) -> Answer {
-        let (sink, mut heard) = mpsc::channel(WORDS_WAITING);
-        let mut posed = Posed { asks, numbers: Vec::new() };
-        let mut message = |told| match told {
-            Told::Asked(ask) => {
-                let (number, request) = asks.enter(ask)?;
-                posed.numbers.push(number);
-                Some(request)
-            }
-            told => told_line(told, token.as_ref()),
-        };
-        let mut work = std::pin::pin!(self.respond(asker, method, params, Some(sink)));
-        let answer = loop {
-            tokio::select! {
-                biased;
-                Some(told) = heard.recv() => if let Some(message) = message(told) { out.say(message).await },
-                answer = &mut work => break answer,
-            }
-        };
-        // Everything the server told before it answered was sent to us before the answer was.
-        while let Ok(told) = heard.try_recv() {
-            if let Some(message) = message(told) {
-                out.say(message).await;
-            }
-        }
-        posed.withdraw(out).await;
+        let ear = Arc::new(Ear { token, asks: asks.clone(), posed: Mutex::default(), out: out.clone() });
+        let answer = self.respond(asker, method, params, Some(ear.clone())).await;
+        ear.withdraw();
         answer
     }
 }

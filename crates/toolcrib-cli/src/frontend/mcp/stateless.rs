@@ -1,5 +1,7 @@
 //! Requests of the stateless era: each stands alone, and ends when its connection does.
 
+use std::sync::Arc;
+
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 use toolcrib::wire::dialect::client::{Claimed, LISTEN};
@@ -28,7 +30,8 @@ pub(super) async fn ask(counter: &Counter, view: View, asked: Asked, claimed: Cl
         return whole(&id, &answer);
     }
     let (sink, mut heard) = mpsc::channel(WORDS_WAITING);
-    let mut work: Working = Box::pin(async move { face.respond(asker, &method, params, Some(sink)).await });
+    let mut work: Working =
+        Box::pin(async move { face.respond(asker, &method, params, Some(Arc::new(sink))).await });
     // A plain answer if it comes before anything else does, else a stream.
     let first = tokio::select! {
         biased;

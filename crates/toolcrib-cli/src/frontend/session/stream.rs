@@ -187,10 +187,11 @@ impl State {
 }
 
 impl Outlet for Arc<EventLog> {
-    async fn say(&self, message: Vec<u8>) {
+    fn say(&self, message: Vec<u8>) -> bool {
         let mut state = self.state();
         state.open = true;
         state.push(message.into());
+        true
     }
 }
 

@@ -31,7 +31,7 @@ async fn an_answer_with_nothing_before_it_is_whole() {
 async fn a_stream_is_read_again_from_where_it_broke() {
     let streams = Streams::default();
     let log = streams.begin();
-    log.say(b"a".to_vec()).await;
+    log.say(b"a".to_vec());
     assert!(matches!(log.opening(true).await, Opening::Stream));
     streams.keep(log.clone());
     let mut first = Reader::first(log.clone(), true);
@@ -53,11 +53,11 @@ async fn what_is_kept_is_bounded_and_the_newest_stays() {
     let streams = Streams::default();
     let log = streams.begin();
     for number in 0..MOST_EVENTS + 10 {
-        log.say(number.to_string().into_bytes()).await;
+        log.say(number.to_string().into_bytes());
     }
     let mut reader = Reader::first(log.clone(), false);
     assert_eq!(next(&mut reader).await.unwrap(), "id: 1-11\ndata: 10\n\n");
-    log.say(vec![b'x'; MOST_BYTES + 1]).await;
+    log.say(vec![b'x'; MOST_BYTES + 1]);
     assert!(next(&mut reader).await.unwrap().len() > MOST_BYTES, "the newest stays whatever its size");
     for _ in 0..MOST_STREAMS + 5 {
         streams.keep(streams.begin());
