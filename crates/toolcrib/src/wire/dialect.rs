@@ -130,8 +130,8 @@ fn with_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
     let mut out = Vec::with_capacity(result.len() + 70);
     out.push(b'{');
     let lacks = |name: &[u8]| memchr::memmem::find(result, name).is_none();
-    let known =
-        if lacks(b"\"resultType\"") && lacks(b"\"ttlMs\"") { None } else { Object::parse(result).ok() };
+    let plain = lacks(b"\"resultType\"") && (!cacheable || lacks(b"\"ttlMs\""));
+    let known = if plain { None } else { Object::parse(result).ok() };
     let mut add = |key: &str, member: &[u8]| {
         if known.as_ref().is_none_or(|known| known.get(key).is_none()) {
             out.extend_from_slice(member);

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use toolcrib::Subscription;
 use toolcrib::event::News;
-use toolcrib::wire::dialect::client::{LISTENING, SUBSCRIPTION};
+use toolcrib::wire::dialect::client::LISTENING;
+use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, code, notification};
 use toolcrib::wire::object::{Object, as_string, elements};
 
@@ -87,7 +88,8 @@ impl Listener {
     /// The last message: the answer to the request that opened the stream.
     pub(crate) fn last(&self) -> Answer {
         let stream = String::from_utf8_lossy(self.stream.raw());
-        let result = format!(r#"{{"resultType":"complete","_meta":{{"{SUBSCRIPTION}":{stream}}}}}"#);
+        let key = meta::SUBSCRIPTION;
+        let result = format!(r#"{{"resultType":"complete","_meta":{{"{key}":{stream}}}}}"#);
         Answer::Result(result.into())
     }
 }

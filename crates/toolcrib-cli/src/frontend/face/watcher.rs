@@ -7,8 +7,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use toolcrib::event::News;
 use toolcrib::wire::dialect::client::{
-    LOG, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, SUBSCRIPTION, TOOLS_CHANGED,
+    LOG, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED,
 };
+use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Id, notification};
 use toolcrib::wire::object::{Object, string};
 use toolcrib::{Catalog, ServerId};
@@ -82,7 +83,7 @@ impl Watcher {
 /// `{"_meta":{…}}` for messages on a stream that somebody opened with this request.
 fn tag(stream: &Id) -> Object {
     let mut meta = Object::default();
-    meta.set(SUBSCRIPTION, stream.raw().to_vec());
+    meta.set(meta::SUBSCRIPTION, stream.raw().to_vec());
     let mut params = Object::default();
     params.set("_meta", meta.to_bytes());
     params

@@ -42,9 +42,6 @@ pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 /// Tells that a resource has another content now.
 pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 
-/// The key of `_meta` under which everything on a stream of changes names the request that opened it.
-pub const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-
 /// What a message claims about its era.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Claim {
