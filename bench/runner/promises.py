@@ -4,6 +4,7 @@ from .figures import MISSING, fmt, median, mib, ratios, scaled, spread, table
 from .tables import HTTP_FLOOR, View
 
 OURS = "toolcrib"
+STATELESS, REMOTE = "toolcrib-stateless", "toolcrib-remote"
 
 
 def promises(results):
@@ -42,6 +43,7 @@ def gateway_rows(view):
             median(small),
             at_most=3,
         ),
+        *other_ways(view),
         row("CPU of 1 MB results, × direct HTTP", spread(large, 2), median(large), at_most=3),
         memory_row(view, "ten_untouched", "resident with ten servers declared, none called yet"),
         memory_row(view, "ten_idle", "resident and idle with ten servers running, each called"),
@@ -53,6 +55,17 @@ def gateway_rows(view):
             unit=" ms",
         ),
     ]
+
+
+def other_ways(view):
+    """The same calls by clients of the other era, and to a server over HTTP."""
+    figures = [(STATELESS, "the same by stateless clients, × session clients", 1.1), (REMOTE, "the same to a remote server, × a child", None)]
+    rows = []
+    for key, figure, bound in figures:
+        if key in view.targets:
+            cost = view.over(key, OURS, "c16", "cpu_s_per_10k")
+            rows.append(row(figure, spread(cost, 2), median(cost), at_most=bound))
+    return rows
 
 
 def memory_row(view, name, figure):
