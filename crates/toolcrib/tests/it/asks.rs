@@ -181,6 +181,18 @@ async fn what_a_client_cannot_be_asked_is_the_protocols_own_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_without_roots_is_not_the_end_of_a_call_whose_server_asks_for_them() {
+    let server = Asking::in_session();
+    let crib = crib_of(&server);
+    for abilities in ["{}", r#"{"elicitation":{}}"#] {
+        let params = asking("roots/list", &json!({}));
+        let outcome = crib.call(call(&params).of(client(1, Era::Stateless, abilities))).await.unwrap();
+        assert!(outcome.text().contains("-32601"), "{}", outcome.text());
+    }
+    assert!(server.heard_of("notifications/cancelled").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_question_that_could_be_two_clients_is_put_to_neither() {
     let server = Asking::in_session();
     let crib = crib_of(&server);

@@ -114,9 +114,10 @@ impl Shared {
         })?;
         let unable = || (code::METHOD_NOT_FOUND, format!("the client cannot be asked for `{method}`"));
         if let Some(lacking) = client.abilities.lacking(method, params.as_ref()) {
-            let stateless = client.era == Era::Stateless;
-            // The stateless era has an error of its own for this, which ends the call.
-            if let Some(waiter) = stateless.then(|| pending.take(call)).flatten() {
+            // The stateless era has an error of its own for this, which ends the call. Not for roots: servers ask for
+            // them because we can, whatever the call needs, and manage without.
+            let ends = client.era == Era::Stateless && method != ROOTS;
+            if let Some(waiter) = ends.then(|| pending.take(call)).flatten() {
                 drop(pending);
                 waiter.end(Ended::Answered(Answer::Error(lacks_ability(&lacking))));
                 self.take_back(call);
