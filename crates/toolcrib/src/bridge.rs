@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
@@ -19,6 +19,7 @@ use crate::pipeline;
 use crate::stock::Stock;
 use crate::told::{Ask, Told};
 use crate::wire::dialect::client::lacks_ability;
+use crate::wire::dialect::greeting;
 use crate::wire::dialect::input::{self, Needed, Question};
 use crate::wire::dialect::party::{Abilities, ELICIT};
 use crate::wire::message::{Answer, code, error_object};
@@ -42,7 +43,7 @@ pub(crate) async fn run(stock: &Arc<Stock>, lot: &Arc<Lot>, call: &mut Call) -> 
         return pipeline::run(stock, call).await;
     }
     let abilities = call.client.abilities.clone();
-    let ours = call.params.string(input::STATE).filter(|state| lot::is_ours(state)).map(Cow::into_owned);
+    let ours = call.params.string(input::STATE).filter(|state| lot.is_ours(state, call)).map(Cow::into_owned);
     let outcome = match ours {
         // In boxes, like everything that is large and rare: a call is moved about, and this would be a part of it.
         Some(state) => Box::pin(lot.resume(&state, call.clone())).await,
@@ -78,7 +79,7 @@ async fn run_in_session(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         }
         match Box::pin(ask_all(call, questions)).await {
             Ok(responses) => call.params.set(input::RESPONSES, responses),
-            Err(refusal) => return Ok(Outcome { answer: Answer::Error(refusal), ..outcome }),
+            Err(refusal) => return Ok(Outcome { answer: refused(call, refusal), ..outcome }),
         }
         match state {
             Some(state) => call.params.set(input::STATE, state),
@@ -87,6 +88,16 @@ async fn run_in_session(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     }
     let message = format!("the server asked for more input {MOST_ROUNDS} times in one call");
     Err(Error::new(ErrorKind::BadReply, message))
+}
+
+/// What the client of a call gets that ends because of an answer it could not give: a tool that failed, if it was one.
+fn refused(call: &Call, refusal: Bytes) -> Answer {
+    if call.method != "tools/call" {
+        return Answer::Error(refusal);
+    }
+    let text = format!("the server needs input: {}", greeting::refusal(&refusal));
+    let result = serde_json::json!({"resultType": "complete", "isError": true, "content": [{"type": "text", "text": text}]});
+    Answer::Result(result.to_string().into())
 }
 
 /// Asks everything at the same time; the answers as an object, or the error that ends the call.
@@ -105,8 +116,9 @@ async fn ask_all(call: &Call, questions: Vec<Question>) -> Result<Bytes, Bytes> 
         waiting.push((key, answered));
     }
     let mut responses = Vec::from(b"{");
+    let until = Instant::now() + ANSWERING;
     for (key, answered) in waiting {
-        let answer = timeout(ANSWERING, answered).await;
+        let answer = timeout_at(until, answered).await;
         match answer.ok().and_then(Result::ok).ok_or_else(nobody_to_ask)? {
             Answer::Error(error) => return Err(error),
             Answer::Result(response) => {
@@ -133,7 +145,7 @@ fn with_elicitation_id(params: Bytes) -> Bytes {
         Ok(mut object)
             if object.string("mode").as_deref() == Some("url") && object.get("elicitationId").is_none() =>
         {
-            object.set("elicitationId", object::string(&lot::random_name()));
+            object.set("elicitationId", object::string(&lot::random_name().unwrap_or_default()));
             object.to_bytes()
         }
         _ => params,

@@ -13,9 +13,10 @@ pub(crate) mod memory;
 mod pending;
 pub(crate) mod stderr;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -40,7 +41,7 @@ pub(crate) struct Connection {
     far_end: FarEnd,
     pub(crate) welcome: Welcome,
     limits: Limits,
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     interest: Interest,
 }
 
@@ -79,6 +80,11 @@ impl Connection {
         self.link.is_closed()
     }
 
+    /// Whether it was closed because the server was told to leave.
+    pub(crate) fn was_dismissed(&self) -> bool {
+        self.link.was_dismissed()
+    }
+
     /// Why the other end is gone.
     pub(crate) fn obituary(&self) -> Error {
         self.link.lost(false)
@@ -105,12 +111,12 @@ impl Connection {
         if self.era() == Era::Session && call.params.get(input::STATE).is_some() {
             return Ok(self.outcome(Answer::Error(input::bad_state())));
         }
-        let _slot = self.slot().await?;
+        let slot = self.slot().await?;
         if let Some(level) = call.client.log {
             Box::pin(self.log_at(level)).await;
         }
         call.rename(own_name);
-        let listener = Listener { client: call.client.clone(), told: call.told.clone() };
+        let listener = Listener { client: call.client.clone(), told: call.told.clone(), slot: Some(slot) };
         let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
         let answer = self.answered(ticket).await?;
         Ok(self.outcome(answer))
@@ -125,11 +131,11 @@ impl Connection {
     }
 
     /// One of the places for calls that the server works on; waiting for one has the call's own time limit.
-    async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
-        if let Ok(slot) = self.slots.try_acquire() {
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, Error> {
+        if let Ok(slot) = self.slots.clone().try_acquire_owned() {
             return Ok(slot);
         }
-        match Box::pin(timeout(self.limits.call_timeout, self.slots.acquire())).await {
+        match Box::pin(timeout(self.limits.call_timeout, self.slots.clone().acquire_owned())).await {
             Ok(slot) => slot.map_err(|_| self.link.lost(true)),
             Err(_) => {
                 let (server, slots) = (&self.server, self.limits.in_flight);

@@ -290,7 +290,7 @@ impl Crib {
         // What is still under way after the grace is lost with its server.
         let _ = timeout(grace, shared.calls.wait()).await;
         shared.stock.around.hurry.cancel();
-        shared.lot.clear();
+        shared.lot.close();
         retire(shared.stock.registry.close(), Duration::ZERO).await;
         shared.end.cancel();
         shared.stock.around.tasks.close();

@@ -3,8 +3,7 @@
 use bytes::Bytes;
 
 use crate::call::{Call, Outcome, Wanted};
-use crate::catalog::Target;
-use crate::catalog::name::SEPARATOR;
+use crate::catalog::{Catalog, Target};
 use crate::wire::message::Answer;
 use crate::wire::object::{self, Object, elements};
 
@@ -43,7 +42,7 @@ fn with_task(result: &Bytes, target: &Target) -> Option<Bytes> {
 }
 
 fn public_task(task: &Object, target: &Target) -> Option<Bytes> {
-    Some(object::string(&format!("{}{SEPARATOR}{}", target.server, task.string("taskId")?)))
+    Some(object::string(&Catalog::public_task(&target.server, &task.string("taskId")?)))
 }
 
 /// The contents at `own` under the address that was `asked` for.

@@ -121,9 +121,15 @@ impl Kept {
             Ok(lease) => lease,
             Err(error) => return Round::Refused(error),
         };
-        let connection = lease.connection();
+        let connection = lease.connection().clone();
         if let Err(error) = connection.subscribe(&self.own).await {
             return Round::Refused(error);
+        }
+        if lease.is_probe() {
+            // It is well enough; whoever calls next shall not wait for us.
+            lease.take_for_well();
+            connection.unsubscribe(&self.own).await;
+            return Round::Again;
         }
         match answer.take() {
             // Whoever asked may have left.
@@ -132,12 +138,22 @@ impl Kept {
             None => drop(news.send(News::Updated { server: self.server.clone(), uri: self.own.clone() })),
         }
         tokio::select! {
+            biased;
             () = end.cancelled() => {
                 connection.unsubscribe(&self.own).await;
-                Round::Over
+                return Round::Over;
             }
-            () = connection.closed() => Round::Again,
-            () = supervisor.leaving() => Round::Again,
+            () = connection.closed() => {}
+            () = supervisor.leaving() => {}
+        }
+        drop(lease);
+        if connection.is_closed() && !connection.was_dismissed() {
+            return Round::Again;
+        }
+        // It was told to leave: whoever did that does not want it back because of us.
+        tokio::select! {
+            () = end.cancelled() => Round::Over,
+            () = supervisor.up_again() => Round::Again,
         }
     }
 }

@@ -160,6 +160,13 @@ impl Supervisor {
         self.0.snapshot.borrow().state
     }
 
+    /// Waits until the server is up again; one that was replaced never will be, and is not waited for.
+    pub(crate) async fn up_again(&self) {
+        let up = |snapshot: &Snapshot| matches!(snapshot.state, StateName::Ready | StateName::Starting);
+        // An error means that it was replaced, or that everything ends.
+        let _ = self.0.snapshot.clone().wait_for(up).await;
+    }
+
     /// Waits until the server is being stopped or drained.
     pub(crate) async fn leaving(&self) {
         // An actor that is gone has stopped it.
@@ -287,6 +294,16 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// Whether this one finds out if a tripped server is well again.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.probe
+    }
+
+    /// Gives it back with the word that the server is well.
+    pub(crate) fn take_for_well(mut self) {
+        self.health = Some(Health::Well);
+    }
+
     /// The wire to the server.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection

@@ -33,15 +33,23 @@ const MOST: usize = 1000;
 const MOST_OF_ONE: usize = 200;
 /// What a call may be told while nobody hears it.
 const TOLD: usize = 256;
-/// How our names begin, so that a server's own are told apart.
+/// How our names begin.
 const MARK: &str = "toolcrib.";
 
 /// The calls that wait.
 #[derive(Debug)]
 pub(crate) struct Lot {
-    parked: Mutex<HashMap<String, Parked>>,
-    key: [u8; 32],
+    places: Mutex<Places>,
+    /// What names are signed with; without random numbers there is none, and nothing is parked.
+    key: Option<[u8; 32]>,
     tasks: TaskTracker,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    parked: HashMap<String, Parked>,
+    /// Nobody comes back any more.
+    closed: bool,
 }
 
 /// A call under way.
@@ -84,7 +92,7 @@ impl Running {
             tokio::select! {
                 biased;
                 Some(told) = self.told.recv() => match told {
-                    Told::Asked(ask) => return Step::Asks(self.asks_from(ask)),
+                    Told::Asked(ask) => return Step::Asks(self.asks_from(ask, sink)),
                     told => pass_on(sink, told),
                 },
                 outcome = &mut self.work => {
@@ -97,11 +105,14 @@ impl Running {
         }
     }
 
-    /// A server that asks several things at once gets them asked at once.
-    fn asks_from(&mut self, first: Ask) -> Vec<Ask> {
+    /// A server that asks several things at once gets them asked at once; what else it says goes to `sink`.
+    fn asks_from(&mut self, first: Ask, sink: Option<&Arc<dyn Hear>>) -> Vec<Ask> {
         let mut asks = vec![first];
-        while let Ok(Told::Asked(ask)) = self.told.try_recv() {
-            asks.push(ask);
+        while let Ok(told) = self.told.try_recv() {
+            match told {
+                Told::Asked(ask) => asks.push(ask),
+                told => pass_on(sink, told),
+            }
         }
         asks
     }
@@ -118,19 +129,18 @@ impl Lot {
     /// An empty lot; `tasks` owns the timers.
     pub(crate) fn new(tasks: TaskTracker) -> Self {
         let mut key = [0; 32];
-        // Without random numbers there is no signature, and nothing is parked.
-        let _ = getrandom::fill(&mut key);
-        Self { parked: Mutex::default(), key, tasks }
+        let key = getrandom::fill(&mut key).ok().map(|()| key);
+        Self { places: Mutex::default(), key, tasks }
     }
 
-    fn parked(&self) -> MutexGuard<'_, HashMap<String, Parked>> {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends every call that waits.
-    pub(crate) fn clear(&self) {
-        let parked = std::mem::take(&mut *self.parked());
-        drop(parked);
+    /// Ends every call that waits, and lets none wait any more.
+    pub(crate) fn close(&self) {
+        let all = std::mem::replace(&mut *self.places(), Places { closed: true, ..Places::default() });
+        drop(all);
     }
 
     /// Runs a call of a client that may be asked.
@@ -178,8 +188,11 @@ impl Lot {
 
     /// Lets a call wait and asks its client; a call there is no room for ends here.
     fn park(self: &Arc<Self>, running: Running, asks: Vec<Ask>, call: Call) -> Outcome {
+        let no_room = |why| stateless(Answer::Error(error_object(code::INTERNAL, why, None)));
         let id = random_name();
-        let state = self.signed(&id, &call);
+        let Some((id, state)) = id.and_then(|id| Some((id.clone(), self.signed(&id, &call)?))) else {
+            return no_room("a call that needs input cannot wait here: there are no random numbers");
+        };
         let asks: Vec<(String, Ask)> =
             asks.into_iter().enumerate().map(|(index, ask)| (format!("ask-{}", index + 1), ask)).collect();
         let question = |(key, ask): &(String, Ask)| Question {
@@ -188,39 +201,42 @@ impl Lot {
             params: ask.params.clone(),
         };
         let questions: Vec<Question> = asks.iter().map(question).collect();
-        let mut parked = self.parked();
-        let of_one = parked.values().filter(|parked| parked.caller == call.caller).count();
-        if parked.len() >= MOST || of_one >= MOST_OF_ONE {
-            let why = "too many calls wait for input: answer some of them first";
-            return stateless(Answer::Error(error_object(code::INTERNAL, why, None)));
+        let mut places = self.places();
+        let of_one = places.parked.values().filter(|parked| parked.caller == call.caller).count();
+        if places.closed || places.parked.len() >= MOST || of_one >= MOST_OF_ONE {
+            return no_room("too many calls wait for input: answer some of them first");
         }
         let Call { caller, wanted, method, params, .. } = call;
-        let _patience = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.clone())));
-        let waiting =
-            Parked { running, asks, caller, wanted, method: method.into_owned(), params, _patience };
-        parked.insert(id, waiting);
+        let patience = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.clone())));
+        let method = method.into_owned();
+        let waiting = Parked { running, asks, caller, wanted, method, params, _patience: patience };
+        places.parked.insert(id, waiting);
         stateless(Answer::Result(input::result_asking(&questions, Some(&state))))
+    }
+
+    /// Whether a state has our signature for this caller and this call, rather than being a server's own: also that of
+    /// another crib behind this one.
+    pub(super) fn is_ours(&self, state: &str, call: &Call) -> bool {
+        let signed = id_in(state).and_then(|id| self.signed(id, call));
+        signed.is_some_and(|signed| constant_time_eq(signed.as_bytes(), state.as_bytes()))
     }
 
     /// The call that `state` was given out for, if this is that call.
     fn take(&self, state: &str, call: &Call) -> Option<Parked> {
-        let (id, _) = state.strip_prefix(MARK)?.split_once('.')?;
-        if !constant_time_eq(self.signed(id, call).as_bytes(), state.as_bytes()) {
-            return None;
-        }
-        let mut parked = self.parked();
-        let there = parked.get(id)?;
+        let id = id_in(state)?;
+        let mut places = self.places();
+        let there = places.parked.get(id)?;
         let same = there.caller == call.caller
             && there.wanted == call.wanted
             && there.method == call.method
             && same_call(&there.params, &call.params);
-        if same { parked.remove(id) } else { None }
+        if same { places.parked.remove(id) } else { None }
     }
 
     /// A name with our signature over it, its caller and its call.
-    fn signed(&self, id: &str, call: &Call) -> String {
+    fn signed(&self, id: &str, call: &Call) -> Option<String> {
         let mut state = format!("{MARK}{id}.");
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.key) else { return state };
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_ref()?).ok()?;
         for part in [id, call.caller.as_str(), &call.method, call.name()] {
             mac.update(&(part.len() as u64).to_le_bytes());
             mac.update(part.as_bytes());
@@ -228,30 +244,29 @@ impl Lot {
         for byte in mac.finalize().into_bytes() {
             let _ = write!(state, "{byte:02x}");
         }
-        state
+        Some(state)
     }
 }
 
-/// Whether a state is one that this lot could have given out, rather than a server's own.
-pub(super) fn is_ours(state: &str) -> bool {
-    state.starts_with(MARK)
+/// The name in a state that looks like one of ours.
+fn id_in(state: &str) -> Option<&str> {
+    Some(state.strip_prefix(MARK)?.split_once('.')?.0)
 }
 
 /// Thirty-two hexadecimal digits that cannot be guessed.
-pub(super) fn random_name() -> String {
+pub(super) fn random_name() -> Option<String> {
     let mut random = [0; 16];
-    // A name that could not be drawn is still signed, and one of a kind is enough for it.
-    let _ = getrandom::fill(&mut random);
-    random.iter().fold(String::with_capacity(32), |mut name, byte| {
+    getrandom::fill(&mut random).ok()?;
+    Some(random.iter().fold(String::with_capacity(32), |mut name, byte| {
         let _ = write!(name, "{byte:02x}");
         name
-    })
+    }))
 }
 
 async fn expire(lot: Weak<Lot>, id: String) {
     sleep(PATIENCE).await;
     if let Some(lot) = lot.upgrade() {
-        let expired = lot.parked().remove(&id);
+        let expired = lot.places().parked.remove(&id);
         drop(expired);
     }
 }

@@ -11,7 +11,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::Connection;
+use super::link::Ticket;
 use crate::error::{Error, ErrorKind};
+use crate::wire::dialect::client::{LISTEN, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
 use crate::wire::dialect::greeting::refusal;
 use crate::wire::dialect::party::LogLevel;
 use crate::wire::message::Answer;
@@ -30,6 +32,8 @@ pub(super) struct Interest {
     wanted: watch::Sender<BTreeMap<Arc<str>, usize>>,
     /// The resources that a stateless server has said it tells about.
     heard: watch::Sender<BTreeSet<Arc<str>>>,
+    /// One at a time asks a session-era server to tell or not to tell.
+    turn: tokio::sync::Mutex<()>,
     /// How much a session-era server logs.
     level: Mutex<Option<LogLevel>>,
 }
@@ -37,31 +41,42 @@ pub(super) struct Interest {
 impl Connection {
     /// Has the server tell when a resource changes.
     pub(crate) async fn subscribe(&self, uri: &Arc<str>) -> Result<(), Error> {
+        if self.era() == Era::Stateless {
+            self.want(uri);
+            let mut heard = self.interest.heard.subscribe();
+            // A server that does not say that it listens may tell all the same.
+            let _ = timeout(LISTENING, heard.wait_for(|heard| heard.contains(uri))).await;
+            return Ok(());
+        }
+        let _turn = self.interest.turn.lock().await;
+        if self.want(uri) {
+            let asked = self.request_about(uri, SUBSCRIBE).await;
+            if asked.is_err() {
+                self.forget(uri);
+            }
+            return asked;
+        }
+        Ok(())
+    }
+
+    /// Nobody behind an earlier `subscribe` wants to hear of it any more.
+    pub(crate) async fn unsubscribe(&self, uri: &Arc<str>) {
+        let _turn = self.interest.turn.lock().await;
+        if self.forget(uri) && self.era() == Era::Session {
+            // A server that cannot forget goes on telling, and nobody listens.
+            let _ = self.request_about(uri, UNSUBSCRIBE).await;
+        }
+    }
+
+    /// Notes one more interest; whether it is the first.
+    fn want(&self, uri: &Arc<str>) -> bool {
         let mut first = false;
         self.interest.wanted.send_modify(|wanted| {
             let count = wanted.entry(uri.clone()).or_default();
             first = *count == 0;
             *count += 1;
         });
-        if self.era() == Era::Stateless {
-            let mut heard = self.interest.heard.subscribe();
-            // A server that does not say that it listens may tell all the same.
-            let _ = timeout(LISTENING, heard.wait_for(|heard| heard.contains(uri))).await;
-            return Ok(());
-        }
-        let asked = if first { self.request_about(uri, "resources/subscribe").await } else { Ok(()) };
-        if asked.is_err() {
-            self.forget(uri);
-        }
-        asked
-    }
-
-    /// Nobody behind an earlier `subscribe` wants to hear of it any more.
-    pub(crate) async fn unsubscribe(&self, uri: &Arc<str>) {
-        if self.forget(uri) && self.era() == Era::Session {
-            // A server that cannot forget goes on telling, and nobody listens.
-            let _ = self.request_about(uri, "resources/unsubscribe").await;
-        }
+        first
     }
 
     /// Takes one interest back; whether it was the last.
@@ -101,35 +116,46 @@ impl Connection {
         let mut params = Object::default();
         params.set("level", object::string(level.as_str()));
         // A server that cannot do it logs as it likes; what is too much is not passed on.
-        let _ = self.request("logging/setLevel", params).await;
+        let _ = self.request(SET_LEVEL, params).await;
     }
 
-    /// Keeps a stateless server telling what changes, as long as there is anything to tell about.
+    /// Keeps a stateless server telling what changes, as long as there is anything to tell about; ends with the
+    /// connection. When the wishes change, the old stream is kept until the server listens to the new ones.
     pub(crate) async fn keep_listening(&self) {
         let mut wanted = self.interest.wanted.subscribe();
-        loop {
+        let mut before: Option<Ticket> = None;
+        while !self.is_closed() {
             let uris: BTreeSet<Arc<str>> = wanted.borrow_and_update().keys().cloned().collect();
             let Some(filter) = self.filter(&uris).filter(|_| self.era() == Era::Stateless) else {
-                if wanted.changed().await.is_err() {
-                    return;
-                }
+                before = None;
+                // The sender lives as long as we do.
+                let _ = wanted.changed().await;
                 continue;
             };
             let mut params = Object::default();
             params.set("notifications", filter);
-            let Ok(ticket) = self.ask("subscriptions/listen", &mut params, None) else { return };
+            let Ok(mut ticket) = self.ask(LISTEN, &mut params, None) else {
+                sleep(AGAIN).await;
+                continue;
+            };
             let acknowledged = self.link.acknowledged(ticket.id());
             let listening = async {
-                acknowledged.await;
+                let _ = timeout(LISTENING, acknowledged).await;
+                before = None;
                 self.interest.heard.send_replace(uris);
                 std::future::pending::<()>().await;
             };
             tokio::select! {
                 () = listening => {}
-                changed = wanted.changed() => if changed.is_err() { return },
-                _ = ticket => sleep(AGAIN).await,
+                _ = wanted.changed() => before = Some(ticket),
+                ended = &mut ticket => match ended {
+                    // It does not know how, and will not learn it by being asked again.
+                    Ok(Answer::Error(_)) => drop(wanted.changed().await),
+                    _ => sleep(AGAIN).await,
+                },
             }
         }
+        drop(before);
     }
 
     fn tells_changes(&self, part: &str) -> bool {

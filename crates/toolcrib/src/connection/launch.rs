@@ -98,7 +98,7 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
     let patient = matches!(far_end, FarEnd::Remote);
     let welcome = greet(&link, opening, patient).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
-    let slots = Semaphore::new(limits.in_flight.get());
+    let slots = Arc::new(Semaphore::new(limits.in_flight.get()));
     Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
 }
 

@@ -145,6 +145,11 @@ impl Link {
         self.shared.closed.cancelled().await;
     }
 
+    /// Whether the server had been told to leave when it did.
+    pub(super) fn was_dismissed(&self) -> bool {
+        self.shared.ending.get().is_some_and(|(_, dismissed)| *dismissed)
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.shared.pending().is_closed()
     }

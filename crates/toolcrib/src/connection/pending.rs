@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::told::{Hear, Told};
+use crate::told::Hear;
 use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
+
+/// Questions of a server that one client may have before it in one call.
+const MOST_QUESTIONS: usize = 64;
 
 /// How a request ended.
 #[derive(Debug)]
@@ -39,10 +42,12 @@ pub(super) struct Waiter {
 }
 
 /// The client behind a request, and where it is told what comes before the answer.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Listener {
     pub(super) client: Client,
     pub(super) told: Option<Arc<dyn Hear>>,
+    /// One of the places for calls that the server works on; given back while the client is asked.
+    pub(super) slot: Option<OwnedSemaphorePermit>,
 }
 
 /// What was heard about a request last.
@@ -57,6 +62,8 @@ pub(super) enum Heard {
 /// Why a question of the server's can reach nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unheard {
+    /// The request it came with is over, or is one of ours.
+    Over,
     /// No client's request is under way.
     Nobody,
     /// Requests of several clients are, and nothing says whose it belongs to.
@@ -105,17 +112,23 @@ impl Pending {
         }
     }
 
-    /// Tells whoever waits under this number; `false` if nobody does, or cannot be told now.
-    pub(super) fn tell(&mut self, id: u64, told: Told) -> bool {
-        let Some(waiter) = self.waiting.get_mut(&id) else { return false };
-        let asks = matches!(told, Told::Asked(_));
-        if matches!(told, Told::Progress(_)) {
+    /// Who hears what is told under this number; progress is good for more time.
+    pub(super) fn hears(&mut self, id: u64, progress: bool) -> Option<Arc<dyn Hear>> {
+        let waiter = self.waiting.get_mut(&id)?;
+        if progress {
             waiter.progress = Some(Instant::now());
         }
-        let sink = waiter.listener.as_ref().and_then(|listener| listener.told.as_ref());
-        let told = sink.is_some_and(|sink| sink.hear(told));
-        waiter.asking += usize::from(asks && told);
-        told
+        waiter.listener.as_ref()?.told.clone()
+    }
+
+    /// Who is asked under this number, until `answered`: the server works on something else meanwhile.
+    pub(super) fn asks(&mut self, id: u64) -> Option<Arc<dyn Hear>> {
+        let waiter = self.waiting.get_mut(&id).filter(|waiter| waiter.asking < MOST_QUESTIONS)?;
+        let listener = waiter.listener.as_mut()?;
+        let told = listener.told.clone()?;
+        listener.slot = None;
+        waiter.asking += 1;
+        Some(told)
     }
 
     /// Whether somebody waits under this number.
@@ -144,9 +157,9 @@ impl Pending {
         origin: Option<u64>,
         suits: impl Fn(&Client) -> bool,
     ) -> Result<(u64, &Client), Unheard> {
-        if let Some(origin) = origin.filter(|origin| self.waiting.contains_key(origin)) {
-            let listener = self.waiting[&origin].listener.as_ref().ok_or(Unheard::Nobody)?;
-            return Ok((origin, &listener.client));
+        if let Some(origin) = origin {
+            let listener = self.waiting.get(&origin).and_then(|waiter| waiter.listener.as_ref());
+            return listener.map(|listener| (origin, &listener.client)).ok_or(Unheard::Over);
         }
         // A server that waits for an answer asks nothing more in that call, as long as there are others.
         let newest_first = |asking: bool| {

@@ -249,10 +249,15 @@ impl Actor {
         }
     }
 
-    /// One call finds out; everybody else is refused meanwhile. A probe that was given up proves nothing either way.
+    /// One call finds out; everybody else is refused meanwhile. A probe that was given up proves nothing either way, and
+    /// neither does one that takes longer than a call may, because it waits for a person.
     async fn probing(&mut self, mut alive: Alive) -> State {
+        let patience = Instant::now() + self.spec.limits.call_timeout;
         loop {
-            match self.next(&mut alive).await {
+            let Ok(happening) = timeout_at(patience, self.next(&mut alive)).await else {
+                return State::Tripped { alive, until: Instant::now() };
+            };
+            match happening {
                 Happening::Asked(waiter) => {
                     self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE));
                 }

@@ -255,3 +255,56 @@ async fn a_call_that_waits_for_its_client_does_not_keep_others_from_being_asked(
         assert_eq!(asked.to_value()["resultType"], "input_required", "client {key}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_client_leaves_its_place_to_others() {
+    let server = Asking::in_session();
+    let limits = Limits { in_flight: NonZero::new(2).unwrap(), ..Limits::default() };
+    let crib =
+        Crib::builder().server(ServerSpec::in_process(id("a"), server).limits(limits)).build().unwrap();
+    let params = asking(ELICIT, &json!({}));
+    for n in 0..5 {
+        let asked = crib.call(call(&params).of(person(1, Era::Stateless))).await.unwrap();
+        assert_eq!(asked.to_value()["resultType"], "input_required", "{n}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_state_of_another_crib_behind_this_one_is_its_own() {
+    let inner = crib_of(&Asking::in_session());
+    let params = asking(ELICIT, &json!({}));
+    let asked = inner.call(call(&params).of(person(1, Era::Stateless))).await.unwrap();
+    let server = Asking::stateless();
+    let outer = crib_of(&server);
+    let again = with_answers(params, &asked, &json!({"ask-1": {}}));
+    // The scripted server does not know the state and says so by its own means: it got it.
+    let _ =
+        tokio::time::timeout(Duration::from_secs(1), outer.call(call(&again).of(person(1, Era::Stateless))))
+            .await;
+    let sent = server.heard_of("tools/call");
+    assert_eq!(sent[0]["params"]["requestState"], again["requestState"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_waits_in_a_crib_that_was_shut_down() {
+    let crib = crib_of(&Asking::in_session());
+    let params = asking(ELICIT, &json!({}));
+    crib.call(call(&params).of(person(1, Era::Stateless))).await.unwrap();
+    let before = tokio::time::Instant::now();
+    crib.shutdown(Duration::from_secs(1)).await;
+    assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_whose_client_refuses_to_answer_has_failed() {
+    let crib = crib_of(&Asking::stateless());
+    let (sink, mut told) = mpsc::channel(8);
+    let call =
+        call(&asking(ELICIT, &json!({}))).of(person(1, Era::Session)).listen(std::sync::Arc::new(sink));
+    let (outcome, ()) = tokio::join!(crib.call(call), async {
+        let Some(Told::Asked(ask)) = told.recv().await else { panic!("nothing was asked") };
+        ask.answer(Answer::Error(r#"{"code":-1,"message":"the person said no"}"#.into()));
+    });
+    let outcome = outcome.unwrap();
+    assert!(outcome.is_error() && outcome.text().contains("the person said no"), "{outcome:?}");
+}

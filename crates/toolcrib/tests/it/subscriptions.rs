@@ -3,7 +3,8 @@
 use serde_json::json;
 use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
-use toolcrib::{Crib, ErrorKind, News, ServerSpec, Subscription, Wanted};
+use toolcrib::spec::BreakerSpec;
+use toolcrib::{Call, Crib, ErrorKind, Lifecycle, Limits, News, ServerSpec, StateName, Subscription, Wanted};
 
 use crate::house::{SECOND, breath, id, status};
 use crate::telling::Telling;
@@ -97,4 +98,41 @@ async fn a_stateless_server_is_listened_to_from_the_beginning() {
     let listening = server.heard_of("subscriptions/listen");
     assert_eq!(listening[0]["params"]["notifications"], json!({"resourcesListChanged": true}));
     assert_eq!(status(&crib, "t").in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_stopped_is_not_woken_by_a_subscription() {
+    let server = Telling::new(false);
+    let crib = crib_of(&server);
+    let mut news = crib.news();
+    let subscription = crib.subscribe(&one()).await.unwrap();
+    crib.stop(&id("t")).await.unwrap();
+    tokio::time::advance(600 * SECOND).await;
+    breath().await;
+    assert_eq!(status(&crib, "t").state, StateName::Asleep);
+    // Whoever wakes it wakes the subscription too.
+    crib.restart(&id("t")).await.unwrap();
+    assert!(told(&mut news, &subscription).await);
+    server.change();
+    assert!(told(&mut news, &subscription).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_to_a_tripped_server_does_not_keep_others_from_it() {
+    let server = Telling::new(false);
+    let lifecycle = Lifecycle {
+        breaker: BreakerSpec { failures: std::num::NonZero::<u32>::MIN, cool_off: SECOND },
+        ..Lifecycle::default()
+    };
+    let limits = Limits { call_timeout: SECOND, ..Limits::default() };
+    let spec = ServerSpec::in_process(id("t"), server.clone()).lifecycle(lifecycle).limits(limits);
+    let crib = Crib::builder().server(spec).build().unwrap();
+    let hangs = Call::request("hang", Wanted::On(id("t"), "hang".into()), Default::default());
+    assert_eq!(crib.call(hangs).await.unwrap_err().kind(), ErrorKind::TimedOut);
+    breath().await;
+    assert_eq!(status(&crib, "t").state, StateName::Tripped);
+    tokio::time::advance(2 * SECOND).await;
+    let _subscription = crib.subscribe(&one()).await.unwrap();
+    let reads = Call::request("resources/read", one(), Default::default());
+    crib.call(reads).await.unwrap();
 }

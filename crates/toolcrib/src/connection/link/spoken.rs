@@ -104,7 +104,7 @@ impl Shared {
         let mut pending = self.pending();
         let suits = |client: &Client| client.abilities.lacking(method, params.as_ref()).is_none();
         let (call, client) = pending.client_of(origin, suits).map_err(|unheard| match unheard {
-            Unheard::Nobody => {
+            Unheard::Nobody | Unheard::Over => {
                 (code::INVALID_REQUEST, format!("`{method}` belongs to no call: nobody here can be asked"))
             }
             Unheard::Several => (
@@ -124,8 +124,25 @@ impl Shared {
             }
             return Err(unable());
         }
+        let asked = pending.asks(call);
+        drop(pending);
         let (ask, answered) = Ask::new(method.to_owned(), params);
-        if pending.tell(call, Told::Asked(ask)) { Ok((call, answered)) } else { Err(unable()) }
+        match asked {
+            None => Err(unable()),
+            Some(asked) if asked.hear(Told::Asked(ask)) => Ok((call, answered)),
+            Some(_) => {
+                self.pending().answered(call);
+                Err(unable())
+            }
+        }
+    }
+
+    /// Tells whoever waits under this number, which may be nobody; one that cannot keep up misses some.
+    fn tell(&self, id: u64, told: Told) {
+        let hears = self.pending().hears(id, matches!(told, Told::Progress(_)));
+        if let Some(hears) = hears {
+            hears.hear(told);
+        }
     }
 
     /// Tells the server that nobody waits for this any more.
@@ -140,7 +157,7 @@ impl Shared {
                 let Some(Ok(mut progress)) = params.map(|params| Object::parse(&params)) else { return };
                 let token = progress.remove("progressToken").and_then(|raw| as_integer(&raw));
                 if let Some(id) = token {
-                    self.pending().tell(id, Told::Progress(progress));
+                    self.tell(id, Told::Progress(progress));
                 }
             }
             LOG => {
@@ -168,17 +185,17 @@ impl Shared {
     /// A line of log belongs to the one client whose call is under way; without any call, to whoever listens.
     fn hear_log(&self, params: Bytes, origin: Option<u64>) {
         let level = LogLevel::of_message(&params);
-        let mut pending = self.pending();
-        let call = match pending.client_of(origin, |client| client.wants_log(level)) {
+        let call = match self.pending().client_of(origin, |client| client.wants_log(level)) {
             Ok((call, client)) => client.wants_log(level).then_some(call),
-            Err(Unheard::Several) => None,
+            Err(Unheard::Several | Unheard::Over) => None,
             Err(Unheard::Nobody) => {
+                // Nobody has to listen.
                 let _ = self.news.send(News::Logged { server: self.server.clone(), params });
                 return;
             }
         };
         if let Some(call) = call {
-            pending.tell(call, Told::Log(params));
+            self.tell(call, Told::Log(params));
         }
     }
 }

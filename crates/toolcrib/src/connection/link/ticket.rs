@@ -63,7 +63,8 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.shared.pending().take(self.id).is_some() && self.cancellable {
+        let waiter = self.shared.pending().take(self.id);
+        if waiter.is_some() && self.cancellable {
             self.shared.take_back(self.id);
         }
     }
