@@ -12,6 +12,9 @@ pub const ELICIT: &str = "elicitation/create";
 /// Asks a client for the folders it works in.
 pub const ROOTS: &str = "roots/list";
 
+/// The extension that lets a server answer a stateless client with a task.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
 /// The client a call comes from. What a server may ask during a call is what this client says it can.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -116,10 +119,16 @@ impl Abilities {
         }
     }
 
-    /// The object without what only a session can carry.
+    /// The object without what only a session can carry, and without what a session cannot.
     fn without_session_parts(&self) -> Bytes {
         let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
         object.remove("tasks");
+        // A task would be an answer that no session has words for, whatever its client says it knows.
+        if let Some(mut extensions) = object.get("extensions").and_then(|raw| Object::parse(raw).ok())
+            && extensions.remove(TASKS).is_some()
+        {
+            object.set("extensions", extensions.to_bytes());
+        }
         if self.roots {
             object.set("roots", Bytes::from_static(b"{}"));
         }
@@ -195,6 +204,15 @@ mod tests {
         let new = abilities(r#"{"elicitation":{"url":{}}}"#);
         assert!(new.lacking(ELICIT, Some(&url)).is_none() && new.lacking(ELICIT, None).is_some());
         assert!(!abilities("{}").any() && !abilities("7").any() && new.any());
+    }
+
+    #[test]
+    fn a_session_declares_nothing_that_it_cannot_carry() {
+        let text = r#"{"tasks":{},"roots":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{},"x":{}}}"#;
+        let mut client = Client { abilities: abilities(text), ..Client::silent() };
+        assert_eq!(client.declared(), r#"{"roots":{},"extensions":{"x":{}}}"#);
+        client.era = Era::Stateless;
+        assert_eq!(client.declared(), text);
     }
 
     #[test]
