@@ -69,7 +69,8 @@ pub fn result_asking(questions: &[Question], state: Option<&str>) -> Bytes {
         let mut request = Object::default();
         request.set("method", object::string(&question.method));
         if let Some(params) = &question.params {
-            request.set("params", without_elicitation_id(params));
+            // With `elicitationId`, which this era has no use for: rmcp's clients want it nevertheless, others ignore it.
+            request.set("params", params.clone());
         }
         request.write(&mut requests);
     }
@@ -87,15 +88,6 @@ pub fn result_asking(questions: &[Question], state: Option<&str>) -> Bytes {
 pub fn bad_state() -> Bytes {
     let why = "this `requestState` is not good: it was used, is too old, or belongs to another call";
     error_object(code::INVALID_PARAMS, why, None)
-}
-
-/// The stateless era has no name for one conversation with a person.
-fn without_elicitation_id(params: &Bytes) -> Bytes {
-    let Ok(mut object) = Object::parse(params) else { return params.clone() };
-    match object.remove("elicitationId") {
-        Some(_) => object.to_bytes(),
-        None => params.clone(),
-    }
 }
 
 /// The questions in a session-era server's error that a person must open an address first.
@@ -119,13 +111,16 @@ mod tests {
     #[test]
     fn questions_are_written_as_they_are_read() {
         let params = Bytes::from_static(br#"{"mode":"url","elicitationId":"7","url":"https://x"}"#);
-        let question =
-            Question { key: "a\"b".into(), method: "elicitation/create".into(), params: Some(params) };
+        let question = Question {
+            key: "a\"b".into(),
+            method: "elicitation/create".into(),
+            params: Some(params.clone()),
+        };
         let result = result_asking(&[question], Some("s\u{e9}"));
         let needed = needed(&result).unwrap();
         assert_eq!(needed.state.as_deref(), Some("\"s\u{e9}\"".as_bytes()));
         assert_eq!(needed.questions[0].key, "a\"b");
-        assert_eq!(needed.questions[0].params.as_deref(), Some(&br#"{"mode":"url","url":"https://x"}"#[..]));
+        assert_eq!(needed.questions[0].params, Some(params));
     }
 
     #[test]
