@@ -84,7 +84,7 @@ impl Running {
             tokio::select! {
                 biased;
                 Some(told) = self.told.recv() => match told {
-                    Told::Asked(ask) => return Step::Asks(self.asks_from(ask)),
+                    Told::Asked(ask) => return Step::Asks(self.asks_from(ask, sink)),
                     told => pass_on(sink, told),
                 },
                 outcome = &mut self.work => {
@@ -98,10 +98,13 @@ impl Running {
     }
 
     /// A server that asks several things at once gets them asked at once.
-    fn asks_from(&mut self, first: Ask) -> Vec<Ask> {
+    fn asks_from(&mut self, first: Ask, sink: Option<&mpsc::Sender<Told>>) -> Vec<Ask> {
         let mut asks = vec![first];
-        while let Ok(Told::Asked(ask)) = self.told.try_recv() {
-            asks.push(ask);
+        while let Ok(told) = self.told.try_recv() {
+            match told {
+                Told::Asked(ask) => asks.push(ask),
+                told => pass_on(sink, told),
+            }
         }
         asks
     }
