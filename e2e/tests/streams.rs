@@ -144,6 +144,29 @@ fn an_answer_whose_connection_broke_is_read_again() {
 }
 
 #[test]
+fn what_is_told_right_before_the_answer_is_told() {
+    let home = home();
+    let gateway = home.serve();
+    // A client that can be asked and one that cannot take different ways.
+    for able in [json!({"elicitation": {}}), json!({})] {
+        for server in ["old", "new"] {
+            let mut client = client(&gateway, Era::Stateless);
+            for round in 0..50 {
+                let meta =
+                    json!({"progressToken": round, "io.modelcontextprotocol/clientCapabilities": able});
+                let arguments = json!({"steps": 2, "ms": 0});
+                let params =
+                    json!({"name": format!("{server}__progress"), "arguments": arguments, "_meta": meta});
+                let messages = client.request_as_written("tools/call", &params).messages();
+                let steps: Vec<&Value> =
+                    messages.iter().map(|message| &message["params"]["progress"]).collect();
+                assert_eq!(steps, [&json!(1), &json!(2), &Value::Null], "{able} {server} {round}");
+            }
+        }
+    }
+}
+
+#[test]
 fn only_one_stream_of_news_is_read_at_a_time() {
     let home = home();
     let gateway = home.serve();

@@ -36,7 +36,14 @@ pub(super) async fn ask(counter: &Counter, view: View, asked: Asked, claimed: Cl
     let first = tokio::select! {
         biased;
         Some(first) = heard.recv() => first,
-        answer = &mut work => return whole(&id, &answer),
+        answer = &mut work => match heard.try_recv() {
+            // Everything the server told before it answered was sent to us before the answer was.
+            Ok(first) => {
+                work = Box::pin(std::future::ready(answer));
+                first
+            }
+            Err(_) => return whole(&id, &answer),
+        },
     };
     let stream = CallStream { id, token: claimed.progress, heard, first: Some(first), work: Some(work) };
     events(Body::events(stream))

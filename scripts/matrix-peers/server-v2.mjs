@@ -1,0 +1,47 @@
+// The fixtures on the TypeScript SDK v2: `server-v2.mjs session|stateless`, on stdin and stdout.
+
+import { inputRequired, Server } from "@modelcontextprotocol/server";
+import { serveStdio, StdioServerTransport } from "@modelcontextprotocol/server/stdio";
+
+import { answers, call, capabilities, question } from "./fixtures.mjs";
+
+const stateless = process.argv[2] === "stateless";
+const watched = new Set();
+
+function io(server, ctx) {
+    const token = ctx.mcpReq._meta?.progressToken;
+    return {
+        signal: ctx.mcpReq.signal,
+        log: (level, data) => ctx.mcpReq.log(level, data),
+        progress: (params) =>
+            ctx.mcpReq.notify({ method: "notifications/progress", params: { progressToken: token, ...params } }),
+        toolsChanged: () => server.sendToolListChanged(),
+        updated: async (uri) => {
+            if (stateless || watched.has(uri)) await server.sendResourceUpdated({ uri });
+        },
+        ask: async (name) => {
+            if (!stateless) return ctx.mcpReq.send(question(name, stateless));
+            const answer = ctx.mcpReq.inputResponses?.question;
+            return answer ?? inputRequired({ inputRequests: { question: question(name, stateless) }, requestState: "asked" });
+        },
+    };
+}
+
+function make() {
+    const server = new Server({ name: "matrix-typescript-2", version: "1" }, { capabilities });
+    for (const [method, answer] of Object.entries(answers)) {
+        server.setRequestHandler(method, (request) => answer(request.params));
+    }
+    server.setRequestHandler("tools/call", ({ params }, ctx) => call(params.name, params.arguments ?? {}, io(server, ctx)));
+    if (!stateless) {
+        server.setRequestHandler("resources/subscribe", ({ params }) => (watched.add(params.uri), {}));
+        server.setRequestHandler("resources/unsubscribe", ({ params }) => (watched.delete(params.uri), {}));
+    }
+    return server;
+}
+
+if (stateless) {
+    serveStdio(make, { legacy: "reject" });
+} else {
+    await make().connect(new StdioServerTransport());
+}
