@@ -28,9 +28,18 @@ use crate::place::Place;
 /// How long a command that stands alone lets calls finish when it is done with them.
 const GRACE: Duration = Duration::ZERO;
 
+/// Whether a command can wait for servers that take their time to start for the first time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// As long as any of them may take: there is no second try, because they end with the command.
+    ForAll,
+    /// Not long: an agent wants its list.
+    ForSome,
+}
+
 /// Does `work` with a crib of its own, for commands that found no daemon. Servers it started are stopped however the
 /// work ends; Ctrl-C ends it.
-async fn alone<W, F>(place: &Place, out: &mut Output, work: W) -> Result<Option<F::Output>>
+async fn alone<W, F>(place: &Place, out: &mut Output, waits: Waits, work: W) -> Result<Option<F::Output>>
 where
     W: FnOnce(Crib) -> F,
     F: Future,
@@ -38,7 +47,9 @@ where
     let config = place.usable()?;
     out.problems(&config.problems)?;
     let mut signals = Signals::new()?;
-    let crib = daemon::build(place, &config)?;
+    let longest = || config.roster.clone().into_servers().map(|spec| spec.lifecycle.start_timeout).max();
+    let patience = (waits == Waits::ForAll).then(longest).flatten();
+    let crib = daemon::build(place, &config, patience)?;
     let done = tokio::select! {
         done = work(crib.clone()) => Some(done),
         () = signals.any() => None,

@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::Crib;
 use toolcrib::config::Config;
+use toolcrib::{Crib, CribBuilder};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -80,7 +80,7 @@ impl Daemon {
         let socket_path = place.socket();
         let socket = bind_unix(&socket_path)
             .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
-        let crib = build(place, config)?;
+        let crib = build(place, config, None)?;
         let admin = Admin::new(crib.clone(), config);
         let hosts = config.listen.hosts.clone();
         let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts));
@@ -145,9 +145,11 @@ impl Daemon {
     }
 }
 
-/// A crib for this config, as the daemon and the commands that stand alone use it.
-pub(crate) fn build(place: &Place, config: &Config) -> Result<Crib, Failure> {
+/// A crib for this config, as the daemon and the commands that stand alone use it; lists wait for new servers as long as
+/// `patience` says, or as long as agents can bear.
+pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) -> Result<Crib, Failure> {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
+    let builder = patience.into_iter().fold(builder, CribBuilder::patience);
     builder.build().map_err(|clash| Failure::new(Exit::BadConfig, "config_invalid", clash.to_string()))
 }
 

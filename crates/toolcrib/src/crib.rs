@@ -21,7 +21,7 @@ use crate::event::{Event, News};
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
-use crate::stock::{Fallback, Stock};
+use crate::stock::{Fallback, PATIENCE, Stock};
 use crate::subscription::{self, Subscription};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
 use crate::{bridge, telemetry};
@@ -68,6 +68,7 @@ pub struct CribBuilder {
     roster: Roster,
     clash: Option<NameClash>,
     state_dir: Option<PathBuf>,
+    patience: Option<Duration>,
     fallback: Option<Fallback>,
 }
 
@@ -100,6 +101,13 @@ impl CribBuilder {
         self
     }
 
+    /// How long a list waits for servers that were never seen before: 10 s unless said otherwise.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -125,11 +133,12 @@ impl CribBuilder {
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
         };
+        let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let shared = Arc::new(Shared {
-            stock: Arc::new(Stock::new(registry, catalog, around.clone(), self.fallback)),
+            stock: Arc::new(Stock::new(registry, catalog, around.clone(), patience, self.fallback)),
             lot: Arc::new(Lot::new(around.tasks.clone())),
             closing: AtomicBool::new(false),
             end: CancellationToken::new(),

@@ -18,7 +18,7 @@ use crate::supervisor::{Supervisor, Surroundings};
 /// How many servers are started at the same time to be listed.
 const PARALLEL_STARTS: usize = 8;
 /// How long a list waits for servers that were never seen before.
-const LIST_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers a call that nobody here can.
 pub(crate) type Fallback =
@@ -30,6 +30,7 @@ pub(crate) struct Stock {
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) around: Surroundings,
     starts: Arc<Semaphore>,
+    patience: Duration,
     fallback: Option<Fallback>,
 }
 
@@ -38,9 +39,11 @@ impl Stock {
         registry: Registry,
         catalog: watch::Receiver<Arc<Catalog>>,
         around: Surroundings,
+        patience: Duration,
         fallback: Option<Fallback>,
     ) -> Self {
-        Self { registry, catalog, around, starts: Arc::new(Semaphore::new(PARALLEL_STARTS)), fallback }
+        let starts = Arc::new(Semaphore::new(PARALLEL_STARTS));
+        Self { registry, catalog, around, starts, patience, fallback }
     }
 
     /// What is known to be on offer; starts nothing.
@@ -111,7 +114,7 @@ impl Stock {
     /// Makes sure that servers have been listed: starts those that never were, a few at a time, for a bounded time
     /// altogether. Returns what went wrong with each, in order.
     pub(crate) async fn meet(&self, supervisors: &[Supervisor]) -> Vec<Option<Error>> {
-        let until = Instant::now() + LIST_PATIENCE;
+        let until = Instant::now() + self.patience;
         let meetings: Vec<_> = supervisors
             .iter()
             .map(|supervisor| self.around.tasks.spawn(meet(supervisor.clone(), self.starts.clone(), until)))
@@ -137,7 +140,7 @@ impl Stock {
         let mut catalog = self.catalog.clone();
         let listed = catalog.wait_for(|catalog| catalog.strangers().all(|stranger| stranger != server));
         // A server that was replaced in this very moment is a stranger again; nobody waits for that.
-        let _ = timeout(LIST_PATIENCE, listed).await;
+        let _ = timeout(self.patience, listed).await;
     }
 
     /// The servers of a roster are in the catalog a moment after it was applied.

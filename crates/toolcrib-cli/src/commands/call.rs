@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &Call, place: &Place, out: &mut Output) -> Result<
         Some(client) => super::until_interrupted(request.limited(request.through(&client))).await?,
         None => {
             let work = async |crib| request.limited(request.standing_alone(&crib)).await;
-            super::alone(place, out, work)
+            super::alone(place, out, super::Waits::ForAll, work)
                 .await?
                 .map(|answer| answer.map_err(|failure| advised(failure, place)))
         }

@@ -41,7 +41,7 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
                 let face = Arc::new(frontend::Face::new(crib));
                 frontend::stdio::serve(stdin, stdout, face, largest, CancellationToken::new()).await;
             };
-            super::alone(place, out, serve).await?;
+            super::alone(place, out, super::Waits::ForSome, serve).await?;
         }
     }
     Ok(Exit::Fine)

@@ -119,3 +119,12 @@ async fn many_servers_that_never_answer_their_listing_hold_up_a_list_no_longer_t
     assert_eq!((before.elapsed().as_secs(), told.len()), (10, 20));
     assert!(told.iter().all(|discovery| discovery.tools.is_err()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_waits_for_a_slow_server_as_long_as_its_holder_can() {
+    for (patience, listed) in [(5, false), (30, true)] {
+        let fake = Fake::new().usually(Boot::Late(12 * SECOND));
+        let crib = Crib::builder().server(spec("slow", &fake)).patience(patience * SECOND).build().unwrap();
+        assert_eq!(!crib.list().await.tools().is_empty(), listed, "{patience} s");
+    }
+}
