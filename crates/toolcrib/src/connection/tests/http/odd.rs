@@ -31,13 +31,14 @@ async fn a_request_is_answered_whatever_its_method_says() {
 async fn calls_taken_back_at_once_leave_nothing_in_the_queue() {
     let far = Far::start(stateless).await;
     let connection = to(&far).await;
-    let large = "x".repeat(14 << 20);
+    let large = bytes::Bytes::from(format!("{{\"text\":\"{}\"}}", "x".repeat(14 << 20)));
     for _ in 0..5 {
-        let mut asked = Box::pin(call(&connection, "echo", json!({ "text": large })));
+        let mut taken_back = Call::tool("echo").raw_arguments(large.clone());
+        let mut asked = Box::pin(connection.call(&mut taken_back, "echo"));
         assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(asked);
         breath().await;
     }
     assert_eq!(text(echo(&connection).await), "echo");
-    assert!(far.seen("tools/call").len() == 1, "those were taken back before they were sent");
+    assert_eq!(far.seen("tools/call").len(), 1, "those were taken back before they were sent");
 }

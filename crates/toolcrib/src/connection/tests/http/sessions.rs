@@ -46,6 +46,47 @@ async fn what_a_server_says_on_its_own_is_heard() {
 }
 
 #[tokio::test]
+async fn a_stream_of_news_that_ends_is_opened_again_however_often() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = opened.clone();
+    let far = Far::start(move |seen| match seen.what() {
+        "GET" => match count.fetch_add(1, Ordering::SeqCst) {
+            // Nothing but when to come back; once it is down.
+            3 => Reply::empty(503),
+            0..8 => Reply::events([Step::Say("retry: 1\n\n".into())]),
+            _ => Reply::events([Step::Hang]),
+        },
+        _ => session(seen, "s1"),
+    });
+    let far = far.await;
+    let connection = to(&far).await;
+    timeout(SECOND * 5, connection.offer_changed()).await.expect("what was missed is asked for");
+    far.until(|_| opened.load(Ordering::SeqCst) > 8).await;
+    connection.stop().await;
+}
+
+#[tokio::test]
+async fn the_news_of_a_session_that_was_replaced_are_not_asked_for() {
+    let names = Arc::new(AtomicUsize::new(1));
+    let now = names.clone();
+    let far = Far::start(move |seen| match seen.what() {
+        "GET" => Reply::events([Step::Say("retry: 1\n\n".into()), Step::Pause(SECOND / 10)]),
+        _ => session(seen, &format!("s{}", now.load(Ordering::SeqCst))),
+    });
+    let far = far.await;
+    let connection = to(&far).await;
+    names.store(2, Ordering::SeqCst);
+    assert_eq!(text(echo(&connection).await), "echo");
+    let of = |far: &Far, id| {
+        far.seen("GET").iter().filter(|seen| seen.header("mcp-session-id") == Some(id)).count()
+    };
+    let before = of(&far, "s1");
+    far.until(|far| of(far, "s2") > 2).await;
+    assert!(of(&far, "s1") <= before + 1);
+    connection.stop().await;
+}
+
+#[tokio::test]
 async fn a_forgotten_session_is_replaced_once_for_all() {
     let names = Arc::new(AtomicUsize::new(1));
     let now = names.clone();
