@@ -69,6 +69,8 @@ struct Carrier {
     tools: Tools,
     /// It has answered more than the first words, so it is what it said it was.
     settled: AtomicBool,
+    /// The words that asked for its era, if they were said.
+    probe: OnceLock<Bytes>,
     /// Why the server can be heard no more.
     gone: OnceLock<String>,
     /// Ends the connections.

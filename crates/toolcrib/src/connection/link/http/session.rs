@@ -139,7 +139,7 @@ impl Carrier {
     }
 
     /// The first answer on a stream; what comes before it is nobody's yet.
-    async fn first_answer(&self, mut stream: Stream) -> Result<Bytes, Ended> {
+    pub(super) async fn first_answer(&self, mut stream: Stream) -> Result<Bytes, Ended> {
         loop {
             match stream.next().await.map_err(|why| self.unread(why))? {
                 None => return Err(self.plaint.broken_off("the stream ended")),
@@ -342,6 +342,6 @@ impl Unopened {
     }
 }
 
-fn is_auth(status: StatusCode) -> bool {
+pub(super) fn is_auth(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }

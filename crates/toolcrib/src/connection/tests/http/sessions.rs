@@ -160,6 +160,32 @@ async fn a_server_that_comes_back_in_another_era_is_met_anew() {
 }
 
 #[tokio::test]
+async fn a_bare_refusal_of_one_method_is_no_change_of_era() {
+    for status in [404, 405] {
+        let old = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let now = old.clone();
+        let far = Far::start(move |seen| match seen.what() {
+            "completion/complete" => Reply::empty(status),
+            _ if now.load(Ordering::SeqCst) && seen.header("mcp-session-id").is_none() => {
+                Reply::empty(status)
+            }
+            _ => stateless(seen),
+        });
+        let far = far.await;
+        let connection = to(&far).await;
+        assert_eq!(text(echo(&connection).await), "echo");
+        let error = connection.request("completion/complete", Object::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadReply, "{error}");
+        assert!(error.to_string().contains(&format!("HTTP {status}")), "{error}");
+        assert_eq!(text(echo(&connection).await), "echo");
+        old.store(true, Ordering::SeqCst);
+        let error = echo(&connection).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unsent()), (ErrorKind::Lost, true), "{error}");
+        timeout(SECOND * 5, connection.closed()).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_forgets_every_session_is_not_asked_for_ever() {
     let far = Far::start(|seen| match seen.what() {
         "tools/call" => Reply::empty(404),
