@@ -133,7 +133,7 @@ pub enum Endpoint {
 }
 
 /// How to start a child process. There is no shell: `program` and `args` are passed as they are.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CommandSpec {
     /// The program, looked up on `PATH` unless it holds a slash.
     pub program: Text,
@@ -145,6 +145,20 @@ pub struct CommandSpec {
     pub inherit_env: Vec<String>,
     /// Its working directory; ours when absent.
     pub cwd: Option<PathBuf>,
+}
+
+/// Variables are where people write tokens, so only their names are shown.
+impl fmt::Debug for CommandSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let env: Vec<_> = self.env.keys().collect();
+        f.debug_struct("CommandSpec")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("env", &env)
+            .field("inherit_env", &self.inherit_env)
+            .field("cwd", &self.cwd)
+            .finish()
+    }
 }
 
 impl CommandSpec {
@@ -244,6 +258,15 @@ pub enum EraChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_value_of_a_variable_is_not_shown() {
+        let spec =
+            ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x").arg("y").env("TOKEN", "s3cret"));
+        let shown = format!("{spec:?} {spec:#?}");
+        assert!(shown.contains("TOKEN") && shown.contains("\"y\""), "{shown}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
 
     #[test]
     fn the_digest_changes_with_the_endpoint_and_not_with_the_care() {

@@ -7,21 +7,25 @@ use crate::spec::{HttpSpec, Transport, address, is_header};
 use crate::text::Text;
 
 /// Keys that only a process of our own has.
-const OF_PROCESSES: [&str; 3] = ["args", "env", "cwd"];
+const OF_PROCESSES: [&str; 4] = ["args", "env", "cwd", "inherit-env"];
 
 /// Headers that are ours to set.
-const OURS: [&str; 11] = [
+const OURS: [&str; 15] = [
     "accept",
     "connection",
     "content-length",
     "content-type",
+    "expect",
     "host",
     "last-event-id",
     "mcp-method",
     "mcp-name",
     "mcp-protocol-version",
     "mcp-session-id",
+    "proxy-authorization",
+    "te",
     "transfer-encoding",
+    "upgrade",
 ];
 
 /// Reads the keys of a remote server. The outer `None` means that it is a command; the inner one, that something is

@@ -304,8 +304,20 @@ fn ids_in(line: &[u8]) -> impl Iterator<Item = u64> {
 
 /// The beginning of some bytes, for people's eyes.
 pub(crate) fn shortened(raw: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&raw[..raw.len().min(120)]);
-    if raw.len() > 120 { format!("{text}…") } else { text.into_owned() }
+    readable(raw, 120)
+}
+
+/// At most so many bytes of a text that somebody else wrote, without what could command a terminal.
+pub(crate) fn readable(raw: &[u8], most: usize) -> String {
+    let beginning = String::from_utf8_lossy(&raw[..raw.len().min(most)]);
+    // A character that the cut went through is left out.
+    let whole =
+        if raw.len() > most { beginning.trim_end_matches(char::REPLACEMENT_CHARACTER) } else { &beginning };
+    let mut text: String = whole.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    if raw.len() > most {
+        text.push('…');
+    }
+    text
 }
 
 /// Appends the beginning of a request up to its parameters; the caller adds a JSON object and `}`.

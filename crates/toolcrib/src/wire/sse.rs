@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+/// How long a reader can be told to wait before it comes back: neither a flood nor for ever.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SseEvent {
@@ -23,6 +26,8 @@ pub struct TooLarge;
 #[derive(Debug)]
 pub struct SseEvents {
     buffer: BytesMut,
+    /// Bytes of `buffer` already searched for a line end.
+    searched: usize,
     limit: usize,
     started: bool,
     /// The last line ended in a carriage return; a line feed that follows belongs to it.
@@ -41,6 +46,7 @@ impl SseEvents {
     pub fn new(limit: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
+            searched: 0,
             limit,
             started: false,
             after_return: false,
@@ -102,7 +108,11 @@ impl SseEvents {
             }
             self.after_return = false;
         }
-        let end = memchr::memchr2(b'\n', b'\r', &self.buffer)?;
+        let Some(offset) = memchr::memchr2(b'\n', b'\r', &self.buffer[self.searched..]) else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        let end = std::mem::take(&mut self.searched) + offset;
         let line = self.buffer.split_to(end + 1).freeze();
         self.after_return = line[end] == b'\r';
         Some(line.slice(..end))
@@ -126,7 +136,7 @@ impl SseEvents {
             b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
             b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
                 let wait = std::str::from_utf8(value).ok().and_then(|wait| wait.parse().ok());
-                self.retry = wait.map(Duration::from_millis).or(self.retry);
+                self.retry = Some(Duration::from_millis(wait.unwrap_or(u64::MAX)).clamp(RETRY.0, RETRY.1));
             }
             _ => {}
         }
@@ -196,6 +206,34 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_brings_nobody_back_at_once_or_never() {
+        for (written, wait) in
+            [("0", 100), ("5", 100), ("250", 250), ("60001", 60_000), (&*"9".repeat(40), 60_000)]
+        {
+            let mut stream = SseEvents::new(100);
+            stream.push(format!("retry: {written}\n\n").as_bytes());
+            assert_eq!(stream.next_event(), Ok(None));
+            assert_eq!(stream.retry(), Some(Duration::from_millis(wait)), "{written}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_searched_once_however_it_comes() {
+        let mut stream = SseEvents::new(1 << 20);
+        stream.push(b"\xef\xbb\xbfdata: ");
+        for _ in 0..100 {
+            stream.push(&[b'x'; 100]);
+            assert_eq!(stream.next_event(), Ok(None));
+            assert_eq!(stream.searched, stream.buffer.len());
+        }
+        stream.push(b"\r");
+        assert_eq!(stream.next_event(), Ok(None));
+        stream.push(b"\n\r\ndata: y\n\n");
+        assert_eq!(stream.next_event().unwrap().unwrap().data.len(), 10_000);
+        assert_eq!(stream.next_event().unwrap().unwrap().data, "y");
+    }
+
+    #[test]
     fn an_endless_event_is_refused() {
         let mut stream = SseEvents::new(100);
         stream.push(&[b'x'; 500]);
@@ -218,6 +256,24 @@ mod tests {
             stream.push(later);
             let event = match early { Some(event) => event, None => stream.next_event().unwrap().unwrap() };
             prop_assert_eq!(event.data, data.as_bytes());
+        }
+
+        #[test]
+        fn the_cut_of_the_input_changes_nothing(
+            text in prop::collection::vec(prop::sample::select(b"data: x\r\n\n".to_vec()), 0..200),
+            cuts in prop::collection::vec(1usize..20, 0..40),
+        ) {
+            let text = [b"data: a\n".as_slice(), &text].concat();
+            let (mut pieces, mut found, mut rest) = (SseEvents::new(1 << 16), Vec::new(), &text[..]);
+            for cut in cuts.into_iter().chain(std::iter::once(usize::MAX)) {
+                let (now, later) = rest.split_at(cut.min(rest.len()));
+                pieces.push(now);
+                while let Some(event) = pieces.next_event().unwrap() {
+                    found.push((event.name, String::from_utf8(event.data.to_vec()).unwrap()));
+                }
+                rest = later;
+            }
+            prop_assert_eq!(events(&text), found);
         }
 
         #[test]

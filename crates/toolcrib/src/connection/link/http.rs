@@ -69,6 +69,8 @@ struct Carrier {
     tools: Tools,
     /// It has answered more than the first words, so it is what it said it was.
     settled: AtomicBool,
+    /// The words that asked for its era, if they were said.
+    probe: OnceLock<Bytes>,
     /// Why the server can be heard no more.
     gone: OnceLock<String>,
     /// Ends the connections.
@@ -116,22 +118,24 @@ impl Carrier {
                 outgoing = queue.recv() => outgoing,
             };
             let Some(outgoing) = outgoing else { break };
-            let size = outgoing.line.len();
+            let weight = Weight(self.shared.clone(), outgoing.line.len());
             let parcel = Parcel::new(outgoing);
-            if parcel.method == CANCELLED
+            // A client may send anything as a request; only what nobody waits for is a word of our own.
+            let awaited = parcel.awaited();
+            if awaited.is_none()
+                && parcel.method == CANCELLED
                 && let Some(stop) = parcel.id.and_then(|id| under_way.remove(&id))
             {
                 stop.abort(); // closing the response is how the stateless era cancels
             }
-            if parcel.method == SESSION_OPEN {
+            if awaited.is_none() && parcel.method == SESSION_OPEN {
                 // Nothing overtakes this one.
                 self.shared.hang_up.run_until_cancelled(self.open_session(&parcel)).await;
-                self.shared.queued.fetch_sub(size, Ordering::Relaxed);
                 continue;
             }
-            let (carrier, awaited) = (self.clone(), parcel.awaited());
+            let carrier = self.clone();
             let post = posts.spawn(async move {
-                let _weight = Weight(carrier.shared.clone(), size);
+                let _weight = weight; // dropped also if it never begins
                 carrier.deliver(parcel).await;
                 awaited
             });

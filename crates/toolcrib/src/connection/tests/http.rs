@@ -2,6 +2,7 @@
 
 mod failures;
 mod far;
+mod odd;
 mod sessions;
 mod stateless;
 

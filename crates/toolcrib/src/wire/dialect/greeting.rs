@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{implementation, meta};
-use crate::wire::message::{Answer, code};
+use crate::wire::message::{Answer, code, readable};
 use crate::wire::object::{self, Object, as_string};
 use crate::wire::revision::{Era, Revision};
 
@@ -22,6 +22,9 @@ const EVERYTHING: &[u8] = br#"{"roots":{},"sampling":{"tools":{}},"elicitation":
 
 /// Said once a session is open.
 pub const SESSION_OPEN: &str = "notifications/initialized";
+
+/// How much of a refusal is repeated, in bytes.
+const LONGEST_REFUSAL: usize = 500;
 
 /// What a server said about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,12 +145,12 @@ pub fn read_hello(answer: &Answer) -> Result<Welcome, String> {
     Ok(Welcome::read(revision, result.get("serverInfo"), &result))
 }
 
-/// The message of an error object, or all of it.
+/// The message of an error object, or all of it, as people may see it.
 pub fn refusal(error: &Bytes) -> String {
     let message = Object::parse(error).ok().and_then(|error| error.get("message").cloned());
     match message.as_deref().and_then(as_string) {
-        Some(text) => text.into_owned(),
-        None => crate::wire::message::shortened(error),
+        Some(text) => readable(text.as_bytes(), LONGEST_REFUSAL),
+        None => readable(error, LONGEST_REFUSAL),
     }
 }
 
@@ -179,6 +182,15 @@ mod tests {
         ] {
             assert_eq!(read_probe(&old), Probed::Session, "{old:?}");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_repeated_without_what_commands_a_terminal() {
+        let said = |text: &str| refusal(&Bytes::copy_from_slice(text.as_bytes()));
+        assert_eq!(said(r#"{"code":1,"message":"no \u001b[2Jway\r\n\u009b"}"#), "no  [2Jway   ");
+        assert_eq!(said("{\"code\":\u{9b}1}"), "{\"code\": 1}");
+        let long = said(&format!(r#"{{"message":"a{}"}}"#, "é".repeat(1000)));
+        assert_eq!(long, format!("a{}…", "é".repeat(249)));
     }
 
     #[test]

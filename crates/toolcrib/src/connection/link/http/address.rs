@@ -6,14 +6,14 @@ use hyper::Uri;
 pub(super) fn follow(page: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.trim();
     let (scheme, authority) = (page.scheme_str()?, page.authority()?.as_str());
-    let absolute = if reference.contains("://") {
-        reference.to_owned()
-    } else if reference.starts_with("//") {
+    let absolute = if reference.starts_with("//") {
         format!("{scheme}:{reference}")
     } else if reference.starts_with('/') {
         format!("{scheme}://{authority}{reference}")
     } else if reference.starts_with('?') {
         format!("{scheme}://{authority}{}{reference}", page.path())
+    } else if reference.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?', '#'])) {
+        reference.to_owned()
     } else {
         let folder = page.path().rsplit_once('/').map_or("", |(folder, _)| folder);
         format!("{scheme}://{authority}{folder}/{reference}")
@@ -41,6 +41,13 @@ mod tests {
         assert_eq!(to("message").as_deref(), Some("https://Example.test/a/message"));
         assert_eq!(to("?s=1").as_deref(), Some("https://Example.test/a/sse?s=1"));
         assert_eq!(to("https://example.TEST:443/b").as_deref(), Some("https://example.TEST:443/b"));
+        let along = "https://Example.test/message?to=https://x";
+        assert_eq!(to("/message?to=https://x").as_deref(), Some(along));
+        assert_eq!(
+            to("message?to=https://x").as_deref(),
+            Some("https://Example.test/a/message?to=https://x")
+        );
+        assert_eq!(to("?to=https://x").as_deref(), Some("https://Example.test/a/sse?to=https://x"));
         for away in [
             "http://example.test/b",
             "https://example.test:444/b",

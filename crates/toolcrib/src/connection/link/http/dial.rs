@@ -32,6 +32,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
 /// How many of them are.
 const MOST_IDLE: usize = 32;
+/// When the system asks whether the other end of a quiet connection still lives.
+const QUIET: Duration = Duration::from_secs(60);
 /// When a shared connection is asked whether it still lives, and how long it may take to say so.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
@@ -77,6 +79,7 @@ impl Dialer {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(QUIET)); // a stream over HTTP/1.1 may have nothing to say for long
         tcp.set_connect_timeout(Some(CONNECT));
         let tls = match address.scheme_str() {
             Some("https") => Some(tls()?),
@@ -254,5 +257,22 @@ impl Write for Wire {
             Self::Tls(io) => Pin::new(io).poll_write_vectored(context, pieces),
         });
         Poll::Ready(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_quiet_connection_is_asked_whether_it_lives() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let wire = Dialer::new(&address).unwrap().dial(address).await.unwrap();
+        let Wire::Plain { io, .. } = wire else { panic!("it is not a plain one") };
+        let socket = TcpSocket::from_std_stream(io.into_inner().into_std().unwrap());
+        assert!(socket.keepalive().unwrap());
     }
 }

@@ -66,6 +66,7 @@ impl Remote {
             wishes: Mutex::default(),
             tools: Tools::default(),
             settled: AtomicBool::new(false),
+            probe: OnceLock::new(),
             gone: OnceLock::new(),
             over,
         }

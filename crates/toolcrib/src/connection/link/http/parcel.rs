@@ -4,7 +4,11 @@ use bytes::Bytes;
 
 use super::super::Outgoing;
 use crate::wire::dialect::client::{DISCOVER, HELLO};
-use crate::wire::object::Object;
+use crate::wire::object::{Object, as_string};
+
+/// How everything begins that we write, and how a request does.
+const MESSAGE: &[u8] = br#"{"jsonrpc":"2.0","#;
+const REQUEST: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 
 /// One message on its way out.
 #[derive(Debug, Clone)]
@@ -20,14 +24,14 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
-    /// Reads what we wrote ourselves a moment ago, so only the beginning has to be looked at.
+    /// Reads what we wrote ourselves a moment ago, so only the beginning has to be looked at. The method may be a
+    /// client's, with anything in it.
     pub(super) fn new(outgoing: Outgoing) -> Self {
         let mut body = Bytes::from(outgoing.line);
         body.truncate(body.trim_ascii_end().len());
-        let head = head(&body);
-        let asks = head.as_ref().is_some_and(|head| head.asks);
-        let params = head.as_ref().and_then(|head| head.params);
-        let method = head.map(|head| head.method).unwrap_or_default();
+        // A notification that takes a request back has its number too, and no `id`.
+        let asks = outgoing.id.is_some() && body.starts_with(REQUEST);
+        let (method, params) = head(&body).unwrap_or_default();
         Self { id: outgoing.id, method, body, params, asks }
     }
 
@@ -52,27 +56,31 @@ impl Parcel {
     }
 }
 
-struct Head {
-    method: String,
-    params: Option<usize>,
-    asks: bool,
-}
-
-fn head(body: &[u8]) -> Option<Head> {
-    let mut rest = body.strip_prefix(br#"{"jsonrpc":"2.0","#)?;
-    let asks = match rest.strip_prefix(br#""id":"#) {
-        None => false,
+/// The method of a message, and where its parameters begin.
+fn head(body: &[u8]) -> Option<(String, Option<usize>)> {
+    let rest = match body.strip_prefix(REQUEST) {
+        None => body.strip_prefix(MESSAGE)?,
         Some(id) => {
             let digits = id.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            rest = id[digits..].strip_prefix(b",")?;
-            true
+            id[digits..].strip_prefix(b",")?
         }
     };
-    let name = rest.strip_prefix(br#""method":""#)?;
-    let end = memchr::memchr2(b'"', b'\\', name).filter(|end| name[*end] == b'"')?;
-    let method = std::str::from_utf8(&name[..end]).ok()?.to_owned();
-    let params = name[end + 1..].strip_prefix(br#","params":"#).map(|params| body.len() - params.len());
-    Some(Head { method, params, asks })
+    let name = rest.strip_prefix(br#""method":"#)?;
+    let (method, rest) = name.split_at(string_end(name)?);
+    let params = rest.strip_prefix(br#","params":"#).map(|params| body.len() - params.len());
+    Some((as_string(method)?.into_owned(), params))
+}
+
+/// Where the string ends that begins here.
+fn string_end(text: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text[at] == b'"' {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +105,15 @@ mod tests {
         let note =
             parcel(Some(7), message::notification("notifications/cancelled", Some(b"{\"requestId\":7}")));
         assert_eq!((note.awaited(), &*note.method), (None, "notifications/cancelled"));
+
+        for method in ["a\"b", "\\", "a\\\\\"", "tab\tnul\0", "wörk\u{9b}", ""] {
+            let mut line = Vec::new();
+            message::write_request_head(&mut line, 8, method);
+            line.extend_from_slice(b"{\"name\":\"x\"}}\n");
+            let odd = parcel(Some(8), line);
+            assert_eq!((odd.awaited(), &*odd.method), (Some(8), method));
+            assert_eq!(odd.params().unwrap().string("name").unwrap(), "x");
+        }
 
         let id = Id::read(Bytes::from_static(br#""a\",\"method\":\"b""#)).unwrap();
         let reply = parcel(None, message::reply(&id, &Answer::Result(Bytes::from_static(b"{}"))));

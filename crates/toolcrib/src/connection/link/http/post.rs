@@ -13,12 +13,13 @@ use tracing::debug;
 use super::super::super::pending::Ended;
 use super::body::{self, Kind, Stream, Unread};
 use super::parcel::Parcel;
-use super::session::Session;
+use super::session::{Session, is_auth};
 use super::{Carrier, NOTE, Route};
-use crate::wire::dialect::client::HELLO;
+use crate::wire::dialect::client::{DISCOVER, HELLO};
+use crate::wire::dialect::greeting::{self, Probed};
 use crate::wire::dialect::meta;
 use crate::wire::frame::Frame;
-use crate::wire::message::{Answer, code};
+use crate::wire::message::{Answer, ServerMessage, code};
 use crate::wire::mirror;
 use crate::wire::object::{self, Object};
 
@@ -78,6 +79,9 @@ impl Carrier {
     /// Asks, and asks once more if the server had no look at the request: its session was gone, or its headers were
     /// out of date.
     async fn ask(self: Arc<Self>, parcel: &Parcel, id: u64) -> Result<(), Ended> {
+        if parcel.method == DISCOVER {
+            let _ = self.probe.set(parcel.body.clone()); // the first ones are ours
+        }
         for again in [false, true] {
             let route = self.route().clone();
             let headers = match &route {
@@ -152,7 +156,7 @@ impl Carrier {
         if !status.is_success() {
             let (parts, body) = response.into_parts();
             let words = body::words(body).await;
-            return self.refused(status, &parts.headers, &words, parcel, route);
+            return self.refused(status, &parts.headers, &words, parcel, route).await;
         }
         let kind = Kind::of(response.headers());
         match kind {
@@ -184,7 +188,7 @@ impl Carrier {
     }
 
     /// A response that says no: the error in it is an answer, unless it is about our own way of asking.
-    fn refused(
+    async fn refused(
         &self,
         status: StatusCode,
         headers: &HeaderMap,
@@ -194,7 +198,7 @@ impl Carrier {
     ) -> Result<Verdict, Ended> {
         let plain = || Err(self.plaint.status(status, headers, words, parcel));
         let refusal = Refusal::read(words);
-        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) || status.is_server_error() {
+        if is_auth(status) || status.is_server_error() {
             return plain();
         }
         if let Route::Session(session) = route
@@ -202,7 +206,10 @@ impl Carrier {
         {
             return Ok(Verdict::SessionGone(session.clone()));
         }
-        if matches!(route, Route::Alone) && self.is_settled() && has_changed_era(status, refusal.as_ref()) {
+        let suspect =
+            matches!(route, Route::Alone) && self.is_settled() && has_changed_era(status, refusal.as_ref());
+        // Without an error in it, it may be about this one method.
+        if suspect && (refusal.is_some() || !self.still_stateless().await) {
             self.start_over(parcel, "it does not speak the stateless era any more");
             return Ok(Verdict::Done);
         }
@@ -212,6 +219,31 @@ impl Carrier {
             }
             Some(refusal) => Err(Ended::Answered(Answer::Error(refusal.error))),
             None => plain(),
+        }
+    }
+
+    /// Asks once more for the era. Only a server that denies it has left it; one that cannot be asked has not.
+    async fn still_stateless(&self) -> bool {
+        let Some(body) = self.probe.get() else { return true };
+        let probe = Parcel::again(body.clone());
+        let answered = timeout(NOTE, async {
+            let sent = self.send(Method::POST, &self.address, self.alone(&probe), probe.body.clone()).await;
+            let (parts, body) = sent.ok()?.into_parts();
+            if is_auth(parts.status) || parts.status.is_server_error() {
+                return None;
+            }
+            match Kind::of(&parts.headers) {
+                Kind::Json => body::whole(body, self.limit).await.ok(),
+                Kind::Events => self.first_answer(Stream::new(body, self.limit)).await.ok(),
+                Kind::Other => Some(Bytes::new()),
+            }
+        });
+        let Ok(Some(message)) = answered.await else { return true };
+        match ServerMessage::parse(&message) {
+            ServerMessage::Reply { answer, .. } => {
+                matches!(greeting::read_probe(&answer), Probed::Stateless(_))
+            }
+            _ => false,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use super::super::super::pending::Ended;
@@ -28,6 +28,10 @@ const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const RESUMES: u32 = 5;
 /// How long to wait before that, unless the server says otherwise.
 const WAIT: Duration = Duration::from_secs(1);
+/// The longest wait for a server whose stream of news does not last.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How long such a stream is open if all is well with it.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// A session with the server.
 #[derive(Debug, Clone)]
@@ -135,7 +139,7 @@ impl Carrier {
     }
 
     /// The first answer on a stream; what comes before it is nobody's yet.
-    async fn first_answer(&self, mut stream: Stream) -> Result<Bytes, Ended> {
+    pub(super) async fn first_answer(&self, mut stream: Stream) -> Result<Bytes, Ended> {
         loop {
             match stream.next().await.map_err(|why| self.unread(why))? {
                 None => return Err(self.plaint.broken_off("the stream ended")),
@@ -219,25 +223,44 @@ impl Carrier {
         let _ = self.send(Method::DELETE, &self.address, headers, Bytes::new()).await;
     }
 
-    /// Hears what the server says outside of any request, as long as it offers a stream for that.
+    /// Hears what the server says outside of any request, as long as it offers a stream for that and the session is
+    /// the present one. A stream that ends is opened again, later and later if it never lasts.
     async fn listen(self: Arc<Self>, session: Session) {
-        let (mut bookmark, mut idle) = ((None, None), 0);
-        while idle <= RESUMES {
-            if let Ok(mut stream) = self.reopen(&session, bookmark.0.as_deref()).await {
-                while let Ok(Some(event)) = stream.next().await {
-                    idle = 0;
-                    if !event.data.is_empty() {
-                        self.shared.receive(&Frame::Line(event.data), None);
+        let (mut bookmark, mut offered) = ((None, None), false);
+        let (mut refused, mut waits) = (0, 0_u32);
+        while self.is_present(&session) {
+            match self.reopen(&session, bookmark.0.as_deref()).await {
+                Ok(mut stream) => {
+                    if offered && (refused > 0 || bookmark.0.is_none()) {
+                        self.shared.relist.notify_one(); // what it said meanwhile was not heard
                     }
+                    (offered, refused) = (true, 0);
+                    let opened = Instant::now();
+                    while let Ok(Some(event)) = stream.next().await {
+                        waits = 0;
+                        if !event.data.is_empty() {
+                            self.shared.receive(&Frame::Line(event.data), None);
+                        }
+                    }
+                    if opened.elapsed() >= LASTING {
+                        waits = 0;
+                    }
+                    let (id, retry) = stream.bookmark();
+                    bookmark = (id.or(bookmark.0), retry.or(bookmark.1));
                 }
-                let (id, retry) = stream.bookmark();
-                bookmark = (id.or(bookmark.0), retry.or(bookmark.1));
-            } else if idle == 0 && bookmark.0.is_none() {
-                return; // it has no such stream
+                Err(_) if !offered => return, // it has no such stream
+                // A server that is down may come back, one that says no is believed in the end.
+                Err(status) if !status.is_server_error() && refused >= RESUMES => return,
+                Err(_) => refused += 1,
             }
-            idle += 1;
-            sleep(bookmark.1.unwrap_or(WAIT)).await;
+            waits = waits.saturating_add(1);
+            sleep(bookmark.1.unwrap_or(WAIT).saturating_mul(waits).min(LONGEST_WAIT)).await;
         }
+    }
+
+    /// Whether a session has not been replaced.
+    fn is_present(&self, session: &Session) -> bool {
+        matches!(&*self.route(), Route::Session(now) if now.generation == session.generation)
     }
 
     /// A stream of events that does not belong to a request, or goes on with one that broke.
@@ -319,6 +342,6 @@ impl Unopened {
     }
 }
 
-fn is_auth(status: StatusCode) -> bool {
+pub(super) fn is_auth(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }

@@ -127,7 +127,7 @@ impl Plaint {
             return Ended::Failed(Error::new(kind, message).at(server).hint(hint));
         }
         let mut message = format!("{who} answered HTTP {}", status.as_u16());
-        let said = shortened(body.trim_ascii()).replace(['\n', '\r'], " ");
+        let said = shortened(body.trim_ascii());
         if !said.is_empty() && !said.starts_with('<') {
             message = format!("{message}: {said}");
         }

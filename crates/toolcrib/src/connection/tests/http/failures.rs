@@ -59,6 +59,15 @@ async fn a_refused_call_says_why_and_when_to_come_back() {
     }
 }
 
+#[tokio::test]
+async fn what_a_server_says_cannot_command_a_terminal() {
+    let (_far, connection) =
+        answering(|_| Reply::text(500, "text/plain", "\u{1b}[2Jred\u{9b}31m\r\nend\u{7}")).await;
+    let error = echo(&connection).await.unwrap_err().to_string();
+    assert!(error.contains("HTTP 500:  [2Jred 31m  end"), "{error:?}");
+    assert!(!error.contains(char::is_control), "{error:?}");
+}
+
 type Bad = fn(&Seen) -> Reply;
 
 #[tokio::test]

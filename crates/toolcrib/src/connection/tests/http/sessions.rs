@@ -46,6 +46,47 @@ async fn what_a_server_says_on_its_own_is_heard() {
 }
 
 #[tokio::test]
+async fn a_stream_of_news_that_ends_is_opened_again_however_often() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = opened.clone();
+    let far = Far::start(move |seen| match seen.what() {
+        "GET" => match count.fetch_add(1, Ordering::SeqCst) {
+            // Nothing but when to come back; once it is down.
+            3 => Reply::empty(503),
+            0..8 => Reply::events([Step::Say("retry: 1\n\n".into())]),
+            _ => Reply::events([Step::Hang]),
+        },
+        _ => session(seen, "s1"),
+    });
+    let far = far.await;
+    let connection = to(&far).await;
+    timeout(SECOND * 5, connection.offer_changed()).await.expect("what was missed is asked for");
+    far.until(|_| opened.load(Ordering::SeqCst) > 8).await;
+    connection.stop().await;
+}
+
+#[tokio::test]
+async fn the_news_of_a_session_that_was_replaced_are_not_asked_for() {
+    let names = Arc::new(AtomicUsize::new(1));
+    let now = names.clone();
+    let far = Far::start(move |seen| match seen.what() {
+        "GET" => Reply::events([Step::Say("retry: 1\n\n".into()), Step::Pause(SECOND / 10)]),
+        _ => session(seen, &format!("s{}", now.load(Ordering::SeqCst))),
+    });
+    let far = far.await;
+    let connection = to(&far).await;
+    names.store(2, Ordering::SeqCst);
+    assert_eq!(text(echo(&connection).await), "echo");
+    let of = |far: &Far, id| {
+        far.seen("GET").iter().filter(|seen| seen.header("mcp-session-id") == Some(id)).count()
+    };
+    let before = of(&far, "s1");
+    far.until(|far| of(far, "s2") > 2).await;
+    assert!(of(&far, "s1") <= before + 1);
+    connection.stop().await;
+}
+
+#[tokio::test]
 async fn a_forgotten_session_is_replaced_once_for_all() {
     let names = Arc::new(AtomicUsize::new(1));
     let now = names.clone();
@@ -115,6 +156,32 @@ async fn a_server_that_comes_back_in_another_era_is_met_anew() {
         let remembered = connection.welcome.revision;
         let (again, _) = launched(&http(&far.url), Some(remembered)).await.unwrap();
         assert_ne!(again.welcome.revision.era(), remembered.era());
+    }
+}
+
+#[tokio::test]
+async fn a_bare_refusal_of_one_method_is_no_change_of_era() {
+    for status in [404, 405] {
+        let old = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let now = old.clone();
+        let far = Far::start(move |seen| match seen.what() {
+            "completion/complete" => Reply::empty(status),
+            _ if now.load(Ordering::SeqCst) && seen.header("mcp-session-id").is_none() => {
+                Reply::empty(status)
+            }
+            _ => stateless(seen),
+        });
+        let far = far.await;
+        let connection = to(&far).await;
+        assert_eq!(text(echo(&connection).await), "echo");
+        let error = connection.request("completion/complete", Object::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadReply, "{error}");
+        assert!(error.to_string().contains(&format!("HTTP {status}")), "{error}");
+        assert_eq!(text(echo(&connection).await), "echo");
+        old.store(true, Ordering::SeqCst);
+        let error = echo(&connection).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unsent()), (ErrorKind::Lost, true), "{error}");
+        timeout(SECOND * 5, connection.closed()).await.unwrap();
     }
 }
 
