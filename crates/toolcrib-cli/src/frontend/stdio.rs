@@ -22,9 +22,9 @@ use toolcrib::wire::revision::Era;
 
 use super::face::talk::Talk;
 use super::face::told::Asks;
+use super::face::under_way::UnderWay;
 use super::face::watcher::Watcher;
 use super::face::{Face, View};
-use super::session::UnderWay;
 
 /// Messages that may wait for a client which does not read.
 const WAITING: usize = 256;
