@@ -197,17 +197,27 @@ pub struct PipeClient {
 
 impl PipeClient {
     /// Starts the command and opens a session if the era has them.
-    pub fn new(mut command: Command, era: Era) -> Self {
+    pub fn new(command: Command, era: Era) -> Self {
+        match era {
+            Era::Session => Self::session(command, revision(era)),
+            Era::Stateless => Self::start(command, era),
+        }
+    }
+
+    /// A client in a session of this revision.
+    pub fn session(command: Command, revision: &str) -> Self {
+        let mut client = Self::start(command, Era::Session);
+        let answer = client.request("initialize", &hello(revision));
+        assert_eq!(answer["result"]["protocolVersion"], revision, "{answer}");
+        client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
+        client
+    }
+
+    fn start(mut command: Command, era: Era) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        let mut client = Self { child, input, output, era, next: 0 };
-        if era == Era::Session {
-            let answer = client.request("initialize", &hello(revision(era)));
-            assert_eq!(answer["result"]["protocolVersion"], revision(era), "{answer}");
-            client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
-        }
-        client
+        Self { child, input, output, era, next: 0 }
     }
 
     /// The process it started.

@@ -1,6 +1,7 @@
 //! What clients see: MCP over HTTP and over pipes, and the admin API. Decode, `Call`, encode; nothing else.
 
 pub(crate) mod admin;
+mod batch;
 mod body;
 mod face;
 mod guard;

@@ -7,6 +7,7 @@ mod methods;
 pub(crate) mod params;
 pub(crate) mod talk;
 pub(crate) mod told;
+pub(crate) mod under_way;
 pub(crate) mod watcher;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,9 @@ use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Hear, Kind, ServerId,
 
 use self::glance::Glance;
 use self::methods::Meant;
+
+/// Resources that one client may want to hear of, in a session or on a stream.
+const MOST_SUBSCRIPTIONS: usize = 1000;
 
 /// What a client sees of the crib.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

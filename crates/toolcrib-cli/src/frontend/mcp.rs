@@ -20,6 +20,7 @@ use toolcrib::wire::message::{ClientMessage, Id, code, error_object, error_reply
 use toolcrib::wire::object::Object;
 
 use self::headers::Stated;
+use super::batch::is_batch;
 use super::body::Body;
 use super::face::View;
 use super::http::{Counter, json_response, respond};
@@ -61,7 +62,7 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
         Ok(body) => body,
         Err(response) => return response,
     };
-    if body.trim_ascii_start().first() == Some(&b'[') {
+    if is_batch(&body) {
         if let Some(date) = &stated.unknown {
             return unspoken(None, date);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,11 +20,12 @@ use toolcrib::wire::message::{
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
 
+use super::batch::{NO_SESSION, Part, is_batch, parts, together, twice};
 use super::face::talk::Talk;
 use super::face::told::Asks;
+use super::face::under_way::UnderWay;
 use super::face::watcher::Watcher;
 use super::face::{Face, View};
-use super::session::UnderWay;
 
 /// Messages that may wait for a client which does not read.
 const WAITING: usize = 256;
@@ -32,6 +33,8 @@ const WAITING: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(10);
 
 type Out = mpsc::Sender<Vec<u8>>;
+/// Where an answer goes that waits for others.
+type Answered = oneshot::Sender<Vec<u8>>;
 
 /// One client on a pipe.
 struct Pipe {
@@ -109,6 +112,9 @@ pub(crate) async fn serve<R, W>(
 
 impl Pipe {
     async fn receive(&self, line: &Bytes) {
+        if is_batch(line) {
+            return self.batch(line).await;
+        }
         match ClientMessage::parse(line) {
             Ok(ClientMessage::Request { id, method, params }) => {
                 match params.map(|params| Object::parse(&params)).transpose() {
@@ -116,18 +122,62 @@ impl Pipe {
                     Err(bad) => self.complain(Some(&id), code::INVALID_PARAMS, &bad.why).await,
                 }
             }
-            Ok(ClientMessage::Notification { method, params }) => {
-                if method == CANCELLED {
-                    self.under_way.cancel(params.and_then(|params| Object::parse(&params).ok()).as_ref());
-                }
+            Ok(said) => self.take(said),
+            Err(bad) => self.complain(bad.id.as_ref(), bad.code, &bad.why).await,
+        }
+    }
+
+    /// Takes what wants no answer.
+    fn take(&self, said: ClientMessage) {
+        match said {
+            ClientMessage::Notification { method, params } if method == CANCELLED => {
+                self.under_way.cancel(params.and_then(|params| Object::parse(&params).ok()).as_ref());
             }
-            Ok(ClientMessage::Reply { id, answer }) => {
+            ClientMessage::Reply { id, answer } => {
                 if let Some(talk) = &*self.session.borrow() {
                     talk.asks.answer(&id, answer);
                 }
             }
-            Err(bad) => self.complain(bad.id.as_ref(), bad.code, &bad.why).await,
+            _ => {}
         }
+    }
+
+    /// Works on several messages at once, whose answers go together.
+    async fn batch(&self, line: &Bytes) {
+        let open = self.session.borrow().clone();
+        let Some(talk) = open else {
+            return self.complain(None, code::INVALID_REQUEST, NO_SESSION).await;
+        };
+        let parts = match parts(line, talk.revision) {
+            Ok(parts) => parts,
+            Err((code, why)) => return self.complain(None, code, &why).await,
+        };
+        let mut answers = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (to, answer) = oneshot::channel();
+            match part {
+                Part::Says(said) => self.take(said),
+                Part::Refused(refusal) => answers.push(Err(refusal)),
+                Part::Asks { id, method, params } => {
+                    let fresh = self.work(&id, method, params, Work::InSession(talk.clone()), Some(to));
+                    answers.push(if fresh { Ok(answer) } else { Err(twice(&id)) });
+                }
+            }
+        }
+        let out = self.out.clone();
+        self.tasks.spawn(async move {
+            let mut there = Vec::new();
+            for answer in answers {
+                match answer {
+                    // What was taken back gets no answer.
+                    Ok(answer) => there.extend(answer.await),
+                    Err(refusal) => there.push(refusal),
+                }
+            }
+            if !there.is_empty() {
+                say(&out, together(&there)).await;
+            }
+        });
     }
 
     async fn ask(&self, id: Id, method: String, params: Option<Object>) {
@@ -154,13 +204,24 @@ impl Pipe {
                 }
             },
         };
-        self.work(id, method, params, work).await;
+        if !self.work(&id, method, params, work, None) {
+            say(&self.out, twice(&id)).await;
+        }
     }
 
-    async fn work(&self, id: Id, method: String, params: Option<Object>, work: Work) {
+    /// Starts to work on a request, in a task of its own; the answer goes to the client, or into a batch. `false` if one
+    /// with its id is under way.
+    fn work(
+        &self,
+        id: &Id,
+        method: String,
+        params: Option<Object>,
+        work: Work,
+        batch: Option<Answered>,
+    ) -> bool {
         let (face, out, under_way) = (self.face.clone(), self.out.clone(), self.under_way.clone());
         let (entered, key, ending) = (id.clone(), self.key, self.ending.clone());
-        let fresh = self.under_way.enter(&id, || {
+        self.under_way.enter(id, || {
             let work = async move {
                 let answer = match work {
                     Work::InSession(talk) => talk.respond(&face, &method, params, Some(&out)).await,
@@ -171,13 +232,14 @@ impl Pipe {
                     Work::Stateless(claimed) => stateless(&face, key, &method, params, claimed, &out).await,
                 };
                 under_way.leave(&entered);
-                say(&out, reply(&entered, &answer)).await;
+                let line = reply(&entered, &answer);
+                match batch {
+                    None => say(&out, line).await,
+                    Some(batch) => drop(batch.send(line)),
+                }
             };
             self.tasks.spawn(work).abort_handle()
-        });
-        if !fresh {
-            self.complain(Some(&id), code::INVALID_REQUEST, "a request with this id is under way").await;
-        }
+        })
     }
 
     /// The client hung up: what is under way gets a moment, but nobody can be asked any more.

@@ -4,17 +4,15 @@ use bytes::Bytes;
 use serde_json::Value;
 use toolcrib::Subscription;
 use toolcrib::event::News;
-use toolcrib::wire::dialect::client::LISTENING;
+use toolcrib::wire::dialect::client::ACKNOWLEDGED;
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, code, notification};
 use toolcrib::wire::object::{Object, as_string, elements};
 
 use super::glance::Digests;
-use super::watcher::{Hears, Stir, changed_line, tagged, updated_line};
-use super::{Face, View, refuse};
+use super::watcher::{Hears, Stir, changed_line, tagged, updated_lines};
+use super::{Face, MOST_SUBSCRIPTIONS, View, refuse};
 
-/// Resources that one stream may tell of.
-const MOST_SUBSCRIPTIONS: usize = 1000;
 /// The lists that a stream may tell of: what clients call them, and the capability behind each.
 const LISTS: [(&str, &str); 3] =
     [("toolsListChanged", "tools"), ("promptsListChanged", "prompts"), ("resourcesListChanged", "resources")];
@@ -77,7 +75,7 @@ impl Listener {
             taken.insert("resourceSubscriptions".to_owned(), uris.into());
         }
         let taken = Bytes::from(Value::Object(taken).to_string());
-        notification(LISTENING, Some(&tagged(&self.stream, [("notifications", taken)])))
+        notification(ACKNOWLEDGED, Some(&tagged(&self.stream, [("notifications", taken)])))
     }
 
     /// Whether there is nothing to tell.
@@ -103,11 +101,10 @@ impl Hears for Listener {
                 self.known = *now;
                 lines
             }
-            Stir::News(news @ News::Updated { .. }) => {
-                let concerned = self.subscriptions.iter().filter(|subscription| subscription.concerns(news));
-                concerned.map(|subscription| updated_line(subscription.uri(), Some(&self.stream))).collect()
-            }
             Stir::News(News::Logged { .. }) => Vec::new(),
+            Stir::News(News::Updated { .. }) | Stir::Missed => {
+                updated_lines(&self.subscriptions, stir, Some(&self.stream))
+            }
         }
     }
 }

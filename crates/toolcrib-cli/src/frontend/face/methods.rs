@@ -55,7 +55,10 @@ fn is_ours(method: &str) -> bool {
 pub(super) fn goes_out(view: &View, era: Era, method: &str) -> bool {
     let known = match view {
         View::All => NAMED.contains(&method),
-        View::One(_) => !is_ours(method) && Kind::of_method(method).is_none(),
+        // What wants no answer by its name is no request, whoever is asked.
+        View::One(_) => {
+            !is_ours(method) && Kind::of_method(method).is_none() && !method.starts_with("notifications/")
+        }
     };
     known && is_of(method, era)
 }

@@ -13,12 +13,9 @@ use toolcrib::{Caller, Client, Kind, Subscription};
 
 use super::glance::Digests;
 use super::told::{Asks, Outlet};
-use super::watcher::{Hears, Stir, changed_line, logged_line, updated_line};
-use super::{Asker, Face, View, failed, refuse};
-use crate::frontend::session::UnderWay;
-
-/// Resources that one session may want to hear of.
-const MOST_SUBSCRIPTIONS: usize = 1000;
+use super::under_way::UnderWay;
+use super::watcher::{Hears, Stir, changed_line, logged_line, updated_lines};
+use super::{Asker, Face, MOST_SUBSCRIPTIONS, View, failed, refuse};
 
 /// What a session remembers of its client.
 #[derive(Debug)]
@@ -176,14 +173,13 @@ impl Hears for Arc<Talk> {
                 *known = *now;
                 lines
             }
-            Stir::News(news @ News::Updated { .. }) => {
-                let subscriptions = locked(&self.subscriptions);
-                let concerned = subscriptions.iter().filter(|subscription| subscription.concerns(news));
-                concerned.map(|subscription| updated_line(subscription.uri(), None)).collect()
+            Stir::News(News::Updated { .. }) | Stir::Missed => {
+                updated_lines(&locked(&self.subscriptions), stir, None)
             }
             Stir::News(News::Logged { server, params }) => {
                 let level = LogLevel::of_message(params);
-                let wanted = locked(&self.log).is_none_or(|least| level >= least);
+                // Only who asked for log gets what no call of its own led to.
+                let wanted = locked(&self.log).is_some_and(|least| level >= least);
                 let seen = self.view.server().is_none_or(|own| own == server);
                 (wanted && seen).then(|| logged_line(&self.view, server, params)).into_iter().collect()
             }

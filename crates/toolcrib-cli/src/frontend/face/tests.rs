@@ -1,8 +1,12 @@
 //! What requests mean, in both eras and both views.
 
 use bytes::Bytes;
+use toolcrib::event::News;
 
 use super::methods::{Meant, meant};
+use super::talk::Talk;
+use super::told::WORDS_WAITING;
+use super::watcher::{Hears as _, Stir};
 use super::*;
 
 fn params(text: &str) -> Object {
@@ -65,4 +69,22 @@ fn one_server_is_asked_whatever_its_client_asks() {
     assert!(Face::goes_out(&one(), Era::Stateless, "skills/list"));
     assert!(!Face::goes_out(&View::All, Era::Stateless, "skills/list"));
     assert!(!Face::goes_out(&one(), Era::Stateless, "tools/list"));
+    for era in [Era::Session, Era::Stateless] {
+        let refused = meant(&one(), era, "notifications/cancelled", &Object::default()).unwrap_err();
+        assert_eq!(code_of(&refused), -32601);
+        assert!(!Face::goes_out(&one(), era, "notifications/cancelled"));
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
+    let face = Face::new(Crib::builder().build().unwrap());
+    let mut talk = Arc::new(Talk::new(&face, View::All, None));
+    let line = Bytes::from_static(br#"{"level":"error","data":"of somebody else"}"#);
+    let logged = Stir::News(News::Logged { server: "git".parse().unwrap(), params: line });
+    assert!(talk.hear(&logged).is_empty());
+    let (out, _heard) = tokio::sync::mpsc::channel::<Vec<u8>>(WORDS_WAITING);
+    let set = talk.respond(&face, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
+    assert!(matches!(set, Answer::Result(_)), "{set:?}");
+    assert_eq!(talk.hear(&logged).len(), 1);
 }

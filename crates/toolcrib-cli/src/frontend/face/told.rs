@@ -22,6 +22,11 @@ const OURS: &str = "tc-";
 pub(crate) trait Outlet: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Says one message at once; `false` if nobody hears it.
     fn say(&self, message: Vec<u8>) -> bool;
+
+    /// Puts a question, which must not be lost before it is read; `false` if nobody hears it.
+    fn ask(&self, question: Vec<u8>) -> bool {
+        self.say(question)
+    }
 }
 
 impl Outlet for mpsc::Sender<Vec<u8>> {
@@ -106,14 +111,19 @@ struct Ear<O> {
 
 impl<O: Outlet> Hear for Ear<O> {
     fn hear(&self, told: Told) -> bool {
-        let message = match told {
-            Told::Asked(ask) => self.asks.enter(ask).map(|(number, request)| {
-                self.posed().push(number);
-                request
-            }),
-            told => told_line(told, self.token.as_ref()),
+        let ask = match told {
+            Told::Asked(ask) => ask,
+            told => return told_line(told, self.token.as_ref()).is_some_and(|line| self.out.say(line)),
         };
-        message.is_some_and(|message| self.out.say(message))
+        let Some((number, request)) = self.asks.enter(ask) else { return false };
+        let posed = self.out.ask(request);
+        if posed {
+            self.posed().push(number);
+        } else {
+            // Nobody will answer what nobody hears.
+            self.asks.withdraw(number);
+        }
+        posed
     }
 }
 

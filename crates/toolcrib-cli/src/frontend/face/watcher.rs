@@ -12,7 +12,7 @@ use toolcrib::wire::dialect::client::{
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Id, notification};
 use toolcrib::wire::object::{Object, string};
-use toolcrib::{Catalog, ServerId};
+use toolcrib::{Catalog, ServerId, Subscription};
 
 use super::glance::Digests;
 use super::{Face, View};
@@ -24,6 +24,8 @@ pub(crate) enum Stir {
     Lists(Digests),
     /// A server said something.
     News(News),
+    /// Servers said more than could be kept: anything may be another one now.
+    Missed,
 }
 
 /// Somebody who hears what happens and knows what its client wants of it.
@@ -51,21 +53,18 @@ impl Watcher {
 
     /// The next thing that happens; `None` when nothing will any more.
     pub(crate) async fn next(&mut self) -> Option<Stir> {
-        loop {
-            tokio::select! {
-                biased;
-                changed = self.catalog.changed() => {
-                    changed.ok()?;
-                    let catalog = self.catalog.borrow_and_update().clone();
-                    return Some(Stir::Lists(self.face.glance(&catalog).digests(&self.view)));
-                }
-                news = self.news.recv() => match news {
-                    Ok(news) => return Some(Stir::News(news)),
-                    // Whoever is that far behind has missed something.
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return None,
-                },
+        tokio::select! {
+            biased;
+            changed = self.catalog.changed() => {
+                changed.ok()?;
+                let catalog = self.catalog.borrow_and_update().clone();
+                Some(Stir::Lists(self.face.glance(&catalog).digests(&self.view)))
             }
+            news = self.news.recv() => match news {
+                Ok(news) => Some(Stir::News(news)),
+                Err(RecvError::Lagged(_)) => Some(Stir::Missed),
+                Err(RecvError::Closed) => None,
+            },
         }
     }
 
@@ -102,8 +101,22 @@ pub(crate) fn changed_line(place: usize, stream: Option<&Id>) -> Vec<u8> {
     notification(method, stream.map(|stream| tagged(stream, [])).as_deref())
 }
 
+/// Tells of the resources that have another content now, or may have.
+pub(crate) fn updated_lines(
+    subscriptions: &[Subscription],
+    stir: &Stir,
+    stream: Option<&Id>,
+) -> Vec<Vec<u8>> {
+    let concerned = subscriptions.iter().filter(|subscription| match stir {
+        Stir::News(news) => subscription.concerns(news),
+        Stir::Missed => true,
+        Stir::Lists(_) => false,
+    });
+    concerned.map(|subscription| updated_line(subscription.uri(), stream)).collect()
+}
+
 /// Tells that a resource has another content now.
-pub(crate) fn updated_line(uri: &str, stream: Option<&Id>) -> Vec<u8> {
+fn updated_line(uri: &str, stream: Option<&Id>) -> Vec<u8> {
     let uri = string(uri);
     let params = match stream {
         Some(stream) => tagged(stream, [("uri", uri)]),
@@ -128,5 +141,27 @@ pub(crate) fn logged_line(view: &View, server: &ServerId, params: &Bytes) -> Vec
             notification(LOG, Some(&params.to_bytes()))
         }
         _ => notification(LOG, Some(params)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolcrib::Crib;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_is_behind_hears_that_something_was_missed() {
+        let face = Arc::new(Face::new(Crib::builder().build().unwrap()));
+        let (says, news) = broadcast::channel(2);
+        let mut watcher = Watcher { news, ..Watcher::new(face, View::All) };
+        for uri in ["a:1", "a:2", "a:3"] {
+            says.send(News::Updated { server: "git".parse().unwrap(), uri: uri.into() }).unwrap();
+        }
+        assert!(matches!(watcher.next().await, Some(Stir::Lists(_))));
+        assert!(matches!(watcher.next().await, Some(Stir::Missed)));
+        assert!(
+            matches!(watcher.next().await, Some(Stir::News(News::Updated { uri, .. })) if &*uri == "a:2")
+        );
     }
 }

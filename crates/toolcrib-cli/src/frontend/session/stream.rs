@@ -50,6 +50,8 @@ struct State {
     kept: VecDeque<Bytes>,
     first: u64,
     bytes: usize,
+    /// The numbers of questions that nobody has read: they stay, and everything after them.
+    unread: VecDeque<u64>,
     /// Whether the client gets a stream; until then it may still get a plain answer.
     open: bool,
     /// A plain answer.
@@ -87,17 +89,20 @@ impl Streams {
         let mut bytes: usize = kept.iter().map(|log| log.state().bytes).sum();
         while kept.len() >= MOST_STREAMS || bytes > MOST_IN_ALL && !kept.is_empty() {
             let over = kept.iter().position(|log| log.state().ended.is_some()).unwrap_or(0);
-            bytes -= kept.remove(over).map_or(0, |log| log.state().bytes);
+            // A log may have grown since it was counted.
+            bytes = bytes.saturating_sub(kept.remove(over).map_or(0, |log| log.state().bytes));
         }
         kept.push_back(log);
     }
 
-    /// A reader of what follows the event of this id.
+    /// A reader of what follows the event of this id, if all of that is still there.
     pub(crate) fn after(&self, id: &str) -> Option<Reader> {
         let (number, event) = id.split_once('-')?;
         let (number, event): (u64, u64) = (number.parse().ok()?, event.parse().ok()?);
         let log = self.kept().iter().find(|log| log.number == number).cloned()?;
-        Some(Reader::new(log, event.saturating_add(1)))
+        let next = event.saturating_add(1);
+        let whole = next >= log.state().first;
+        whole.then(|| Reader::new(log, next))
     }
 
     /// Forgets streams that ended long ago.
@@ -149,6 +154,7 @@ impl EventLog {
     pub(crate) fn finish(&self, id: &Id, answer: Answer) {
         let mut state = self.state();
         if state.open {
+            state.make_room(0);
             state.push(reply(id, &answer).into());
         } else {
             state.answer = Some(answer);
@@ -163,15 +169,32 @@ impl EventLog {
 }
 
 impl State {
-    fn push(&mut self, message: Bytes) {
-        self.bytes += message.len();
-        self.kept.push_back(message);
-        while self.kept.len() > MOST_EVENTS || self.bytes > MOST_BYTES && self.kept.len() > 1 {
-            let oldest = self.kept.pop_front().map_or(0, |oldest| oldest.len());
-            self.bytes -= oldest;
+    /// Drops the oldest messages until one of this size fits; `false` if a question that nobody has read is in the way.
+    fn make_room(&mut self, size: usize) -> bool {
+        let full = |state: &Self| state.kept.len() >= MOST_EVENTS || state.bytes + size > MOST_BYTES;
+        while !self.kept.is_empty() && full(self) {
+            if self.unread.front() == Some(&self.first) {
+                return false;
+            }
+            self.bytes -= self.kept.pop_front().map_or(0, |oldest| oldest.len());
             self.first += 1;
         }
+        true
+    }
+
+    /// Adds a message; its number.
+    fn push(&mut self, message: Bytes) -> u64 {
+        self.bytes += message.len();
+        self.kept.push_back(message);
         self.wake();
+        self.first + self.kept.len() as u64 - 1
+    }
+
+    /// Notes that somebody has read everything up to here.
+    fn was_read(&mut self, number: u64) {
+        while self.unread.front().is_some_and(|unread| *unread <= number) {
+            self.unread.pop_front();
+        }
     }
 
     fn end(&mut self) {
@@ -190,8 +213,22 @@ impl Outlet for Arc<EventLog> {
     fn say(&self, message: Vec<u8>) -> bool {
         let mut state = self.state();
         state.open = true;
-        state.push(message.into());
-        true
+        let fits = state.make_room(message.len());
+        if fits {
+            state.push(message.into());
+        }
+        fits
+    }
+
+    fn ask(&self, question: Vec<u8>) -> bool {
+        let mut state = self.state();
+        state.open = true;
+        let fits = state.make_room(question.len());
+        if fits {
+            let number = state.push(question.into());
+            state.unread.push_back(number);
+        }
+        fits
     }
 }
 
@@ -241,6 +278,7 @@ impl Messages for Reader {
                 out.reserve(message.len() + 48);
                 let _ = writeln!(out, "id: {}-{}", reader.log.number, reader.next);
                 write_event(&mut out, message);
+                state.was_read(reader.next);
                 reader.next += 1;
                 Poll::Ready(Some(out))
             }

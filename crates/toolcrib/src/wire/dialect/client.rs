@@ -23,8 +23,6 @@ pub const SUBSCRIBE: &str = "resources/subscribe";
 pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
 /// Opens a stream of what changes, in the stateless era.
 pub const LISTEN: &str = "subscriptions/listen";
-/// The first message of such a stream: what will be told on it.
-pub const LISTENING: &str = "notifications/subscriptions/acknowledged";
 /// Takes a request back.
 pub const CANCELLED: &str = "notifications/cancelled";
 /// Tells how far a request has come.
@@ -37,7 +35,7 @@ pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 pub const PROMPTS_CHANGED: &str = "notifications/prompts/list_changed";
 /// Tells that the list of resources is another one now.
 pub const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
-/// Tells what of the news asked for will be told.
+/// The first message of such a stream: what of the news asked for will be told on it.
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 /// Tells that a resource has another content now.
 pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";

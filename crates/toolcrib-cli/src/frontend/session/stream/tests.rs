@@ -65,6 +65,59 @@ async fn what_is_kept_is_bounded_and_the_newest_stays() {
     assert_eq!(streams.kept().len(), MOST_STREAMS);
 }
 
+#[tokio::test]
+async fn a_question_stays_until_it_is_read() {
+    let streams = Streams::default();
+    let log = streams.begin();
+    log.say(b"early".to_vec());
+    assert!(log.ask(b"question".to_vec()));
+    let heard = (0..2 * MOST_EVENTS).filter(|_| log.say(b"progress".to_vec())).count();
+    assert_eq!(heard, MOST_EVENTS - 1, "what does not fit beside the question is not heard");
+    assert!(!log.say(vec![b'x'; MOST_BYTES]));
+    log.finish(&id(), result("{}"));
+    streams.keep(log.clone());
+    let mut reader = Reader::first(log, false);
+    assert_eq!(next(&mut reader).await.unwrap(), "id: 1-2\ndata: question\n\n");
+    let mut last = String::new();
+    while let Some(event) = next(&mut reader).await {
+        last = event;
+    }
+    assert!(last.contains("jsonrpc"), "the answer always fits: {last}");
+}
+
+#[tokio::test]
+async fn a_question_that_was_read_makes_room() {
+    let streams = Streams::default();
+    let log = streams.begin();
+    log.ask(b"question".to_vec());
+    let mut reader = Reader::first(log.clone(), false);
+    assert!(next(&mut reader).await.unwrap().ends_with("data: question\n\n"));
+    assert!((0..2 * MOST_EVENTS).all(|_| log.say(b"progress".to_vec())));
+    assert_eq!(log.state().kept.len(), MOST_EVENTS);
+}
+
+#[tokio::test]
+async fn a_stream_with_a_gap_is_not_read_again() {
+    let streams = Streams::default();
+    let log = streams.begin();
+    streams.keep(log.clone());
+    (0..MOST_EVENTS + 10).for_each(|_| assert!(log.say(b"progress".to_vec())));
+    assert!(streams.after("1-0").is_none() && streams.after("1-9").is_none());
+    let mut reader = streams.after("1-10").unwrap();
+    assert!(next(&mut reader).await.unwrap().starts_with("id: 1-11\n"));
+}
+
+#[test]
+fn a_log_may_grow_while_streams_are_kept() {
+    let streams = Streams::default();
+    let logs: Vec<_> = (0..2000).map(|_| streams.begin()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| logs.iter().for_each(|log| assert!(log.say(b"a".to_vec()))));
+        logs.iter().for_each(|log| streams.keep(log.clone()));
+    });
+    assert_eq!(streams.kept().len(), MOST_STREAMS);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_is_forgotten_a_while_after_its_end() {
     let streams = Streams::default();
