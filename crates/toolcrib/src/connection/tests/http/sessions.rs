@@ -53,7 +53,7 @@ async fn a_stream_of_news_that_ends_is_opened_again_however_often() {
         "GET" => match count.fetch_add(1, Ordering::SeqCst) {
             // Nothing but when to come back; once it is down.
             3 => Reply::empty(503),
-            0..8 => Reply::events([Step::Say("retry: 1\n\n".into())]),
+            0..7 => Reply::events([Step::Say("retry: 1\n\n".into())]),
             _ => Reply::events([Step::Hang]),
         },
         _ => session(seen, "s1"),
@@ -61,7 +61,7 @@ async fn a_stream_of_news_that_ends_is_opened_again_however_often() {
     let far = far.await;
     let connection = to(&far).await;
     timeout(SECOND * 5, connection.offer_changed()).await.expect("what was missed is asked for");
-    far.until(|_| opened.load(Ordering::SeqCst) > 8).await;
+    far.until(|_| opened.load(Ordering::SeqCst) > 7).await;
     connection.stop().await;
 }
 
