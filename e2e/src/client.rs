@@ -179,6 +179,12 @@ impl HttpClient {
     }
 }
 
+/// How many tools these servers of a gateway list, each for itself.
+pub fn tools_of(address: SocketAddr, servers: [&str; 2]) -> usize {
+    let of = |server| HttpClient::new(address, &format!("/mcp/s/{server}"), Era::Stateless).tools().len();
+    servers.map(of).iter().sum()
+}
+
 /// The names in an answer to `tools/list`.
 pub fn names(answer: &Value) -> Vec<String> {
     let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("no tools in {answer}"));

@@ -1,6 +1,6 @@
 //! What clients hear beside their answers: questions, replayed streams, news, and streams that they open for changes.
 
-use e2e::client::{Era, HttpClient, PipeClient, message};
+use e2e::client::{Era, HttpClient, PipeClient, message, tools_of};
 use e2e::gateway::{Gateway, Home};
 use e2e::http::{self, Stream};
 use serde_json::{Value, json};
@@ -14,12 +14,6 @@ fn home() -> Home {
 
 fn client(gateway: &Gateway, era: Era) -> HttpClient {
     HttpClient::new(gateway.address, "/mcp", era)
-}
-
-/// How many tools the servers list, each for itself.
-fn of_each(gateway: &Gateway) -> usize {
-    let of = |server| HttpClient::new(gateway.address, &format!("/mcp/s/{server}"), Era::Stateless).tools();
-    ["old", "new"].map(|server| of(server).len()).iter().sum()
 }
 
 fn ask(server: &str) -> Value {
@@ -210,7 +204,7 @@ fn a_stateless_client_hears_what_it_listens_for_and_nothing_else() {
     let home = home();
     let gateway = home.serve();
     let mut client = client(&gateway, Era::Stateless);
-    assert_eq!(client.tools().len(), of_each(&gateway));
+    assert_eq!(client.tools().len(), tools_of(gateway.address, ["old", "new"]));
     let wanted = json!({"toolsListChanged": true, "resourceSubscriptions": ["toolcrib://new/note%3A%2F%2Fone"], "taskIds": ["x"]});
     let mut stream = client.open("subscriptions/listen", &json!({"notifications": wanted}));
     let id = client.last_id();

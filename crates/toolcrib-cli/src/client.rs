@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use toolcrib::wire::dialect::{implementation, meta};
 use toolcrib::wire::message::Answer;
+use toolcrib::wire::mirror;
 use toolcrib::wire::object::{self, Object};
 use toolcrib::wire::revision::{Era, Revision};
 use toolcrib::wire::sse::SseEvents;
@@ -82,7 +83,7 @@ impl Client {
     /// Asks the MCP endpoint at `path`. `params` need not hold `_meta`; the client's own is added.
     pub(crate) async fn ask(&self, path: &str, method: &str, mut params: Object) -> Result<Answer, Failure> {
         let revision = Revision::newest(Era::Stateless).as_str();
-        let name = params.string("name").map(|name| header_text(&name));
+        let name = mirror::name(method, &params).map(|name| mirror::encoded(&name).into_owned());
         params.set("_meta", client_meta(revision));
         let mut request = Object::default();
         request.set("jsonrpc", Bytes::from_static(b"\"2.0\""));
@@ -191,42 +192,9 @@ fn events(body: &Bytes) -> Vec<Bytes> {
     std::iter::from_fn(next).collect()
 }
 
-/// A name as the value of a header: as it is if a header can hold it, else in the protocol's encoding.
-fn header_text(name: &str) -> String {
-    let plain = name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && name.trim() == name;
-    if plain && !name.starts_with("=?base64?") {
-        name.to_owned()
-    } else {
-        format!("=?base64?{}?=", base64(name))
-    }
-}
-
-fn base64(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for chunk in text.as_bytes().chunks(3) {
-        let bits = chunk.iter().fold(0_usize, |bits, byte| bits << 8 | usize::from(*byte))
-            << (8 * (3 - chunk.len()));
-        for digit in 0..4 {
-            let padding = digit > chunk.len();
-            out.push(if padding { '=' } else { char::from(DIGITS[bits >> (18 - 6 * digit) & 63]) });
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_that_a_header_cannot_hold_are_encoded() {
-        assert_eq!(header_text("git__log"), "git__log");
-        assert_eq!(header_text("größe"), "=?base64?Z3LDtsOfZQ==?=");
-        assert_eq!(header_text(" x"), "=?base64?IHg=?=");
-        assert_eq!(header_text("=?base64?x?="), "=?base64?PT9iYXNlNjQ/eD89?=");
-        assert_eq!((base64("a"), base64("ab"), base64("abc")), ("YQ==".into(), "YWI=".into(), "YWJj".into()));
-    }
 
     #[test]
     fn the_answer_is_found_in_a_stream_too() {

@@ -4,7 +4,6 @@ mod glance;
 mod hello;
 pub(crate) mod listening;
 mod methods;
-pub(crate) mod params;
 pub(crate) mod talk;
 pub(crate) mod told;
 pub(crate) mod under_way;

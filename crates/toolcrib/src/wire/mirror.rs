@@ -115,17 +115,45 @@ fn is_simple(kind: &Value) -> bool {
 impl Mirrored {
     /// The header's value for a call with these arguments; `None` if the argument is not among them.
     pub fn value(&self, arguments: &Bytes) -> Option<String> {
+        let raw = self.argument(arguments)?;
+        Some(encoded(&plain(&raw)?).into_owned())
+    }
+
+    /// Whether a header says what the arguments say; else what is wrong with it.
+    pub fn check(&self, header: Option<&str>, arguments: Option<&Bytes>) -> Result<(), &'static str> {
+        let raw = arguments.and_then(|arguments| self.argument(arguments));
+        let wanted = raw.as_ref().and_then(plain);
+        match (header, wanted) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err("is missing"),
+            (Some(_), None) => Err("repeats an argument that is not there"),
+            (Some(header), Some(wanted)) => {
+                let said = decoded(header).ok_or("is not well-formed")?;
+                let is_number =
+                    raw.as_ref().is_some_and(|raw| matches!(raw.first(), Some(b'-' | b'0'..=b'9')));
+                let same = said == wanted || is_number && integer(&said) == wanted;
+                if same { Ok(()) } else { Err("and the body disagree") }
+            }
+        }
+    }
+
+    /// The argument as it is written.
+    fn argument(&self, arguments: &Bytes) -> Option<Bytes> {
         let mut raw = arguments.clone();
         for name in &self.path {
             raw = Object::parse(&raw).ok()?.get(name)?.clone();
         }
-        let text = match raw.first()? {
-            b'"' => as_string(&raw)?,
-            b't' | b'f' => Cow::Borrowed(std::str::from_utf8(&raw).ok()?),
-            b'-' | b'0'..=b'9' => Cow::Owned(integer(std::str::from_utf8(&raw).ok()?)),
-            _ => return None,
-        };
-        Some(encoded(&text).into_owned())
+        Some(raw)
+    }
+}
+
+/// The text of an argument, if it is of a kind that a header can hold.
+fn plain(raw: &Bytes) -> Option<Cow<'_, str>> {
+    match raw.first()? {
+        b'"' => as_string(raw),
+        b't' | b'f' => std::str::from_utf8(raw).ok().map(Cow::Borrowed),
+        b'-' | b'0'..=b'9' => std::str::from_utf8(raw).ok().map(|text| Cow::Owned(integer(text))),
+        _ => None,
     }
 }
 
@@ -157,8 +185,17 @@ pub fn encoded(text: &str) -> Cow<'_, str> {
     if plain { Cow::Borrowed(text) } else { Cow::Owned(format!("=?base64?{}?=", base64(text.as_bytes()))) }
 }
 
+/// The text that a header carries; `None` if it is marked as base64 and is none.
+pub fn decoded(value: &str) -> Option<Cow<'_, str>> {
+    let Some(coded) = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
+        return Some(Cow::Borrowed(value));
+    };
+    String::from_utf8(from_base64(coded)?).ok().map(Cow::Owned)
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
         let bits =
@@ -169,6 +206,25 @@ fn base64(bytes: &[u8]) -> String {
         }
     }
     out
+}
+
+fn from_base64(coded: &str) -> Option<Vec<u8>> {
+    let digits = coded.trim_end_matches('=');
+    if !coded.len().is_multiple_of(4) || coded.len() - digits.len() > 2 {
+        return None;
+    }
+    let mut out = Vec::with_capacity(digits.len());
+    let (mut bits, mut count) = (0u32, 0);
+    for digit in digits.bytes() {
+        let value = DIGITS.iter().position(|known| *known == digit)?;
+        bits = bits << 6 | u32::try_from(value).ok()?;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
+        }
+    }
+    Some(out)
 }
 
 #[cfg(test)]
@@ -197,7 +253,42 @@ mod tests {
             ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
         ] {
             assert_eq!(encoded(text), header);
+            assert_eq!(decoded(header).unwrap(), text, "and back");
         }
+        for bad in ["=?base64?a?=", "=?base64?!!!!?=", "=?base64?////?=", "=?base64?ZXU?="] {
+            assert_eq!(decoded(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_header_says_what_the_argument_says() {
+        let found = mirrored(&tool(&json!({"properties": {
+            "n": {"type": ["integer", "string", "null"], "x-mcp-header": "N"},
+        }})));
+        let check = |header, arguments: &'static str| {
+            found.as_ref().unwrap()[0].check(header, Some(&Bytes::from_static(arguments.as_bytes())))
+        };
+        for (header, arguments) in [
+            (Some("eu"), r#"{"n":"eu"}"#),
+            (Some("=?base64?ZXU=?="), r#"{"n":"eu"}"#),
+            (Some("7"), r#"{"n":7.0}"#),
+            (Some("7.0"), r#"{"n":7}"#),
+            (None, r#"{"n":null}"#),
+            (None, "{}"),
+        ] {
+            assert_eq!(check(header, arguments), Ok(()), "{header:?} {arguments}");
+        }
+        for (header, arguments, why) in [
+            (Some("us"), r#"{"n":"eu"}"#, "and the body disagree"),
+            (Some("7.0"), r#"{"n":"7"}"#, "and the body disagree"),
+            (Some("1"), r#"{"n":true}"#, "and the body disagree"),
+            (None, r#"{"n":7}"#, "is missing"),
+            (Some("eu"), r#"{"n":null}"#, "repeats an argument that is not there"),
+            (Some("=?base64?ZXU?="), r#"{"n":"eu"}"#, "is not well-formed"),
+        ] {
+            assert_eq!(check(header, arguments), Err(why), "{header:?} {arguments}");
+        }
+        assert_eq!(found.unwrap()[0].check(None, None), Ok(()));
     }
 
     #[test]

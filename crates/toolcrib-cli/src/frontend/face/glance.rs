@@ -5,10 +5,10 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use toolcrib::wire::mirror::{Mirrored, mirrored};
 use toolcrib::{Catalog, Kind, Wanted};
 
 use super::View;
-use super::params::{Mirrored, mirrored};
 
 /// A digest of each list that clients hear of: tools, prompts, resources with their templates.
 pub(crate) type Digests = [u64; 3];
@@ -56,8 +56,9 @@ impl Glance {
         let catalog = self.catalog.as_ref()?;
         let all = self.mirrored.get_or_init(|| {
             let found = catalog.tools().iter().filter_map(|tool| {
-                let mirrored = mirrored(&tool.definition)?;
-                Some(((tool.server.to_string(), tool.own_name.to_string()), mirrored))
+                // Clients leave out a tool whose marks break the rules; there is nothing to hold them to.
+                let mirrored = mirrored(&tool.definition).ok().filter(|mirrored| !mirrored.is_empty())?;
+                Some(((tool.server.to_string(), tool.own_name.to_string()), mirrored.into()))
             });
             found.collect()
         });

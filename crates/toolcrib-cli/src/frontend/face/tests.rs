@@ -1,7 +1,14 @@
 //! What requests mean, in both eras and both views.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 use toolcrib::event::News;
+use toolcrib::spec::EraChoice;
+use toolcrib::wire::message::Id;
+use toolcrib::{InProcess, ServerSpec};
 
 use super::methods::{Meant, meant};
 use super::talk::Talk;
@@ -19,7 +26,7 @@ fn one() -> View {
 
 fn code_of(answer: &Answer) -> i64 {
     let Answer::Error(error) = answer else { panic!("{answer:?}") };
-    serde_json::from_slice::<serde_json::Value>(error).unwrap()["code"].as_i64().unwrap()
+    serde_json::from_slice::<Value>(error).unwrap()["code"].as_i64().unwrap()
 }
 
 #[test]
@@ -87,4 +94,62 @@ async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
     let set = talk.respond(&face, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
     assert!(matches!(set, Answer::Result(_)), "{set:?}");
     assert_eq!(talk.hear(&logged).len(), 1);
+}
+
+/// A server with two resources that says yes to everything else.
+struct Shelf;
+
+impl InProcess for Shelf {
+    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let (reads, mut writes) = tokio::io::split(pipe);
+            let mut lines = BufReader::new(reads).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                let asked: Value = serde_json::from_str(&line).unwrap();
+                let result = match asked["method"].as_str().unwrap() {
+                    "initialize" => json!({
+                        "protocolVersion": "2025-11-25",
+                        "capabilities": {"resources": {"subscribe": true}},
+                        "serverInfo": {"name": "shelf", "version": "1"},
+                    }),
+                    "resources/list" => {
+                        json!({"resources": [{"uri": "a:1", "name": "a"}, {"uri": "a:2", "name": "b"}]})
+                    }
+                    "resources/templates/list" => json!({"resourceTemplates": []}),
+                    _ => json!({}),
+                };
+                if asked["id"].is_null() {
+                    continue;
+                }
+                let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": result});
+                if writes.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
+    let spec = ServerSpec::in_process("git".parse().unwrap(), Shelf).era(EraChoice::Era(Era::Session));
+    let face = Face::new(Crib::builder().server(spec).build().unwrap());
+    let mut talk = Arc::new(Talk::new(&face, one(), None));
+    let (out, _heard) = tokio::sync::mpsc::channel::<Vec<u8>>(WORDS_WAITING);
+    for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
+        let done = talk.respond(&face, "resources/subscribe", Some(params(uri)), Some(&out)).await;
+        assert!(matches!(done, Answer::Result(_)), "{done:?}");
+    }
+    let wanted = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
+    let stream = Id::read(Bytes::from_static(b"7")).unwrap();
+    let mut listener = face.listen(&one(), &stream, Some(&wanted)).await.map_err(drop).unwrap();
+    let uris = |lines: Vec<Vec<u8>>| -> Vec<Value> {
+        let lines = lines.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+        lines.map(|line| line["params"]["uri"].clone()).collect()
+    };
+    assert_eq!(uris(talk.hear(&Stir::Missed)), ["a:1", "a:2"]);
+    assert_eq!(uris(listener.hear(&Stir::Missed)), ["a:2"]);
+    let news = Stir::News(News::Updated { server: "git".parse().unwrap(), uri: "a:1".into() });
+    assert_eq!(uris(talk.hear(&news)), ["a:1"]);
+    assert!(listener.hear(&news).is_empty());
 }

@@ -1,13 +1,11 @@
 //! What a request says in its headers, and whether its body says the same.
 
-use std::borrow::Cow;
-
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use hyper::{HeaderMap, StatusCode};
+use toolcrib::wire::mirror::{self, decoded};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
 
-use crate::frontend::face::params::says;
 use crate::frontend::face::{Face, View};
 
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -87,13 +85,7 @@ impl Stated {
             return Err(format!("`MCP-Protocol-Version` must be `{revision}`, as in the body"));
         }
         expect(headers, &METHOD, "Mcp-Method", method)?;
-        let named = match method {
-            "tools/call" | "prompts/get" => "name",
-            "resources/read" => "uri",
-            "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
-            _ => return Ok(()),
-        };
-        match params.and_then(|params| params.string(named)) {
+        match params.and_then(|params| mirror::name(method, params)) {
             Some(name) => expect(headers, &NAME, "Mcp-Name", &name),
             None => Ok(()),
         }
@@ -122,20 +114,11 @@ pub(super) fn mirrored(
     let marked =
         params.string("name").and_then(|name| face.glance(&face.crib.catalog()).mirrored(view, &name));
     for marked in marked.iter().flat_map(|marked| marked.iter()) {
-        let shown = format!("Mcp-Param-{}", marked.header);
+        let shown = &marked.header;
         // A name that cannot be a header's is one that no client can send.
         let Ok(header) = HeaderName::from_bytes(shown.as_bytes()) else { continue };
         let value = one(headers, &header).map_err(|()| format!("`{shown}` appears twice"))?;
-        match (value, marked.value(params.get("arguments"))) {
-            (None, None) => {}
-            (None, Some(_)) => return Err(format!("the header `{shown}` is missing")),
-            (Some(_), None) => return Err(format!("`{shown}` repeats an argument that is not there")),
-            (Some(value), Some(wanted)) => match decoded(value) {
-                Some(value) if says(&value, &wanted) => {}
-                Some(_) => return Err(format!("`{shown}` and the body disagree")),
-                None => return Err(format!("`{shown}` is not well-formed")),
-            },
-        }
+        marked.check(value, params.get("arguments")).map_err(|why| format!("`{shown}` {why}"))?;
     }
     Ok(())
 }
@@ -167,40 +150,6 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
     }
 }
 
-/// Plain ASCII, or UTF-8 in base64 between `=?base64?` and `?=`.
-fn decoded(value: &str) -> Option<Cow<'_, str>> {
-    let Some(coded) = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
-        return Some(Cow::Borrowed(value));
-    };
-    String::from_utf8(base64(coded)?).ok().map(Cow::Owned)
-}
-
-fn base64(coded: &str) -> Option<Vec<u8>> {
-    let digits = coded.trim_end_matches('=');
-    if !coded.len().is_multiple_of(4) || coded.len() - digits.len() > 2 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(digits.len());
-    let (mut bits, mut count) = (0u32, 0);
-    for digit in digits.bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
-        }
-    }
-    Some(out)
-}
-
 fn is_json(value: &[u8]) -> bool {
     let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
     kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
@@ -219,16 +168,6 @@ fn names(accept: &str, kind: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_plain_or_in_base64() {
-        assert_eq!(decoded("echo").unwrap(), "echo");
-        assert_eq!(decoded("=?base64?w6nDqA==?=").unwrap(), "éè");
-        assert_eq!(decoded("=?base64?aGVsbG8=?=").unwrap(), "hello");
-        for bad in ["=?base64?a?=", "=?base64?!!!!?=", "=?base64?////?="] {
-            assert_eq!(decoded(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn accept_is_read_as_lists_and_wildcards() {
