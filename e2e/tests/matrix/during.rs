@@ -48,7 +48,7 @@ pub(crate) async fn cancel(stage: &Stage) {
         assert_eq!(client.hears("notifications/progress").await["message"], who);
     }
     call.cancel(Some("changed my mind".to_owned())).await.unwrap();
-    assert_eq!(other.text("cancelled", json!({"least": 1})).await, "friend");
+    assert_eq!(other.text("cancelled", json!({"who": "friend"})).await, "friend");
     others.cancel(None).await.unwrap();
-    assert_eq!(friend.text("cancelled", json!({"least": 2})).await, "friend,other");
+    assert_eq!(friend.text("cancelled", json!({"who": "other"})).await, "friend,other");
 }

@@ -18,6 +18,7 @@ use std::fmt::Write as _;
 
 use e2e::client::Era;
 use stage::Stage;
+use tokio::task::JoinSet;
 
 /// What has to become of a feature between two eras.
 #[derive(Clone, Copy)]
@@ -94,7 +95,7 @@ fn column(number: usize) -> Vec<Option<String>> {
         let (feature, verdict, stage) = (*feature, verdicts[number], stage.clone());
         let checked =
             async move { tokio::time::timeout(e2e::PATIENCE, check(feature, verdict, &stage)).await };
-        match runtime.block_on(async { tokio::spawn(checked).await }) {
+        match runtime.block_on(async { JoinSet::from_iter([checked]).join_next().await.unwrap() }) {
             Ok(Ok(())) => None,
             Ok(Err(_)) => Some("not in time".to_owned()),
             Err(error) => {

@@ -88,8 +88,9 @@ pub(crate) async fn completion(stage: &Stage) {
         let found = friend.service.complete_prompt_simple(prompt, "arg1", "par").await.unwrap();
         assert_eq!(found, ["paris", "park", "party"]);
         let templates = friend.service.list_all_resource_templates().await.unwrap();
-        let template = templates[0].uri_template.clone();
-        let found = friend.service.complete_resource_simple(template, "id", "test").await.unwrap();
+        let template = templates.iter().find(|template| template.name == "template").expect("a template");
+        let uri = template.uri_template.clone();
+        let found = friend.service.complete_resource_simple(uri, "id", "test").await.unwrap();
         assert_eq!(found, ["test-value"]);
     }
 }

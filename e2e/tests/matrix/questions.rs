@@ -45,10 +45,10 @@ pub(crate) async fn form(stage: &Stage) {
 
 pub(crate) async fn url(stage: &Stage) {
     let mut friend = stage.friend(MATRIX).await;
-    let text = friend.text("ask_url", json!({})).await;
+    let text = friend.text("url", json!({})).await;
     let asked = friend.hears("elicitation/create").await;
     assert_eq!((&asked["mode"], &asked["message"]), (&json!("url"), &json!("Sign in")), "{asked}");
-    assert_eq!(asked["url"], "https://example.com/sign-in?for=matrix", "{asked}");
+    assert_eq!(asked["url"], "https://example.com/sign-in", "{asked}");
     assert!(text.contains("accept"), "{text}");
 }
 
