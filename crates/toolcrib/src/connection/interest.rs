@@ -107,9 +107,12 @@ impl Connection {
     /// Keeps a stateless server telling what changes, as long as there is anything to tell about.
     pub(crate) async fn keep_listening(&self) {
         let mut wanted = self.interest.wanted.subscribe();
+        // Streams that another one takes the place of, kept until it does: nothing that changes in between is lost.
+        let mut replaced = Vec::new();
         loop {
             let uris: BTreeSet<Arc<str>> = wanted.borrow_and_update().keys().cloned().collect();
             let Some(filter) = self.filter(&uris).filter(|_| self.era() == Era::Stateless) else {
+                replaced.clear();
                 if wanted.changed().await.is_err() {
                     return;
                 }
@@ -117,18 +120,24 @@ impl Connection {
             };
             let mut params = Object::default();
             params.set("notifications", filter);
-            let Ok(ticket) = self.ask("subscriptions/listen", &mut params, None) else { return };
+            let Ok(mut ticket) = self.ask("subscriptions/listen", &mut params, None) else { return };
             let acknowledged = self.link.acknowledged(ticket.id());
             let listening = async {
-                acknowledged.await;
-                self.interest.heard.send_replace(uris);
+                if timeout(LISTENING, acknowledged).await.is_ok() {
+                    self.interest.heard.send_replace(uris);
+                }
+                replaced.clear();
                 std::future::pending::<()>().await;
             };
             tokio::select! {
                 () = listening => {}
                 changed = wanted.changed() => if changed.is_err() { return },
-                _ = ticket => sleep(AGAIN).await,
+                _ = &mut ticket => {
+                    sleep(AGAIN).await;
+                    continue;
+                }
             }
+            replaced.push(ticket);
         }
     }
 
