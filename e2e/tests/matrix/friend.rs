@@ -64,7 +64,7 @@ impl ClientHandler for Ear {
     ) -> Result<ElicitResult, ErrorData> {
         let answer = match &params {
             ElicitRequestParams::UrlElicitationParams { .. } => json!({"action": "accept"}),
-            _ => json!({"action": "accept", "content": {"username": "ada", "email": "ada@example.com"}}),
+            _ => json!({"action": "accept", "content": {"name": "ada", "email": "ada@example.com"}}),
         };
         self.hear("elicitation/create", json!(params));
         Ok(serde_json::from_value(answer).unwrap())
@@ -215,6 +215,13 @@ impl Friend {
         let (heard, params) = wait.unwrap_or_else(|_| panic!("no `{method}` in time")).unwrap();
         assert_eq!(heard, method, "{params}");
         params
+    }
+
+    /// Nothing has reached this client that was not asked for.
+    pub(crate) fn is_empty(&mut self) {
+        if let Ok(heard) = self.heard.try_recv() {
+            panic!("heard {heard:?}");
+        }
     }
 
     /// Nothing that was meant for others has reached this client, nor is it on its way: what is caused now comes first.

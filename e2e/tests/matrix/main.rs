@@ -10,6 +10,7 @@ mod changes;
 mod during;
 mod friend;
 mod offers;
+mod peers;
 mod questions;
 mod stage;
 mod tasks;
@@ -18,6 +19,7 @@ use std::fmt::Write as _;
 
 use e2e::client::Era;
 use stage::Stage;
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// What has to become of a feature between two eras.
@@ -85,6 +87,20 @@ async fn check(feature: &str, verdict: Verdict, stage: &Stage) {
     }
 }
 
+/// What was wrong with a check, if anything was.
+fn failure(runtime: &Runtime, check: impl Future<Output = ()> + Send + 'static) -> Option<String> {
+    let checked = async move { tokio::time::timeout(e2e::PATIENCE, check).await };
+    match runtime.block_on(async { JoinSet::from_iter([checked]).join_next().await.unwrap() }) {
+        Ok(Ok(())) => None,
+        Ok(Err(_)) => Some("not in time".to_owned()),
+        Err(error) => {
+            let panic = error.into_panic();
+            let text = panic.downcast_ref::<String>().cloned();
+            Some(text.unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap_or(&"?").to_string()))
+        }
+    }
+}
+
 /// One column of the table, on one gateway; what was wrong, if anything, for each row.
 fn column(number: usize) -> Vec<Option<String>> {
     let (client, server) = CELLS[number];
@@ -93,17 +109,7 @@ fn column(number: usize) -> Vec<Option<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let run = |(feature, verdicts): &(&'static str, [Verdict; 4])| {
         let (feature, verdict, stage) = (*feature, verdicts[number], stage.clone());
-        let checked =
-            async move { tokio::time::timeout(e2e::PATIENCE, check(feature, verdict, &stage)).await };
-        match runtime.block_on(async { JoinSet::from_iter([checked]).join_next().await.unwrap() }) {
-            Ok(Ok(())) => None,
-            Ok(Err(_)) => Some("not in time".to_owned()),
-            Err(error) => {
-                let panic = error.into_panic();
-                let text = panic.downcast_ref::<String>().cloned();
-                Some(text.unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap_or(&"?").to_string()))
-            }
-        }
+        failure(&runtime, async move { check(feature, verdict, &stage).await })
     };
     TABLE.iter().map(run).collect()
 }
