@@ -68,11 +68,14 @@ fn with_addresses_asked(outcome: Outcome, abilities: &Abilities) -> Outcome {
 
 /// Asks the client while its call waits, and sends the call again with what it said.
 async fn run_in_session(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
-    for _ in 0..MOST_ROUNDS {
+    for round in 0..=MOST_ROUNDS {
         let outcome = pipeline::run(stock, call).await?;
         let Answer::Result(result) = &outcome.answer else { return Ok(outcome) };
         let needed = (outcome.era == Era::Stateless).then(|| input::needed(result)).flatten();
         let Some(needed) = needed else { return Ok(outcome) };
+        if round == MOST_ROUNDS {
+            break;
+        }
         let Needed { questions, state } = needed;
         if questions.is_empty() {
             Box::pin(sleep(PACE)).await;

@@ -33,6 +33,7 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 #[derive(Clone)]
 pub(super) struct Counter {
     pub(super) desk: Arc<Desk>,
+    pub(super) door: Door,
     /// Ends streams that would otherwise never end.
     pub(super) stop: CancellationToken,
 }
@@ -48,7 +49,7 @@ where
     };
     let Ok(Ok((io, newer))) = opened else { return };
     let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
-    let counter = Counter { desk, stop: stop.clone() };
+    let counter = Counter { desk, door, stop: stop.clone() };
     let service = service_fn(move |request| {
         let counter = counter.clone();
         // In a box of its own: a connection keeps as much room as this future has, also while it only listens.

@@ -20,6 +20,7 @@ use toolcrib::wire::message::{ClientMessage, Id, code, error_object, error_reply
 use toolcrib::wire::object::Object;
 
 use self::headers::Stated;
+use super::Door;
 use super::batch::is_batch;
 use super::body::Body;
 use super::face::View;
@@ -129,8 +130,16 @@ async fn ask(
     match client::claim(asked.params.as_ref()) {
         Claim::Stateless(claimed) => {
             let agreed = stated.agree(claimed.revision, &asked.method, asked.params.as_ref(), headers);
-            let agreed = agreed.and_then(|()| {
-                headers::mirrored(&counter.desk.face, &view, &asked.method, asked.params.as_ref(), headers)
+            // Nothing stands between us and whoever came by our own socket that could have read headers alone.
+            let agreed = agreed.and_then(|()| match counter.door {
+                Door::Socket => Ok(()),
+                Door::Tcp => headers::mirrored(
+                    &counter.desk.face,
+                    &view,
+                    &asked.method,
+                    asked.params.as_ref(),
+                    headers,
+                ),
             });
             match agreed {
                 Ok(()) => stateless::ask(counter, view, asked, claimed).await,

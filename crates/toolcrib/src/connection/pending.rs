@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -13,6 +14,9 @@ use crate::wire::message::Answer;
 
 /// Questions of a server that one client may have before it in one call.
 const MOST_QUESTIONS: usize = 64;
+
+/// How long a server may go on with a call that was taken back.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// How a request ended.
 #[derive(Debug)]
@@ -85,6 +89,8 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     waiting: BTreeMap<u64, Waiter>,
+    /// Clients whose requests were taken back, and until when their server may not have noticed.
+    taken_back: Vec<(u64, Instant)>,
     last: u64,
     closed: bool,
 }
@@ -150,29 +156,36 @@ impl Pending {
         if waiter.asking > 0 { Some(Heard::Question) } else { waiter.progress.map(Heard::Progress) }
     }
 
-    /// The client that something belongs to which came on the stream of request `origin`, or on no request's: the only
-    /// one there is, or the only one that `suits`. Its newest request is where it is told.
-    pub(super) fn client_of(
-        &self,
-        origin: Option<u64>,
-        suits: impl Fn(&Client) -> bool,
-    ) -> Result<(u64, &Client), Unheard> {
+    /// The client that something belongs to which came on the stream of request `origin`, or on no request's: then only
+    /// if there is but one client it could belong to. Nothing else is proof: a server may ask twice in one call, and go
+    /// on with a call that was taken back. The client's newest request is where it is told.
+    pub(super) fn client_of(&mut self, origin: Option<u64>) -> Result<(u64, &Client), Unheard> {
         if let Some(origin) = origin {
             let listener = self.waiting.get(&origin).and_then(|waiter| waiter.listener.as_ref());
             return listener.map(|listener| (origin, &listener.client)).ok_or(Unheard::Over);
         }
-        // A server that waits for an answer asks nothing more in that call, as long as there are others.
-        let newest_first = |asking: bool| {
-            let waiting = self.waiting.iter().rev().filter(move |(_, waiter)| asking || waiter.asking == 0);
-            waiting.filter_map(|(id, waiter)| Some((*id, &waiter.listener.as_ref()?.client)))
-        };
-        let asking = newest_first(false).next().is_none();
-        match only(newest_first(asking)) {
-            Err(Unheard::Several) => {
-                only(newest_first(asking).filter(|(_, client)| suits(client))).map_err(|_| Unheard::Several)
-            }
-            found => found,
+        let now = Instant::now();
+        self.taken_back.retain(|(_, until)| *until > now);
+        let waiting = self.waiting.iter().rev();
+        let mut newest_first =
+            waiting.filter_map(|(id, waiter)| Some((*id, &waiter.listener.as_ref()?.client)));
+        let newest = newest_first.next().ok_or(Unheard::Nobody)?;
+        let is_other = |key: u64| key != newest.1.key;
+        if newest_first.any(|(_, client)| is_other(client.key))
+            || self.taken_back.iter().any(|(key, _)| is_other(*key))
+        {
+            return Err(Unheard::Several);
         }
+        Ok(newest)
+    }
+
+    /// Takes a request back; `None` if it is over. Its server may go on with it for a moment.
+    pub(super) fn take_back(&mut self, id: u64) -> Option<Waiter> {
+        let waiter = self.waiting.remove(&id)?;
+        if let Some(listener) = &waiter.listener {
+            self.taken_back.push((listener.client.key, Instant::now() + STOPPING));
+        }
+        Some(waiter)
     }
 
     /// The waiter that an answer nobody can read is most likely for: the first that it names, else the only one there
@@ -199,14 +212,5 @@ impl Pending {
     /// Requests of clients under way; ours are nobody's business.
     pub(super) fn in_flight(&self) -> usize {
         self.waiting.values().filter(|waiter| waiter.listener.is_some()).count()
-    }
-}
-
-/// The newest request, if all are of one client.
-fn only<'a>(mut newest_first: impl Iterator<Item = (u64, &'a Client)>) -> Result<(u64, &'a Client), Unheard> {
-    let newest = newest_first.next().ok_or(Unheard::Nobody)?;
-    match newest_first.all(|(_, client)| client.key == newest.1.key) {
-        true => Ok(newest),
-        false => Err(Unheard::Several),
     }
 }

@@ -172,6 +172,7 @@ async fn what_a_client_cannot_be_asked_is_the_protocols_own_error() {
     breath().await;
     assert_eq!(server.heard_of("notifications/cancelled").len(), 1);
     // In a session the server hears of it, and says what it makes of that.
+    advance(Duration::from_secs(6)).await;
     let (sink, _told) = mpsc::channel(8);
     let outcome = crib
         .call(call(&sampling).of(person(2, Era::Session)).listen(std::sync::Arc::new(sink)))
@@ -247,13 +248,40 @@ async fn a_server_that_never_stops_asking_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_its_client_does_not_keep_others_from_being_asked() {
-    let crib = crib_of(&Asking::in_session());
+async fn a_question_that_could_be_of_a_call_that_waits_or_was_taken_back_is_put_to_nobody_else() {
+    let server = Asking::in_session();
+    let crib = crib_of(&server);
     let params = asking(ELICIT, &json!({}));
-    for key in 1..5 {
-        let asked = crib.call(call(&params).of(person(key, Era::Stateless))).await.unwrap();
-        assert_eq!(asked.to_value()["resultType"], "input_required", "client {key}");
-    }
+    let asked = crib.call(call(&params).of(person(1, Era::Stateless))).await.unwrap();
+    assert_eq!(asked.to_value()["resultType"], "input_required");
+    let other = crib.call(call(&params).of(person(2, Era::Stateless))).await.unwrap();
+    assert!(other.text().contains("several clients"), "{}", other.text());
+    let again = crib.call(call(&params).of(person(1, Era::Stateless))).await.unwrap();
+    assert_eq!(again.to_value()["resultType"], "input_required");
+    // Their time is up; for a moment more the server may not have noticed.
+    breath().await;
+    advance(Duration::from_secs(601)).await;
+    breath().await;
+    let soon = crib.call(call(&params).of(person(2, Era::Stateless))).await.unwrap();
+    assert!(soon.text().contains("several clients"), "{}", soon.text());
+    advance(Duration::from_secs(6)).await;
+    let later = crib.call(call(&params).of(person(2, Era::Stateless))).await.unwrap();
+    assert_eq!(later.to_value()["resultType"], "input_required");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_can_be_asked_is_not_asked_for_one_that_cannot() {
+    let server = Asking::in_session();
+    let crib = crib_of(&server);
+    let (sink, mut told) = mpsc::channel(8);
+    let quiet = json!({"name": "ask", "arguments": {}});
+    let able = call(&quiet).of(person(1, Era::Session)).listen(std::sync::Arc::new(sink));
+    let mut able = std::pin::pin!(crib.call(able));
+    tokio::select! { biased; _ = &mut able => panic!("it is not answered yet"), () = breath() => {} }
+    let unable = call(&asking(ELICIT, &json!({}))).of(client(2, Era::Session, "{}"));
+    let outcome = crib.call(unable).await.unwrap();
+    assert!(outcome.text().contains("several clients"), "{}", outcome.text());
+    assert!(told.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]

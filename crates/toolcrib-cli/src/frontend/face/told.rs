@@ -14,7 +14,7 @@ use toolcrib::{Ask, Hear, Told};
 use super::{Asker, Face};
 
 /// Words that may wait for a slow reader.
-pub(crate) const WORDS_WAITING: usize = 64;
+pub(crate) const WORDS_WAITING: usize = 1024;
 /// What our own requests to clients are called: this and a number.
 const OURS: &str = "tc-";
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 use toolcrib::wire::dialect::client::{Claimed, LISTEN};
 use toolcrib::wire::message::{Answer, Id, code};
 use toolcrib::wire::object::Object;
@@ -11,7 +12,7 @@ use toolcrib::wire::revision::Era;
 
 use super::super::body::{Body, CallStream, Working};
 use super::super::face::told::WORDS_WAITING;
-use super::super::face::{Face, View};
+use super::super::face::{Face, View, refuse};
 use super::super::http::{Counter, respond};
 use super::{Asked, events, listen};
 
@@ -30,8 +31,10 @@ pub(super) async fn ask(counter: &Counter, view: View, asked: Asked, claimed: Cl
         return whole(&id, &answer);
     }
     let (sink, mut heard) = mpsc::channel(WORDS_WAITING);
-    let mut work: Working =
-        Box::pin(async move { face.respond(asker, &method, params, Some(Arc::new(sink))).await });
+    // A task of its own, so that a client that does not read holds up nobody but itself; it ends with the stream.
+    let working = async move { face.respond(asker, &method, params, Some(Arc::new(sink))).await };
+    let working = AbortOnDropHandle::new(counter.desk.tasks.spawn(Box::pin(working)));
+    let mut work: Working = Box::pin(async move { working.await.unwrap_or_else(|_| panicked()) });
     // A plain answer if it comes before anything else does, else a stream.
     let first = tokio::select! {
         biased;
@@ -65,4 +68,8 @@ fn status(answer: &Answer) -> StatusCode {
         }
         _ => StatusCode::OK,
     }
+}
+
+fn panicked() -> Answer {
+    refuse(code::INTERNAL, "this request could not be answered")
 }

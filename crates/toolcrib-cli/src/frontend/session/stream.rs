@@ -101,7 +101,10 @@ impl Streams {
         let (number, event): (u64, u64) = (number.parse().ok()?, event.parse().ok()?);
         let log = self.kept().iter().find(|log| log.number == number).cloned()?;
         let next = event.saturating_add(1);
-        let whole = next >= log.state().first;
+        let whole = {
+            let state = log.state();
+            (state.first..=state.first + state.kept.len() as u64).contains(&next)
+        };
         whole.then(|| Reader::new(log, next))
     }
 

@@ -15,7 +15,7 @@ use crate::wire::dialect::client::{
     TOOLS_CHANGED, lacks_ability,
 };
 use crate::wire::dialect::meta;
-use crate::wire::dialect::party::{Client, ELICIT, LogLevel, ROOTS, SAMPLE};
+use crate::wire::dialect::party::{ELICIT, LogLevel, ROOTS, SAMPLE};
 use crate::wire::frame::Frame;
 use crate::wire::message::{self, Answer, Id, ServerMessage, code, error_object};
 use crate::wire::object::{Object, as_integer};
@@ -102,8 +102,7 @@ impl Shared {
         origin: Option<u64>,
     ) -> Result<(u64, oneshot::Receiver<Answer>), (i32, String)> {
         let mut pending = self.pending();
-        let suits = |client: &Client| client.abilities.lacking(method, params.as_ref()).is_none();
-        let (call, client) = pending.client_of(origin, suits).map_err(|unheard| match unheard {
+        let (call, client) = pending.client_of(origin).map_err(|unheard| match unheard {
             Unheard::Nobody | Unheard::Over => {
                 (code::INVALID_REQUEST, format!("`{method}` belongs to no call: nobody here can be asked"))
             }
@@ -117,7 +116,7 @@ impl Shared {
             // The stateless era has an error of its own for this, which ends the call. Not for roots: servers ask for
             // them because we can, whatever the call needs, and manage without.
             let ends = client.era == Era::Stateless && method != ROOTS;
-            if let Some(waiter) = ends.then(|| pending.take(call)).flatten() {
+            if let Some(waiter) = ends.then(|| pending.take_back(call)).flatten() {
                 drop(pending);
                 waiter.end(Ended::Answered(Answer::Error(lacks_ability(&lacking))));
                 self.take_back(call);
@@ -185,7 +184,7 @@ impl Shared {
     /// A line of log belongs to the one client whose call is under way; without any call, to whoever listens.
     fn hear_log(&self, params: Bytes, origin: Option<u64>) {
         let level = LogLevel::of_message(&params);
-        let call = match self.pending().client_of(origin, |client| client.wants_log(level)) {
+        let call = match self.pending().client_of(origin) {
             Ok((call, client)) => client.wants_log(level).then_some(call),
             Err(Unheard::Several | Unheard::Over) => None,
             Err(Unheard::Nobody) => {

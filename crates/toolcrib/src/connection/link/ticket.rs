@@ -63,7 +63,7 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let waiter = self.shared.pending().take(self.id);
+        let waiter = self.shared.pending().take_back(self.id);
         if waiter.is_some() && self.cancellable {
             self.shared.take_back(self.id);
         }

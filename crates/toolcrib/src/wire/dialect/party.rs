@@ -24,7 +24,7 @@ pub struct Client {
     pub era: Era,
     /// What it can be asked.
     pub abilities: Abilities,
-    /// How much of the server's log it wants with its calls; in a session that has not said so, whatever comes.
+    /// How much of the server's log it wants with its calls; in a session that has not said so, everything but debugging.
     pub log: Option<LogLevel>,
 }
 
@@ -44,10 +44,9 @@ impl Client {
 
     /// Whether a log message of this level is for it.
     pub fn wants_log(&self, level: LogLevel) -> bool {
-        match self.log {
-            Some(least) => level >= least,
-            None => self.era == Era::Session,
-        }
+        // Others may have made the server say more than a session that has not chosen would hear from it alone.
+        let least = self.log.or((self.era == Era::Session).then_some(LogLevel::Info));
+        least.is_some_and(|least| level >= least)
     }
 }
 

@@ -208,8 +208,8 @@ impl Carrier {
         }
         let suspect =
             matches!(route, Route::Alone) && self.is_settled() && has_changed_era(status, refusal.as_ref());
-        // Without an error in it, it may be about this one method.
-        if suspect && (refusal.is_some() || !self.still_stateless().await) {
+        // It may be about this one request.
+        if suspect && !self.still_stateless().await {
             self.start_over(parcel, "it does not speak the stateless era any more");
             return Ok(Verdict::Done);
         }
