@@ -34,6 +34,8 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 pub(super) struct Counter {
     pub(super) desk: Arc<Desk>,
     pub(super) door: Door,
+    /// Who is at the other end of the connection, in the era that has no sessions.
+    pub(super) client: u64,
     /// Ends streams that would otherwise never end.
     pub(super) stop: CancellationToken,
 }
@@ -49,7 +51,7 @@ where
     };
     let Ok(Ok((io, newer))) = opened else { return };
     let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
-    let counter = Counter { desk, door, stop: stop.clone() };
+    let counter = Counter { client: desk.face.key(), desk, door, stop: stop.clone() };
     let service = service_fn(move |request| {
         let counter = counter.clone();
         // In a box of its own: a connection keeps as much room as this future has, also while it only listens.

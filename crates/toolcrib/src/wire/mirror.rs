@@ -172,7 +172,7 @@ pub fn name<'a>(method: &str, params: &'a Object) -> Option<Cow<'a, str>> {
     params.string(match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
-        _ if method.starts_with("tasks/") => "taskId",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return None,
     })
 }

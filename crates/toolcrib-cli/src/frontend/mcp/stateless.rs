@@ -25,7 +25,7 @@ pub(super) async fn ask(counter: &Counter, view: View, asked: Asked, claimed: Cl
         && (claimed.progress.is_some() || claimed.log.is_some())
         && Face::goes_out(&view, Era::Stateless, &method);
     let face = counter.desk.face.clone();
-    let asker = face.stateless(view, &claimed, face.key());
+    let asker = face.stateless(view, &claimed, counter.client);
     if !tells {
         let answer = face.respond(asker, &method, params, None).await;
         return whole(&id, &answer);
