@@ -62,6 +62,15 @@ impl Connection {
         }
     }
 
+    /// Bytes of memory that the server and everything it started hold now, where that can be told.
+    #[expect(dead_code, reason = "limits on memory are kept by the supervisor")]
+    pub(crate) fn memory(&self) -> Option<u64> {
+        match &self.far_end {
+            FarEnd::Process(process) => process.memory(),
+            FarEnd::Task(_) | FarEnd::Remote => None,
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.link.in_flight()
     }

@@ -1,5 +1,7 @@
 //! Launches a command, owns its whole process group, keeps the tail of its stderr, stops it politely then firmly.
 
+#[cfg(target_os = "linux")]
+mod proc;
 mod unix;
 
 use std::ffi::OsString;
@@ -77,6 +79,12 @@ impl Process {
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Bytes of memory that it and everything it started hold now, where the system tells. Takes about 0.1 ms for each
+    /// process, more for large ones.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        unix::memory(self.pid)
     }
 
     /// Ends when the process has been reaped.

@@ -29,3 +29,17 @@ pub(super) fn exit(status: ExitStatus) -> Exit {
         (None, None) => Exit::Status(-1),
     }
 }
+
+/// Bytes of memory that a process and its descendants hold.
+#[cfg(target_os = "linux")]
+pub(super) fn memory(root: u32) -> Option<u64> {
+    use super::proc;
+    let tree = proc::descendants(root).into_iter().filter_map(proc::memory).sum::<u64>();
+    Some(proc::memory(root)? + tree)
+}
+
+/// Unknown here.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn memory(_root: u32) -> Option<u64> {
+    None
+}
