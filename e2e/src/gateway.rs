@@ -60,7 +60,13 @@ impl Home {
 
     /// Starts the gateway and waits until it listens.
     pub fn serve(&self) -> Gateway {
+        self.serve_as(|_| {})
+    }
+
+    /// As [`Home::serve`], with the command changed first.
+    pub fn serve_as(&self, change: impl FnOnce(&mut Command)) -> Gateway {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        change(&mut command);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));

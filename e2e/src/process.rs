@@ -14,10 +14,59 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// The living children of a process.
 pub fn children(parent: u32) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| stat(*pid).is_some_and(|(state, its_parent)| its_parent == parent && state != 'Z'))
-        .collect()
+    let is_child = |pid: &u32| stat(*pid).is_some_and(|(state, its)| its == parent && state != 'Z');
+    all().filter(is_child).collect()
+}
+
+/// The children of a process, and theirs, that are dead and were not reaped.
+pub fn zombies(parent: u32) -> Vec<u32> {
+    let is_zombie = |pid: &u32| stat(*pid).is_some_and(|(state, its)| its == parent && state == 'Z');
+    let below = children(parent).into_iter().flat_map(zombies);
+    all().filter(is_zombie).chain(below).collect()
+}
+
+/// The living processes that were given the variable `MARK` with this value, or inherited it.
+pub fn marked(mark: &str) -> Vec<u32> {
+    let wanted = format!("MARK={mark}");
+    let is_marked = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes())
+    };
+    all().filter(|pid| is_alive(*pid) && is_marked(pid)).collect()
+}
+
+/// The parent of a process.
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid).map(|(_, parent)| parent)
+}
+
+/// What a process is called.
+pub fn name(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// The numbers of the files that a process has open.
+pub fn files(pid: u32) -> Vec<u32> {
+    let mut files = numbers(&format!("/proc/{pid}/fd")).collect::<Vec<_>>();
+    files.sort_unstable();
+    files
+}
+
+/// The session of a process and the number of its terminal, 0 for none.
+pub fn session(pid: u32) -> (u32, u32) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let mut fields = fields.skip(3).map(|field| field.parse().unwrap_or(u32::MAX));
+    (fields.next().unwrap_or(u32::MAX), fields.next().unwrap_or(u32::MAX))
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    numbers("/proc")
+}
+
+fn numbers(folder: &str) -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Kills a process as `kill -9` does.

@@ -149,6 +149,9 @@ impl Daemon {
 /// `patience` says, or as long as agents can bear.
 pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) -> Result<Crib, Failure> {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
+    // This very program, even when another one has taken its place on disk.
+    let shim = Some("/proc/self/exe").filter(|program| Path::new(program).exists());
+    let builder = shim.into_iter().fold(builder, CribBuilder::shim);
     let builder = patience.into_iter().fold(builder, CribBuilder::patience);
     builder.build().map_err(|clash| Failure::new(Exit::BadConfig, "config_invalid", clash.to_string()))
 }

@@ -34,6 +34,10 @@ use crate::place::Place;
 
 /// Reads the command line, does what it says, and tells how that ended.
 pub fn main() -> ExitCode {
+    // Servers are started through this very program; there are many of them, so nothing else comes first.
+    if let Some(ended) = toolcrib::run_shim() {
+        return ended;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return not_a_command(&error).into(),

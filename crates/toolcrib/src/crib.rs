@@ -16,6 +16,7 @@ use tracing::Instrument as _;
 use crate::bridge::Lot;
 use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Tool};
+use crate::connection::child::Nursery;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
 use crate::registry::{Changes, Entry, Registry};
@@ -68,6 +69,7 @@ pub struct CribBuilder {
     roster: Roster,
     clash: Option<NameClash>,
     state_dir: Option<PathBuf>,
+    shim: Option<PathBuf>,
     patience: Option<Duration>,
     fallback: Option<Fallback>,
 }
@@ -94,10 +96,21 @@ impl CribBuilder {
         roster.into_servers().fold(self, Self::server)
     }
 
-    /// Where listings are remembered between runs; without it they are not.
+    /// Where listings are remembered between runs, and which processes run: those that a crib which was killed left
+    /// behind are ended when the next crib with this folder is built. Without it nothing is remembered.
     #[must_use]
     pub fn state_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// A program to put between this process and each server: it ends the server and everything that the server started
+    /// as soon as this process ends, however that comes about. The program must call [`run_shim`](crate::run_shim) first
+    /// thing in its `main`; `/proc/self/exe` is this very program. Without it a server is told to die when this process
+    /// dies, and what it started may be left behind. Only on Linux; elsewhere it changes nothing.
+    #[must_use]
+    pub fn shim(mut self, program: impl Into<PathBuf>) -> Self {
+        self.shim = Some(program.into());
         self
     }
 
@@ -132,6 +145,7 @@ impl CribBuilder {
             news,
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
+            nursery: Arc::new(Nursery::new(self.shim, self.state_dir.as_ref().map(|dir| dir.join("trees")))),
         };
         let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());

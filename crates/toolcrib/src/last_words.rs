@@ -20,6 +20,8 @@ pub enum Exit {
     Status(i32),
     /// By this signal.
     Signal(i32),
+    /// It was killed when it and what it had started were this many processes.
+    Overgrown(u32),
     /// It was no process of ours, and can be heard no more.
     Disconnected,
 }
@@ -28,6 +30,7 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disconnected => f.write_str("the connection ended"),
+            Self::Overgrown(count) => write!(f, "killed for having {count} processes"),
             Self::Status(status) => write!(f, "exit status {status}"),
             Self::Signal(signal) => match signal_name(*signal) {
                 Some(name) => write!(f, "killed by {name}"),

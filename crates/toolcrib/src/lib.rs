@@ -75,6 +75,7 @@ pub mod wire;
 pub use call::{Call, Caller, Outcome, Wanted};
 pub use catalog::{Catalog, Item, Kind, Page, Target, Tool};
 pub use config::Config;
+pub use connection::child::run_shim;
 pub use connection::memory::Toolbox;
 pub use crib::{Crib, CribBuilder, Discovery};
 pub use error::{Error, ErrorKind};

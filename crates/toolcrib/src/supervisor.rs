@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::call::{Call, Outcome};
 use crate::connection::Connection;
+use crate::connection::child::Nursery;
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
@@ -100,6 +101,8 @@ pub(crate) struct Surroundings {
     pub(crate) offers: Arc<Notify>,
     /// Nobody waits for calls under way any more.
     pub(crate) hurry: CancellationToken,
+    /// Where processes are started.
+    pub(crate) nursery: Arc<Nursery>,
 }
 
 /// A handle on one server's actor. Cheap to clone: every call does.

@@ -1,37 +1,63 @@
-//! Launches a command, owns its whole process group, keeps the tail of its stderr, stops it politely then firmly.
+//! Launches a command, owns everything it starts, keeps the tail of its stderr, stops it politely then firmly.
 
+mod birth;
+#[cfg(target_os = "linux")]
+mod control;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+#[cfg(target_os = "linux")]
+mod journal;
+mod keep;
+#[cfg(target_os = "linux")]
+mod linux;
+mod nursery;
+mod order;
 #[cfg(target_os = "linux")]
 mod proc;
+mod raw;
+#[cfg(target_os = "linux")]
+mod shim;
+#[cfg(target_os = "linux")]
+mod sweep;
 mod unix;
 
-use std::ffi::OsString;
-use std::process::Stdio;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::process::{ChildStdin, ChildStdout, Command};
-use tokio::sync::watch;
+use tokio::net::unix::pipe;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+#[cfg(not(target_os = "linux"))]
+use self::elsewhere as os;
+#[cfg(target_os = "linux")]
+use self::linux as os;
+pub(crate) use self::nursery::Nursery;
+pub use self::os::run_shim;
+
+use self::keep::Keeper;
+use self::order::Order;
+use self::unix::Signal;
 use super::stderr::{LINGER, StderrTail};
 use crate::last_words::{Exit, LastWords};
 use crate::spec::CommandSpec;
-use unix::Signal;
 
 /// How long a server gets to leave after its input was closed, and again after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Variables every child gets if we have them; with `LC_*` and `XDG_*` that is all that is passed on unasked.
-const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"];
-
-/// A running child and everything it starts in its process group. Dropping it kills what is left of the group.
+/// A running server and everything it started. Dropping it kills what is left.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: u32,
     program: String,
+    grip: Grip,
     exit: watch::Receiver<Option<Exit>>,
+    /// Nothing is left of it and of what it started.
+    gone: CancellationToken,
     stderr: Arc<StderrTail>,
     /// The number of the last stderr line before this process.
     before: u64,
@@ -39,41 +65,65 @@ pub(crate) struct Process {
     drained: CancellationToken,
 }
 
+/// What we hold it by.
+#[derive(Debug)]
+enum Grip {
+    Group(u32),
+    #[cfg(target_os = "linux")]
+    Shim(os::Control, u32),
+}
+
 /// Why a command could not be started at all.
 #[derive(Debug)]
 pub(crate) struct SpawnError(pub(crate) String);
 
+/// What a process has to do with besides its server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Home<'a> {
+    pub(crate) nursery: &'a Arc<Nursery>,
+    pub(crate) stderr: &'a Arc<StderrTail>,
+    /// Owns every task.
+    pub(crate) tasks: &'a TaskTracker,
+    /// Counts what is not gone yet.
+    pub(crate) lives: &'a TaskTracker,
+}
+
 impl Process {
-    /// Starts the command in a process group of its own, with an environment that is built, not inherited. It counts
-    /// among `lives` until it has been reaped.
-    pub(crate) fn spawn(
+    /// Starts the command in a session of its own, with an environment that is built, not inherited. It counts among
+    /// the lives of its home until nothing is left of it, also when this future is dropped.
+    pub(crate) async fn spawn(
         spec: &CommandSpec,
-        stderr: Arc<StderrTail>,
-        tasks: &TaskTracker,
-        lives: &TaskTracker,
-    ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
-        let (mut command, program) = prepare(spec)?;
-        let mut child = command.spawn().map_err(|error| SpawnError(explain(&program, spec, &error)))?;
-        let missing = || SpawnError(format!("`{program}` has no pipes"));
-        let pid = child.id().ok_or_else(missing)?;
-        let (stdin, stdout) =
-            (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
+        home: Home<'_>,
+    ) -> Result<(Self, pipe::Sender, pipe::Receiver), SpawnError> {
+        let tree = getrandom::u64().map(|number| format!("{number:016x}"));
+        let tree = tree.map_err(|error| SpawnError(format!("no random numbers: {error}")))?;
+        let order = Order::of(spec, &tree).map_err(SpawnError)?;
+        let program = order.name();
+        let cannot = |error: io::Error| SpawnError(format!("cannot run `{program}`: {error}"));
+        let Pipes { theirs, stdin, stdout, stderr } = Pipes::new().map_err(cannot)?;
         let (exit_tx, exit) = watch::channel(None);
-        let process =
-            Self { pid, program, exit, before: stderr.last(), stderr, drained: CancellationToken::new() };
-        if let Some(pipe) = child.stderr.take() {
-            let (tail, gone, drained) = (process.stderr.clone(), process.exited(), process.drained.clone());
-            tasks.spawn(async move {
-                tail.drain(pipe, gone).await;
-                drained.cancel();
-            });
-        }
-        tasks.spawn(lives.track_future(async move {
-            let status = child.wait().await;
-            // Whatever the leader started and left behind in its group ends with it.
-            unix::signal_group(pid, Signal::KILL);
-            exit_tx.send_replace(Some(status.map_or(Exit::Status(-1), unix::exit)));
-        }));
+        let gone = CancellationToken::new();
+        let (waiting, started) = oneshot::channel();
+        let keeper = Keeper {
+            entry: home.nursery.note(&tree),
+            tree,
+            waiting: Some(waiting),
+            exit: exit_tx,
+            tasks: home.tasks.clone(),
+            _gone: gone.clone().drop_guard(),
+        };
+        let grip = start(order, theirs, keeper, home).await.map_err(cannot)?;
+        let failed = || Err("the shim ended before it could start it".to_owned());
+        let pid = started.await.unwrap_or_else(|_| failed()).map_err(SpawnError)?;
+        let grip = if let Grip::Group(_) = grip { Grip::Group(pid) } else { grip };
+        let (before, drained) = (home.stderr.last(), CancellationToken::new());
+        let stderr_tail = home.stderr.clone();
+        let process = Self { pid, program, grip, exit, gone, before, stderr: stderr_tail, drained };
+        let (tail, exited, drained) = (process.stderr.clone(), process.exited(), process.drained.clone());
+        home.tasks.spawn(async move {
+            tail.drain(stderr, exited).await;
+            drained.cancel();
+        });
         Ok((process, stdin, stdout))
     }
 
@@ -84,14 +134,18 @@ impl Process {
     /// Bytes of memory that it and everything it started hold now, where the system tells. Takes about 0.1 ms for each
     /// process, more for large ones.
     pub(crate) fn memory(&self) -> Option<u64> {
-        unix::memory(self.pid)
+        match &self.grip {
+            Grip::Group(leader) => os::memory(*leader, true),
+            #[cfg(target_os = "linux")]
+            Grip::Shim(_, shim) => os::memory(*shim, false),
+        }
     }
 
-    /// Ends when the process has been reaped.
+    /// Ends when the server's own process is no more.
     pub(crate) fn exited(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut exit = self.exit.clone();
         async move {
-            // An error means that the reaper itself is gone, and with it the runtime.
+            // An error means that the keeper itself is gone, and with it the runtime.
             let _ = exit.wait_for(Option::is_some).await;
         }
     }
@@ -119,60 +173,78 @@ impl Process {
         }
     }
 
-    /// Its input is closed already: waits, asks the group to end, waits, kills the group.
+    /// Its input is closed already: waits, asks everything it started to end, waits, kills.
     pub(crate) async fn stop(&self) {
         for signal in [Signal::TERM, Signal::KILL] {
-            if timeout(PATIENCE, self.exited()).await.is_ok() {
+            if timeout(PATIENCE, self.gone.cancelled()).await.is_ok() {
                 return;
             }
-            unix::signal_group(self.pid, signal);
+            self.signal(signal);
         }
-        self.exited().await;
+        self.gone.cancelled().await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        match &self.grip {
+            // A group that has lost its leader has been killed, and its number may be somebody else's.
+            Grip::Group(_) if self.exit.borrow().is_some() => {}
+            Grip::Group(leader) => unix::signal_group(*leader, signal),
+            #[cfg(target_os = "linux")]
+            Grip::Shim(control, _) => control.signal(signal),
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.exit.borrow().is_none() {
-            unix::signal_group(self.pid, Signal::KILL);
+        self.signal(Signal::KILL);
+    }
+}
+
+/// Starts what the keeper then watches over. A group gets its number when it is known.
+async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>) -> io::Result<Grip> {
+    #[cfg(target_os = "linux")]
+    if let Some(program) = home.nursery.shim() {
+        let bytes = order.to_bytes();
+        let (shim, mut control) = os::Shim::start(program, bytes.len(), &files)?;
+        let root = shim.root;
+        home.tasks.spawn(home.lives.track_future(shim.keep(order, keeper)));
+        drop(files);
+        // A shim that does not take its order ends, and its keeper tells.
+        let _ = control.send(&bytes).await;
+        return Ok(Grip::Shim(control, root));
+    }
+    let (command, nursery) = (order.command(files)?, home.nursery.clone());
+    home.tasks.spawn(home.lives.track_future(async move {
+        let mut keeper = keeper;
+        match nursery.spawn(command).await {
+            Ok(child) => keeper.keep(child).await,
+            Err(error) => {
+                keeper.failed(order.explain(&error));
+                keeper.close();
+            }
         }
-    }
+    }));
+    Ok(Grip::Group(0))
 }
 
-fn prepare(spec: &CommandSpec) -> Result<(Command, String), SpawnError> {
-    let expand = |text: &crate::text::Text| text.expand().map_err(|missing| SpawnError(missing.to_string()));
-    let program = expand(&spec.program)?;
-    let mut command = std::process::Command::new(&program);
-    for arg in &spec.args {
-        command.arg(expand(arg)?);
-    }
-    command.env_clear().envs(inherited(spec));
-    for (key, value) in &spec.env {
-        command.env(key, expand(value)?);
-    }
-    if let Some(cwd) = &spec.cwd {
-        command.current_dir(cwd);
-    }
-    unix::own_group(&mut command);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Ok((command.into(), program))
+/// The pipes of a server: its ends of them and ours.
+struct Pipes {
+    theirs: [OwnedFd; 3],
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
 }
 
-fn inherited(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(key, _)| {
-        let key = key.to_string_lossy();
-        let usual = INHERITED.contains(&&*key) || key.starts_with("LC_") || key.starts_with("XDG_");
-        usual || spec.inherit_env.iter().any(|asked| *asked == key)
-    })
-}
-
-fn explain(program: &str, spec: &CommandSpec, error: &std::io::Error) -> String {
-    match (error.kind(), &spec.cwd) {
-        (_, Some(cwd)) if !cwd.is_dir() => {
-            format!("the working directory `{}` does not exist", cwd.display())
-        }
-        (std::io::ErrorKind::NotFound, _) => format!("the command `{program}` was not found"),
-        (std::io::ErrorKind::PermissionDenied, _) => format!("`{program}` is not executable"),
-        _ => format!("cannot run `{program}`: {error}"),
+impl Pipes {
+    fn new() -> io::Result<Self> {
+        let ((in_read, in_write), (out_read, out_write), (err_read, err_write)) =
+            (io::pipe()?, io::pipe()?, io::pipe()?);
+        Ok(Self {
+            theirs: [in_read.into(), out_write.into(), err_write.into()],
+            stdin: pipe::Sender::from_owned_fd(in_write.into())?,
+            stdout: pipe::Receiver::from_owned_fd(out_read.into())?,
+            stderr: pipe::Receiver::from_owned_fd(err_read.into())?,
+        })
     }
 }

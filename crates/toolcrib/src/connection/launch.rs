@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, broadcast};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::child::{Process, SpawnError};
+use super::child::{Home, Nursery, Process, SpawnError};
 use super::greet::{Opening, Unwelcome, greet};
 use super::interest::Interest;
 use super::link::{Link, Remote};
@@ -38,6 +38,8 @@ pub(crate) struct Around {
     pub(crate) tasks: TaskTracker,
     /// Counts what was started and is not gone yet.
     pub(crate) lives: TaskTracker,
+    /// Where processes are started.
+    pub(crate) nursery: Arc<Nursery>,
     /// Where the server's stderr goes.
     pub(crate) stderr: Arc<StderrTail>,
     /// Where the server is heard that speaks to nobody in particular.
@@ -91,7 +93,7 @@ pub(crate) async fn all_gone(lives: &TaskTracker) {
 async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result<Connection, Unwelcome> {
     all_gone(&around.lives).await;
     let (link, far_end) = match &spec.endpoint {
-        Endpoint::Command(command) => open_child(spec, command, around)?,
+        Endpoint::Command(command) => open_child(spec, command, around).await?,
         Endpoint::Http(http) => open_remote(spec, http, around).await?,
         Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
@@ -102,10 +104,15 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
     Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
 }
 
-fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
+async fn open_child(
+    spec: &ServerSpec,
+    command: &CommandSpec,
+    around: &Around,
+) -> Result<(Link, FarEnd), Error> {
+    let Around { tasks, lives, nursery, stderr, .. } = around;
+    let spawned = Process::spawn(command, Home { nursery, stderr, tasks, lives }).await;
     let (process, stdin, stdout) =
-        Process::spawn(command, around.stderr.clone(), &around.tasks, &around.lives)
-            .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
+        spawned.map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
     let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
     let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);

@@ -195,6 +195,7 @@ impl Actor {
         let around = Around {
             tasks: self.around.tasks.clone(),
             lives: self.lives.clone(),
+            nursery: self.around.nursery.clone(),
             stderr: self.stderr.clone(),
             news: self.around.news.clone(),
         };

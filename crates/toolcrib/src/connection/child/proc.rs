@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt as _;
 pub(super) struct Seen {
     pub(super) pid: u32,
     pub(super) parent: u32,
+    /// Its process group.
+    pub(super) group: u32,
     /// It is dead and only waits to be reaped.
     pub(super) zombie: bool,
     /// In ticks since the system came up; with the pid it names a process for good.
@@ -24,6 +26,7 @@ pub(super) fn look(pid: u32) -> Option<Seen> {
     Some(Seen {
         pid,
         parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
         zombie: matches!(*fields.first()?, "Z" | "X"),
         began: fields.get(19)?.parse().ok()?,
     })
@@ -60,7 +63,7 @@ fn children(pid: u32) -> Option<Vec<u32>> {
     for thread in numbers(&format!("/proc/{pid}/task")) {
         match fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")) {
             Ok(text) => {
-                found.extend(text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok()))
+                found.extend(text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok()));
             }
             Err(_) if fs::exists(format!("/proc/{pid}/task/{thread}")).unwrap_or(false) => return None,
             Err(_) => {}
@@ -131,7 +134,7 @@ mod tests {
     fn a_process_is_known_by_its_number_and_its_beginning() {
         let own = look(std::process::id()).unwrap();
         assert_eq!(look(own.pid), Some(own));
-        assert!(!own.zombie && own.began > 0 && own.parent > 0);
+        assert!(!own.zombie && own.began > 0 && own.parent > 0 && own.group > 0);
         assert!(all().contains(&own));
         assert_eq!(look(u32::MAX), None);
     }

@@ -1,0 +1,78 @@
+//! Who watches over one tree of processes, from before it is started until nothing is left of it.
+
+use tokio::process::Child;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::DropGuard;
+use tokio_util::task::TaskTracker;
+
+use super::os::{self, Entry};
+use super::unix::{self, Signal};
+use crate::last_words::Exit;
+
+/// What is told of a tree, and to whom. When it is dropped, the tree counts as gone.
+pub(super) struct Keeper {
+    pub(super) tree: String,
+    pub(super) entry: Option<Entry>,
+    /// Who waits for the server's own process.
+    pub(super) waiting: Option<oneshot::Sender<Result<u32, String>>>,
+    pub(super) exit: watch::Sender<Option<Exit>>,
+    pub(super) tasks: TaskTracker,
+    pub(super) _gone: DropGuard,
+}
+
+impl Keeper {
+    /// The server runs; `false` if nobody waits for it any more.
+    pub(super) fn started(&mut self, pid: u32, shim: Option<u32>) -> bool {
+        if let Some(entry) = &self.entry {
+            entry.started(shim, pid);
+        }
+        self.waiting.take().is_some_and(|waiting| waiting.send(Ok(pid)).is_ok())
+    }
+
+    /// The server could not be started.
+    pub(super) fn failed(&mut self, why: String) {
+        if let Some(waiting) = self.waiting.take() {
+            // Whoever gave up waiting does not need to know.
+            let _ = waiting.send(Err(why));
+        }
+    }
+
+    /// The server is no more. What is told first counts.
+    pub(super) fn ended(&self, how: Exit) {
+        if !self.has_ended() {
+            self.exit.send_replace(Some(how));
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.exit.borrow().is_some()
+    }
+
+    /// Ends what can only be found by the name of the tree. Looking at all processes takes a while.
+    pub(super) async fn sweep(&self) {
+        let tree = self.tree.clone();
+        // It fails only when everything ends.
+        let _ = self.tasks.spawn_blocking(move || os::sweep(&tree)).await;
+    }
+
+    /// Nothing of the tree is left.
+    pub(super) fn close(self) {
+        if let Some(entry) = self.entry {
+            entry.close();
+        }
+    }
+
+    /// Watches over a server that is our own child.
+    pub(super) async fn keep(mut self, mut child: Child) {
+        let pid = child.id().unwrap_or_default();
+        if !self.started(pid, None) {
+            unix::signal_group(pid, Signal::KILL);
+        }
+        let status = child.wait().await;
+        // Whatever the leader started and left behind in its group ends with it.
+        unix::signal_group(pid, Signal::KILL);
+        self.ended(status.map_or(Exit::Status(-1), unix::exit));
+        self.sweep().await;
+        self.close();
+    }
+}

@@ -1,0 +1,103 @@
+//! A server behind a shim, and what else only Linux can do.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+
+pub(super) use super::journal::{Entry, Journal};
+pub use super::shim::run_shim;
+
+use super::control::{self, REPORT, Report};
+use super::keep::Keeper;
+use super::order::Order;
+use super::shim::ASKED;
+use super::unix::Signal;
+use super::{proc, sweep as broom};
+use crate::last_words::Exit;
+
+/// A shim that was started and has its order; `root` is its process.
+pub(super) struct Shim {
+    child: Child,
+    heard: OwnedReadHalf,
+    pub(super) root: u32,
+}
+
+/// The order on its way to a shim, and every word after it. Letting go of it ends the tree.
+#[derive(Debug)]
+pub(super) struct Control(OwnedWriteHalf);
+
+impl Control {
+    /// Passes the signal on to the whole tree.
+    pub(super) fn signal(&self, signal: Signal) {
+        let word = if signal == Signal::KILL { control::KILL } else { control::TERM };
+        // A shim that is gone has taken its tree with it, and a few bytes always find room.
+        let _ = self.0.try_write(&[word]);
+    }
+
+    pub(super) async fn send(&mut self, order: &[u8]) -> io::Result<()> {
+        self.0.write_all(order).await
+    }
+}
+
+impl Shim {
+    /// Starts a shim and gives it the files of its server; the order is still to be sent.
+    pub(super) fn start(program: &Path, order: usize, files: &[OwnedFd; 3]) -> io::Result<(Self, Control)> {
+        let (ours, theirs) = StdStream::pair()?;
+        control::send_files(&ours, order, files)?;
+        ours.set_nonblocking(true)?;
+        let (heard, control) = UnixStream::from_std(ours)?.into_split();
+        let mut command = std::process::Command::new(program);
+        // In a group of its own it does not hear what a terminal tells ours.
+        command.arg0("toolcrib").arg(ASKED).env_clear().process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = Command::from(command).spawn()?;
+        let root = child.id().ok_or(io::ErrorKind::NotFound)?;
+        Ok((Self { child, heard, root }, Control(control)))
+    }
+
+    /// Listens to the shim until it is gone, and nothing is left of the tree.
+    pub(super) async fn keep(mut self, order: Order, mut keeper: Keeper) {
+        let mut bytes = [0; REPORT];
+        while self.heard.read_exact(&mut bytes).await.is_ok() {
+            match Report::from_bytes(bytes) {
+                Some(Report::Started(pid)) => {
+                    // If nobody waits for it, nobody holds the control any more, and the shim ends it.
+                    keeper.started(pid.cast_unsigned(), Some(self.root));
+                }
+                Some(Report::Failed(number)) => {
+                    keeper.failed(order.explain(&io::Error::from_raw_os_error(number)));
+                }
+                Some(Report::Exited(status)) => keeper.ended(Exit::Status(status)),
+                Some(Report::Killed(signal)) => keeper.ended(Exit::Signal(signal)),
+                Some(Report::Overgrown(count)) => keeper.ended(Exit::Overgrown(count.cast_unsigned())),
+                None => break,
+            }
+        }
+        let _ = self.child.wait().await;
+        // A shim that was killed took its server with it and left the rest of the tree to us.
+        if !keeper.has_ended() {
+            keeper.sweep().await;
+            keeper.ended(Exit::Signal(Signal::KILL.as_raw()));
+        }
+        keeper.close();
+    }
+}
+
+/// Ends whatever is in the tree of this name.
+pub(super) fn sweep(tree: &str) {
+    broom::sweep(tree, &[], None);
+}
+
+/// Bytes of memory that the descendants of a process hold, and itself if it counts.
+pub(super) fn memory(root: u32, with_root: bool) -> Option<u64> {
+    let below = proc::descendants(root).into_iter().filter_map(proc::memory).sum::<u64>();
+    if with_root { Some(proc::memory(root)? + below) } else { Some(below) }
+}
