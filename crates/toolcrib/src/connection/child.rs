@@ -206,7 +206,14 @@ async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>
     #[cfg(target_os = "linux")]
     if let Some(program) = home.nursery.shim() {
         let bytes = order.to_bytes();
-        let (shim, mut control) = os::Shim::start(program, bytes.len(), &files)?;
+        let (shim, mut control) = match os::Shim::start(program, bytes.len(), &files) {
+            Ok(started) => started,
+            Err(error) => {
+                keeper.close();
+                let program = program.display();
+                return Err(io::Error::other(format!("its shim, `{program}`, cannot be started: {error}")));
+            }
+        };
         let root = shim.root;
         home.tasks.spawn(home.lives.track_future(shim.keep(order, keeper)));
         drop(files);
@@ -214,10 +221,14 @@ async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>
         let _ = control.send(&bytes).await;
         return Ok(Grip::Shim(control, root));
     }
-    let (command, nursery) = (order.command(files)?, home.nursery.clone());
+    let nursery = home.nursery.clone();
     home.tasks.spawn(home.lives.track_future(async move {
         let mut keeper = keeper;
-        match nursery.spawn(command).await {
+        let started = match order.command(files) {
+            Ok(command) => nursery.spawn(command).await,
+            Err(error) => Err(error),
+        };
+        match started {
             Ok(child) => keeper.keep(child).await,
             Err(error) => {
                 keeper.failed(order.explain(&error));

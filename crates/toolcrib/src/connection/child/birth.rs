@@ -3,9 +3,8 @@
 
 use std::io;
 
-use rustix::process::{Pid, Signal};
 #[cfg(target_os = "linux")]
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 /// How much sooner than its neighbours a child is chosen when memory runs out; at 1000 nothing is chosen before it.
 #[cfg(target_os = "linux")]

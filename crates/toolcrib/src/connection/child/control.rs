@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -79,7 +80,9 @@ pub(super) fn receive(mut control: &UnixStream) -> io::Result<(Order, [OwnedFd; 
     let mut length = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(control, &mut [IoSliceMut::new(&mut length)], &mut with, RecvFlags::CMSG_CLOEXEC)?;
+    let got = retry_on_intr(|| {
+        recvmsg(control, &mut [IoSliceMut::new(&mut length)], &mut with, RecvFlags::CMSG_CLOEXEC)
+    })?;
     if got.bytes != length.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

@@ -30,7 +30,7 @@ impl Entry {
 }
 
 /// Finds nothing here.
-pub(super) fn sweep(_tree: &str) {}
+pub(super) fn sweep(_tree: String) {}
 
 /// Unknown here.
 pub(super) fn memory(_root: u32, _with_root: bool) -> Option<u64> {

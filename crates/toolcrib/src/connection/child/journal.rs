@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::sweep::{Known, sweep};
+use super::sweep::{Known, Lost, sweep};
 
 /// A folder with a file for each tree. A journal that cannot be written costs nobody a server.
 #[derive(Debug)]
@@ -39,19 +39,29 @@ impl Journal {
     /// Ends whatever is left of trees whose owner is gone.
     pub(super) fn clear(&self) {
         let boot = boot();
+        let (mut lost, mut files) = (Lost::default(), Vec::new());
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let (file, tree) = (entry.path(), entry.file_name());
-            let Some(tree) = tree.to_str() else { continue };
+            let Some(tree) = tree.to_str().filter(|tree| !tree.starts_with('.')) else { continue };
             let noted = fs::read_to_string(&file).map(|text| Noted::read(&text)).unwrap_or_default();
-            if noted.boot != boot {
-                let _ = fs::remove_file(file);
-            } else if !noted.owner.is_some_and(Known::lives) {
-                let found = sweep(tree, noted.server.as_slice(), noted.shim);
-                if found > 0 {
-                    tracing::warn!(processes = found, "ended what a crib that was killed had left behind");
-                }
-                let _ = fs::remove_file(file);
+            if noted.boot == boot && noted.owner.is_some_and(Known::lives) {
+                continue;
             }
+            files.push(file);
+            if noted.boot == boot {
+                lost.trees.insert(tree.to_owned());
+                lost.roots.extend(noted.server);
+                lost.spared.extend(noted.shim);
+            }
+        }
+        if !lost.trees.is_empty() {
+            let found = sweep(&lost);
+            if found > 0 {
+                tracing::warn!(processes = found, "ended what a crib that was killed had left behind");
+            }
+        }
+        for file in files {
+            let _ = fs::remove_file(file);
         }
     }
 
@@ -60,9 +70,11 @@ impl Journal {
         let file = self.folder.join(tree);
         let own = Known::now(std::process::id());
         let text = Noted { boot: boot(), owner: own, ..Noted::default() }.text();
-        let entry = Entry { file };
-        entry.note(&text);
-        entry
+        // It gets its name when it is whole: another crib may be reading.
+        let draft = Entry { file: self.folder.join(format!(".{tree}")) };
+        draft.note(&text);
+        let _ = fs::rename(draft.file, &file);
+        Entry { file }
     }
 }
 

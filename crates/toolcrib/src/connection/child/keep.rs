@@ -52,7 +52,7 @@ impl Keeper {
     pub(super) async fn sweep(&self) {
         let tree = self.tree.clone();
         // It fails only when everything ends.
-        let _ = self.tasks.spawn_blocking(move || os::sweep(&tree)).await;
+        let _ = self.tasks.spawn_blocking(move || os::sweep(tree)).await;
     }
 
     /// Nothing of the tree is left.

@@ -18,9 +18,10 @@ pub use super::shim::run_shim;
 use super::control::{self, REPORT, Report};
 use super::keep::Keeper;
 use super::order::Order;
+use super::proc;
 use super::shim::ASKED;
+use super::sweep::{self as broom, Lost};
 use super::unix::Signal;
-use super::{proc, sweep as broom};
 use crate::last_words::Exit;
 
 /// A shim that was started and has its order; `root` is its process.
@@ -92,8 +93,8 @@ impl Shim {
 }
 
 /// Ends whatever is in the tree of this name.
-pub(super) fn sweep(tree: &str) {
-    broom::sweep(tree, &[], None);
+pub(super) fn sweep(tree: String) {
+    broom::sweep(&Lost { trees: [tree].into(), ..Lost::default() });
 }
 
 /// Bytes of memory that the descendants of a process hold, and itself if it counts.

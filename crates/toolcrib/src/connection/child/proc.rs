@@ -37,10 +37,11 @@ pub(super) fn all() -> Vec<Seen> {
     numbers("/proc").into_iter().filter_map(look).collect()
 }
 
-/// Whether `variable=value` was in the environment that the process was given.
-pub(super) fn was_given(pid: u32, variable: &[u8]) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|byte| *byte == 0).any(|entry| entry == variable)
+/// The value of a variable in the environment that the process was given.
+pub(super) fn given(pid: u32, variable: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = |entry: &[u8]| Some(entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?.to_vec());
+    String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
 }
 
 /// What `root` started and what that started, without `root`. Processes that come or go meanwhile may be missed.
@@ -161,13 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_found_whole_or_not_at_all() {
-        let mut child = Command::new("cat").env("TREE", "abc").stdin(Stdio::piped()).spawn().unwrap();
+    fn a_variable_is_found_by_its_whole_name() {
+        let mut child = Command::new("cat").env("TREE", "a=b").stdin(Stdio::piped()).spawn().unwrap();
         // The environment is the new program's once it runs.
-        while !was_given(child.id(), b"TREE=abc") {
+        while given(child.id(), "TREE").is_none() {
             std::thread::yield_now();
         }
-        assert!(!was_given(child.id(), b"TREE=ab") && !was_given(child.id(), b"REE=abc"));
+        assert_eq!(given(child.id(), "TREE").as_deref(), Some("a=b"));
+        assert_eq!((given(child.id(), "TRE"), given(child.id(), "REE")), (None, None));
         drop(child.stdin.take());
         child.wait().unwrap();
     }

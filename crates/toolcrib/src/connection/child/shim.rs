@@ -56,7 +56,8 @@ fn serve() -> io::Result<()> {
             let server = i32::try_from(server.id()).map_err(io::Error::other)?;
             let mut shim = Shim::new(control, deaths, server);
             shim.report(Report::Started(server));
-            shim.watch()
+            shim.watch();
+            Ok(())
         }
         Err(error) => {
             let number = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -71,6 +72,8 @@ struct Shim {
     deaths: OwnedFd,
     server: i32,
     ending: Option<Ending>,
+    /// When to look whether the tree has grown.
+    next_count: Duration,
     /// Ticks since the tree was counted.
     uncounted: u32,
     /// Processes and threads of the whole system at the last tick.
@@ -86,13 +89,21 @@ struct Ending {
 impl Shim {
     fn new(control: UnixStream, deaths: OwnedFd, server: i32) -> Self {
         let crowd = rustix::system::sysinfo().procs;
-        Self { control: Some(control), deaths, server, ending: None, uncounted: 0, crowd }
+        Self {
+            control: Some(control),
+            deaths,
+            server,
+            ending: None,
+            next_count: now() + TICK,
+            uncounted: 0,
+            crowd,
+        }
     }
 
     /// Until nothing is left of the tree.
-    fn watch(&mut self) -> io::Result<()> {
+    fn watch(&mut self) {
         loop {
-            let (heard, died) = self.wait()?;
+            let (heard, died) = self.wait();
             if heard {
                 self.obey();
             }
@@ -101,12 +112,12 @@ impl Shim {
                 while rustix::io::read(&self.deaths, &mut [0; 1024]).is_ok_and(|count| count > 0) {}
             }
             if !self.reap() {
-                return Ok(());
+                return;
             }
             match &self.ending {
-                None if !heard && !died => self.count(),
+                None if now() >= self.next_count => self.count(),
                 None => {}
-                Some(ending) if now() >= ending.give_up => return Ok(()),
+                Some(ending) if now() >= ending.give_up => return,
                 Some(ending) if now() >= ending.kill => Self::signal(Signal::KILL),
                 Some(_) => {}
             }
@@ -114,14 +125,14 @@ impl Shim {
     }
 
     /// Waits for a word, a death or the time to look again.
-    fn wait(&self) -> io::Result<(bool, bool)> {
+    fn wait(&self) -> (bool, bool) {
         let most = if self.ending.is_some() { WATCH } else { TICK };
-        let most = Timespec::try_from(most).map_err(io::Error::other)?;
         let mut files = vec![PollFd::new(&self.deaths, PollFlags::IN)];
         files.extend(self.control.iter().map(|control| PollFd::new(control, PollFlags::IN)));
-        poll(&mut files, Some(&most))?;
+        // If it fails, which it may when we were frozen meanwhile, there is nothing to read.
+        let _ = poll(&mut files, Timespec::try_from(most).ok().as_ref());
         let ready = |file: Option<&PollFd<'_>>| file.is_some_and(|file| !file.revents().is_empty());
-        Ok((ready(files.get(1)), ready(files.first())))
+        (ready(files.get(1)), ready(files.first()))
     }
 
     fn obey(&mut self) {
@@ -193,6 +204,7 @@ impl Shim {
     /// A tree that starts processes without end is ended before the system is full. Counting costs more than asking
     /// whether the system has grown at all.
     fn count(&mut self) {
+        self.next_count = now() + TICK;
         let crowd = rustix::system::sysinfo().procs;
         let grown = crowd.saturating_sub(std::mem::replace(&mut self.crowd, crowd));
         self.uncounted += 1;

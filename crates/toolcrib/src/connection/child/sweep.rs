@@ -1,6 +1,6 @@
 //! Ends processes that have nobody left to end them: found by the name of their tree, killed only if they are the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,12 +33,22 @@ impl Known {
     }
 }
 
-/// Kills everything in the tree of this name, `roots` and whatever any of them started. `spared` sees to its own end.
-/// Gives how many were found.
-pub(super) fn sweep(tree: &str, roots: &[Known], spared: Option<Known>) -> usize {
+/// What to look for.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    /// The names of trees.
+    pub(super) trees: HashSet<String>,
+    /// Processes from which they grew.
+    pub(super) roots: Vec<Known>,
+    /// Those that see to their own end, but not to that of all they started.
+    pub(super) spared: Vec<Known>,
+}
+
+/// Kills everything that is in one of the trees and whatever that started. Gives how many were found.
+pub(super) fn sweep(lost: &Lost) -> usize {
     let mut found = HashMap::new();
     for _ in 0..LOOKS {
-        let left = members(&proc::all(), tree, roots, spared);
+        let left = members(&proc::all(), lost);
         if left.is_empty() {
             break;
         }
@@ -52,12 +62,12 @@ pub(super) fn sweep(tree: &str, roots: &[Known], spared: Option<Known>) -> usize
 }
 
 /// Who belongs to a tree: those that were given its name, its roots, and the descendants of either.
-fn members(all: &[Seen], tree: &str, roots: &[Known], spared: Option<Known>) -> Vec<Seen> {
-    let name = format!("{TREE}={tree}");
+fn members(all: &[Seen], lost: &Lost) -> Vec<Seen> {
     let is = |seen: &Seen, known: &Known| seen.pid == known.pid && seen.began == known.began;
     let own = std::process::id();
     let is_root = |seen: &Seen| {
-        roots.iter().chain(&spared).any(|known| is(seen, known)) || proc::was_given(seen.pid, name.as_bytes())
+        lost.roots.iter().chain(&lost.spared).any(|known| is(seen, known))
+            || proc::given(seen.pid, TREE).is_some_and(|tree| lost.trees.contains(&tree))
     };
     let mut found: Vec<Seen> = all.iter().filter(|seen| is_root(seen)).copied().collect();
     let mut next = 0;
@@ -68,7 +78,8 @@ fn members(all: &[Seen], tree: &str, roots: &[Known], spared: Option<Known>) -> 
         found.extend(new);
         next += 1;
     }
-    found.retain(|seen| seen.pid != own && !seen.zombie && !spared.is_some_and(|known| is(seen, &known)));
+    let spared = |seen: &Seen| seen.pid == own || lost.spared.iter().any(|known| is(seen, known));
+    found.retain(|seen| !seen.zombie && !spared(seen));
     found
 }
 
@@ -103,6 +114,11 @@ mod tests {
             std::thread::yield_now();
         }
         child
+    }
+
+    fn sweep(tree: &str, roots: &[Known], spared: Option<Known>) -> usize {
+        let trees = HashSet::from([tree.to_owned()]);
+        super::sweep(&Lost { trees, roots: roots.to_vec(), spared: spared.into_iter().collect() })
     }
 
     fn ended(mut child: Child) -> bool {
