@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -26,9 +26,6 @@ use crate::stock::{Fallback, PATIENCE, Stock};
 use crate::subscription::{self, Subscription};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
 use crate::{bridge, telemetry};
-
-/// Events that a slow listener may be behind.
-const EVENTS: usize = 1024;
 
 /// Every MCP server an agent uses, behind one door. Cheap to clone; the servers end when it is shut down or when the
 /// last clone is dropped.
@@ -137,16 +134,9 @@ impl CribBuilder {
         if let Some(clash) = self.clash {
             return Err(clash);
         }
-        let (events, _) = broadcast::channel(EVENTS);
-        let (news, _) = broadcast::channel(EVENTS);
-        let around = Surroundings {
-            tasks: TaskTracker::new(),
-            events,
-            news,
-            offers: Arc::new(Notify::new()),
-            hurry: CancellationToken::new(),
-            nursery: Arc::new(Nursery::new(self.shim, self.state_dir.as_ref().map(|dir| dir.join("trees")))),
-        };
+        let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+        let around =
+            Surroundings { nursery: Arc::new(Nursery::new(self.shim, trees)), ..Surroundings::default() };
         let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
@@ -338,9 +328,11 @@ impl Shared {
 
     async fn run(&self, call: &mut Call) -> Result<Outcome, Error> {
         let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
-        Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await.unwrap_or_else(|_| {
+        let ended = Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await;
+        ended.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
-            Err(error.hint("allow the call more time"))
+            let error = error.hint("allow the call more time");
+            Err(if call.left { error.left() } else { error.unsent() })
         })
     }
 

@@ -169,24 +169,12 @@ fn switched_off(server: &ServerId) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::{Notify, broadcast};
-    use tokio_util::sync::CancellationToken;
-    use tokio_util::task::TaskTracker;
-
     use super::*;
     use crate::spec::CommandSpec;
 
     #[tokio::test]
     async fn a_panic_under_the_lock_stops_nobody_who_comes_after() {
-        let around = Surroundings {
-            tasks: TaskTracker::new(),
-            events: broadcast::channel(1).0,
-            news: broadcast::channel(1).0,
-            offers: Arc::new(Notify::new()),
-            hurry: CancellationToken::new(),
-            nursery: Arc::default(),
-        };
-        let registry = Registry::new(None, around);
+        let registry = Registry::new(None, Surroundings::default());
         let panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {
                 let _held = registry.servers_mut();

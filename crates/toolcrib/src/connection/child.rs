@@ -26,6 +26,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::net::unix::pipe;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -75,7 +76,22 @@ enum Grip {
 
 /// Why a command could not be started at all.
 #[derive(Debug)]
-pub(crate) struct SpawnError(pub(crate) String);
+pub(crate) struct SpawnError {
+    pub(crate) why: String,
+    /// The machine had no room for it; the next try may go better.
+    pub(crate) no_room: bool,
+}
+
+impl SpawnError {
+    fn of_command(why: String) -> Self {
+        Self { why, no_room: false }
+    }
+
+    fn of_system(why: String, error: &io::Error) -> Self {
+        let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
+        Self { why, no_room: Errno::from_io_error(error).is_some_and(|errno| full.contains(&errno)) }
+    }
+}
 
 /// What a process has to do with besides its server.
 #[derive(Debug, Clone, Copy)]
@@ -96,10 +112,11 @@ impl Process {
         home: Home<'_>,
     ) -> Result<(Self, pipe::Sender, pipe::Receiver), SpawnError> {
         let tree = getrandom::u64().map(|number| format!("{number:016x}"));
-        let tree = tree.map_err(|error| SpawnError(format!("no random numbers: {error}")))?;
-        let order = Order::of(spec, &tree).map_err(SpawnError)?;
+        let tree = tree.map_err(|error| SpawnError::of_command(format!("no random numbers: {error}")))?;
+        let order = Order::of(spec, &tree).map_err(SpawnError::of_command)?;
         let program = order.name();
-        let cannot = |error: io::Error| SpawnError(format!("cannot run `{program}`: {error}"));
+        let cannot =
+            |error: io::Error| SpawnError::of_system(format!("cannot run `{program}`: {error}"), &error);
         let Pipes { theirs, stdin, stdout, stderr } = Pipes::new().map_err(cannot)?;
         let (exit_tx, exit) = watch::channel(None);
         let gone = CancellationToken::new();
@@ -113,8 +130,8 @@ impl Process {
             _gone: gone.clone().drop_guard(),
         };
         let grip = start(order, theirs, keeper, home).await.map_err(cannot)?;
-        let failed = || Err("the shim ended before it could start it".to_owned());
-        let pid = started.await.unwrap_or_else(|_| failed()).map_err(SpawnError)?;
+        let failed = |_| Err(SpawnError::of_command("the shim ended before it could start it".to_owned()));
+        let pid = started.await.unwrap_or_else(failed)?;
         let grip = if let Grip::Group(_) = grip { Grip::Group(pid) } else { grip };
         let (before, drained) = (home.stderr.last(), CancellationToken::new());
         let stderr_tail = home.stderr.clone();
@@ -231,7 +248,7 @@ async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>
         match started {
             Ok(child) => keeper.keep(child).await,
             Err(error) => {
-                keeper.failed(order.explain(&error));
+                keeper.failed(SpawnError::of_system(order.explain(&error), &error));
                 keeper.close();
             }
         }

@@ -5,6 +5,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
+use super::SpawnError;
 use super::os::{self, Entry};
 use super::unix::{self, Signal};
 use crate::last_words::Exit;
@@ -14,7 +15,7 @@ pub(super) struct Keeper {
     pub(super) tree: String,
     pub(super) entry: Option<Entry>,
     /// Who waits for the server's own process.
-    pub(super) waiting: Option<oneshot::Sender<Result<u32, String>>>,
+    pub(super) waiting: Option<oneshot::Sender<Result<u32, SpawnError>>>,
     pub(super) exit: watch::Sender<Option<Exit>>,
     pub(super) tasks: TaskTracker,
     pub(super) _gone: DropGuard,
@@ -30,7 +31,7 @@ impl Keeper {
     }
 
     /// The server could not be started.
-    pub(super) fn failed(&mut self, why: String) {
+    pub(super) fn failed(&mut self, why: SpawnError) {
         if let Some(waiting) = self.waiting.take() {
             // Whoever gave up waiting does not need to know.
             let _ = waiting.send(Err(why));

@@ -15,6 +15,7 @@ use tokio::process::{Child, Command};
 pub(super) use super::journal::{Entry, Journal};
 pub use super::shim::run_shim;
 
+use super::SpawnError;
 use super::control::{self, REPORT, Report};
 use super::keep::Keeper;
 use super::order::Order;
@@ -74,7 +75,8 @@ impl Shim {
                     keeper.started(pid.cast_unsigned(), Some(self.root));
                 }
                 Some(Report::Failed(number)) => {
-                    keeper.failed(order.explain(&io::Error::from_raw_os_error(number)));
+                    let error = io::Error::from_raw_os_error(number);
+                    keeper.failed(SpawnError::of_system(order.explain(&error), &error));
                 }
                 Some(Report::Exited(status)) => keeper.ended(Exit::Status(status)),
                 Some(Report::Killed(signal)) => keeper.ended(Exit::Signal(signal)),

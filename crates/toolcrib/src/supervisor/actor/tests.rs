@@ -1,6 +1,8 @@
 //! One test per transition of a server's life, on a paused clock, against a scripted server.
 
 mod breaking;
+mod classes;
+mod hanging;
 mod living;
 mod restarting;
 mod stopping;
@@ -8,7 +10,6 @@ mod stopping;
 use std::num::NonZeroU32;
 
 use serde_json::json;
-use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
 
 use super::fake::{Boot, Fake};
@@ -52,15 +53,7 @@ fn house(fake: Fake) -> House {
 }
 
 fn house_with(fake: Fake, care: Lifecycle) -> House {
-    let (events, _) = broadcast::channel(1000);
-    let around = Surroundings {
-        news: broadcast::channel(8).0,
-        tasks: TaskTracker::new(),
-        events,
-        offers: Arc::new(Notify::new()),
-        hurry: tokio_util::sync::CancellationToken::new(),
-        nursery: Arc::default(),
-    };
+    let around = Surroundings { sleeps: clock::Sleeps::Told(Arc::default()), ..Surroundings::default() };
     let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
     House { fake, supervisor, around }
 }
@@ -73,7 +66,7 @@ impl House {
     async fn call(&self, tool: &str, arguments: serde_json::Value) -> Result<Outcome, Error> {
         let mut lease = self.supervisor.lease().await?;
         let mut call = Call::on(id(), tool).arguments(&arguments);
-        lease.send(&mut call, tool).await
+        lease.send(&mut call, tool, Instant::now()).await
     }
 
     async fn echo(&self) -> Result<Outcome, Error> {
@@ -88,6 +81,12 @@ impl House {
             calls.spawn(async move { house.call(tool, NOTHING).await });
         }
         calls
+    }
+
+    /// Lets the machine have slept for a while.
+    fn doze(&self, seconds: u64) {
+        let clock::Sleeps::Told(slept) = &self.around.sleeps else { panic!("a clock of our own") };
+        slept.fetch_add(seconds, Ordering::Relaxed);
     }
 
     fn status(&self) -> ServerStatus {
