@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::sharing::Guest;
 use crate::spec::ServerId;
 use crate::told::{Hear, Told};
 use crate::wire::dialect::meta;
@@ -70,6 +71,8 @@ pub struct Call {
     pub(crate) client: Client,
     /// Where everything goes that comes before the outcome, if anybody wants it.
     pub(crate) told: Option<Arc<dyn Hear>>,
+    /// What is known of the client beyond this call.
+    pub(crate) guest: Option<Arc<Guest>>,
 }
 
 impl Call {
@@ -96,7 +99,7 @@ impl Call {
     /// Any request, with a client's own parameters.
     pub fn request(method: impl Into<Cow<'static, str>>, wanted: Wanted, params: Object) -> Self {
         let (caller, client) = (Caller::local(), Client::silent());
-        Self { caller, wanted, method: method.into(), params, timeout: None, client, told: None }
+        Self { caller, wanted, method: method.into(), params, timeout: None, client, told: None, guest: None }
     }
 
     /// With these arguments.
@@ -137,6 +140,14 @@ impl Call {
     #[must_use]
     pub fn of(mut self, client: Client) -> Self {
         self.client = client;
+        self
+    }
+
+    /// With what is known of the client beyond this call: it decides which instance of a server is asked, together with
+    /// the client's number and the caller.
+    #[must_use]
+    pub fn from_guest(mut self, guest: Arc<Guest>) -> Self {
+        self.guest = Some(guest);
         self
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::ErrorKind;
+use crate::sharing::SharingKey;
 use crate::spec::ServerId;
 
 /// Something that happened.
@@ -76,6 +77,8 @@ pub enum News {
     Updated {
         /// Whose it is.
         server: ServerId,
+        /// Which instance of that server says so.
+        instance: SharingKey,
         /// The server's own address of it.
         uri: Arc<str>,
     },
@@ -83,6 +86,8 @@ pub enum News {
     Logged {
         /// Who wrote it.
         server: ServerId,
+        /// Which instance of that server.
+        instance: SharingKey,
         /// The notification's parameters.
         params: Bytes,
     },

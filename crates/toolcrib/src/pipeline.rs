@@ -15,14 +15,17 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
     telemetry::found(&target.server);
-    let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
+    let mut lease = stock.registry.lease(&target.server, call).await?; // is it alive and well? (wakes it)
     let outcome = lease.send(call, &target.name).await; // ask it
     drop(lease);
     let outcome = match outcome {
         // It had died unnoticed and never got the request: the next one may have it.
         Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
-            Box::pin(async { stock.registry.lease(&target.server).await?.send(call, &target.name).await })
-                .await
+            Box::pin(async {
+                let mut lease = stock.registry.lease(&target.server, call).await?;
+                lease.send(call, &target.name).await
+            })
+            .await
         }
         outcome => outcome,
     };

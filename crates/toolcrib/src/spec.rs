@@ -20,7 +20,7 @@ use tokio::io::DuplexStream;
 use crate::text::Text;
 use crate::wire::revision::{Era, Revision};
 
-pub use care::{BackoffSpec, BreakerSpec, KeepAlive, Lifecycle, Limits, Restarts, Start};
+pub use care::{BackoffSpec, BreakerSpec, KeepAlive, Lifecycle, Limits, Restarts, Sharing, Start};
 pub use name::{BadName, ServerId};
 pub use remote::{HttpSpec, Transport};
 pub(crate) use remote::{address, is_header};
@@ -41,6 +41,8 @@ pub struct ServerSpec {
     pub lifecycle: Lifecycle,
     /// What one call may cost.
     pub limits: Limits,
+    /// Who shares one instance of it.
+    pub sharing: Sharing,
 }
 
 impl ServerSpec {
@@ -61,7 +63,8 @@ impl ServerSpec {
 
     fn new(id: ServerId, endpoint: Endpoint) -> Self {
         let (lifecycle, limits) = (Lifecycle::default(), Limits::default());
-        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits }
+        let sharing = Sharing::Shared;
+        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits, sharing }
     }
 
     /// The same server, looked after in another way.
@@ -75,6 +78,13 @@ impl ServerSpec {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// The same server, shared in another way.
+    #[must_use]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
         self
     }
 

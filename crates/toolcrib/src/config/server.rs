@@ -22,9 +22,9 @@ pub(super) struct Entry {
 impl Entry {
     /// The server under a name.
     pub(super) fn named(self, id: ServerId) -> ServerSpec {
-        let (lifecycle, limits) = self.care.settle();
+        let (lifecycle, limits, sharing) = self.care.settle();
         let Self { enabled, endpoint, era, .. } = self;
-        ServerSpec { id, enabled, endpoint, era, lifecycle, limits }
+        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, sharing }
     }
 }
 

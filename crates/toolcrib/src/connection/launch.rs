@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Process, SpawnError};
 use super::greet::{Opening, Unwelcome, greet};
 use super::interest::Interest;
-use super::link::{Link, Remote};
+use super::link::{Link, Outgoing, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::{Connection, FarEnd};
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::LastWords;
+use crate::sharing::Whose;
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, Transport};
 use crate::wire::revision::{Era, Revision};
 
@@ -42,6 +43,14 @@ pub(crate) struct Around {
     pub(crate) stderr: Arc<StderrTail>,
     /// Where the server is heard that speaks to nobody in particular.
     pub(crate) news: broadcast::Sender<News>,
+    /// Whose it is.
+    pub(crate) whose: Arc<Whose>,
+}
+
+impl Around {
+    fn link(&self, spec: &ServerSpec) -> (Link, mpsc::UnboundedReceiver<Outgoing>) {
+        Link::new(spec.id.clone(), self.news.clone(), self.tasks.clone(), self.whose.clone())
+    }
 }
 
 /// Starts the server, opens the conversation, asks what it offers. A server that dies when asked for its era is
@@ -96,7 +105,7 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
         Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
     let patient = matches!(far_end, FarEnd::Remote);
-    let welcome = greet(&link, opening, patient).await?;
+    let welcome = greet(&link, opening, patient, around.whose.abilities.as_ref()).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
     let slots = Arc::new(Semaphore::new(limits.in_flight.get()));
     Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
@@ -107,7 +116,7 @@ fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Resu
         Process::spawn(command, around.stderr.clone(), &around.tasks, &around.lives)
             .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
-    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let (link, queue) = around.link(spec);
     let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);
     Ok((link, FarEnd::Process(process)))
 }
@@ -115,7 +124,7 @@ fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Resu
 async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
     let remote = Remote::new(http, spec.limits.message, &around.tasks).await;
     let remote = remote.map_err(|why| Error::new(ErrorKind::CouldNotStart, why))?;
-    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let (link, queue) = around.link(spec);
     Ok((link.over_http(queue, remote), FarEnd::Remote))
 }
 
@@ -127,7 +136,7 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
     let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
-    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let (link, queue) = around.link(spec);
     let link = link.over_pipes(queue, tokio::io::split(ours), spec.limits.message, gone, farewell);
     (link, FarEnd::Task(task))
 }

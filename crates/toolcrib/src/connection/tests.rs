@@ -34,7 +34,7 @@ async fn launched(
 ) -> Result<(Connection, Listing), StartFailure> {
     let (tasks, lives) = (TaskTracker::new(), TaskTracker::new());
     let (stderr, news) = (Arc::<StderrTail>::default(), tokio::sync::broadcast::channel(8).0);
-    launch(spec, remembered, &Around { tasks, lives, stderr, news }).await
+    launch(spec, remembered, &Around { tasks, lives, stderr, news, whose: Arc::default() }).await
 }
 
 async fn connected(spec: &ServerSpec) -> Arc<Connection> {

@@ -19,6 +19,7 @@ mod nobody_waits;
 mod own_servers;
 mod registration;
 mod reload;
+mod sharing;
 mod shutdown;
 mod storm;
 mod subscriptions;
