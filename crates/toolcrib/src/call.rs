@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::sharing::Guest;
 use crate::spec::ServerId;
 use crate::told::{Hear, Told};
 use crate::wire::dialect::meta;
@@ -72,6 +73,8 @@ pub struct Call {
     pub(crate) told: Option<Arc<dyn Hear>>,
     /// It has left for a server at least once.
     pub(crate) left: bool,
+    /// What is known of the client beyond this call.
+    pub(crate) guest: Option<Arc<Guest>>,
 }
 
 impl Call {
@@ -98,7 +101,8 @@ impl Call {
     /// Any request, with a client's own parameters.
     pub fn request(method: impl Into<Cow<'static, str>>, wanted: Wanted, params: Object) -> Self {
         let (caller, client) = (Caller::local(), Client::silent());
-        Self { caller, wanted, method: method.into(), params, timeout: None, client, told: None, left: false }
+        let (timeout, told, left, guest) = (None, None, false, None);
+        Self { caller, wanted, method: method.into(), params, timeout, client, told, left, guest }
     }
 
     /// With these arguments.
@@ -139,6 +143,14 @@ impl Call {
     #[must_use]
     pub fn of(mut self, client: Client) -> Self {
         self.client = client;
+        self
+    }
+
+    /// With what is known of the client beyond this call: it decides which instance of a server is asked, together with
+    /// the client's number and the caller.
+    #[must_use]
+    pub fn from_guest(mut self, guest: Arc<Guest>) -> Self {
+        self.guest = Some(guest);
         self
     }
 

@@ -20,6 +20,7 @@ use crate::connection::listing::{Listed, Listing};
 use crate::error::Error;
 use crate::spec::ServerId;
 pub use crate::wire::kind::Kind;
+pub(crate) use address::decode as decoded;
 pub use find::Target;
 use page::Rows;
 pub use page::{PAGE, Page};

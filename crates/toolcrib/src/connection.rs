@@ -129,6 +129,13 @@ impl Connection {
         self.link.lost(false)
     }
 
+    /// Tells a session something that wants no answer; the stateless era has nothing to tell.
+    pub(crate) fn tell(&self, method: &str) {
+        if self.era() == Era::Session {
+            self.link.tell(method);
+        }
+    }
+
     /// Waits until the server says that it offers something else now.
     pub(crate) async fn offer_changed(&self) {
         self.link.offer_changed().await;

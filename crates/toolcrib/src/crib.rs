@@ -20,11 +20,14 @@ use crate::connection::child::Nursery;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
 use crate::registry::{Changes, Entry, Registry};
+use crate::sharing::Guest;
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
 use crate::stock::{Fallback, PATIENCE, Stock};
 use crate::subscription::{self, Subscription};
 use crate::supervisor::{DRAIN, Supervisor, Surroundings};
+use crate::wire::dialect::client::{ROOTS_CHANGED, SUBSCRIBE};
+use crate::wire::object::Object;
 use crate::{bridge, telemetry};
 
 /// Every MCP server an agent uses, behind one door. Cheap to clone; the servers end when it is shut down or when the
@@ -203,16 +206,16 @@ impl Crib {
     /// one that fails costs only its own tools, and one that has just failed is not waited for.
     pub async fn list(&self) -> Arc<Catalog> {
         let strangers: Vec<ServerId> = self.catalog().strangers().cloned().collect();
-        let mut supervisors = self.stock().supervisors(&strangers);
-        supervisors.retain(Supervisor::may_be_listed);
-        self.stock().meet(&supervisors).await;
+        let mut servers = self.stock().servers(&strangers);
+        servers.retain(Entry::may_be_listed);
+        self.stock().meet(&servers).await;
         self.catalog()
     }
 
     /// As [`Crib::list`], for one server, which tells why if it fails.
     pub async fn list_of(&self, server: &ServerId) -> Result<Arc<Catalog>, Error> {
-        let supervisor = self.supervisor(server)?;
-        match self.stock().meet(&[supervisor]).await.pop().flatten() {
+        let entry = self.entry(server)?;
+        match self.stock().meet(&[entry]).await.pop().flatten() {
             Some(failure) => Err(failure),
             None => Ok(self.catalog()),
         }
@@ -221,17 +224,17 @@ impl Crib {
     /// Asks every server for its tools, in parallel: what is known at once, what is not by starting it. A server that
     /// fails tells why in its place.
     pub async fn discover(&self) -> Vec<Discovery> {
-        let supervisors = self.stock().registry.supervisors();
-        let failures = self.stock().meet(&supervisors).await;
+        let servers = self.stock().registry.running();
+        let failures = self.stock().meet(&servers).await;
         let catalog = self.catalog();
         let tools_of = |server: &ServerId| {
             catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect()
         };
-        let discovery = |(supervisor, failure): (Supervisor, Option<Error>)| {
-            let server = supervisor.spec().id.clone();
+        let discovery = |(entry, failure): (Entry, Option<Error>)| {
+            let server = entry.spec().id.clone();
             Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
         };
-        supervisors.into_iter().zip(failures).map(discovery).collect()
+        servers.into_iter().zip(failures).map(discovery).collect()
     }
 
     /// Whether there is a server of this name, running or not.
@@ -242,31 +245,40 @@ impl Crib {
     /// Every server, by name.
     pub fn status(&self) -> Vec<ServerStatus> {
         let now = Instant::now();
-        let status = |entry: &Entry| match entry {
-            Entry::On(supervisor) => supervisor.status(now),
-            Entry::Off(spec) => ServerStatus::off(spec),
-        };
-        self.stock().registry.all().iter().map(status).collect()
+        self.stock().registry.all().iter().map(|entry| entry.status(now)).collect()
     }
 
-    /// Stops a server if it runs, forgives everything that went wrong, and waits until it is up.
+    /// Stops a server if it runs, forgives everything that went wrong, and waits until it is up. Of one that is not
+    /// shared, every instance.
     pub async fn restart(&self, server: &ServerId) -> Result<(), Error> {
-        self.supervisor(server)?.restart().await
+        self.entry(server)?.restart().await
     }
 
-    /// Stops a server, whatever leases exist; the next call wakes it.
+    /// Stops a server, whatever leases exist; the next call wakes it. Of one that is not shared, every instance.
     pub async fn stop(&self, server: &ServerId) -> Result<(), Error> {
-        self.supervisor(server)?.stop().await
+        self.entry(server)?.stop().await
+    }
+
+    /// Tells that a client has left: the servers that were its alone are stopped, once what they work on is done.
+    pub fn part_with(&self, client: u64) {
+        self.stock().registry.part_with(client);
+    }
+
+    /// Tells that a client works elsewhere now: the servers that are its alone hear of it.
+    pub fn client_moved(&self, client: u64, guest: &Guest) {
+        guest.moved();
+        self.stock().registry.tell(client, ROOTS_CHANGED);
     }
 
     /// The kept lines of a server's stderr with a number greater than `after`, each with its number; with `wait`, as
     /// soon as there is one.
     pub async fn logs(&self, server: &ServerId, after: u64, wait: bool) -> Result<Vec<(u64, String)>, Error> {
-        let supervisor = self.supervisor(server)?;
+        let entry = self.entry(server)?;
+        let Some(stderr) = entry.stderr() else { return Ok(Vec::new()) };
         if wait {
-            supervisor.stderr().grown(after).await;
+            stderr.grown(after).await;
         }
-        Ok(supervisor.stderr().after(after))
+        Ok(stderr.after(after))
     }
 
     /// Makes the servers those of `roster`: only what changed is stopped and started. The catalog knows of it before
@@ -282,7 +294,13 @@ impl Crib {
     /// Has a resource's server tell when it changes; what it tells is in [`Crib::news`]. Dropping the subscription ends
     /// it.
     pub async fn subscribe(&self, wanted: &Wanted) -> Result<Subscription, Error> {
-        subscription::begin(&self.shared.stock, wanted).await
+        let call = Call::request(SUBSCRIBE, wanted.clone(), Object::default());
+        self.subscribe_for(call).await
+    }
+
+    /// As [`Crib::subscribe`], on behalf of whoever makes this call: at the instance that is theirs.
+    pub async fn subscribe_for(&self, call: Call) -> Result<Subscription, Error> {
+        subscription::begin(&self.shared.stock, call).await
     }
 
     /// What servers say unasked from now on. A listener that falls behind misses the oldest.
@@ -314,7 +332,7 @@ impl Crib {
         &self.shared.stock
     }
 
-    fn supervisor(&self, server: &ServerId) -> Result<Supervisor, Error> {
+    fn entry(&self, server: &ServerId) -> Result<Entry, Error> {
         let found = self.stock().registry.get(server);
         found.unwrap_or_else(|| Err(self.catalog().unknown_server(server.as_str())))
     }

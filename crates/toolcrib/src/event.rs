@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::class::FailureClass;
 use crate::error::ErrorKind;
+use crate::sharing::SharingKey;
 use crate::spec::ServerId;
 
 /// Something that happened.
@@ -92,6 +93,8 @@ pub enum News {
     Updated {
         /// Whose it is.
         server: ServerId,
+        /// Which instance of that server says so.
+        instance: SharingKey,
         /// The server's own address of it.
         uri: Arc<str>,
     },
@@ -99,6 +102,8 @@ pub enum News {
     Logged {
         /// Who wrote it.
         server: ServerId,
+        /// Which instance of that server.
+        instance: SharingKey,
         /// The notification's parameters.
         params: Bytes,
     },

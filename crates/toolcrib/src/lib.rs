@@ -62,6 +62,7 @@ pub mod last_words;
 mod pipeline;
 mod public;
 mod registry;
+pub mod sharing;
 pub mod spec;
 pub mod spelling;
 pub mod status;
@@ -84,8 +85,10 @@ pub use error::{Error, ErrorKind};
 pub use event::{Event, News};
 pub use last_words::LastWords;
 pub use registry::Changes;
+pub use sharing::{Guest, Project, SharingKey};
 pub use spec::{
-    CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Start,
+    CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Sharing,
+    Start,
 };
 pub use status::{ServerStatus, StateName};
 pub use subscription::Subscription;

@@ -17,7 +17,7 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
     telemetry::found(&target.server);
-    let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
+    let mut lease = stock.registry.lease(&target.server, call).await?; // is it alive and well? (wakes it)
     let began = Instant::now();
     let outcome = lease.send(call, &target.name, began).await; // ask it
     drop(lease);
@@ -25,7 +25,7 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         // The next server may have what no server can have run, or what may run twice.
         Err(error) if error.kind() == ErrorKind::Lost && stock.may_repeat(&error, call, &target) => {
             let again = async {
-                let mut lease = stock.registry.lease(&target.server).await?;
+                let mut lease = stock.registry.lease(&target.server, call).await?;
                 lease.send(call, &target.name, began).await
             };
             Box::pin(again).await

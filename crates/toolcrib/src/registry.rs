@@ -1,14 +1,24 @@
 //! Which supervisors exist, and what changes when the roster does.
 
+mod instances;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use tokio::time::Instant;
+
+use crate::call::Call;
 use crate::connection::listing::Listing;
+use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
-use crate::spec::{Roster, ServerId, ServerSpec};
+use crate::sharing::SharingKey;
+use crate::spec::{Roster, ServerId, ServerSpec, Sharing};
+use crate::status::ServerStatus;
+use crate::supervisor::memory::Memory;
 use crate::supervisor::{Lease, Supervisor, Surroundings};
+use instances::{Instances, Spot};
 
 /// The servers of one crib. Servers that are switched off are known and have no supervisor.
 #[derive(Debug)]
@@ -23,21 +33,101 @@ pub(crate) struct Registry {
 /// A server, running or switched off.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
+    /// Everybody's.
     On(Supervisor),
+    /// With an instance for each key.
+    Many(Arc<Instances>),
     Off(Arc<ServerSpec>),
 }
 
 impl Entry {
-    fn spec(&self) -> &ServerSpec {
+    pub(crate) fn spec(&self) -> &ServerSpec {
         match self {
             Self::On(supervisor) => supervisor.spec(),
+            Self::Many(instances) => instances.spec(),
             Self::Off(spec) => spec,
         }
     }
 
-    fn on(self) -> Option<Supervisor> {
+    fn is_on(&self) -> bool {
+        !matches!(self, Self::Off(_))
+    }
+
+    /// Everything there is of it, to be retired.
+    fn close(self) -> Vec<(SharingKey, Supervisor)> {
         match self {
-            Self::On(supervisor) => Some(supervisor),
+            Self::On(supervisor) => vec![(SharingKey::Shared, supervisor)],
+            Self::Many(instances) => instances.close(),
+            Self::Off(_) => Vec::new(),
+        }
+    }
+
+    /// What it is known to offer.
+    pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
+        match self {
+            Self::On(supervisor) => supervisor.listing(),
+            Self::Many(instances) => instances.listing(),
+            Self::Off(_) => None,
+        }
+    }
+
+    /// Whether it is worth waiting for when everything is listed: not if it has just failed, nor twice if it is slow.
+    pub(crate) fn may_be_listed(&self) -> bool {
+        match self {
+            Self::On(supervisor) => supervisor.may_be_listed(),
+            Self::Many(instances) => instances.may_be_listed(),
+            Self::Off(_) => false,
+        }
+    }
+
+    /// Notes that somebody has waited for it in vain.
+    pub(crate) fn mark_slow(&self) {
+        match self {
+            Self::On(supervisor) => supervisor.mark_slow(),
+            Self::Many(instances) => instances.mark_slow(),
+            Self::Off(_) => {}
+        }
+    }
+
+    /// Starts it to see what it offers.
+    pub(crate) async fn look(&self) -> Result<(), Error> {
+        match self {
+            Self::On(supervisor) => supervisor.lease().await.map(drop),
+            Self::Many(instances) => instances.look().await,
+            Self::Off(spec) => Err(switched_off(&spec.id)),
+        }
+    }
+
+    pub(crate) fn status(&self, now: Instant) -> ServerStatus {
+        match self {
+            Self::On(supervisor) => supervisor.status(now),
+            Self::Many(instances) => instances.status(now),
+            Self::Off(spec) => ServerStatus::off(spec),
+        }
+    }
+
+    /// Stops what runs, forgives everything, and waits until it is up again.
+    pub(crate) async fn restart(&self) -> Result<(), Error> {
+        match self {
+            Self::On(supervisor) => supervisor.restart().await,
+            Self::Many(instances) => instances.restart().await,
+            Self::Off(spec) => Err(switched_off(&spec.id)),
+        }
+    }
+
+    pub(crate) async fn stop(&self) -> Result<(), Error> {
+        match self {
+            Self::On(supervisor) => supervisor.stop().await,
+            Self::Many(instances) => instances.stop().await,
+            Self::Off(spec) => Err(switched_off(&spec.id)),
+        }
+    }
+
+    /// What it wrote to stderr, all of its instances together.
+    pub(crate) fn stderr(&self) -> Option<&StderrTail> {
+        match self {
+            Self::On(supervisor) => Some(supervisor.stderr()),
+            Self::Many(instances) => Some(instances.stderr()),
             Self::Off(_) => None,
         }
     }
@@ -79,7 +169,7 @@ impl Registry {
         }
         let gone: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
         for id in gone {
-            retired.extend(servers.remove(&id).and_then(Entry::on));
+            retired.extend(servers.remove(&id).map(Entry::close).into_iter().flatten().map(|(_, gone)| gone));
             changes.removed.push(id);
         }
         for spec in roster.into_servers() {
@@ -89,13 +179,9 @@ impl Registry {
                 Some(_) => changes.changed.push(id.clone()),
                 None => changes.added.push(id.clone()),
             }
-            let before = servers.remove(&id).and_then(Entry::on);
-            let entry = if spec.enabled {
-                Entry::On(Supervisor::start(spec, before, self.listings.as_deref(), self.around.clone()))
-            } else {
-                retired.extend(before);
-                Entry::Off(Arc::new(spec))
-            };
+            let before = servers.remove(&id).map(Entry::close).unwrap_or_default();
+            let (entry, gone) = self.entry(spec, before);
+            retired.extend(gone);
             servers.insert(id, entry);
         }
         // A server of the embedder's own may take its time to be dropped: nobody waits for it at the lock.
@@ -110,7 +196,7 @@ impl Registry {
         self.closed.store(true, Ordering::Release);
         let all = std::mem::take(&mut *servers);
         drop(servers);
-        all.into_values().filter_map(Entry::on).collect()
+        all.into_values().flat_map(Entry::close).map(|(_, supervisor)| supervisor).collect()
     }
 
     /// Every server, by name.
@@ -119,42 +205,96 @@ impl Registry {
     }
 
     /// Every server that may run, by name.
-    pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
-        self.all().into_iter().filter_map(Entry::on).collect()
+    pub(crate) fn running(&self) -> Vec<Entry> {
+        self.all().into_iter().filter(Entry::is_on).collect()
     }
 
-    /// One server's supervisor; `None` if there is no such server.
-    pub(crate) fn get(&self, server: &ServerId) -> Option<Result<Supervisor, Error>> {
+    /// One server that may run; `None` if there is no such server.
+    pub(crate) fn get(&self, server: &ServerId) -> Option<Result<Entry, Error>> {
         Some(match self.servers().get(server)? {
-            Entry::On(supervisor) => Ok(supervisor.clone()),
             Entry::Off(_) => Err(switched_off(server)),
+            on => Ok(on.clone()),
         })
     }
 
-    /// A claim on a living server: wakes it if need be. Whoever waited for a server that was replaced meanwhile is
-    /// served by its successor.
-    pub(crate) async fn lease(&self, server: &ServerId) -> Result<Lease, Error> {
+    /// A claim on the living server that a call goes to: wakes it if need be. Whoever waited for a server that was
+    /// replaced meanwhile is served by its successor.
+    pub(crate) async fn lease(&self, server: &ServerId, call: &Call) -> Result<Lease, Error> {
         loop {
-            let supervisor = self.get(server).unwrap_or_else(|| Err(unknown(server)))?;
-            match supervisor.lease().await {
-                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.has_replaced(&supervisor) => {}
-                lease => return lease,
+            let entry = self.get(server).unwrap_or_else(|| Err(unknown(server)))?;
+            let leased = match &entry {
+                Entry::On(supervisor) => supervisor.lease().await,
+                Entry::Many(instances) => Box::pin(instances.lease(call)).await.map(|(lease, _)| lease),
+                Entry::Off(_) => Err(switched_off(server)),
+            };
+            match leased {
+                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.has_replaced(&entry) => {}
+                leased => return leased,
             }
         }
     }
 
-    /// Whether a server's supervisor is another one now, or none, and not because everything ends.
-    fn has_replaced(&self, supervisor: &Supervisor) -> bool {
+    /// As `lease`, and where that is, for whoever stays.
+    pub(crate) async fn lease_at(&self, server: &ServerId, call: &Call) -> Result<(Lease, Spot), Error> {
+        loop {
+            let entry = self.get(server).unwrap_or_else(|| Err(unknown(server)))?;
+            let leased = match &entry {
+                Entry::On(supervisor) => {
+                    supervisor.lease().await.map(|lease| (lease, Spot::shared(supervisor)))
+                }
+                Entry::Many(instances) => instances.lease(call).await,
+                Entry::Off(_) => Err(switched_off(server)),
+            };
+            match leased {
+                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.has_replaced(&entry) => {}
+                leased => return leased,
+            }
+        }
+    }
+
+    /// A client has left: the instances that were its alone end with it.
+    pub(crate) fn part_with(&self, client: u64) {
+        for entry in self.servers().values() {
+            if let Entry::Many(instances) = entry {
+                instances.part_with(|key| key.is_of(client));
+            }
+        }
+    }
+
+    /// Tells the instances that are one client's alone something that wants no answer.
+    pub(crate) fn tell(&self, client: u64, method: &str) {
+        for entry in self.servers().values() {
+            if let Entry::Many(instances) = entry {
+                instances.tell(client, method);
+            }
+        }
+    }
+
+    /// A server that takes the place of `before`, and those of them that it does not see out itself.
+    fn entry(&self, spec: ServerSpec, before: Vec<(SharingKey, Supervisor)>) -> (Entry, Vec<Supervisor>) {
+        let olds = || before.iter().map(|(_, old)| old.clone()).collect::<Vec<_>>();
+        if !spec.enabled {
+            return (Entry::Off(Arc::new(spec)), olds());
+        }
+        let (listings, around) = (self.listings.as_deref(), self.around.clone());
+        if spec.sharing == Sharing::Shared {
+            return (Entry::On(Supervisor::start(spec, olds(), listings, around)), Vec::new());
+        }
+        let (memory, gone) = (Memory::of(&spec, listings), olds());
+        (Entry::Many(Arc::new(Instances::new(spec, memory, before, around))), gone)
+    }
+
+    /// Whether a server is another one now, or none, and not because everything ends.
+    fn has_replaced(&self, entry: &Entry) -> bool {
         let servers = self.servers();
-        let there = servers.get(&supervisor.spec().id);
-        let same = there.is_some_and(|entry| std::ptr::eq(entry.spec(), supervisor.spec()));
+        let there = servers.get(&entry.spec().id);
+        let same = there.is_some_and(|there| std::ptr::eq(there.spec(), entry.spec()));
         !same && !self.closed.load(Ordering::Acquire)
     }
 
     /// What every server that may run is known to offer.
     pub(crate) fn listings(&self) -> BTreeMap<ServerId, Option<Arc<Listing>>> {
-        let supervisors = self.supervisors();
-        supervisors.iter().map(|supervisor| (supervisor.spec().id.clone(), supervisor.listing())).collect()
+        self.running().iter().map(|entry| (entry.spec().id.clone(), entry.listing())).collect()
     }
 }
 

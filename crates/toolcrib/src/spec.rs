@@ -21,7 +21,7 @@ use tokio::io::DuplexStream;
 use crate::text::Text;
 use crate::wire::revision::{Era, Revision};
 
-pub use care::{BackoffSpec, BreakerSpec, KeepAlive, Lifecycle, Limits, Restarts, Start};
+pub use care::{BackoffSpec, BreakerSpec, KeepAlive, Lifecycle, Limits, Restarts, Sharing, Start};
 pub use name::{BadName, ServerId};
 pub use remote::{HttpSpec, Transport};
 pub(crate) use remote::{address, is_header};
@@ -47,6 +47,8 @@ pub struct ServerSpec {
     pub tools: ToolsSpec,
     /// Whether what it says of its tools may be believed.
     pub trust: Trust,
+    /// Who shares one instance of it.
+    pub sharing: Sharing,
 }
 
 impl ServerSpec {
@@ -67,8 +69,8 @@ impl ServerSpec {
 
     fn new(id: ServerId, endpoint: Endpoint) -> Self {
         let (lifecycle, limits) = (Lifecycle::default(), Limits::default());
-        let (tools, trust) = (ToolsSpec::default(), Trust::Normal);
-        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits, tools, trust }
+        let (tools, trust, sharing) = (ToolsSpec::default(), Trust::Normal, Sharing::Shared);
+        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits, tools, trust, sharing }
     }
 
     /// The same server, looked after in another way.
@@ -96,6 +98,13 @@ impl ServerSpec {
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
+        self
+    }
+
+    /// The same server, shared in another way.
+    #[must_use]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
         self
     }
 

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use crate::class::FailureClass;
 use crate::error::ErrorKind;
-use crate::spec::{ServerId, Start};
+use crate::sharing::SharingKey;
+use crate::spec::{ServerId, Sharing, Start};
 use crate::wire::revision::Revision;
 
 /// Where a server is in its life.
@@ -113,6 +114,21 @@ pub struct ServerStatus {
     pub protocol: Option<Revision>,
     /// What it says it is, as JSON.
     pub server_info: Option<Bytes>,
+    /// Who shares one instance of it.
+    pub sharing: Sharing,
+    /// Its instances, if it is not shared: everything above is then about all of them together.
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// One instance of a server that is not shared.
+#[derive(Debug, Clone)]
+pub struct InstanceStatus {
+    /// Whose it is.
+    pub key: SharingKey,
+    /// How long ago somebody asked for it last.
+    pub asked: Duration,
+    /// How it is.
+    pub status: ServerStatus,
 }
 
 impl ServerStatus {

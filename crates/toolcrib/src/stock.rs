@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
 use crate::error::{Error, ErrorKind};
-use crate::registry::{Changes, Registry};
+use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{ServerId, Trust};
-use crate::supervisor::{Supervisor, Surroundings};
+use crate::supervisor::Surroundings;
 
 /// How many servers are started at the same time to be listed.
 const PARALLEL_STARTS: usize = 8;
@@ -81,14 +81,14 @@ impl Stock {
             Some(stranger) => vec![stranger.clone()],
             None => catalog.strangers().cloned().collect(),
         };
-        let mut supervisors = self.supervisors(&strangers);
+        let mut servers = self.servers(&strangers);
         if behind.is_none() {
-            supervisors.retain(Supervisor::may_be_listed);
+            servers.retain(Entry::may_be_listed);
         }
-        if supervisors.is_empty() {
+        if servers.is_empty() {
             return catalog.find(wanted);
         }
-        let mut failures = self.meet(&supervisors).await;
+        let mut failures = self.meet(&servers).await;
         let found = self.catalog().find(wanted);
         match failures.pop().flatten().filter(|_| behind.is_some() && found.is_err()) {
             Some(failure) => Err(failure),
@@ -123,17 +123,17 @@ impl Stock {
         }
     }
 
-    pub(crate) fn supervisors(&self, servers: &[ServerId]) -> Vec<Supervisor> {
+    pub(crate) fn servers(&self, servers: &[ServerId]) -> Vec<Entry> {
         servers.iter().filter_map(|server| self.registry.get(server)?.ok()).collect()
     }
 
     /// Makes sure that servers have been listed: starts those that never were, a few at a time, for a bounded time
     /// altogether. Returns what went wrong with each, in order.
-    pub(crate) async fn meet(&self, supervisors: &[Supervisor]) -> Vec<Option<Error>> {
+    pub(crate) async fn meet(&self, servers: &[Entry]) -> Vec<Option<Error>> {
         let until = Instant::now() + self.patience;
-        let meetings: Vec<_> = supervisors
+        let meetings: Vec<_> = servers
             .iter()
-            .map(|supervisor| self.around.tasks.spawn(meet(supervisor.clone(), self.starts.clone(), until)))
+            .map(|server| self.around.tasks.spawn(meet(server.clone(), self.starts.clone(), until)))
             .collect();
         let mut failures = Vec::new();
         for meeting in meetings {
@@ -143,9 +143,9 @@ impl Stock {
                     .unwrap_or_else(|panic| Some(Error::new(ErrorKind::CouldNotStart, panic.to_string()))),
             );
         }
-        for (supervisor, failure) in supervisors.iter().zip(&failures) {
+        for (server, failure) in servers.iter().zip(&failures) {
             if failure.is_none() {
-                self.await_listing(&supervisor.spec().id).await;
+                self.await_listing(&server.spec().id).await;
             }
         }
         failures
@@ -165,8 +165,7 @@ impl Stock {
         let followed = |catalog: &Arc<Catalog>| {
             let known = |server: &ServerId| catalog.knows(server);
             let gone = |server: &ServerId| !known(server) || self.registry.get(server).is_some();
-            self.registry.supervisors().iter().all(|on| known(&on.spec().id))
-                && changes.removed.iter().all(gone)
+            self.registry.running().iter().all(|on| known(&on.spec().id)) && changes.removed.iter().all(gone)
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(followed).await;
@@ -174,19 +173,19 @@ impl Stock {
 }
 
 /// Starts a server that was never listed, once it is its turn.
-async fn meet(supervisor: Supervisor, starts: Arc<Semaphore>, until: Instant) -> Option<Error> {
-    if supervisor.listing().is_some() {
+async fn meet(entry: Entry, starts: Arc<Semaphore>, until: Instant) -> Option<Error> {
+    if entry.listing().is_some() {
         return None;
     }
     let met = timeout_at(until, async {
         let _turn = starts.acquire().await;
-        supervisor.lease().await
+        entry.look().await
     });
     match met.await {
-        Ok(lease) => lease.err(),
+        Ok(seen) => seen.err(),
         Err(_) => {
-            supervisor.mark_slow();
-            let server = &supervisor.spec().id;
+            entry.mark_slow();
+            let server = &entry.spec().id;
             let message = format!("`{server}` is still starting");
             Some(Error::new(ErrorKind::CouldNotStart, message).at(server).hint("ask again in a moment"))
         }

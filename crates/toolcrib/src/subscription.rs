@@ -1,20 +1,24 @@
 //! `Subscription`: the wish to hear of one resource's changes, kept through the deaths of its server.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::call::Wanted;
+use crate::call::{Call, Wanted};
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
+use crate::sharing::SharingKey;
 use crate::spec::ServerId;
 use crate::stock::Stock;
 
 /// How long to wait before a server that is away is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Which instance of the server tells.
+type At = Arc<Mutex<SharingKey>>;
 
 /// The wish to hear of one resource's changes. The server stays awake for it; dropping it is the end of it.
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub struct Subscription {
     asked: String,
     server: ServerId,
     own: Arc<str>,
+    at: At,
     _end: DropGuard,
 }
 
@@ -33,29 +38,28 @@ impl Subscription {
 
     /// Whether this is what was wished for.
     pub fn concerns(&self, news: &News) -> bool {
-        matches!(news, News::Updated { server, uri } if *server == self.server && *uri == self.own)
+        matches!(news, News::Updated { server, instance, uri }
+            if *server == self.server && *uri == self.own && *instance == *self.at.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Begins a subscription; an error means that the server does not take it.
-pub(crate) async fn begin(stock: &Arc<Stock>, wanted: &Wanted) -> Result<Subscription, Error> {
-    let target = stock.find(wanted).await?;
-    let (Wanted::Resource(asked) | Wanted::On(_, asked)) = wanted else {
+pub(crate) async fn begin(stock: &Arc<Stock>, call: Call) -> Result<Subscription, Error> {
+    let target = stock.find(&call.wanted).await?;
+    let (Wanted::Resource(asked) | Wanted::On(_, asked)) = &call.wanted else {
         return Err(Error::new(ErrorKind::Malformed, "only resources can be subscribed to"));
     };
+    let (asked, at) = (asked.clone(), At::default());
     let (answer, answered) = oneshot::channel();
     let end = CancellationToken::new();
-    let kept = Kept { stock: Arc::downgrade(stock), server: target.server.clone(), own: target.name.clone() };
+    let (server, own) = (target.server.clone(), target.name.clone());
+    let kept = Kept { stock: Arc::downgrade(stock), call, server, own, at: at.clone() };
     let keeping = end.clone();
     stock.around.tasks.spawn(async move {
         tokio::select! { () = kept.keep(answer, &keeping) => {}, () = kept.over() => {} }
     });
-    let subscription = Subscription {
-        asked: asked.clone(),
-        server: target.server,
-        own: target.name,
-        _end: end.drop_guard(),
-    };
+    let subscription =
+        Subscription { asked, server: target.server, own: target.name, at, _end: end.drop_guard() };
     match answered.await {
         Ok(Ok(())) => Ok(subscription),
         Ok(Err(error)) => Err(error),
@@ -66,8 +70,11 @@ pub(crate) async fn begin(stock: &Arc<Stock>, wanted: &Wanted) -> Result<Subscri
 /// What the task of one subscription holds.
 struct Kept {
     stock: Weak<Stock>,
+    /// On whose behalf.
+    call: Call,
     server: ServerId,
     own: Arc<str>,
+    at: At,
 }
 
 /// How one round with the server ended.
@@ -105,22 +112,17 @@ impl Kept {
         end: &CancellationToken,
     ) -> Round {
         let Some(stock) = self.stock.upgrade() else { return Round::Over };
-        let Some(Ok(supervisor)) = stock.registry.get(&self.server) else {
-            return Round::Refused(Error::new(
-                ErrorKind::Unknown,
-                format!("no server is called `{}`", self.server),
-            ));
-        };
         let leased = tokio::select! {
-            leased = stock.registry.lease(&self.server) => leased,
+            leased = stock.registry.lease_at(&self.server, &self.call) => leased,
             () = end.cancelled() => return Round::Over,
         };
         let news = stock.around.news.clone();
         drop(stock);
-        let lease = match leased {
-            Ok(lease) => lease,
+        let (lease, spot) = match leased {
+            Ok((lease, spot)) => (lease, spot),
             Err(error) => return Round::Refused(error),
         };
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = spot.key.clone();
         let connection = lease.connection().clone();
         if let Err(error) = connection.subscribe(&self.own).await {
             return Round::Refused(error);
@@ -135,7 +137,10 @@ impl Kept {
             // Whoever asked may have left.
             Some(answer) => drop(answer.send(Ok(()))),
             // Nobody knows what happened while it was away. Nobody has to listen.
-            None => drop(news.send(News::Updated { server: self.server.clone(), uri: self.own.clone() })),
+            None => {
+                let (server, instance, uri) = (self.server.clone(), spot.key.clone(), self.own.clone());
+                drop(news.send(News::Updated { server, instance, uri }));
+            }
         }
         tokio::select! {
             biased;
@@ -144,7 +149,7 @@ impl Kept {
                 return Round::Over;
             }
             () = connection.closed() => {}
-            () = supervisor.leaving() => {}
+            () = spot.supervisor.leaving() => {}
         }
         drop(lease);
         if connection.is_closed() && !connection.was_dismissed() {
@@ -153,7 +158,7 @@ impl Kept {
         // It was told to leave: whoever did that does not want it back because of us.
         tokio::select! {
             () = end.cancelled() => Round::Over,
-            () = supervisor.up_again() => Round::Again,
+            () = spot.up_again() => Round::Again,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 mod actor;
 mod breaker;
-mod gauges;
+pub(crate) mod gauges;
 pub(crate) mod memory;
 mod restart;
 
@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +29,7 @@ use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::sharing::Whose;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
 use actor::Actor;
@@ -98,6 +99,40 @@ impl Snapshot {
         let state = StateName::Asleep;
         Self { state, generation, since, until, budget, last_error, known, connection: Weak::new() }
     }
+
+    fn is_at_rest(&self) -> bool {
+        self.state == StateName::Asleep && self.budget.spent(Instant::now()) == 0
+    }
+}
+
+/// Waits for a server to come to rest.
+pub(crate) struct Rest {
+    snapshot: watch::Receiver<Snapshot>,
+    /// How long a crash is held against it.
+    within: Duration,
+}
+
+impl Rest {
+    /// Waits until it sleeps with nothing held against it; `false` if it has ended.
+    pub(crate) async fn come(&mut self) -> bool {
+        loop {
+            if self.snapshot.wait_for(|snapshot| snapshot.state == StateName::Asleep).await.is_err() {
+                return false;
+            }
+            if self.snapshot.borrow_and_update().is_at_rest() {
+                return true;
+            }
+            if let Ok(Err(_)) = timeout(self.within, self.snapshot.changed()).await {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until something about it is different.
+    pub(crate) async fn end(&mut self) {
+        // One that has ended is different, too.
+        let _ = self.snapshot.changed().await;
+    }
 }
 
 /// What every actor of a crib shares with it.
@@ -134,6 +169,14 @@ impl Default for Surroundings {
     }
 }
 
+/// What an actor writes down.
+#[derive(Debug, Clone)]
+pub(crate) struct Books {
+    pub(crate) memory: Memory,
+    pub(crate) gauges: Arc<Gauges>,
+    pub(crate) stderr: Arc<StderrTail>,
+}
+
 /// A handle on one server's actor. Cheap to clone: every call does.
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor(Arc<Handle>);
@@ -148,30 +191,36 @@ struct Handle {
 }
 
 impl Supervisor {
-    /// Starts the actor; what is remembered of the server is known from then on. Nothing is started before the
-    /// supervisor that this one replaces has ended.
+    /// Starts the actor of a server that everybody shares; what is remembered of the server is known from then on.
+    /// Nothing is started before the supervisors that this one replaces have ended.
     pub(crate) fn start(
         spec: ServerSpec,
-        before: Option<Self>,
+        before: impl IntoIterator<Item = Self>,
         listings: Option<&Path>,
         around: Surroundings,
     ) -> Self {
+        let before: Vec<Self> = before.into_iter().collect();
+        let stderr = before.first().map_or_else(Arc::default, |before| before.0.stderr.clone());
+        let books = Books { memory: Memory::of(&spec, listings), gauges: Arc::default(), stderr };
+        Self::start_for(Arc::default(), spec, before, books, around)
+    }
+
+    /// Starts the actor of one instance.
+    pub(crate) fn start_for(
+        whose: Arc<Whose>,
+        spec: ServerSpec,
+        before: Vec<Self>,
+        books: Books,
+        around: Surroundings,
+    ) -> Self {
         let (mailbox, commands) = mpsc::unbounded_channel();
-        let memory = Memory::of(&spec, listings);
         let spec = Arc::new(spec);
-        let gauges = Arc::<Gauges>::default();
-        let stderr = before.as_ref().map_or_else(Arc::default, |before| before.0.stderr.clone());
+        let Books { gauges, stderr, .. } = books.clone();
         let tasks = around.tasks.clone();
-        let (actor, snapshot) = Actor::new(
-            spec.clone(),
-            (mailbox.downgrade(), commands),
-            memory,
-            gauges.clone(),
-            stderr.clone(),
-            around,
-        );
+        let own = (mailbox.downgrade(), commands);
+        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around);
         tasks.spawn(async move {
-            if let Some(before) = before {
+            for before in before {
                 before.retire(DRAIN).await;
             }
             actor.run().await;
@@ -190,6 +239,33 @@ impl Supervisor {
     /// Where the server is in its life.
     fn state(&self) -> StateName {
         self.0.snapshot.borrow().state
+    }
+
+    /// Waits for it to come to rest, without keeping it.
+    pub(crate) fn rest(&self) -> Rest {
+        Rest { snapshot: self.0.snapshot.clone(), within: self.0.spec.lifecycle.restarts.within }
+    }
+
+    /// Whether it sleeps with nothing held against it: then nothing is lost if it is forgotten.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.0.snapshot.borrow().is_at_rest()
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state() == StateName::Asleep
+    }
+
+    /// Whether nobody uses it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.gauges.leases.load(Ordering::Relaxed) == 0
+    }
+
+    /// Tells the living server something that wants no answer.
+    pub(crate) fn tell(&self, method: &str) {
+        let connection = self.0.snapshot.borrow().connection.upgrade();
+        if let Some(connection) = connection {
+            connection.tell(method);
+        }
     }
 
     /// Waits until the server is up again; one that was replaced never will be, and is not waited for.
@@ -309,6 +385,8 @@ impl ServerStatus {
             start: spec.lifecycle.start,
             protocol: None,
             server_info: None,
+            sharing: spec.sharing,
+            instances: Vec::new(),
         }
     }
 }

@@ -84,7 +84,7 @@ fn one(server: &Value, out: &mut Output) -> Result<()> {
     let durations = ["uptime", "next_attempt_in", "p50", "p99"];
     let rank = |field: &str| FIRST.iter().position(|first| *first == field).unwrap_or(FIRST.len());
     let mut fields: Vec<(&String, &Value)> = server.as_object().into_iter().flatten().collect();
-    fields.retain(|(field, _)| *field != "stderr_tail");
+    fields.retain(|(field, _)| !["stderr_tail", "instances_list"].contains(&field.as_str()));
     fields.sort_by_key(|(field, _)| rank(field));
     let shown = |(field, value): &(&String, &Value)| {
         let value = if durations.contains(&field.as_str()) { time(value) } else { plain(value) };
@@ -92,6 +92,11 @@ fn one(server: &Value, out: &mut Output) -> Result<()> {
     };
     let rows: Vec<Vec<String>> = fields.iter().map(shown).collect();
     out.rows(&["FIELD", "VALUE"], &rows)?;
+    let instances = server["instances_list"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !instances.is_empty() {
+        let rows: Vec<Vec<String>> = instances.iter().map(instance).collect();
+        out.rows(&["INSTANCE OF", "STATE", "PID", "UPTIME", "CALLS", "ERRORS", "RESTARTS"], &rows)?;
+    }
     if let Some((trouble, hint)) = trouble(server) {
         out.warn(&trouble, hint.as_deref())?;
     }
@@ -99,6 +104,12 @@ fn one(server: &Value, out: &mut Output) -> Result<()> {
         out.say(&format!("  {}", plain(line)))?;
     }
     Ok(())
+}
+
+fn instance(instance: &Value) -> Vec<String> {
+    let [key, state, pid, calls, errors, restarts] =
+        ["key", "state", "pid", "calls", "errors", "restarts"].map(|field| plain(&instance[field]));
+    vec![key, state, pid, time(&instance["uptime"]), calls, errors, restarts]
 }
 
 fn plain(value: &Value) -> String {

@@ -9,6 +9,7 @@ use anyhow::Result;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
+use toolcrib::Project;
 
 use crate::cli::Stdio;
 use crate::client;
@@ -16,11 +17,22 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::frontend;
 use crate::output::Output;
+use crate::percent;
 use crate::place::Place;
 
-/// Asks the gateway to speak MCP on this very connection, one message a line.
-const UPGRADE: &[u8] =
-    b"GET /api/v1/stdio HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\r\n";
+/// Asks the gateway to speak MCP on this very connection, one message a line, and says where we were started.
+fn upgrade() -> String {
+    let head = "GET /api/v1/stdio HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n";
+    match folder() {
+        Some(folder) => format!("{head}{}: {}\r\n\r\n", frontend::http::PROJECT, percent::encode(&folder)),
+        None => format!("{head}\r\n"),
+    }
+}
+
+/// The folder we were started in, if it has a name that can be said.
+fn folder() -> Option<String> {
+    std::env::current_dir().ok().and_then(|folder| folder.to_str().map(str::to_owned))
+}
 
 /// The longest answer to that.
 const LONGEST_HEAD: usize = 16 << 10;
@@ -39,7 +51,8 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
             let serve = async |crib| {
                 let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
                 let face = Arc::new(frontend::Face::new(crib));
-                frontend::stdio::serve(stdin, stdout, face, largest, CancellationToken::new()).await;
+                let project = Project::of(folder());
+                frontend::stdio::serve(stdin, stdout, face, largest, project, CancellationToken::new()).await;
             };
             super::alone(place, out, super::Waits::ForSome, serve).await?;
         }
@@ -49,7 +62,7 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
 
 async fn attached(daemon: UnixStream) -> Result<()> {
     let (mut from_daemon, mut to_daemon) = daemon.into_split();
-    to_daemon.write_all(UPGRADE).await.map_err(lost)?;
+    to_daemon.write_all(upgrade().as_bytes()).await.map_err(lost)?;
     let mut stdout = tokio::io::stdout();
     let first = upgraded(&mut from_daemon).await?;
     stdout.write_all(&first).await?;
@@ -87,7 +100,7 @@ fn lost(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Reads the answer to `UPGRADE`; gives the bytes that follow it.
+/// Reads the answer to `upgrade`; gives the bytes that follow it.
 async fn upgraded(from_daemon: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     loop {

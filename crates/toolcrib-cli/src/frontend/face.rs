@@ -9,6 +9,7 @@ pub(crate) mod told;
 pub(crate) mod under_way;
 pub(crate) mod watcher;
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +19,7 @@ use toolcrib::wire::dialect::to_client;
 use toolcrib::wire::message::{Answer, code, error_object};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Hear, Kind, ServerId, Wanted};
+use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Guest, Hear, Kind, ServerId, Wanted};
 
 use self::glance::Glance;
 use self::methods::Meant;
@@ -59,6 +60,29 @@ pub(crate) struct Asker {
     pub(crate) view: View,
     pub(crate) caller: Caller,
     pub(crate) client: Client,
+    /// What is known of the client beyond this request.
+    pub(crate) guest: Option<Arc<Guest>>,
+}
+
+impl Asker {
+    /// A call on its behalf.
+    pub(crate) fn call(self, method: Cow<'static, str>, wanted: Wanted, params: Object) -> Call {
+        let call = Call::request(method, wanted, params).by(self.caller).of(self.client);
+        self.guest.into_iter().fold(call, Call::from_guest)
+    }
+}
+
+/// One client, as long as it is here: a session, a pipe or a connection. Servers that are its alone leave with it.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    pub(crate) key: u64,
+    crib: Crib,
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.crib.part_with(self.key);
+    }
 }
 
 /// The crib as its clients see it.
@@ -83,19 +107,30 @@ impl Face {
     }
 
     /// A number that no other client has.
-    pub(crate) fn key(&self) -> u64 {
+    fn key(&self) -> u64 {
         self.keys.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A client that has just come; what is its alone ends when this is dropped.
+    pub(crate) fn welcome(&self) -> Presence {
+        Presence { key: self.key(), crib: self.crib.clone() }
+    }
+
     /// Who asks with a stateless request; `key` is the client's number.
-    pub(crate) fn stateless(&self, view: View, claimed: &Claimed, key: u64) -> Asker {
+    pub(crate) fn stateless(
+        &self,
+        view: View,
+        claimed: &Claimed,
+        key: u64,
+        guest: Option<Arc<Guest>>,
+    ) -> Asker {
         let client = Client {
             key,
             era: Era::Stateless,
             abilities: Abilities::read(&claimed.capabilities),
             log: claimed.log,
         };
-        Asker { view, caller: self.local.clone(), client }
+        Asker { view, caller: self.local.clone(), client, guest }
     }
 
     /// Answers one request; what comes before the answer goes to `told`. Dropping the future cancels it.
@@ -130,7 +165,7 @@ impl Face {
         told: Option<Arc<dyn Hear>>,
     ) -> Answer {
         let era = asker.client.era;
-        let call = Call::request(methods::fixed(method), wanted, params).by(asker.caller).of(asker.client);
+        let call = asker.call(methods::fixed(method), wanted, params);
         let call = told.into_iter().fold(call, Call::listen);
         match self.crib.call(call).await {
             Ok(outcome) => to_client(outcome.answer, method, outcome.era, era),

@@ -16,16 +16,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolcrib::Project;
 
 use super::body::Body;
-use super::face::View;
+use super::face::{Presence, View};
 use super::preface::Opened;
 use super::{Desk, Door, mcp, stdio};
+use crate::percent;
 
 /// How long a client may take to send its headers.
 const HEADERS: Duration = Duration::from_secs(10);
 /// Requests that may be under way on one HTTP/2 connection.
 const STREAMS: u32 = 256;
+
+/// Where the client of a pipe works: a path, percent-encoded.
+pub(crate) const PROJECT: &str = "toolcrib-project";
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -35,7 +40,7 @@ pub(super) struct Counter {
     pub(super) desk: Arc<Desk>,
     pub(super) door: Door,
     /// Who is at the other end of the connection, in the era that has no sessions.
-    pub(super) client: u64,
+    pub(super) client: Arc<Presence>,
     /// Ends streams that would otherwise never end.
     pub(super) stop: CancellationToken,
 }
@@ -51,7 +56,7 @@ where
     };
     let Ok(Ok((io, newer))) = opened else { return };
     let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
-    let counter = Counter { client: desk.face.key(), desk, door, stop: stop.clone() };
+    let counter = Counter { client: Arc::new(desk.face.welcome()), desk, door, stop: stop.clone() };
     let service = service_fn(move |request| {
         let counter = counter.clone();
         // In a box of its own: a connection keeps as much room as this future has, also while it only listens.
@@ -121,11 +126,14 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
         return problem(StatusCode::UPGRADE_REQUIRED, "this page is a pipe: `Upgrade: mcp`");
     }
     let (face, largest, stop) = (counter.desk.face.clone(), counter.desk.body, counter.stop.clone());
+    // Whoever may use this socket is the same user as we are, and may say where it works.
+    let place = request.headers().get(PROJECT).and_then(|place| place.to_str().ok()).map(percent::decode);
+    let project = Project::of(place);
     let upgraded = hyper::upgrade::on(&mut request);
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        stdio::serve(reader, writer, face, largest, stop).await;
+        stdio::serve(reader, writer, face, largest, project, stop).await;
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -12,20 +12,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, Claimed, HELLO, LISTEN, PING};
+use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, Claimed, HELLO, LISTEN, PING, ROOTS_CHANGED};
 use toolcrib::wire::frame::{Frame, Frames, flatten};
 use toolcrib::wire::message::{
     Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, reply,
 };
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
+use toolcrib::{Guest, Project};
 
 use super::batch::{NO_SESSION, Part, is_batch, parts, together, twice};
 use super::face::talk::Talk;
 use super::face::told::Asks;
 use super::face::under_way::UnderWay;
 use super::face::watcher::Watcher;
-use super::face::{Face, View};
+use super::face::{Asker, Face, Presence, View};
 
 /// Messages that may wait for a client which does not read.
 const WAITING: usize = 256;
@@ -42,8 +43,11 @@ struct Pipe {
     out: Out,
     /// The session, once there is one; the stateless era needs none.
     session: watch::Sender<Option<Arc<Talk>>>,
-    /// The number of this client in the stateless era.
-    key: u64,
+    /// This client in the stateless era.
+    presence: Presence,
+    guest: Arc<Guest>,
+    /// Where it works, if that is known.
+    project: Option<Project>,
     under_way: Arc<UnderWay>,
     tasks: TaskTracker,
     /// Ends streams that would otherwise never end.
@@ -58,12 +62,13 @@ enum Work {
     Ping,
 }
 
-/// Serves one client until it hangs up or `stop`; messages have at most `largest` bytes.
+/// Serves one client, which works in `project`, until it hangs up or `stop`; messages have at most `largest` bytes.
 pub(crate) async fn serve<R, W>(
     mut reader: R,
     writer: W,
     face: Arc<Face>,
     largest: usize,
+    project: Option<Project>,
     stop: CancellationToken,
 ) where
     R: AsyncRead + Unpin + Send + 'static,
@@ -75,7 +80,9 @@ pub(crate) async fn serve<R, W>(
     let writing = tasks.spawn(write(writer, lines));
     let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
     let pipe = Pipe {
-        key: face.key(),
+        presence: face.welcome(),
+        guest: Arc::new(Guest::default().working_in(project.clone())),
+        project,
         face,
         out,
         session,
@@ -132,6 +139,11 @@ impl Pipe {
         match said {
             ClientMessage::Notification { method, params } if method == CANCELLED => {
                 self.under_way.cancel(params.and_then(|params| Object::parse(&params).ok()).as_ref());
+            }
+            ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
+                if let Some(talk) = &*self.session.borrow() {
+                    talk.moved(&self.face);
+                }
             }
             ClientMessage::Reply { id, answer } => {
                 if let Some(talk) = &*self.session.borrow() {
@@ -190,7 +202,8 @@ impl Pipe {
             Claim::Broken(error) => return say(&self.out, error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
                 let hello = self.face.hello(&View::All, client::agreed_revision(params.as_ref())).await;
-                let talk = Talk::new(&self.face, View::All, params.as_ref());
+                let talk = Talk::new(&self.face, View::All, params.as_ref(), self.project.clone());
+                talk.line.over(&self.out);
                 say(&self.out, reply(&id, &Answer::Result(hello))).await;
                 self.session.send_replace(Some(Arc::new(talk)));
                 return;
@@ -220,16 +233,20 @@ impl Pipe {
         batch: Option<Answered>,
     ) -> bool {
         let (face, out, under_way) = (self.face.clone(), self.out.clone(), self.under_way.clone());
-        let (entered, key, ending) = (id.clone(), self.key, self.ending.clone());
+        let (entered, ending) = (id.clone(), self.ending.clone());
+        let (key, guest) = (self.presence.key, self.guest.clone());
         self.under_way.enter(id, || {
             let work = async move {
                 let answer = match work {
                     Work::InSession(talk) => talk.respond(&face, &method, params, Some(&out)).await,
                     Work::Ping => Answer::Result(client::empty_result(Era::Session)),
-                    Work::Stateless(_) if method == LISTEN => {
-                        listen(&face, &entered, params.as_ref(), &out, &ending).await
+                    Work::Stateless(claimed) => {
+                        let asker = face.stateless(View::All, &claimed, key, Some(guest));
+                        match method == LISTEN {
+                            true => listen(&face, asker, &entered, params.as_ref(), &out, &ending).await,
+                            false => stateless(&face, asker, &method, params, claimed, &out).await,
+                        }
                     }
-                    Work::Stateless(claimed) => stateless(&face, key, &method, params, claimed, &out).await,
                 };
                 under_way.leave(&entered);
                 let line = reply(&entered, &answer);
@@ -261,13 +278,12 @@ impl Pipe {
 
 async fn stateless(
     face: &Face,
-    key: u64,
+    asker: Asker,
     method: &str,
     params: Option<Object>,
     claimed: Claimed,
     out: &Out,
 ) -> Answer {
-    let asker = face.stateless(View::All, &claimed, key);
     let tells = claimed.progress.is_some() || claimed.log.is_some();
     if !tells || !Face::goes_out(&asker.view, Era::Stateless, method) {
         return face.respond(asker, method, params, None).await;
@@ -279,13 +295,14 @@ async fn stateless(
 /// Tells what changes until the client takes its request back, or everything ends.
 async fn listen(
     face: &Arc<Face>,
+    asker: Asker,
     id: &Id,
     params: Option<&Object>,
     out: &Out,
     ending: &CancellationToken,
 ) -> Answer {
     let mut watcher = Watcher::new(face.clone(), View::All);
-    let mut told = match face.listen(&View::All, id, params).await {
+    let mut told = match face.listen(&asker, id, params).await {
         Ok(told) => told,
         Err(answer) => return answer,
     };

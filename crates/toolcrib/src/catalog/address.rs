@@ -39,7 +39,7 @@ pub(super) fn scheme(address: &str) -> Option<&str> {
 }
 
 /// A `%` that starts nothing stands for itself; bytes that are no text are no address.
-fn decode(text: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn decode(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('%') {
         return Some(Cow::Borrowed(text));
     }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::node::Value;
 use super::reader::Reader;
-use crate::spec::{KeepAlive, Lifecycle, Limits, Pattern, Start, ToolsSpec, Trust};
+use crate::spec::{KeepAlive, Lifecycle, Limits, Pattern, Sharing, Start, ToolsSpec, Trust};
 
 /// How a server is looked after.
 #[derive(Clone, Default)]
 pub(super) struct Care {
     lifecycle: Lifecycle,
     limits: Limits,
+    sharing: Sharing,
     /// Whether somebody wrote `keep-alive`.
     keep_alive_given: bool,
     pub(super) tools: ToolsSpec,
@@ -44,7 +45,8 @@ impl Care {
                 self.inherit_env.push(name.to_owned());
             }
         }
-        reader.choice("sharing", &[("shared", ())], &["per-client", "per-project", "per-caller"]);
+        set(&mut self.sharing, reader.choice("sharing", &Sharing::ALL, &[]));
+        self.check_start(reader);
         set(
             &mut self.trust,
             reader.choice("trust", &[("normal", Trust::Normal), ("trusted", Trust::Trusted)], &[]),
@@ -85,12 +87,24 @@ impl Care {
         reader.finish();
     }
 
+    /// An instance that is somebody's starts when they ask for it: nobody is there at boot.
+    fn check_start(&self, reader: &mut Reader<'_>) {
+        let at = ["sharing", "lifecycle"].into_iter().find(|key| reader.has(key));
+        if self.lifecycle.start == Start::AtBoot
+            && self.sharing != Sharing::Shared
+            && let Some(at) = at
+        {
+            let message = format!("a server that is shared `{}` cannot start at boot", self.sharing.as_str());
+            reader.wrong_value(at, message, "write `sharing = \"shared\"`, or `start = \"on-demand\"`");
+        }
+    }
+
     /// What it all comes to.
-    pub(super) fn settle(mut self) -> (Lifecycle, Limits) {
+    pub(super) fn settle(mut self) -> (Lifecycle, Limits, Sharing) {
         if self.lifecycle.start == Start::AtBoot && !self.keep_alive_given {
             self.lifecycle.keep_alive = KeepAlive::Forever;
         }
-        (self.lifecycle, self.limits)
+        (self.lifecycle, self.limits, self.sharing)
     }
 
     fn overlay_lifecycle(&mut self, mut reader: Reader<'_>) {
@@ -130,6 +144,8 @@ fn overlay_limits(limits: &mut Limits, mut reader: Reader<'_>) {
     let in_flight = reader.count("in-flight", 1).and_then(|count| usize::try_from(count).ok());
     set(&mut limits.in_flight, in_flight.and_then(NonZeroUsize::new));
     set(&mut limits.message, reader.size("message"));
+    let instances = reader.count("instances", 1).and_then(|count| usize::try_from(count).ok());
+    set(&mut limits.instances, instances.and_then(NonZeroUsize::new));
     reader.finish();
 }
 

@@ -23,9 +23,9 @@ impl Entry {
     /// The server under a name.
     pub(super) fn named(self, id: ServerId) -> ServerSpec {
         let (tools, trust) = (self.care.tools.clone(), self.care.trust);
-        let (lifecycle, limits) = self.care.settle();
+        let (lifecycle, limits, sharing) = self.care.settle();
         let Self { enabled, endpoint, era, .. } = self;
-        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, tools, trust }
+        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, tools, trust, sharing }
     }
 }
 

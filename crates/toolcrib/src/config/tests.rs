@@ -81,6 +81,7 @@ fn every_key_of_a_server_is_read() {
         call-timeout-max = "2m"
         in-flight = 1
         message = "64KiB"
+        instances = 3
         "#,
     );
     let spec = only(&config);
@@ -96,7 +97,7 @@ fn every_key_of_a_server_is_read() {
         (limits.call_timeout, limits.call_timeout_max),
         (Duration::from_secs(120), Duration::from_secs(120))
     );
-    assert_eq!((limits.in_flight.get(), limits.message), (1, 64 << 10));
+    assert_eq!((limits.in_flight.get(), limits.message, limits.instances.get()), (1, 64 << 10, 3));
     let command = command(spec);
     assert_eq!(command.program.written(), "uvx");
     assert_eq!(command.args[1].written(), "--repo=${env:REPO:-.}");

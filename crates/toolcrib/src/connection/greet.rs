@@ -9,6 +9,7 @@ use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
 use crate::spec::EraChoice;
 use crate::wire::dialect::greeting::{self, Probed, Question, SESSION_OPEN, Welcome};
+use crate::wire::dialect::party::Abilities;
 use crate::wire::message::Answer;
 use crate::wire::revision::{Era, Revision};
 
@@ -59,17 +60,22 @@ impl From<Error> for Unwelcome {
     }
 }
 
-/// Opens the conversation. A server that answers every request on its own is waited for `patient`ly: its silence says
+/// Opens the conversation, on behalf of one client or of whoever comes. A server that answers every request on its own is waited for `patient`ly: its silence says
 /// nothing about its era.
-pub(super) async fn greet(link: &Link, opening: Opening, patient: bool) -> Result<Welcome, Unwelcome> {
+pub(super) async fn greet(
+    link: &Link,
+    opening: Opening,
+    patient: bool,
+    client: Option<&Abilities>,
+) -> Result<Welcome, Unwelcome> {
     match opening {
-        Opening::Session(revision) => open_session(link, revision).await,
+        Opening::Session(revision) => open_session(link, revision, client).await,
         Opening::Stateless => match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
             Probed::Stateless(welcome) => Ok(welcome),
             Probed::Session => Err(nonsense("it does not speak the stateless era".to_owned()).into()),
         },
-        Opening::Probe => probe(link, patient).await,
-        Opening::Remembered => match open_session(link, Revision::newest(Era::Session)).await {
+        Opening::Probe => probe(link, patient, client).await,
+        Opening::Remembered => match open_session(link, Revision::newest(Era::Session), client).await {
             Err(Unwelcome::Failed(refusal)) if refusal.kind() == ErrorKind::BadReply => {
                 match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
                     Probed::Stateless(welcome) => Ok(welcome),
@@ -81,14 +87,14 @@ pub(super) async fn greet(link: &Link, opening: Opening, patient: bool) -> Resul
     }
 }
 
-async fn probe(link: &Link, patient: bool) -> Result<Welcome, Unwelcome> {
+async fn probe(link: &Link, patient: bool, client: Option<&Abilities>) -> Result<Welcome, Unwelcome> {
     let newest = Revision::newest(Era::Session);
     let mut probe = ask(link, &greeting::probe())?;
     let silence = if patient { Duration::MAX } else { SILENCE };
     let Ok(answer) = timeout(silence, &mut probe).await else {
         // Silent: it may still be booting, or ignore what it does not know. Offer a session on the same pipe and take
         // the first answer that means something.
-        let mut hello = ask(link, &greeting::hello(newest))?;
+        let mut hello = ask(link, &greeting::hello(newest, client))?;
         return tokio::select! {
             biased;
             answer = &mut probe => match probed(answer)? {
@@ -100,7 +106,7 @@ async fn probe(link: &Link, patient: bool) -> Result<Welcome, Unwelcome> {
     };
     match probed(answer)? {
         Some(welcome) => Ok(welcome),
-        None => open_session(link, newest).await,
+        None => open_session(link, newest, client).await,
     }
 }
 
@@ -120,8 +126,12 @@ fn probed(answer: Result<Answer, Error>) -> Result<Option<Welcome>, Unwelcome> {
     }
 }
 
-async fn open_session(link: &Link, revision: Revision) -> Result<Welcome, Unwelcome> {
-    let answer = ask(link, &greeting::hello(revision))?.await?;
+async fn open_session(
+    link: &Link,
+    revision: Revision,
+    client: Option<&Abilities>,
+) -> Result<Welcome, Unwelcome> {
+    let answer = ask(link, &greeting::hello(revision, client))?.await?;
     finish_session(link, &answer)
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Home, Nursery, Process, SpawnError};
 use super::greet::{Opening, Unwelcome, greet};
 use super::interest::Interest;
-use super::link::{Link, Remote};
+use super::link::{Link, Outgoing, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::{Connection, FarEnd};
@@ -16,6 +16,7 @@ use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::{Exit, LastWords};
+use crate::sharing::Whose;
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, Transport};
 use crate::wire::revision::{Era, Revision};
 
@@ -46,6 +47,15 @@ pub(crate) struct Around {
     pub(crate) news: broadcast::Sender<News>,
     /// The first line of this start's stdout that was no message.
     pub(crate) strange: Arc<OnceLock<String>>,
+    /// Whose it is.
+    pub(crate) whose: Arc<Whose>,
+}
+
+impl Around {
+    fn link(&self, spec: &ServerSpec) -> (Link, mpsc::UnboundedReceiver<Outgoing>) {
+        let (news, tasks) = (self.news.clone(), self.tasks.clone());
+        Link::new(spec.id.clone(), news, tasks, self.strange.clone(), self.whose.clone())
+    }
 }
 
 /// Starts the server, opens the conversation, asks what it offers. A server that dies when asked for its era is
@@ -100,7 +110,7 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
         Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
     let patient = matches!(far_end, FarEnd::Remote);
-    let welcome = match greet(&link, opening, patient).await {
+    let welcome = match greet(&link, opening, patient, around.whose.abilities.as_ref()).await {
         Ok(welcome) => welcome,
         Err(unwelcome) => return Err(named(&link, unwelcome, opening)),
     };
@@ -164,8 +174,7 @@ async fn open_child(
         false => misconfigured(spec, why),
     })?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
-    let (link, queue) =
-        Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone(), around.strange.clone());
+    let (link, queue) = around.link(spec);
     let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);
     Ok((link, FarEnd::Process(process)))
 }
@@ -173,8 +182,7 @@ async fn open_child(
 async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
     let remote = Remote::new(http, spec.limits.message, &around.tasks).await;
     let remote = remote.map_err(|why| misconfigured(spec, why))?;
-    let (link, queue) =
-        Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone(), around.strange.clone());
+    let (link, queue) = around.link(spec);
     Ok((link.over_http(queue, remote), FarEnd::Remote))
 }
 
@@ -186,8 +194,7 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
     let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
-    let (link, queue) =
-        Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone(), around.strange.clone());
+    let (link, queue) = around.link(spec);
     let link = link.over_pipes(queue, tokio::io::split(ours), spec.limits.message, gone, farewell);
     (link, FarEnd::Task(task))
 }

@@ -22,6 +22,7 @@ use super::pending::{Ended, Listener, Pending, Waiter};
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::LastWords;
+use crate::sharing::Whose;
 use crate::spec::ServerId;
 use crate::wire::frame::flatten;
 use crate::wire::message;
@@ -44,6 +45,7 @@ pub(crate) struct Link {
 #[derive(Debug)]
 struct Shared {
     server: ServerId,
+    whose: Arc<Whose>,
     pending: Mutex<Pending>,
     outgoing: mpsc::UnboundedSender<Outgoing>,
     queued: AtomicUsize,
@@ -95,11 +97,13 @@ impl Link {
         news: broadcast::Sender<News>,
         tasks: TaskTracker,
         strange: Arc<OnceLock<String>>,
+        whose: Arc<Whose>,
     ) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let broken = CancellationToken::new();
         let shared = Arc::new(Shared {
             server,
+            whose,
             pending: Mutex::default(),
             outgoing,
             queued: AtomicUsize::new(0),

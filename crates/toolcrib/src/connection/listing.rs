@@ -36,6 +36,14 @@ pub(crate) struct Listing {
     pub(crate) instructions: Option<String>,
 }
 
+impl Listing {
+    /// Whether everything that `other` offers is on offer here, too.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let has = |list: &[Listed], wanted: &Listed| list.iter().any(|listed| listed.name == wanted.name);
+        Kind::ALL.into_iter().all(|kind| other.of(kind).iter().all(|wanted| has(self.of(kind), wanted)))
+    }
+}
+
 /// One thing on offer, as the server defined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -21,6 +21,8 @@ pub(super) const LINGER: Duration = Duration::from_millis(100);
 pub(crate) struct StderrTail {
     lines: Mutex<Lines>,
     grown: Notify,
+    /// That of all instances of the server, if there are several.
+    whole: Option<Arc<StderrTail>>,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +35,11 @@ struct Lines {
 impl StderrTail {
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lines of one instance, which are among those of the whole server too.
+    pub(crate) fn part_of(whole: Arc<Self>) -> Self {
+        Self { whole: Some(whole), ..Self::default() }
     }
 
     /// The number of the last line.
@@ -64,6 +71,9 @@ impl StderrTail {
     }
 
     fn push(&self, line: &[u8]) {
+        if let Some(whole) = &self.whole {
+            whole.push(line);
+        }
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE)]).trim_end().to_owned();
         let mut lines = self.lines();
         if lines.kept.len() == LINES {

@@ -35,12 +35,9 @@ async fn launched(
 ) -> Result<(Connection, Listing), StartFailure> {
     let (tasks, lives) = (TaskTracker::new(), TaskTracker::new());
     let (stderr, news) = (Arc::<StderrTail>::default(), tokio::sync::broadcast::channel(8).0);
-    launch(
-        spec,
-        remembered,
-        &Around { tasks, lives, nursery: Arc::default(), stderr, news, strange: Arc::default() },
-    )
-    .await
+    let (strange, whose) = (Arc::default(), Arc::default());
+    let around = Around { tasks, lives, nursery: Arc::default(), stderr, news, strange, whose };
+    launch(spec, remembered, &around).await
 }
 
 async fn connected(spec: &ServerSpec) -> Arc<Connection> {

@@ -12,6 +12,35 @@ pub enum Start {
     AtBoot,
 }
 
+/// Who shares one instance of a server, with whatever it remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// Everybody.
+    #[default]
+    Shared,
+    /// Nobody: every client has its own.
+    PerClient,
+    /// Everybody who works in the same place.
+    PerProject,
+    /// Everything that asks under the same name.
+    PerCaller,
+}
+
+impl Sharing {
+    /// Every way to share, under its name in the config.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("shared", Self::Shared),
+        ("per-client", Self::PerClient),
+        ("per-project", Self::PerProject),
+        ("per-caller", Self::PerCaller),
+    ];
+
+    /// The name in the config and in `status --json`.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(_, sharing)| *sharing == self).map_or("shared", |(name, _)| name)
+    }
+}
+
 /// How long a server stays after its last lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
@@ -94,6 +123,8 @@ pub struct Limits {
     pub in_flight: NonZeroUsize,
     /// The largest message accepted from the server, in bytes.
     pub message: usize,
+    /// Instances there may be at the same time of a server that is not shared.
+    pub instances: NonZeroUsize,
 }
 
 impl Default for Limits {
@@ -104,6 +135,7 @@ impl Default for Limits {
             host_max: None,
             in_flight: NonZeroUsize::MIN.saturating_add(63),
             message: 32 << 20,
+            instances: NonZeroUsize::MIN.saturating_add(15),
         }
     }
 }

@@ -20,7 +20,7 @@ use super::breaker::{Breaker, Health};
 use super::gauges::Gauges;
 use super::memory::{Known, Memory};
 use super::restart::RestartBudget;
-use super::{Command, Lease, Seen, Snapshot, Surroundings};
+use super::{Books, Command, Lease, Seen, Snapshot, Surroundings};
 use crate::clock;
 use crate::connection::Connection;
 use crate::connection::launch::{Around, StartFailure, all_gone, launch};
@@ -28,6 +28,7 @@ use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
+use crate::sharing::{SharingKey, Whose};
 use crate::spec::{Endpoint, KeepAlive, ServerSpec, Start};
 use crate::status::{LastError, StateName};
 use crate::wire::revision::{Era, Revision};
@@ -142,6 +143,8 @@ pub(super) struct Actor {
     lives: TaskTracker,
     gauges: Arc<Gauges>,
     stderr: Arc<StderrTail>,
+    /// Whose it is.
+    whose: Arc<Whose>,
     around: Surroundings,
 }
 
@@ -149,14 +152,14 @@ impl Actor {
     pub(super) fn new(
         spec: Arc<ServerSpec>,
         (own_mailbox, commands): (mpsc::WeakUnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
-        memory: Memory,
-        gauges: Arc<Gauges>,
-        stderr: Arc<StderrTail>,
+        books: Books,
+        whose: Arc<Whose>,
         around: Surroundings,
     ) -> (Self, watch::Receiver<Snapshot>) {
         let care = &spec.lifecycle;
         let budget = RestartBudget::new(care.restarts.clone(), care.backoff.clone());
-        let known = memory.recall();
+        let Books { memory, gauges, stderr } = books;
+        let known = memory.known();
         let (snapshot, seen) = watch::channel(Snapshot::new(budget.clone(), known.clone()));
         let (waiters, mourners) = (Vec::new(), Vec::new());
         let actor = Self {
@@ -175,6 +178,7 @@ impl Actor {
             lives: TaskTracker::new(),
             gauges,
             stderr,
+            whose,
             around,
         };
         (actor, seen)
@@ -228,6 +232,7 @@ impl Actor {
             stderr: self.stderr.clone(),
             news: self.around.news.clone(),
             strange: Arc::default(),
+            whose: self.whose.clone(),
         };
         let remembered = match self.wants_session {
             true => Some(Revision::newest(Era::Session)),

@@ -1,5 +1,6 @@
 //! Counters of one server that change with every call, readable without asking the actor.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub(crate) struct Gauges {
     calls: AtomicU64,
     errors: AtomicU64,
     took: [AtomicU64; BUCKETS],
+    /// Those of all instances of the server, if there are several.
+    whole: Option<Arc<Gauges>>,
 }
 
 impl Default for Gauges {
@@ -29,17 +32,26 @@ impl Default for Gauges {
             calls: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             took: [const { AtomicU64::new(0) }; BUCKETS],
+            whole: None,
         }
     }
 }
 
 impl Gauges {
+    /// Those of one instance, which count for the whole server too.
+    pub(crate) fn part_of(whole: Arc<Self>) -> Self {
+        Self { whole: Some(whole), ..Self::default() }
+    }
+
     pub(crate) fn count(&self, took: Duration, failed: bool) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if failed {
             self.errors.fetch_add(1, Ordering::Relaxed);
         }
         self.took[bucket(took)].fetch_add(1, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.count(took, failed);
+        }
     }
 
     pub(crate) fn calls(&self) -> u64 {

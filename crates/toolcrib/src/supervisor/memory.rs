@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -30,6 +30,15 @@ pub(crate) struct Known {
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
     file: Option<PathBuf>,
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+/// What all instances of a server together are known for.
+#[derive(Debug, Default)]
+struct Shelf {
+    known: Option<Known>,
+    /// Whether one of them has said so since we started.
+    confirmed: bool,
 }
 
 impl Memory {
@@ -37,7 +46,34 @@ impl Memory {
         let file = dir
             .zip(spec.digest())
             .map(|(dir, digest)| dir.join(format!("{}-{}.json", spec.id, digest.as_str())));
-        Self { file }
+        Self { file, shelf: Arc::default() }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the server is known for; kept in mind once it was recalled.
+    pub(crate) fn known(&self) -> Option<Known> {
+        let mut shelf = self.shelf();
+        if shelf.known.is_none() {
+            shelf.known = self.recall();
+        }
+        shelf.known.clone()
+    }
+
+    /// Hears what an instance offers; whether the server is known for that from now on. What a server offers may depend
+    /// on its client, so one instance that offers less, or something else than the first, changes nothing by starting:
+    /// only by saying that its offer is another one now.
+    pub(crate) fn hear(&self, known: &Known, is_change: bool) -> bool {
+        let mut shelf = self.shelf();
+        let stays = shelf.known.as_ref().is_some_and(|before| {
+            before == known || !is_change && (shelf.confirmed || before.listing.covers(&known.listing))
+        });
+        if !stays {
+            (shelf.known, shelf.confirmed) = (Some(known.clone()), true);
+        }
+        !stays
     }
 
     /// Nothing if the file is not whole: one that was written before there were lists other than that of tools counts

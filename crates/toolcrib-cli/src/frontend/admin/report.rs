@@ -3,14 +3,20 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use toolcrib::status::LastError;
+use toolcrib::status::{InstanceStatus, LastError};
 use toolcrib::wire::revision::Era;
-use toolcrib::{FailureClass, ServerStatus, Start, StateName};
+use toolcrib::{FailureClass, ServerStatus, Sharing, Start, StateName};
 
 /// One server; `revision` is that of the catalog.
 pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
     let info = status.server_info.as_deref().and_then(|raw| serde_json::from_slice::<Value>(raw).ok());
-    let running = matches!(status.state, StateName::Ready | StateName::Tripped | StateName::Probing);
+    let is_running = |status: &ServerStatus| {
+        matches!(status.state, StateName::Ready | StateName::Tripped | StateName::Probing)
+    };
+    let running = match status.sharing {
+        Sharing::Shared => usize::from(is_running(status)),
+        _ => status.instances.iter().filter(|instance| is_running(&instance.status)).count(),
+    };
     json!({
         "name": status.server.as_str(),
         "transport": status.transport,
@@ -37,12 +43,35 @@ pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
         "p50": seconds(status.p50),
         "p99": seconds(status.p99),
         "start": match status.start { Start::OnDemand => "on-demand", Start::AtBoot => "at-boot" },
-        "sharing": "shared",
-        "instances": u8::from(running),
+        "sharing": status.sharing.as_str(),
+        "instances": running,
+        "instances_list": status.instances.iter().map(instance).collect::<Vec<_>>(),
         "revision": revision,
         "era": status.protocol.map(|revision| match revision.era() { Era::Session => "legacy", Era::Stateless => "modern" }),
         "protocol_version": status.protocol.map(toolcrib::wire::revision::Revision::as_str),
         "server_info": info,
+    })
+}
+
+/// One instance of a server that is not shared.
+fn instance(instance: &InstanceStatus) -> Value {
+    let InstanceStatus { key, asked, status } = instance;
+    json!({
+        "key": key.to_string(),
+        "state": status.state.as_str(),
+        "pid": status.pid,
+        "uptime": seconds(status.uptime),
+        "asked": asked.as_secs_f64(),
+        "generation": status.generation,
+        "leases": status.leases,
+        "in_flight": status.in_flight,
+        "restarts": status.restarts,
+        "restarts_left": status.restarts_left,
+        "breaker": status.breaker(),
+        "next_attempt_in": seconds(status.next_attempt_in),
+        "last_error": status.last_error.as_ref().map(last_error),
+        "calls": status.calls,
+        "errors": status.errors,
     })
 }
 
@@ -113,11 +142,13 @@ mod tests {
             start: Start::OnDemand,
             protocol: None,
             server_info: None,
+            sharing: Sharing::PerClient,
+            instances: Vec::new(),
         };
         let told = server(&status, 3);
         let fields = "name transport state pid uptime generation leases in_flight restarts restarts_left \
             consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries tools memory calls \
-            errors p50 p99 start sharing instances revision era protocol_version server_info";
+            errors p50 p99 start sharing instances instances_list revision era protocol_version server_info";
         let members = told.as_object().unwrap();
         assert!(fields.split_whitespace().all(|field| members.contains_key(field)), "{told}");
         assert_eq!(members.len(), fields.split_whitespace().count());

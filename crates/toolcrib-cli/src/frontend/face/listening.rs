@@ -4,14 +4,14 @@ use bytes::Bytes;
 use serde_json::Value;
 use toolcrib::Subscription;
 use toolcrib::event::News;
-use toolcrib::wire::dialect::client::ACKNOWLEDGED;
+use toolcrib::wire::dialect::client::{ACKNOWLEDGED, SUBSCRIBE};
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, code, notification};
 use toolcrib::wire::object::{Object, as_string, elements};
 
 use super::glance::Digests;
 use super::watcher::{Hears, Stir, changed_line, tagged, updated_lines};
-use super::{Face, MOST_SUBSCRIPTIONS, View, refuse};
+use super::{Asker, Face, MOST_SUBSCRIPTIONS, refuse};
 
 /// The lists that a stream may tell of: what clients call them, and the capability behind each.
 const LISTS: [(&str, &str); 3] =
@@ -29,7 +29,7 @@ impl Face {
     /// Reads what a client wants to hear of, and takes of it what can be told here.
     pub(crate) async fn listen(
         &self,
-        view: &View,
+        asker: &Asker,
         stream: &Id,
         params: Option<&Object>,
     ) -> Result<Listener, Answer> {
@@ -37,6 +37,7 @@ impl Face {
         else {
             return Err(refuse(code::INVALID_PARAMS, "`params.notifications` must be an object"));
         };
+        let view = &asker.view;
         let offered = self.offers(view).await;
         let known = self.glance(&self.crib.catalog()).digests(view);
         let is_wanted = |(member, capability): (&str, &str)| {
@@ -51,7 +52,8 @@ impl Face {
         let mut subscriptions = Vec::new();
         for uri in uris.iter().filter_map(|raw| as_string(raw)).take(MOST_SUBSCRIPTIONS) {
             // Whatever cannot be told is left out of what is taken.
-            if let Ok(subscription) = self.crib.subscribe(&view.resource(&uri)).await {
+            let call = asker.clone().call(SUBSCRIBE.into(), view.resource(&uri), Object::default());
+            if let Ok(subscription) = self.crib.subscribe_for(call).await {
                 subscriptions.push(subscription);
             }
         }

@@ -9,13 +9,13 @@ use toolcrib::wire::dialect::party::{Abilities, LogLevel};
 use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
-use toolcrib::{Caller, Client, Kind, Subscription};
+use toolcrib::{Caller, Client, Guest, Kind, Project, Subscription};
 
 use super::glance::Digests;
-use super::told::{Asks, Outlet};
+use super::told::{Asks, Line, Outlet};
 use super::under_way::UnderWay;
 use super::watcher::{Hears, Stir, changed_line, logged_line, updated_lines};
-use super::{Asker, Face, MOST_SUBSCRIPTIONS, View, failed, refuse};
+use super::{Asker, Face, MOST_SUBSCRIPTIONS, Presence, View, failed, refuse};
 
 /// What a session remembers of its client.
 #[derive(Debug)]
@@ -23,13 +23,16 @@ pub(crate) struct Talk {
     pub(crate) view: View,
     pub(crate) caller: Caller,
     pub(crate) revision: Revision,
-    key: u64,
+    presence: Presence,
     abilities: Abilities,
     log: Mutex<Option<LogLevel>>,
     /// The lists as the client knows them.
     known: Mutex<Digests>,
     subscriptions: Mutex<Vec<Subscription>>,
     pub(crate) asks: Arc<Asks>,
+    /// Where the client is asked while none of its requests runs.
+    pub(crate) line: Arc<Line>,
+    guest: Arc<Guest>,
     /// Requests under way, to be found again when the client takes one back.
     pub(crate) under_way: UnderWay,
 }
@@ -40,21 +43,27 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Talk {
     /// A session with the client that says this about itself.
-    pub(crate) fn new(face: &Face, view: View, hello: Option<&Object>) -> Self {
+    pub(crate) fn new(face: &Face, view: View, hello: Option<&Object>, project: Option<Project>) -> Self {
         // A copy, so that a session does not hold on to the whole request that opened it.
         let declared =
             hello.and_then(|hello| hello.get("capabilities")).map(|raw| Bytes::copy_from_slice(raw));
         let known = face.glance(&face.crib.catalog()).digests(&view);
+        let abilities = declared.map(|raw| Abilities::read(&raw)).unwrap_or_default();
+        let asks = Arc::<Asks>::default();
+        let line = Arc::new(Line::to(asks.clone()));
+        let guest = Guest::default().declaring(abilities.clone()).hearing(line.clone()).working_in(project);
         Self {
             view,
             caller: face.caller().clone(),
             revision: client::agreed_revision(hello),
-            key: face.key(),
-            abilities: declared.map(|raw| Abilities::read(&raw)).unwrap_or_default(),
+            presence: face.welcome(),
+            abilities,
             log: Mutex::default(),
             known: Mutex::new(known),
             subscriptions: Mutex::default(),
-            asks: Arc::default(),
+            asks,
+            line,
+            guest: Arc::new(guest),
             under_way: UnderWay::default(),
         }
     }
@@ -62,12 +71,13 @@ impl Talk {
     /// Who asks in this session; `hears` says whether there is a way to ask back.
     fn asker(&self, hears: bool) -> Asker {
         let client = Client {
-            key: self.key,
+            key: self.presence.key,
             era: Era::Session,
             abilities: if hears { self.abilities.clone() } else { Abilities::default() },
             log: *locked(&self.log),
         };
-        Asker { view: self.view.clone(), caller: self.caller.clone(), client }
+        let guest = Some(self.guest.clone());
+        Asker { view: self.view.clone(), caller: self.caller.clone(), client, guest }
     }
 
     /// Answers one request of this session; with `out`, everything that comes before the answer goes there.
@@ -128,7 +138,9 @@ impl Talk {
         if count >= MOST_SUBSCRIPTIONS {
             return refuse(code::INVALID_PARAMS, "this session hears of as many resources as it may");
         }
-        match face.crib.subscribe(&self.view.resource(&uri)).await {
+        let wanted = self.view.resource(&uri);
+        let call = self.asker(true).call(SUBSCRIBE.into(), wanted, Object::default());
+        match face.crib.subscribe_for(call).await {
             Ok(subscription) => {
                 locked(&self.subscriptions).push(subscription);
                 done
@@ -141,6 +153,11 @@ impl Talk {
         let Some(uri) = params.and_then(|params| params.string("uri")) else { return no_uri() };
         locked(&self.subscriptions).retain(|known| known.uri() != uri);
         Answer::Result(client::empty_result(Era::Session))
+    }
+
+    /// The client works elsewhere now.
+    pub(crate) fn moved(&self, face: &Face) {
+        face.crib.client_moved(self.presence.key, &self.guest);
     }
 
     /// Ends everything that is under way.
@@ -176,11 +193,12 @@ impl Hears for Arc<Talk> {
             Stir::News(News::Updated { .. }) | Stir::Missed => {
                 updated_lines(&locked(&self.subscriptions), stir, None)
             }
-            Stir::News(News::Logged { server, params }) => {
+            Stir::News(News::Logged { server, instance, params }) => {
                 let level = LogLevel::of_message(params);
                 // Only who asked for log gets what no call of its own led to.
                 let wanted = locked(&self.log).is_some_and(|least| level >= least);
-                let seen = self.view.server().is_none_or(|own| own == server);
+                let seen = self.view.server().is_none_or(|own| own == server)
+                    && instance.concerns(self.presence.key, &self.caller, &self.guest);
                 (wanted && seen).then(|| logged_line(&self.view, server, params)).into_iter().collect()
             }
         }

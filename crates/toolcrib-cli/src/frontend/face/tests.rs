@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 use toolcrib::event::News;
 use toolcrib::spec::EraChoice;
 use toolcrib::wire::message::Id;
-use toolcrib::{InProcess, ServerSpec};
+use toolcrib::{InProcess, ServerSpec, SharingKey};
 
 use super::methods::{Meant, meant};
 use super::talk::Talk;
@@ -86,9 +86,13 @@ fn one_server_is_asked_whatever_its_client_asks() {
 #[tokio::test]
 async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
     let face = Face::new(Crib::builder().build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, View::All, None));
+    let mut talk = Arc::new(Talk::new(&face, View::All, None, None));
     let line = Bytes::from_static(br#"{"level":"error","data":"of somebody else"}"#);
-    let logged = Stir::News(News::Logged { server: "git".parse().unwrap(), params: line });
+    let logged = Stir::News(News::Logged {
+        server: "git".parse().unwrap(),
+        instance: SharingKey::Shared,
+        params: line,
+    });
     assert!(talk.hear(&logged).is_empty());
     let (out, _heard) = tokio::sync::mpsc::channel::<Vec<u8>>(WORDS_WAITING);
     let set = talk.respond(&face, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
@@ -134,7 +138,7 @@ impl InProcess for Shelf {
 async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
     let spec = ServerSpec::in_process("git".parse().unwrap(), Shelf).era(EraChoice::Era(Era::Session));
     let face = Face::new(Crib::builder().server(spec).build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, one(), None));
+    let mut talk = Arc::new(Talk::new(&face, one(), None, None));
     let (out, _heard) = tokio::sync::mpsc::channel::<Vec<u8>>(WORDS_WAITING);
     for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
         let done = talk.respond(&face, "resources/subscribe", Some(params(uri)), Some(&out)).await;
@@ -142,14 +146,20 @@ async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
     }
     let wanted = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
     let stream = Id::read(Bytes::from_static(b"7")).unwrap();
-    let mut listener = face.listen(&one(), &stream, Some(&wanted)).await.map_err(drop).unwrap();
+    let (caller, client) = (Caller::local(), Client::silent());
+    let asker = Asker { view: one(), caller, client, guest: None };
+    let mut listener = face.listen(&asker, &stream, Some(&wanted)).await.map_err(drop).unwrap();
     let uris = |lines: Vec<Vec<u8>>| -> Vec<Value> {
         let lines = lines.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
         lines.map(|line| line["params"]["uri"].clone()).collect()
     };
     assert_eq!(uris(talk.hear(&Stir::Missed)), ["a:1", "a:2"]);
     assert_eq!(uris(listener.hear(&Stir::Missed)), ["a:2"]);
-    let news = Stir::News(News::Updated { server: "git".parse().unwrap(), uri: "a:1".into() });
+    let news = Stir::News(News::Updated {
+        server: "git".parse().unwrap(),
+        instance: SharingKey::Shared,
+        uri: "a:1".into(),
+    });
     assert_eq!(uris(talk.hear(&news)), ["a:1"]);
     assert!(listener.hear(&news).is_empty());
 }

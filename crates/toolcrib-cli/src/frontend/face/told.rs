@@ -15,6 +15,8 @@ use super::{Asker, Face};
 
 /// Words that may wait for a slow reader.
 pub(crate) const WORDS_WAITING: usize = 1024;
+/// Questions that one client may have before it while nothing of its own runs.
+const MOST_WAITING: usize = 64;
 /// What our own requests to clients are called: this and a number.
 const OURS: &str = "tc-";
 
@@ -97,6 +99,47 @@ fn request(number: u64, method: &str, params: Option<&Bytes>) -> Vec<u8> {
     }
     out.push(b'}');
     out
+}
+
+/// Hears for a client while none of its calls runs, as long as there is a stream that is not one call's.
+#[derive(Debug)]
+pub(crate) struct Line {
+    asks: Arc<Asks>,
+    /// Not held: a stream ends when nobody who works on it says anything more.
+    out: Mutex<Option<mpsc::WeakSender<Vec<u8>>>>,
+}
+
+impl Line {
+    /// To a client whose questions wait in `asks`; nobody hears it yet.
+    pub(crate) fn to(asks: Arc<Asks>) -> Self {
+        Self { asks, out: Mutex::default() }
+    }
+
+    /// From now on, this is where it is heard.
+    pub(crate) fn over(&self, out: &mpsc::Sender<Vec<u8>>) {
+        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(out.downgrade());
+    }
+}
+
+impl Hear for Line {
+    fn hear(&self, told: Told) -> bool {
+        let out = self
+            .out
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .and_then(mpsc::WeakSender::upgrade);
+        let (Some(out), Told::Asked(ask)) = (out, told) else { return false };
+        if self.asks.waiting().asks.len() >= MOST_WAITING {
+            return false;
+        }
+        let Some((number, request)) = self.asks.enter(ask) else { return false };
+        let posed = out.say(request);
+        if !posed {
+            self.asks.withdraw(number);
+        }
+        posed
+    }
 }
 
 /// Hears for one call of a client. Dropping this takes back the questions that are not answered.

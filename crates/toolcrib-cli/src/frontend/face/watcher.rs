@@ -156,7 +156,8 @@ mod tests {
         let (says, news) = broadcast::channel(2);
         let mut watcher = Watcher { news, ..Watcher::new(face, View::All) };
         for uri in ["a:1", "a:2", "a:3"] {
-            says.send(News::Updated { server: "git".parse().unwrap(), uri: uri.into() }).unwrap();
+            let (server, instance) = ("git".parse().unwrap(), toolcrib::SharingKey::Shared);
+            says.send(News::Updated { server, instance, uri: uri.into() }).unwrap();
         }
         assert!(matches!(watcher.next().await, Some(Stir::Lists(_))));
         assert!(matches!(watcher.next().await, Some(Stir::Missed)));

@@ -65,7 +65,7 @@ fn start(counter: &Counter, session: &Arc<Session>, part: Part) -> Option<Starte
             })
         }
         Part::Says(said) => {
-            sessions::take(session, said);
+            sessions::take(counter, session, said);
             None
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use hyper::{Response, StatusCode};
 use tokio_util::sync::CancellationToken;
+use toolcrib::wire::dialect::client::Claimed;
 use toolcrib::wire::message::{code, reply};
 
 use super::super::body::Body;
@@ -14,7 +15,7 @@ use super::news::NewsStream;
 use super::{Asked, events, refuse, stateless};
 
 /// Answers with a stream that says first what will be told on it, and last that it is over.
-pub(super) async fn open(counter: &Counter, view: View, asked: Asked) -> Response<Body> {
+pub(super) async fn open(counter: &Counter, view: View, asked: Asked, claimed: &Claimed) -> Response<Body> {
     let Asked { id, params, streams, .. } = asked;
     if !streams {
         let why = "`Accept` must allow text/event-stream for this";
@@ -22,7 +23,8 @@ pub(super) async fn open(counter: &Counter, view: View, asked: Asked) -> Respons
     }
     // Whatever changes while the client's wishes are read is told afterwards.
     let watcher = Watcher::new(counter.desk.face.clone(), view.clone());
-    let told = match counter.desk.face.listen(&view, &id, params.as_ref()).await {
+    let asker = counter.desk.face.stateless(view, claimed, counter.client.key, None);
+    let told = match counter.desk.face.listen(&asker, &id, params.as_ref()).await {
         Ok(told) => told,
         Err(answer) => return stateless::whole(&id, &answer),
     };

@@ -6,11 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use hyper::{HeaderMap, Response, StatusCode};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolcrib::wire::message::code;
 
 use super::super::body::{Body, Messages, event};
 use super::super::face::View;
+use super::super::face::told::WORDS_WAITING;
 use super::super::face::watcher::{Hears, Watcher};
 use super::super::http::Counter;
 use super::super::session::Listening;
@@ -40,8 +42,24 @@ pub(super) fn get(counter: &Counter, view: &View, headers: &HeaderMap) -> Respon
     };
     let watcher = Watcher::new(counter.desk.face.clone(), view.clone());
     let ends = [session.ended.clone(), counter.stop.clone()];
-    let hears = session.talk.clone();
-    events(Body::events(NewsStream::new(watcher, hears, Some(listening), ends, VecDeque::new(), None)))
+    let (hears, spoken) = (session.talk.clone(), Spoken::new());
+    session.talk.line.over(&spoken.line);
+    let stream = NewsStream::new(watcher, hears, Some(listening), ends, VecDeque::new(), None);
+    events(Body::events(stream.with(spoken)))
+}
+
+/// What the client of a session is asked while none of its requests runs.
+pub(super) struct Spoken {
+    /// Held as long as the stream is read.
+    line: mpsc::Sender<Vec<u8>>,
+    heard: mpsc::Receiver<Vec<u8>>,
+}
+
+impl Spoken {
+    fn new() -> Self {
+        let (line, heard) = mpsc::channel(WORDS_WAITING);
+        Self { line, heard }
+    }
 }
 
 /// Messages as they come up, between a few that come first and one that comes last.
@@ -50,6 +68,7 @@ pub(super) struct NewsStream<H> {
     last: Option<Vec<u8>>,
     next: Option<Next<H>>,
     ends: [CancellationToken; 2],
+    spoken: Option<Spoken>,
     _listening: Option<Listening>,
 }
 
@@ -65,7 +84,13 @@ impl<H: Hears + 'static> NewsStream<H> {
         last: Option<Vec<u8>>,
     ) -> Self {
         let next = Some(next(watcher, hears, ends.clone()));
-        Self { waiting: first, last, next, ends, _listening: listening }
+        Self { waiting: first, last, next, ends, spoken: None, _listening: listening }
+    }
+
+    /// With what is said on this stream besides.
+    fn with(mut self, spoken: Spoken) -> Self {
+        self.spoken = Some(spoken);
+        self
     }
 }
 
@@ -86,6 +111,11 @@ impl<H: Hears + Unpin + 'static> Messages for NewsStream<H> {
         let stream = &mut *self;
         loop {
             if let Some(message) = stream.waiting.pop_front() {
+                return Poll::Ready(Some(event(&message)));
+            }
+            if let Some(spoken) = &mut stream.spoken
+                && let Poll::Ready(Some(message)) = spoken.heard.poll_recv(context)
+            {
                 return Poll::Ready(Some(event(&message)));
             }
             let Some(waiting) = &mut stream.next else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use toolcrib::wire::dialect::client::{CANCELLED, agreed_revision};
+use toolcrib::wire::dialect::client::{CANCELLED, ROOTS_CHANGED, agreed_revision};
 use toolcrib::wire::message::{Answer, ClientMessage, Id, code};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Revision;
@@ -23,7 +23,7 @@ use super::{Asked, events, not_allowed, refuse, unspoken};
 pub(super) async fn begin(counter: &Counter, view: View, asked: &Asked) -> Response<Body> {
     let desk = &counter.desk;
     let hello = desk.face.hello(&view, agreed_revision(asked.params.as_ref())).await;
-    let talk = Talk::new(&desk.face, view, asked.params.as_ref());
+    let talk = Talk::new(&desk.face, view, asked.params.as_ref(), None);
     let Some(begun) = desk.sessions.begin(talk) else {
         let why = "too many sessions are open and busy";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, Some(&asked.id), code::INVALID_REQUEST, why);
@@ -79,7 +79,7 @@ pub(super) fn hear(
     }
     match find(counter, view, headers) {
         Ok(session) => {
-            take(&session, said);
+            take(counter, &session, said);
             respond(StatusCode::ACCEPTED, Body::empty())
         }
         Err(named) => no_session(None, named),
@@ -87,11 +87,14 @@ pub(super) fn hear(
 }
 
 /// Takes what wants no answer.
-pub(super) fn take(session: &Session, said: ClientMessage) {
+pub(super) fn take(counter: &Counter, session: &Session, said: ClientMessage) {
     match said {
         ClientMessage::Notification { method, params } if method == CANCELLED => {
             let params = params.and_then(|params| Object::parse(&params).ok());
             session.talk.under_way.cancel(params.as_ref());
+        }
+        ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
+            session.talk.moved(&counter.desk.face);
         }
         ClientMessage::Reply { id, answer } => session.talk.asks.answer(&id, answer),
         _ => {}

@@ -18,14 +18,14 @@ use super::{Asked, events, listen};
 
 pub(super) async fn ask(counter: &Counter, view: View, asked: Asked, claimed: Claimed) -> Response<Body> {
     if asked.method == LISTEN {
-        return listen::open(counter, view, asked).await;
+        return listen::open(counter, view, asked, &claimed).await;
     }
     let Asked { id, method, params, streams } = asked;
     let tells = streams
         && (claimed.progress.is_some() || claimed.log.is_some())
         && Face::goes_out(&view, Era::Stateless, &method);
     let face = counter.desk.face.clone();
-    let asker = face.stateless(view, &claimed, counter.client);
+    let asker = face.stateless(view, &claimed, counter.client.key, None);
     if !tells {
         let answer = face.respond(asker, &method, params, None).await;
         return whole(&id, &answer);

@@ -50,7 +50,12 @@ fn a_mistake_in_a_server_is_named_where_it_stands() {
             "`enabled` must be `true` or `false`, not a string",
             "`enabled = true` or `false`",
         ),
-        ("sharing = 'per-caller'", "`sharing = \"per-caller\"` is not supported yet", "leave it out"),
+        (
+            "sharing = 'per-caller'\nlifecycle = { start = 'at-boot' }",
+            "a server that is shared `per-caller` cannot start at boot",
+            "`sharing = \"shared\"`, or `start = \"on-demand\"`",
+        ),
+        ("limits = { instances = 0 }", "`limits.instances` must be", "`instances = 5`"),
         (
             "sharing = 'all'",
             "`sharing` cannot be `all`",
@@ -171,7 +176,7 @@ fn a_problem_outside_the_servers_refuses_the_file() {
             "`defaults.lifecycle.keep-alive` must be",
             "`keep-alive = \"5s\"`",
         ),
-        ("[defaults]\nsharing = 'per-client'", "not supported yet", "leave it out"),
+        ("[defaults]\nsharing = 'per-clients'", "cannot be `per-clients`", "`per-client`"),
         ("[server.x]", "there is no key `server`", "did you mean `servers`?"),
         ("[mcpServers.x]", "there is no key `mcpServers`", "did you mean `servers`?"),
         ("servers = 1", "`servers` must be a table, not a number", "`servers = { … }`"),

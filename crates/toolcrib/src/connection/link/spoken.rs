@@ -23,6 +23,22 @@ use crate::wire::revision::Era;
 
 /// Lines that mean nothing before a server has said anything that does: banners are shorter.
 const LONGEST_BANNER: u64 = 1000;
+/// The call that a question came with, if it did, and where its answer will be.
+type Asked = (Option<u64>, oneshot::Receiver<Answer>);
+/// Why a question reaches nobody: a code and the words.
+type Refusal = (i32, String);
+
+impl Unheard {
+    fn refusal(self, method: &str) -> Refusal {
+        let why = match self {
+            Self::Nobody | Self::Over => format!("`{method}` belongs to no call: nobody here can be asked"),
+            Self::Several => {
+                format!("`{method}` could belong to calls of several clients: nobody is asked")
+            }
+        };
+        (code::INVALID_REQUEST, why)
+    }
+}
 
 impl Shared {
     /// Notes why what is at the other end is no server at all, and gives it up; one that has made sense before has only
@@ -114,7 +130,9 @@ impl Shared {
                         }),
                         () = shared.broken.cancelled() => return,
                     };
-                    shared.pending().answered(call);
+                    if let Some(call) = call {
+                        shared.pending().answered(call);
+                    }
                     shared.reply(&id, &answer);
                 });
             }
@@ -125,23 +143,17 @@ impl Shared {
         self.send(None, message::reply(id, answer));
     }
 
-    /// Hands a question to the client it belongs to, or says why there is none.
-    fn ask_client(
-        &self,
-        method: &str,
-        params: Option<Bytes>,
-        origin: Option<u64>,
-    ) -> Result<(u64, oneshot::Receiver<Answer>), (i32, String)> {
+    /// Hands a question to the client it belongs to, or says why there is none. A client whose own server this is can be
+    /// asked without a call, too.
+    fn ask_client(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) -> Result<Asked, Refusal> {
         let mut pending = self.pending();
-        let (call, client) = pending.client_of(origin).map_err(|unheard| match unheard {
-            Unheard::Nobody | Unheard::Over => {
-                (code::INVALID_REQUEST, format!("`{method}` belongs to no call: nobody here can be asked"))
+        let (call, client) = match pending.client_of(origin) {
+            Ok(found) => found,
+            Err(unheard) => {
+                drop(pending);
+                return self.ask_owner(method, params.as_ref()).ok_or_else(|| unheard.refusal(method));
             }
-            Unheard::Several => (
-                code::INVALID_REQUEST,
-                format!("`{method}` could belong to calls of several clients: nobody is asked"),
-            ),
-        })?;
+        };
         let unable = || (code::METHOD_NOT_FOUND, format!("the client cannot be asked for `{method}`"));
         if let Some(lacking) = client.abilities.lacking(method, params.as_ref()) {
             // The stateless era has an error of its own for this, which ends the call. Not for roots: servers ask for
@@ -156,15 +168,22 @@ impl Shared {
         }
         let asked = pending.asks(call);
         drop(pending);
-        let (ask, answered) = Ask::new(method.to_owned(), params);
-        match asked {
-            None => Err(unable()),
-            Some(asked) if asked.hear(Told::Asked(ask)) => Ok((call, answered)),
-            Some(_) => {
-                self.pending().answered(call);
-                Err(unable())
+        if let Some(asked) = asked {
+            let (ask, answered) = Ask::new(method.to_owned(), params.clone());
+            if asked.hear(Told::Asked(ask)) {
+                return Ok((Some(call), answered));
             }
+            self.pending().answered(call);
         }
+        self.ask_owner(method, params.as_ref()).ok_or_else(unable)
+    }
+
+    /// Hands a question that came with no call to the one client whose server this is, if it can be asked.
+    fn ask_owner(&self, method: &str, params: Option<&Bytes>) -> Option<Asked> {
+        let (ear, abilities) = (self.whose.ear.as_ref()?, self.whose.abilities.as_ref()?);
+        let (ask, answered) = Ask::new(method.to_owned(), params.cloned());
+        let heard = abilities.lacking(method, params).is_none() && ear.hear(Told::Asked(ask));
+        heard.then_some((None, answered))
     }
 
     /// Tells whoever waits under this number, which may be nobody; one that cannot keep up misses some.
@@ -204,8 +223,8 @@ impl Shared {
                 let params = params.and_then(|params| Object::parse(&params).ok());
                 if let Some(uri) = params.as_ref().and_then(|params| params.string("uri")) {
                     // Nobody has to listen.
-                    let _ =
-                        self.news.send(News::Updated { server: self.server.clone(), uri: (&*uri).into() });
+                    let (server, instance) = (self.server.clone(), self.whose.key.clone());
+                    let _ = self.news.send(News::Updated { server, instance, uri: (&*uri).into() });
                 }
             }
             _ => {}
@@ -220,7 +239,8 @@ impl Shared {
             Err(Unheard::Several | Unheard::Over) => None,
             Err(Unheard::Nobody) => {
                 // Nobody has to listen.
-                let _ = self.news.send(News::Logged { server: self.server.clone(), params });
+                let (server, instance) = (self.server.clone(), self.whose.key.clone());
+                let _ = self.news.send(News::Logged { server, instance, params });
                 return;
             }
         };

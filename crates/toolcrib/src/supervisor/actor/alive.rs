@@ -32,7 +32,7 @@ impl Actor {
                             (alive.checked, alive.doubted) = (false, false);
                             return Happening::Answered;
                         }
-                        Seen::Relisted(Ok(listing)) => self.learn(&alive.connection, listing),
+                        Seen::Relisted(Ok(listing)) => self.learn(&alive.connection, listing, true),
                         Seen::Relisted(Err(error)) => {
                             warn!(server = %self.spec.id, %error, "could not be listed anew");
                         }
@@ -139,7 +139,7 @@ impl Actor {
         info!(%server, ?pid, ?took, tools = listing.tools.len(), revision = %connection.welcome.revision, "started");
         self.say(Event::Started { server, pid, took });
         let connection = Arc::new(connection);
-        self.learn(&connection, listing);
+        self.learn(&connection, listing, false);
         let now = Instant::now();
         let breaker = Breaker::new(self.spec.lifecycle.breaker.clone());
         self.gauges.failures.store(0, Ordering::Relaxed);
@@ -155,16 +155,19 @@ impl Actor {
     }
 
     /// Keeps what the server offers; a change is announced and remembered.
-    fn learn(&mut self, connection: &Connection, listing: Listing) {
+    fn learn(&mut self, connection: &Connection, listing: Listing, is_change: bool) {
         let welcome = &connection.welcome;
         let (revision, server_info) = (welcome.revision, welcome.server_info.clone());
         let known = Known { revision, server_info, listing: Arc::new(listing) };
-        let changed = self.known.as_ref().is_none_or(|before| before.listing != known.listing);
-        if self.known.as_ref() == Some(&known) {
-            return;
-        }
+        // A server that everybody shares is what it says it is; one of several instances may differ from the others.
+        let is_change = is_change || self.whose.key == SharingKey::Shared;
+        let before = self.memory.known();
         self.known = Some(known.clone());
         self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
+        if !self.memory.hear(&known, is_change) {
+            return;
+        }
+        let changed = before.is_none_or(|before| before.listing != known.listing);
         if changed {
             self.say(Event::Changed { server: self.spec.id.clone() });
             self.around.offers.notify_one();

@@ -29,6 +29,8 @@ pub const CANCELLED: &str = "notifications/cancelled";
 pub const PROGRESS: &str = "notifications/progress";
 /// A line of a server's log.
 pub const LOG: &str = "notifications/message";
+/// A client tells that it works elsewhere now.
+pub const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
 /// Tells that the list of tools is another one now.
 pub const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 /// Tells that the list of prompts is another one now.

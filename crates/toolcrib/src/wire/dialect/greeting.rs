@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::party::Abilities;
 use super::{implementation, meta};
 use crate::wire::message::{Answer, code, readable};
 use crate::wire::object::{self, Object, as_string};
@@ -16,8 +17,8 @@ pub struct Question {
     pub params: Object,
 }
 
-/// What a session-era server is told that it may ask. One session is shared by clients of all kinds, so this is all that
-/// a client can be asked; a question that the calling client cannot be asked is refused when it comes.
+/// What a session-era server is told that it may ask when its one session is shared by clients of all kinds: all that a
+/// client can be asked. A question that the calling client cannot be asked is refused when it comes.
 const EVERYTHING: &[u8] = br#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#;
 
 /// Said once a session is open.
@@ -124,11 +125,11 @@ fn newest_stateless(dates: Option<&Bytes>) -> Option<Revision> {
     newest.filter(|revision| revision.era() == Era::Stateless)
 }
 
-/// Asks a server to open a session.
-pub fn hello(revision: Revision) -> Question {
+/// Asks a server to open a session, for one client or for whoever comes.
+pub fn hello(revision: Revision, client: Option<&Abilities>) -> Question {
     let mut params = Object::default();
     params.set("protocolVersion", object::string(revision.as_str()));
-    params.set("capabilities", Bytes::from_static(EVERYTHING));
+    params.set("capabilities", client.map_or(Bytes::from_static(EVERYTHING), Abilities::in_session));
     params.set("clientInfo", implementation().to_string());
     Question { method: "initialize", params }
 }

@@ -118,6 +118,16 @@ impl Abilities {
         }
     }
 
+    /// What is declared to a server when a session is opened on the client's behalf alone: everything but tasks of its
+    /// own, which are not passed on.
+    pub fn in_session(&self) -> Bytes {
+        let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
+        match object.remove("tasks") {
+            Some(_) => object.to_bytes(),
+            None => self.raw.clone(),
+        }
+    }
+
     /// The object without what only a session can carry, and without what a session cannot.
     fn without_session_parts(&self) -> Bytes {
         let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
