@@ -60,7 +60,11 @@ impl Home {
 
     /// Starts the gateway and waits until it listens.
     pub fn serve(&self) -> Gateway {
-        let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        self.serve_by(self.command(&["serve", "--listen", "127.0.0.1:0"]))
+    }
+
+    /// As [`Home::serve`], with a command that ends in being the gateway.
+    pub fn serve_by(&self, mut command: Command) -> Gateway {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));

@@ -18,6 +18,7 @@ use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::log_line::{LogLine, LogSink};
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
@@ -70,6 +71,7 @@ pub struct CribBuilder {
     state_dir: Option<PathBuf>,
     patience: Option<Duration>,
     fallback: Option<Fallback>,
+    log: Option<LogSink>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -108,6 +110,16 @@ impl CribBuilder {
         self
     }
 
+    /// Who keeps a log of each server: hears every line of its stderr and what happens to it. It must not wait.
+    #[must_use]
+    pub fn log<F>(mut self, log: F) -> Self
+    where
+        F: Fn(LogLine<'_>) + Send + Sync + 'static,
+    {
+        self.log = Some(LogSink(Arc::new(log)));
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -132,6 +144,7 @@ impl CribBuilder {
             news,
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
+            log: self.log,
         };
         let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
@@ -173,7 +186,7 @@ impl Crib {
     pub async fn call(&self, mut call: Call) -> Result<Outcome, Error> {
         let shared = &*self.shared;
         if shared.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down"));
+            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down").unsent());
         }
         let _under_way = shared.calls.token();
         match shared.is_watched() {

@@ -44,7 +44,7 @@ impl Entry {
 }
 
 /// What a new roster changed.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// New servers.
     pub added: Vec<ServerId>,
@@ -184,6 +184,7 @@ mod tests {
             news: broadcast::channel(1).0,
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
+            log: None,
         };
         let registry = Registry::new(None, around);
         let panicked = std::thread::scope(|scope| {

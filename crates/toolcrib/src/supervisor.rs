@@ -26,6 +26,7 @@ use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::log_line::LogSink;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
 use actor::Actor;
@@ -100,6 +101,8 @@ pub(crate) struct Surroundings {
     pub(crate) offers: Arc<Notify>,
     /// Nobody waits for calls under way any more.
     pub(crate) hurry: CancellationToken,
+    /// Keeps a log of each server.
+    pub(crate) log: Option<LogSink>,
 }
 
 /// A handle on one server's actor. Cheap to clone: every call does.
@@ -128,7 +131,8 @@ impl Supervisor {
         let memory = Memory::of(&spec, listings);
         let spec = Arc::new(spec);
         let gauges = Arc::<Gauges>::default();
-        let stderr = before.as_ref().map_or_else(Arc::default, |before| before.0.stderr.clone());
+        let fresh = || Arc::new(StderrTail::new(&spec.id, around.log.as_ref()));
+        let stderr = before.as_ref().map_or_else(fresh, |before| before.0.stderr.clone());
         let tasks = around.tasks.clone();
         let (actor, snapshot) = Actor::new(
             spec.clone(),

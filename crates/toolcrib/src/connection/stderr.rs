@@ -1,4 +1,4 @@
-//! What servers write to stderr: drained as bytes, kept as a bounded tail of lines.
+//! What servers write to stderr: drained as bytes, kept as a bounded tail of lines, and handed to whoever keeps more.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -8,6 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
+
+use crate::log_line::{LogSink, LogWhat};
+use crate::spec::ServerId;
 
 /// Lines kept.
 const LINES: usize = 200;
@@ -21,6 +24,8 @@ pub(super) const LINGER: Duration = Duration::from_millis(100);
 pub(crate) struct StderrTail {
     lines: Mutex<Lines>,
     grown: Notify,
+    /// Who keeps a log, and under which name.
+    log: Option<(ServerId, LogSink)>,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +36,11 @@ struct Lines {
 }
 
 impl StderrTail {
+    /// One whose lines are kept by `log` as well.
+    pub(crate) fn new(server: &ServerId, log: Option<&LogSink>) -> Self {
+        Self { log: log.map(|log| (server.clone(), log.clone())), ..Self::default() }
+    }
+
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,11 +76,14 @@ impl StderrTail {
     fn push(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE)]).trim_end().to_owned();
         let mut lines = self.lines();
+        lines.last += 1;
+        if let Some((server, log)) = &self.log {
+            log.take(server, LogWhat::Stderr(lines.last, &text));
+        }
         if lines.kept.len() == LINES {
             lines.kept.pop_front();
         }
         lines.kept.push_back(text);
-        lines.last += 1;
         drop(lines);
         self.grown.notify_waiters();
     }

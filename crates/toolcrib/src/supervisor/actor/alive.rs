@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
+use crate::log_line::LogWhat;
 
 impl Actor {
     /// The next thing that happens to a living server. A new listing is learned on the way.
@@ -272,6 +273,9 @@ impl Actor {
     }
 
     pub(super) fn say(&self, event: Event) {
+        if let Some(log) = &self.around.log {
+            log.take(&self.spec.id, LogWhat::Happened(&event));
+        }
         // Nobody has to listen.
         let _ = self.around.events.send(event);
     }

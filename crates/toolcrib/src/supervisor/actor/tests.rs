@@ -59,6 +59,7 @@ fn house_with(fake: Fake, care: Lifecycle) -> House {
         events,
         offers: Arc::new(Notify::new()),
         hurry: tokio_util::sync::CancellationToken::new(),
+        log: None,
     };
     let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
     House { fake, supervisor, around }
