@@ -158,7 +158,7 @@ fn a_crash_is_told_to_the_client_with_its_reason_and_the_next_call_succeeds() {
 }
 
 #[test]
-fn a_killed_gateway_leaves_the_pipe_of_its_clients_closed_and_no_server_that_listens_to_it() {
+fn a_killed_gateway_leaves_no_server_that_listens_to_it_and_a_pipe_that_ends_with_its_agent() {
     let home = home(&server("fake", &[]));
     let mut gateway = home.serve();
     let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Stateless);
@@ -166,7 +166,8 @@ fn a_killed_gateway_leaves_the_pipe_of_its_clients_closed_and_no_server_that_lis
     gateway.signal(Signal::KILL);
     gateway.wait();
     wait_until("its server leaves at the end of its input", || !process::is_alive(child));
-    wait_until("the client hears of it", || pipe.has_ended());
+    pipe.hang_up();
+    wait_until("the pipe ends", || pipe.has_ended());
 }
 
 #[test]

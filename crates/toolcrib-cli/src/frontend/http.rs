@@ -20,7 +20,9 @@ use tokio_util::task::TaskTracker;
 use super::body::Body;
 use super::face::View;
 use super::preface::Opened;
+use super::stalled::Stalling;
 use super::{Desk, Door, mcp, stdio};
+use crate::percent;
 
 /// How long a client may take to send its headers.
 const HEADERS: Duration = Duration::from_secs(10);
@@ -46,7 +48,7 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let opened = tokio::select! {
-        opened = timeout(HEADERS, Opened::read(io)) => opened,
+        opened = timeout(HEADERS, Opened::read(Stalling::new(io))) => opened,
         () = stop.cancelled() => return,
     };
     let Ok(Ok((io, newer))) = opened else { return };
@@ -121,11 +123,12 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
         return problem(StatusCode::UPGRADE_REQUIRED, "this page is a pipe: `Upgrade: mcp`");
     }
     let (face, largest, stop) = (counter.desk.face.clone(), counter.desk.body, counter.stop.clone());
+    let asked = percent::query(request.uri().query(), "asked").and_then(|asked| asked.parse().ok());
     let upgraded = hyper::upgrade::on(&mut request);
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        stdio::serve(reader, writer, face, largest, stop).await;
+        stdio::serve(reader, writer, face, largest, asked.unwrap_or(0), stop).await;
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

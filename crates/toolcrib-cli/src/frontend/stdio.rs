@@ -3,47 +3,51 @@
 //! Both eras may be mixed on one pipe. Requests are worked on at the same time; whatever is still under way when the
 //! client hangs up gets a moment to finish.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, Claimed, HELLO, LISTEN, PING};
-use toolcrib::wire::frame::{Frame, Frames, flatten};
+use toolcrib::wire::frame::{Frame, Frames};
 use toolcrib::wire::message::{
     Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, reply,
 };
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
+use toolcrib::{Error, ErrorKind};
 
 use super::batch::{NO_SESSION, Part, is_batch, parts, together, twice};
 use super::face::talk::Talk;
 use super::face::told::Asks;
 use super::face::under_way::UnderWay;
 use super::face::watcher::Watcher;
-use super::face::{Face, View};
+use super::face::{Face, View, failed};
+use super::outbox::{Outbox, outbox};
 
-/// Messages that may wait for a client which does not read.
-const WAITING: usize = 256;
+/// Requests of one client that may be under way.
+const MOST_UNDER_WAY: usize = 4096;
 /// How long requests may take after the client hung up.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-type Out = mpsc::Sender<Vec<u8>>;
 /// Where an answer goes that waits for others.
 type Answered = oneshot::Sender<Vec<u8>>;
 
 /// One client on a pipe.
 struct Pipe {
     face: Arc<Face>,
-    out: Out,
+    out: Outbox,
     /// The session, once there is one; the stateless era needs none.
     session: watch::Sender<Option<Arc<Talk>>>,
     /// The number of this client in the stateless era.
     key: u64,
+    /// The highest number of a question that this client was asked before it came here.
+    asked: u64,
     under_way: Arc<UnderWay>,
     tasks: TaskTracker,
     /// Ends streams that would otherwise never end.
@@ -58,24 +62,27 @@ enum Work {
     Ping,
 }
 
-/// Serves one client until it hangs up or `stop`; messages have at most `largest` bytes.
+/// Serves one client until it hangs up or, after `stop`, until what it asked for is answered; messages have at most
+/// `largest` bytes. Questions to it are numbered after `asked`.
 pub(crate) async fn serve<R, W>(
     mut reader: R,
     writer: W,
     face: Arc<Face>,
     largest: usize,
+    asked: u64,
     stop: CancellationToken,
 ) where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let (out, lines) = mpsc::channel(WAITING);
+    let (out, outgoing) = outbox();
     let (session, opened) = watch::channel(None);
     let tasks = TaskTracker::new();
-    let writing = tasks.spawn(write(writer, lines));
+    let mut writing = tasks.spawn(outgoing.write(writer));
     let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
     let pipe = Pipe {
         key: face.key(),
+        asked,
         face,
         out,
         session,
@@ -85,9 +92,14 @@ pub(crate) async fn serve<R, W>(
     };
     let mut frames = Frames::new(largest);
     loop {
+        let stopping = pipe.tasks.is_closed();
         tokio::select! {
-            count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
-            () = stop.cancelled() => break,
+            count = pipe.read(&mut reader, &mut frames) => if !matches!(count, Ok(1..)) { break },
+            // Whoever asks for more is told that nothing more is begun; what is under way is still answered.
+            () = stop.cancelled(), if !stopping => { pipe.tasks.close(); }
+            () = pipe.tasks.wait(), if stopping => break,
+            // Nobody takes answers any more.
+            _ = &mut writing => break,
         }
         while let Some(frame) = frames.next_frame() {
             match frame {
@@ -107,10 +119,18 @@ pub(crate) async fn serve<R, W>(
     news.abort();
     pipe.leave().await;
     // The writer ends with the last line; a client that does not read it is not waited for.
-    let _ = timeout(FAREWELL, writing).await;
+    if !writing.is_finished() {
+        let _ = timeout(FAREWELL, writing).await;
+    }
 }
 
 impl Pipe {
+    /// Reads what the client says, once it has taken most of what it was told.
+    async fn read(&self, reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> io::Result<usize> {
+        self.out.has_room().await;
+        reader.read_buf(frames.room()).await
+    }
+
     async fn receive(&self, line: &Bytes) {
         if is_batch(line) {
             return self.batch(line).await;
@@ -175,7 +195,7 @@ impl Pipe {
                 }
             }
             if !there.is_empty() {
-                say(&out, together(&there)).await;
+                out.say(together(&there)).await;
             }
         });
     }
@@ -185,13 +205,14 @@ impl Pipe {
         let work = match client::claim(params.as_ref()) {
             Claim::Stateless(claimed) => Work::Stateless(claimed),
             Claim::Unspoken(date) => {
-                return say(&self.out, error_reply(Some(&id), &client::unsupported(&date))).await;
+                return self.out.say(error_reply(Some(&id), &client::unsupported(&date))).await;
             }
-            Claim::Broken(error) => return say(&self.out, error_reply(Some(&id), &error)).await,
+            Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
                 let hello = self.face.hello(&View::All, client::agreed_revision(params.as_ref())).await;
                 let talk = Talk::new(&self.face, View::All, params.as_ref());
-                say(&self.out, reply(&id, &Answer::Result(hello))).await;
+                talk.asks.begin_after(self.asked);
+                self.out.say(reply(&id, &Answer::Result(hello))).await;
                 self.session.send_replace(Some(Arc::new(talk)));
                 return;
             }
@@ -204,8 +225,12 @@ impl Pipe {
                 }
             },
         };
+        if self.tasks.len() >= MOST_UNDER_WAY {
+            let error = Error::new(ErrorKind::OverQuota, "too many requests of this client are under way");
+            return self.out.say(reply(&id, &failed(&error))).await;
+        }
         if !self.work(&id, method, params, work, None) {
-            say(&self.out, twice(&id)).await;
+            self.out.say(twice(&id)).await;
         }
     }
 
@@ -234,7 +259,7 @@ impl Pipe {
                 under_way.leave(&entered);
                 let line = reply(&entered, &answer);
                 match batch {
-                    None => say(&out, line).await,
+                    None => out.say(line).await,
                     Some(batch) => drop(batch.send(line)),
                 }
             };
@@ -255,7 +280,7 @@ impl Pipe {
     }
 
     async fn complain(&self, id: Option<&Id>, code: i32, why: &str) {
-        say(&self.out, error_reply(id, &error_object(code, why, None))).await;
+        self.out.say(error_reply(id, &error_object(code, why, None))).await;
     }
 }
 
@@ -265,7 +290,7 @@ async fn stateless(
     method: &str,
     params: Option<Object>,
     claimed: Claimed,
-    out: &Out,
+    out: &Outbox,
 ) -> Answer {
     let asker = face.stateless(View::All, &claimed, key);
     let tells = claimed.progress.is_some() || claimed.log.is_some();
@@ -281,7 +306,7 @@ async fn listen(
     face: &Arc<Face>,
     id: &Id,
     params: Option<&Object>,
-    out: &Out,
+    out: &Outbox,
     ending: &CancellationToken,
 ) -> Answer {
     let mut watcher = Watcher::new(face.clone(), View::All);
@@ -289,7 +314,7 @@ async fn listen(
         Ok(told) => told,
         Err(answer) => return answer,
     };
-    say(out, told.first()).await;
+    out.say(told.first()).await;
     while !told.is_empty() {
         let messages = tokio::select! {
             messages = watcher.next_messages(&mut told) => messages,
@@ -297,30 +322,14 @@ async fn listen(
         };
         let Some(messages) = messages else { break };
         for message in messages {
-            say(out, message).await;
+            out.say(message).await;
         }
     }
     told.last()
 }
 
-/// Writes lines as they come, as many as there are at a time.
-async fn write(mut writer: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Vec<u8>>) {
-    let mut batch = Vec::new();
-    while lines.recv_many(&mut batch, WAITING).await > 0 {
-        let mut buffer = Vec::with_capacity(batch.iter().map(|line: &Vec<u8>| line.len() + 1).sum());
-        for mut line in batch.drain(..) {
-            flatten(&mut line);
-            buffer.append(&mut line);
-            buffer.push(b'\n');
-        }
-        if writer.write_all(&buffer).await.is_err() || writer.flush().await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Tells an open session what happens.
-async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>>, out: Out) {
+async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>>, out: Outbox) {
     loop {
         let talk = match opened.wait_for(Option::is_some).await {
             Ok(talk) => talk.clone(),
@@ -333,7 +342,7 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
                 messages = watcher.next_messages(&mut talk) => {
                     let Some(messages) = messages else { return };
                     for message in messages {
-                        say(&out, message).await;
+                        out.say(message).await;
                     }
                 }
                 opened_again = opened.changed() => match opened_again {
@@ -343,10 +352,4 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
             }
         }
     }
-}
-
-/// Says what must not be missed.
-async fn say(out: &mpsc::Sender<Vec<u8>>, message: Vec<u8>) {
-    // A client that hung up hears nothing.
-    let _ = out.send(message).await;
 }

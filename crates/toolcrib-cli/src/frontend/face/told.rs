@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use toolcrib::wire::dialect::client::{CANCELLED, LOG, PROGRESS};
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, notification};
@@ -29,13 +28,6 @@ pub(crate) trait Outlet: std::fmt::Debug + Clone + Send + Sync + 'static {
     }
 }
 
-impl Outlet for mpsc::Sender<Vec<u8>> {
-    /// A client that does not read misses what comes before its answer.
-    fn say(&self, message: Vec<u8>) -> bool {
-        self.try_send(message).is_ok()
-    }
-}
-
 /// The questions of servers that wait for one client's answer.
 #[derive(Debug, Default)]
 pub(crate) struct Asks(Mutex<Waiting>);
@@ -51,6 +43,11 @@ struct Waiting {
 impl Asks {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers questions after this one.
+    pub(crate) fn begin_after(&self, last: u64) {
+        self.waiting().last = last;
     }
 
     /// Keeps a question; its number, and the request to send. `None` if there is nobody to ask.
