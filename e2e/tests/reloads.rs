@@ -1,5 +1,7 @@
 //! A config file that changes under a running gateway, in every way that files change, and the logs that it keeps.
 
+#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
+
 use std::fs;
 
 use e2e::client::{Era, HttpClient};
@@ -105,6 +107,23 @@ fn every_server_has_a_log_file_that_says_what_it_wrote_and_how_it_ended() {
     assert_eq!(without.status.code(), Some(4));
     let said = String::from_utf8_lossy(&without.stderr).into_owned();
     assert!(said.contains("state/logs/fake.log"), "{said}");
+}
+
+#[test]
+fn a_flood_on_stderr_is_cut_in_its_log_file() {
+    let flood = (64 << 20).to_string();
+    let home =
+        home(&e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "loud", &["--stderr-flood", &flood]));
+    let mut gateway = home.serve();
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    assert_eq!(client.text("loud__echo", &json!({"text": "heard"})), "heard");
+    client.text("loud__log", &json!({"text": "the last word"}));
+    assert!(gateway.stop().success());
+    let files: Vec<_> = fs::read_dir(home.file("state/logs")).unwrap().map(Result::unwrap).collect();
+    let size: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
+    assert!(files.len() <= 3 && size <= 3 << 20, "{size} bytes in {files:?}");
+    let text = fs::read_to_string(home.file("state/logs/loud.log")).unwrap();
+    assert!(text.contains("lines left out"), "{}", &text[..1000]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `toolcrib stdio` when its gateway goes away: the agent's conversation goes on with the next one, and nothing is done
 //! twice.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may stop at the first surprise")]
+
 use e2e::client::{Era, PipeClient};
 use e2e::gateway::Home;
 use e2e::{starts, wait_until};

@@ -98,6 +98,23 @@ fn a_second_request_to_stop_does_not_wait_for_calls() {
 }
 
 #[test]
+fn streams_end_with_the_gateway_and_do_not_hold_it_up() {
+    let home = home(&server("fake", &[]));
+    let mut gateway = home.serve();
+    let session = HttpClient::new(gateway.address, "/mcp", Era::Session);
+    let news = session.bare("GET");
+    let mut stateless = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listening = stateless.open("subscriptions/listen", &wanted);
+    assert_eq!((news.status, listening.status), (200, 200));
+    let stopped = gateway.stop();
+    assert!(stopped.success() && news.finish().messages().is_empty());
+    let told = listening.finish().message();
+    assert_eq!(told["result"]["resultType"], "complete", "{told}");
+    assert!(!gateway.said().iter().any(|line| line.contains("did not take their answers")));
+}
+
+#[test]
 fn a_reload_changes_only_what_changed_and_a_broken_file_changes_nothing() {
     let stays = server("stays", &[]);
     let home = home(&(stays.clone() + &server("goes", &[])));

@@ -1,5 +1,7 @@
 //! Clients that take their time or everything there is: they hold up only themselves.
 
+#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
+
 use std::io::Write as _;
 use std::net::TcpStream;
 

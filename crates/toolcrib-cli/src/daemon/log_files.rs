@@ -25,7 +25,7 @@ const OLDER: u32 = 2;
 /// Bytes that one server may write within a second; the rest is left out and counted.
 const PER_SECOND: usize = 256 << 10;
 /// Lines that may wait to be written.
-const WAITING: usize = 4096;
+const WAITING: usize = 1024;
 
 /// Keeps the log files while it lives.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::place::Stamp;
 
 /// How often to look.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(1);
 /// How long a file must be left alone before it is taken for finished.
 const REST: Duration = Duration::from_millis(200);
 /// How long to wait for one that is never left alone.

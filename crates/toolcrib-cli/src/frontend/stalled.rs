@@ -26,7 +26,11 @@ impl<I> Stalling<I> {
     }
 
     /// A write that went on stops the clock; one that waits starts it, or fails when it has run out.
-    fn judge<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn judge(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if polled.is_ready() {
             self.waiting = None;
             return polled;
@@ -60,8 +64,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Stalling<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.io).poll_flush(context);
-        self.judge(context, polled)
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

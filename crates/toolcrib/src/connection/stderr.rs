@@ -150,6 +150,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_keeps_a_log_gets_every_line() {
+        let (heard, hears) = std::sync::mpsc::channel();
+        let sink = LogSink(std::sync::Arc::new(move |line| {
+            if let LogWhat::Stderr(number, text) = line.what {
+                heard.send((line.server.to_string(), number, text.to_owned())).unwrap();
+            }
+        }));
+        let tail = StderrTail::new(&"git".parse().unwrap(), Some(&sink));
+        let text: String = (1..=500).map(|n| format!("line {n}\n")).collect();
+        tail.drain(text.as_bytes(), std::future::pending()).await;
+        let kept: Vec<_> = hears.try_iter().collect();
+        assert_eq!((kept.len(), &kept[0]), (500, &("git".to_owned(), 1, "line 1".to_owned())));
+    }
+
+    #[tokio::test]
     async fn takes_any_bytes_and_a_last_line_without_an_end() {
         let lines = drained(b"a\xff\xfeb\nlast").await;
         assert_eq!(lines, [(1, "a\u{fffd}\u{fffd}b".to_owned()), (2, "last".to_owned())]);

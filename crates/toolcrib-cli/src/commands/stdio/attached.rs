@@ -60,7 +60,7 @@ impl Agent {
 
     /// Whether the agent hung up, and everything it said was taken.
     fn has_left(&self) -> bool {
-        self.hears.is_closed() || self.says.is_closed() && self.says.is_empty()
+        self.says.is_closed() && self.says.is_empty()
     }
 
     /// Talks to one gateway after the other.
@@ -73,7 +73,7 @@ impl Agent {
             self.say_all(told).await;
             let asked = self.ledger().last_question();
             let waits = || !self.says.is_empty() || !self.ledger().is_idle();
-            let over = || self.has_left() && self.ledger().is_idle();
+            let over = || self.hears.is_closed() || self.has_left() && self.ledger().is_idle();
             line = reach.again(asked, waits, over).await?;
             if line.is_none() {
                 return Ok(());

@@ -20,6 +20,9 @@ use crate::frontend::{batch, listen_ended};
 /// What our own requests are called, which the agent never sees: this and a number.
 const HIDDEN: &str = "toolcrib-again-";
 
+/// How many gateways get a request that is safe to send again: it may be what ends them.
+const MOST_TRIES: u8 = 3;
+
 /// What an agent said that matters for longer than a moment.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -56,6 +59,8 @@ struct Flight {
     line: Bytes,
     /// Whether the gateway may have read it.
     sent: bool,
+    /// How many gateways it was sent to.
+    tries: u8,
 }
 
 /// What to do with a line of the agent's.
@@ -217,7 +222,7 @@ impl Ledger {
     pub(super) fn broken(&mut self) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         for (number, mut flight) in std::mem::take(&mut self.flights) {
-            if !flight.sent || flight.is_safe() {
+            if !flight.sent || flight.is_safe() && flight.tries < MOST_TRIES {
                 flight.sent = false;
                 self.flights.insert(number, flight);
                 continue;
@@ -265,6 +270,7 @@ impl Ledger {
         }
         for flight in self.flights.values_mut() {
             flight.sent = true;
+            flight.tries += 1;
             lines.push(flight.line.clone());
         }
         lines
@@ -286,7 +292,7 @@ impl Ledger {
 
 impl Flight {
     fn new(ids: Vec<Id>, method: String, params: Option<Bytes>, line: &Bytes) -> Self {
-        Self { ids, is_batch: false, method, params, line: line.clone(), sent: true }
+        Self { ids, is_batch: false, method, params, line: line.clone(), sent: true, tries: 1 }
     }
 
     /// Whether doing it twice is the same as doing it once.

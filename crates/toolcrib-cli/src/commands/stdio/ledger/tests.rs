@@ -136,3 +136,15 @@ fn a_stream_of_news_ends_well_and_a_batch_is_answered_as_one() {
     assert_eq!((&told[1][0]["id"], &told[1][1]["error"]["code"]), (&json!(2), &json!(-31015)), "{told:?}");
     assert!(ledger.is_idle());
 }
+
+#[test]
+fn a_request_that_no_gateway_survives_is_not_sent_for_ever() {
+    let mut ledger = Ledger::default();
+    ask(&mut ledger, 1, "tools/list", &json!({}));
+    for _ in 1..MOST_TRIES {
+        assert!(ledger.broken().is_empty());
+        assert_eq!(ledger.again().len(), 1);
+    }
+    assert_eq!(read(ledger.broken())[0]["error"]["code"], -31015);
+    assert!(ledger.is_idle());
+}
