@@ -67,6 +67,11 @@ impl Home {
     pub fn serve_as(&self, change: impl FnOnce(&mut Command)) -> Gateway {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         change(&mut command);
+        self.serve_by(command)
+    }
+
+    /// As [`Home::serve`], with a command that ends in being the gateway.
+    pub fn serve_by(&self, mut command: Command) -> Gateway {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));

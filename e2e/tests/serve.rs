@@ -98,6 +98,23 @@ fn a_second_request_to_stop_does_not_wait_for_calls() {
 }
 
 #[test]
+fn streams_end_with_the_gateway_and_do_not_hold_it_up() {
+    let home = home(&server("fake", &[]));
+    let mut gateway = home.serve();
+    let session = HttpClient::new(gateway.address, "/mcp", Era::Session);
+    let news = session.bare("GET");
+    let mut stateless = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listening = stateless.open("subscriptions/listen", &wanted);
+    assert_eq!((news.status, listening.status), (200, 200));
+    let stopped = gateway.stop();
+    assert!(stopped.success() && news.finish().messages().is_empty());
+    let told = listening.finish().message();
+    assert_eq!(told["result"]["resultType"], "complete", "{told}");
+    assert!(!gateway.said().iter().any(|line| line.contains("did not take their answers")));
+}
+
+#[test]
 fn a_reload_changes_only_what_changed_and_a_broken_file_changes_nothing() {
     let stays = server("stays", &[]);
     let home = home(&(stays.clone() + &server("goes", &[])));
@@ -158,7 +175,7 @@ fn a_crash_is_told_to_the_client_with_its_reason_and_the_next_call_succeeds() {
 }
 
 #[test]
-fn a_killed_gateway_leaves_the_pipe_of_its_clients_closed_and_no_server_that_listens_to_it() {
+fn a_killed_gateway_leaves_no_server_that_listens_to_it_and_a_pipe_that_ends_with_its_agent() {
     let home = home(&server("fake", &[]));
     let mut gateway = home.serve();
     let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Stateless);
@@ -166,7 +183,8 @@ fn a_killed_gateway_leaves_the_pipe_of_its_clients_closed_and_no_server_that_lis
     gateway.signal(Signal::KILL);
     gateway.wait();
     wait_until("its server leaves at the end of its input", || !process::is_alive(child));
-    wait_until("the client hears of it", || pipe.has_ended());
+    pipe.hang_up();
+    wait_until("the pipe ends", || pipe.has_ended());
 }
 
 #[test]

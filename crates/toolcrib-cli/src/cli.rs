@@ -80,8 +80,8 @@ pub(crate) enum Command {
     ///   toolcrib serve --listen unix:/run/user/1000/crib.sock
     ///
     /// Prints `listening on http://HOST:PORT/mcp` when it answers. SIGTERM and Ctrl-C let calls
-    /// in flight finish and stop every server; a second one does not wait. SIGHUP reads the
-    /// config again.
+    /// in flight finish and stop every server; a second one does not wait. The config is read
+    /// again when its file changes and on SIGHUP.
     #[command(verbatim_doc_comment)]
     Serve(Serve),
     /// Speak MCP on stdin and stdout, for agents that start a command
@@ -90,7 +90,8 @@ pub(crate) enum Command {
     ///   toolcrib stdio
     ///   claude mcp add crib -- toolcrib stdio
     ///
-    /// Attached to the running gateway if there is one, standing alone if not.
+    /// Attached to the running gateway if there is one, standing alone if not. When that gateway
+    /// is restarted, the conversation goes on with the next one.
     #[command(verbatim_doc_comment)]
     Stdio(Stdio),
     /// Call one tool
@@ -141,6 +142,9 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib logs git
     ///   toolcrib logs git -f
+    ///
+    /// The gateway keeps more of it, and how the server started and ended, in a file of its state
+    /// folder: logs/SERVER.log.
     #[command(verbatim_doc_comment)]
     Logs(Logs),
     /// Read the config and report every problem with file, line, column and a hint

@@ -1,7 +1,9 @@
 //! The gateway as a running thing: bind, accept, drain on request, leave nothing behind.
 
 mod lock;
+mod log_files;
 mod signals;
+pub(crate) mod watch;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,9 +25,10 @@ use crate::frontend::admin::Admin;
 use crate::frontend::http;
 use crate::frontend::{Desk, Door};
 use crate::listen::ListenAddr;
-use crate::place::Place;
+use crate::place::{Place, Stamp};
 
 use self::lock::Lock;
+use self::log_files::LogFiles;
 pub(crate) use self::signals::{Asked, Signals};
 
 /// How long answers that are already there may take to reach their clients once every server has stopped.
@@ -32,6 +36,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How long to wait when no connection can be accepted: somebody must leave first.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Descriptors that the public door does not use, as far as there are twice as many.
+const RESERVED: usize = 256;
 
 /// A gateway that listens.
 pub(crate) struct Daemon {
@@ -42,6 +49,7 @@ pub(crate) struct Daemon {
     socket: Listener,
     drain: Duration,
     tasks: TaskTracker,
+    logs: LogFiles,
     /// Ends the accept loops and asks every connection to finish.
     stop: CancellationToken,
     _lock: Lock,
@@ -64,7 +72,11 @@ impl Drop for SocketFile {
 
 impl Daemon {
     /// Takes the config's key, binds, and builds the crib. Nobody is answered before [`Daemon::accept`].
-    pub(crate) async fn open(place: &Place, config: &Config, listen: &ListenAddr) -> Result<Self, Failure> {
+    pub(crate) async fn open(
+        place: &Place,
+        (config, stamp): (&Config, Stamp),
+        listen: &ListenAddr,
+    ) -> Result<Self, Failure> {
         listen.guarded()?;
         place.make_run()?;
         let lock = Lock::take(&place.lock())?;
@@ -80,12 +92,14 @@ impl Daemon {
         let socket_path = place.socket();
         let socket = bind_unix(&socket_path)
             .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
-        let crib = build(place, config, None)?;
-        let admin = Admin::new(crib.clone(), config);
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let logs = LogFiles::new(place.logs(), &tasks);
+        let crib = finish(builder(place, config).log(logs.sink()))?;
+        let admin = Admin::new(crib.clone(), config, stamp);
         let hosts = config.listen.hosts.clone();
         let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts));
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        Ok(Self { crib, admin, desk, public, socket, drain: config.limits.drain, tasks, stop, _lock: lock })
+        let drain = config.limits.drain;
+        Ok(Self { crib, admin, desk, public, socket, drain, tasks, logs, stop, _lock: lock })
     }
 
     /// Where it listens, for people and clients.
@@ -111,16 +125,22 @@ impl Daemon {
 
     /// Answers from now on.
     pub(crate) fn accept(&self) {
-        for listener in [&self.public, &self.socket] {
-            let (desk, tasks, stop) = (self.desk.clone(), self.tasks.clone(), self.stop.clone());
+        let rooms = [most_connections(), Semaphore::MAX_PERMITS];
+        for (listener, most) in [&self.public, &self.socket].into_iter().zip(rooms) {
+            let hall = Hall {
+                room: Arc::new(Semaphore::new(most)),
+                tasks: self.tasks.clone(),
+                stop: self.stop.clone(),
+            };
+            let desk = self.desk.clone();
             match listener {
                 Listener::Tcp(listener) => {
                     let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Tcp, stop);
-                    self.tasks.spawn(accept_all(TcpDoor(listener.clone()), tasks, stop, serve));
+                    self.tasks.spawn(accept_all(TcpDoor(listener.clone()), hall, serve));
                 }
                 Listener::Unix(listener, _) => {
                     let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Socket, stop);
-                    self.tasks.spawn(accept_all(UnixDoor(listener.clone()), tasks, stop, serve));
+                    self.tasks.spawn(accept_all(UnixDoor(listener.clone()), hall, serve));
                 }
             }
         }
@@ -128,7 +148,7 @@ impl Daemon {
 
     /// Accepts nothing more, lets calls in flight finish within the drain time or until `hurry`, stops every server.
     pub(crate) async fn close(self, hurry: impl Future<Output = ()>) {
-        let Self { crib, admin, desk, public, socket, drain, tasks, stop, .. } = self;
+        let Self { crib, admin, desk, public, socket, drain, tasks, logs, stop, .. } = self;
         admin.close();
         stop.cancel();
         // Whoever comes now finds nobody, instead of a door that nobody opens.
@@ -137,6 +157,8 @@ impl Daemon {
             () = crib.shutdown(drain) => {}
             () = hurry => crib.shutdown(Duration::ZERO).await,
         }
+        // The last lines are written, and no more come.
+        drop(logs);
         tasks.close();
         let everybody_left = async { tokio::join!(tasks.wait(), desk.finish()) };
         if timeout(FAREWELL, everybody_left).await.is_err() {
@@ -148,11 +170,17 @@ impl Daemon {
 /// A crib for this config, as the daemon and the commands that stand alone use it; lists wait for new servers as long as
 /// `patience` says, or as long as agents can bear.
 pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) -> Result<Crib, Failure> {
+    finish(patience.into_iter().fold(builder(place, config), CribBuilder::patience))
+}
+
+fn builder(place: &Place, config: &Config) -> CribBuilder {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
     // This very program, even when another one has taken its place on disk.
     let shim = Some("/proc/self/exe").filter(|program| Path::new(program).exists());
-    let builder = shim.into_iter().fold(builder, CribBuilder::shim);
-    let builder = patience.into_iter().fold(builder, CribBuilder::patience);
+    shim.into_iter().fold(builder, CribBuilder::shim)
+}
+
+fn finish(builder: CribBuilder) -> Result<Crib, Failure> {
     builder.build().map_err(|clash| Failure::new(Exit::BadConfig, "config_invalid", clash.to_string()))
 }
 
@@ -225,8 +253,24 @@ impl Incoming for UnixDoor {
     }
 }
 
-/// Gives every connection a task. When none can be accepted (out of descriptors), it waits and goes on.
-async fn accept_all<I, S, F>(door: I, tasks: TaskTracker, stop: CancellationToken, serve: S)
+/// Where connections that came in by one door are.
+struct Hall {
+    /// A place for each that may be there.
+    room: Arc<Semaphore>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Connections that may come in by the public door. The other descriptors are for servers, and for whoever asks at our own
+/// socket why nobody gets in.
+fn most_connections() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+    (files - RESERVED.min(files / 2)).min(Semaphore::MAX_PERMITS)
+}
+
+/// Gives every connection a task. When there is no room for another one, or none can be accepted, it waits and goes on.
+async fn accept_all<I, S, F>(door: I, hall: Hall, serve: S)
 where
     I: Incoming,
     S: Fn(I::Stream, CancellationToken) -> F,
@@ -234,15 +278,23 @@ where
 {
     let mut failing = false;
     loop {
-        let accepted = tokio::select! {
+        let come = async {
+            let place = hall.room.clone().acquire_owned().await;
+            (place, door.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
             biased;
-            () = stop.cancelled() => return,
-            accepted = door.accept() => accepted,
+            () = hall.stop.cancelled() => return,
+            come = come => come,
         };
         match accepted {
             Ok(stream) => {
                 failing = false;
-                tasks.spawn(serve(stream, stop.clone()));
+                let served = serve(stream, hall.stop.clone());
+                hall.tasks.spawn(async move {
+                    served.await;
+                    drop(place);
+                });
             }
             Err(error) => {
                 if !failing {

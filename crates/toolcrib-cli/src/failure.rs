@@ -12,7 +12,7 @@ use crate::exit::Exit;
 const LINES: usize = 10;
 
 /// Why a command did not do what was asked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     /// How the program ends.
     pub(crate) exit: Exit,

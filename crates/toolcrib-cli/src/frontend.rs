@@ -1,14 +1,16 @@
 //! What clients see: MCP over HTTP and over pipes, and the admin API. Decode, `Call`, encode; nothing else.
 
 pub(crate) mod admin;
-mod batch;
+pub(crate) mod batch;
 mod body;
 mod face;
 mod guard;
 pub(crate) mod http;
 mod mcp;
+mod outbox;
 mod preface;
 mod session;
+mod stalled;
 pub(crate) mod stdio;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ use toolcrib::config::HostLimits;
 
 use admin::Admin;
 pub(crate) use face::Face;
+pub(crate) use face::listening::ended as listen_ended;
 use guard::Guard;
 use session::Sessions;
 

@@ -17,6 +17,7 @@ mod offer;
 mod output;
 mod percent;
 mod place;
+mod timestamp;
 
 use std::process::ExitCode;
 

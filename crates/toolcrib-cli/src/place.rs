@@ -23,6 +23,8 @@ const EXAMPLE: &str = "[servers.time]\ncommand = \"uvx\"\nargs = [\"mcp-server-t
 pub(crate) struct Place {
     /// The config file.
     pub(crate) config: PathBuf,
+    /// Whether that is the one that is used when none is named.
+    usual: bool,
     state: PathBuf,
     run: PathBuf,
 }
@@ -48,10 +50,15 @@ impl Place {
         let usual = |name: &str, below: &str| {
             xdg(name).map_or_else(|| home(below), Ok).map(|dir| dir.join("toolcrib"))
         };
-        let config = match (config, &own) {
-            (Some(file), _) => file.to_owned(),
-            (None, Some(own)) => own.join("config.toml"),
-            (None, None) => usual("XDG_CONFIG_HOME", ".config")?.join("config.toml"),
+        let unnamed = match &own {
+            Some(own) => Ok(own.join("config.toml")),
+            None => usual("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("config.toml")),
+        };
+        let (config, is_usual) = match (config, unnamed) {
+            (Some(file), unnamed) => {
+                (file.to_owned(), unnamed.is_ok_and(|unnamed| canonical(&unnamed) == canonical(file)))
+            }
+            (None, unnamed) => (unnamed?, true),
         };
         let (state, run) = match own {
             Some(own) => (own.join("state"), own.join("run")),
@@ -60,13 +67,13 @@ impl Place {
                 (usual("XDG_STATE_HOME", ".local/state")?, run.unwrap_or_else(shared_run))
             }
         };
-        Ok(Self { config, state, run }.with_short_socket())
+        Ok(Self { config, usual: is_usual, state, run }.with_short_socket())
     }
 
     /// Everything below one folder, as with `TOOLCRIB_HOME`.
     pub(crate) fn below(home: &Path) -> Self {
-        Self { config: home.join("config.toml"), state: home.join("state"), run: home.join("run") }
-            .with_short_socket()
+        let (config, state, run) = (home.join("config.toml"), home.join("state"), home.join("run"));
+        Self { config, usual: true, state, run }.with_short_socket()
     }
 
     /// Socket paths have a length limit that a deep home can break; the key alone tells daemons apart anywhere.
@@ -80,6 +87,15 @@ impl Place {
     /// Where things are remembered between runs.
     pub(crate) fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// Where the daemon of this config keeps a log of each server. Daemons of other configs may have servers of the same
+    /// names.
+    pub(crate) fn logs(&self) -> PathBuf {
+        match self.usual {
+            true => self.state.join("logs"),
+            false => self.state.join(format!("logs-{}", self.key())),
+        }
     }
 
     /// The socket of the daemon that serves this config.
@@ -152,6 +168,32 @@ impl Place {
         let file = self.config.display();
         Failure::new(Exit::BadConfig, "no_config", format!("there is no config file `{file}`"))
             .hint(format!("put this into `{file}`:\n\n{EXAMPLE}\n"))
+    }
+}
+
+/// The log of one server in the folder of all logs.
+pub(crate) fn log_file(folder: &Path, server: &str) -> PathBuf {
+    folder.join(format!("{server}.log"))
+}
+
+/// Tells one state of a file from another without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp(Option<[i128; 5]>);
+
+impl Stamp {
+    /// The file as it is now, behind every link; one that is not there has a stamp of its own.
+    pub(crate) fn of(path: &Path) -> Self {
+        let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        Self(fs::metadata(path).ok().map(|found| {
+            let changed = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
+            let [written, changed] = changed.map(|(seconds, nanos)| time(seconds, nanos));
+            [found.dev().into(), found.ino().into(), found.size().into(), written, changed]
+        }))
+    }
+
+    /// Whether there is a file with nothing in it.
+    pub(crate) fn is_empty(self) -> bool {
+        self.0.is_some_and(|[_, _, size, ..]| size == 0)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::catalog::{Catalog, Tool};
 use crate::connection::child::Nursery;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::log_line::{LogLine, LogSink};
 use crate::registry::{Changes, Entry, Registry};
 use crate::sharing::Guest;
 use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
@@ -72,6 +73,7 @@ pub struct CribBuilder {
     shim: Option<PathBuf>,
     patience: Option<Duration>,
     fallback: Option<Fallback>,
+    log: Option<LogSink>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -121,6 +123,16 @@ impl CribBuilder {
         self
     }
 
+    /// Who keeps a log of each server: hears every line of its stderr and what happens to it. It must not wait.
+    #[must_use]
+    pub fn log<F>(mut self, log: F) -> Self
+    where
+        F: Fn(LogLine<'_>) + Send + Sync + 'static,
+    {
+        self.log = Some(LogSink(Arc::new(log)));
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -138,8 +150,8 @@ impl CribBuilder {
             return Err(clash);
         }
         let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
-        let around =
-            Surroundings { nursery: Arc::new(Nursery::new(self.shim, trees)), ..Surroundings::default() };
+        let nursery = Arc::new(Nursery::new(self.shim, trees));
+        let around = Surroundings { nursery, log: self.log, ..Surroundings::default() };
         let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
@@ -180,7 +192,7 @@ impl Crib {
     pub async fn call(&self, mut call: Call) -> Result<Outcome, Error> {
         let shared = &*self.shared;
         if shared.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down"));
+            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down").unsent());
         }
         let _under_way = shared.calls.token();
         match shared.is_watched() {

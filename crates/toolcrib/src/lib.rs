@@ -59,6 +59,7 @@ pub mod crib;
 pub mod error;
 pub mod event;
 pub mod last_words;
+pub mod log_line;
 mod pipeline;
 mod public;
 mod registry;
@@ -84,6 +85,7 @@ pub use crib::{Crib, CribBuilder, Discovery};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, News};
 pub use last_words::LastWords;
+pub use log_line::{LogLine, LogWhat};
 pub use registry::Changes;
 pub use sharing::{Guest, Project, SharingKey};
 pub use spec::{

@@ -134,7 +134,7 @@ impl Entry {
 }
 
 /// What a new roster changed.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// New servers.
     pub added: Vec<ServerId>,

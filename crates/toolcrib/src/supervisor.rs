@@ -29,6 +29,7 @@ use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::log_line::LogSink;
 use crate::sharing::Whose;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
@@ -152,6 +153,8 @@ pub(crate) struct Surroundings {
     pub(crate) nursery: Arc<Nursery>,
     /// How long the machine has slept.
     pub(crate) sleeps: Sleeps,
+    /// Keeps a log of each server.
+    pub(crate) log: Option<LogSink>,
 }
 
 /// A crib's that starts nothing it has not to, remembers nothing and hears nobody yet.
@@ -165,6 +168,7 @@ impl Default for Surroundings {
             hurry: CancellationToken::new(),
             nursery: Arc::default(),
             sleeps: Sleeps::default(),
+            log: None,
         }
     }
 }
@@ -200,7 +204,8 @@ impl Supervisor {
         around: Surroundings,
     ) -> Self {
         let before: Vec<Self> = before.into_iter().collect();
-        let stderr = before.first().map_or_else(Arc::default, |before| before.0.stderr.clone());
+        let fresh = || Arc::new(StderrTail::new(&spec.id, around.log.as_ref()));
+        let stderr = before.first().map_or_else(fresh, |before| before.0.stderr.clone());
         let books = Books { memory: Memory::of(&spec, listings), gauges: Arc::default(), stderr };
         Self::start_for(Arc::default(), spec, before, books, around)
     }

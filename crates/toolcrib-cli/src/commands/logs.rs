@@ -2,16 +2,18 @@
 
 use anyhow::Result;
 use serde_json::Value;
+use toolcrib::ServerId;
 
 use crate::cli::Logs;
 use crate::client::Client;
 use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::output::Output;
-use crate::place::Place;
+use crate::place::{Place, log_file};
 
 /// Shows the lines that are kept; with `-f`, also those that come.
 pub(crate) async fn run(args: &Logs, place: &Place, out: &mut Output) -> Result<Exit> {
-    let client = Client::demand(place).await?;
+    let client = Client::demand(place).await.map_err(|failure| without(failure, args, place))?;
     let path = format!("{}/logs", super::server_path(&args.server));
     let mut last = show(super::about_server(client.get(&path).await)?, 0, out)?;
     if !args.follow {
@@ -25,6 +27,13 @@ pub(crate) async fn run(args: &Logs, place: &Place, out: &mut Output) -> Result<
     };
     let ended: Option<Result<Exit>> = super::until_interrupted(follow).await?;
     ended.unwrap_or(Ok(Exit::Interrupted))
+}
+
+/// Without a gateway there is still what one wrote down.
+fn without(failure: Failure, args: &Logs, place: &Place) -> Failure {
+    let file = log_file(&place.logs(), &args.server);
+    let kept = args.server.parse::<ServerId>().is_ok() && file.is_file();
+    if kept { failure.hint(format!("cat {}", file.display())) } else { failure }
 }
 
 /// Prints lines; gives the number of the last one.

@@ -7,19 +7,27 @@ use crate::daemon::{Asked, Daemon, Signals};
 use crate::exit::Exit;
 use crate::frontend::admin::Admin;
 use crate::output::Output;
-use crate::place::Place;
+use crate::place::{Place, Stamp};
 
 /// Serves until it is asked to stop, then drains.
 pub(crate) async fn run(args: &Serve, place: &Place, out: &mut Output) -> Result<Exit> {
     args.listen.guarded()?;
     let mut signals = Signals::new()?;
+    let stamp = Stamp::of(&place.config);
     let config = place.usable()?;
-    let daemon = Daemon::open(place, &config, &args.listen).await?;
+    let daemon = Daemon::open(place, (&config, stamp), &args.listen).await?;
     out.problems(&config.problems)?;
     daemon.accept();
     // From here on nobody has to listen: a gateway does not end because its log is no longer read.
     let _ = out.always(&format!("listening on {}", daemon.address()));
-    while signals.next().await == Asked::Reload {
+    loop {
+        let asked = tokio::select! {
+            asked = signals.next() => asked,
+            () = daemon.admin().file_changed() => Asked::Reload,
+        };
+        if asked == Asked::Stop {
+            break;
+        }
         tokio::select! {
             _ = reload(daemon.admin(), out) => {}
             () = signals.stop() => break,

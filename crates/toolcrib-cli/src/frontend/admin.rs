@@ -6,7 +6,8 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,12 +18,18 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::config::{Config, HostLimits, Listen};
 use toolcrib::{Changes, Crib, Error, ErrorKind, ServerId, Wanted};
 
+use crate::daemon::watch;
+use crate::exit::Exit;
 use crate::failure::{Failure, problem_json};
 use crate::offer::{self, Offer};
 use crate::percent;
+use crate::place::Stamp;
 
 /// How long a reader of logs waits for a line before it is told that there is none yet.
 const LONG_POLL: Duration = Duration::from_secs(20);
+
+/// How often a file is read that is written to meanwhile.
+const MOST_READS: usize = 10;
 
 /// A status and a JSON body.
 type Told = (StatusCode, Value);
@@ -37,8 +44,11 @@ struct Inner {
     file: PathBuf,
     started: Instant,
     loaded: Mutex<Loaded>,
-    /// One reload after the other: two at once could leave the older roster in place.
-    reload: tokio::sync::Mutex<()>,
+    /// One reload after the other: two at once could leave the older roster in place. Whoever waited while another one
+    /// was begun shares its outcome.
+    reload: tokio::sync::Mutex<Option<Result<Reloaded, Failure>>>,
+    /// How many reloads were begun.
+    begun: AtomicU64,
     closing: CancellationToken,
 }
 
@@ -49,10 +59,12 @@ struct Loaded {
     problems: Vec<Value>,
     listen: Listen,
     limits: HostLimits,
+    /// The file that was read last, taken or not.
+    stamp: Stamp,
 }
 
 /// What a reload did.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reloaded {
     /// Which config this is since the start, from 1.
     pub(crate) generation: u64,
@@ -63,20 +75,22 @@ pub(crate) struct Reloaded {
 }
 
 impl Admin {
-    /// The admin of a crib that was built from this config.
-    pub(crate) fn new(crib: Crib, config: &Config) -> Self {
+    /// The admin of a crib that was built from this config, which was read from the file as `stamp` knows it.
+    pub(crate) fn new(crib: Crib, config: &Config, stamp: Stamp) -> Self {
         let loaded = Loaded {
             generation: 1,
             problems: config.problems.iter().map(problem_json).collect(),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
+            stamp,
         };
         Self(Arc::new(Inner {
             crib,
             file: config.file.clone(),
             started: Instant::now(),
             loaded: Mutex::new(loaded),
-            reload: tokio::sync::Mutex::new(()),
+            reload: tokio::sync::Mutex::default(),
+            begun: AtomicU64::new(0),
             closing: CancellationToken::new(),
         }))
     }
@@ -208,22 +222,50 @@ impl Admin {
 
     /// Reads the config again and applies it; one that is refused leaves everything as it is.
     pub(crate) async fn reload(&self) -> Result<Reloaded, Failure> {
-        let _turn = self.0.reload.lock().await;
-        let config = Config::load(&self.0.file);
+        let before = self.0.begun.load(Ordering::Acquire);
+        let mut turn = self.0.reload.lock().await;
+        if let Some(outcome) = turn.as_ref().filter(|_| self.0.begun.load(Ordering::Acquire) > before) {
+            return outcome.clone();
+        }
+        self.0.begun.fetch_add(1, Ordering::AcqRel);
+        // Whoever is dropped half-way leaves nothing to share.
+        *turn = None;
+        let outcome = self.read_again().await;
+        *turn = Some(outcome.clone());
+        outcome
+    }
+
+    async fn read_again(&self) -> Result<Reloaded, Failure> {
+        let file = self.0.file.clone();
+        let read = tokio::task::spawn_blocking(move || load_whole(&file)).await;
+        let (config, stamp) = read.map_err(|error| {
+            Failure::new(Exit::Unexpected, "unexpected", format!("the config could not be read: {error}"))
+        })?;
         let problems: Vec<Value> = config.problems.iter().map(problem_json).collect();
         if config.refused() {
-            self.loaded().problems = problems;
+            let mut loaded = self.loaded();
+            (loaded.problems, loaded.stamp) = (problems, stamp);
             return Err(Failure::bad_config(&config));
         }
         // Noted first: the roster is in use from the first moment of `apply`, which may then wait for calls to end.
         let (generation, restart_needed) = {
             let mut loaded = self.loaded();
             loaded.generation += 1;
-            loaded.problems = problems;
+            (loaded.problems, loaded.stamp) = (problems, stamp);
             (loaded.generation, loaded.limits != config.limits || loaded.listen != config.listen)
         };
         let changes = self.0.crib.apply(config.roster).await;
         Ok(Reloaded { generation, changes, restart_needed })
+    }
+
+    /// Waits until the file is another one than the one read last.
+    pub(crate) async fn file_changed(&self) {
+        let look = || async {
+            let file = self.0.file.clone();
+            let known = self.loaded().stamp;
+            tokio::task::spawn_blocking(move || Stamp::of(&file)).await.unwrap_or(known)
+        };
+        watch::changed(|| self.loaded().stamp, look).await;
     }
 
     async fn reload_told(&self) -> Told {
@@ -236,6 +278,21 @@ impl Admin {
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
         self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads a file and the stamp of what was read. One that is written to meanwhile is read again, so that no two states of
+/// it are mixed.
+fn load_whole(file: &Path) -> (Config, Stamp) {
+    let mut stamp = Stamp::of(file);
+    for _ in 0..MOST_READS {
+        let config = Config::load(file);
+        let after = Stamp::of(file);
+        if after == stamp {
+            return (config, stamp);
+        }
+        stamp = after;
+    }
+    (Config::load(file), stamp)
 }
 
 impl Reloaded {

@@ -23,7 +23,7 @@ pub(super) enum Part {
 }
 
 /// Whether this is a list of messages.
-pub(super) fn is_batch(text: &[u8]) -> bool {
+pub(crate) fn is_batch(text: &[u8]) -> bool {
     text.trim_ascii_start().first() == Some(&b'[')
 }
 
@@ -67,6 +67,6 @@ pub(super) fn twice(id: &Id) -> Vec<u8> {
 }
 
 /// The answers as one list.
-pub(super) fn together(answers: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn together(answers: &[Vec<u8>]) -> Vec<u8> {
     [b"[".as_slice(), &answers.join(&b","[..]), b"]"].concat()
 }

@@ -219,7 +219,11 @@ impl Face {
 
 /// A failure as the client sees it.
 pub(crate) fn failed(error: &Error) -> Answer {
-    Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
+    let mut data = error.data();
+    if error.is_unsent() {
+        data["unsent"] = true.into();
+    }
+    Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
 }
 
 pub(crate) fn refuse(code: i32, why: &str) -> Answer {

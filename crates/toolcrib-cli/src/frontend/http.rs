@@ -21,6 +21,7 @@ use toolcrib::Project;
 use super::body::Body;
 use super::face::{Presence, View};
 use super::preface::Opened;
+use super::stalled::Stalling;
 use super::{Desk, Door, mcp, stdio};
 use crate::percent;
 
@@ -51,7 +52,7 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let opened = tokio::select! {
-        opened = timeout(HEADERS, Opened::read(io)) => opened,
+        opened = timeout(HEADERS, Opened::read(Stalling::new(io))) => opened,
         () = stop.cancelled() => return,
     };
     let Ok(Ok((io, newer))) = opened else { return };
@@ -129,11 +130,13 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
     // Whoever may use this socket is the same user as we are, and may say where it works.
     let place = request.headers().get(PROJECT).and_then(|place| place.to_str().ok()).map(percent::decode);
     let project = Project::of(place);
+    let asked = percent::query(request.uri().query(), "asked").and_then(|asked| asked.parse().ok());
     let upgraded = hyper::upgrade::on(&mut request);
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        stdio::serve(reader, writer, face, largest, project, stop).await;
+        let known = (project, asked.unwrap_or(0));
+        stdio::serve(reader, writer, face, largest, known, stop).await;
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

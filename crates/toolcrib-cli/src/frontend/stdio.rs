@@ -3,44 +3,45 @@
 //! Both eras may be mixed on one pipe. Requests are worked on at the same time; whatever is still under way when the
 //! client hangs up gets a moment to finish.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, Claimed, HELLO, LISTEN, PING, ROOTS_CHANGED};
-use toolcrib::wire::frame::{Frame, Frames, flatten};
+use toolcrib::wire::frame::{Frame, Frames};
 use toolcrib::wire::message::{
     Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, reply,
 };
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Guest, Project};
+use toolcrib::{Error, ErrorKind, Guest, Project};
 
 use super::batch::{NO_SESSION, Part, is_batch, parts, together, twice};
 use super::face::talk::Talk;
 use super::face::told::Asks;
 use super::face::under_way::UnderWay;
 use super::face::watcher::Watcher;
-use super::face::{Asker, Face, Presence, View};
+use super::face::{Asker, Face, Presence, View, failed};
+use super::outbox::{Outbox, outbox};
 
-/// Messages that may wait for a client which does not read.
-const WAITING: usize = 256;
+/// Requests of one client that may be under way.
+const MOST_UNDER_WAY: usize = 4096;
 /// How long requests may take after the client hung up.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-type Out = mpsc::Sender<Vec<u8>>;
 /// Where an answer goes that waits for others.
 type Answered = oneshot::Sender<Vec<u8>>;
 
 /// One client on a pipe.
 struct Pipe {
     face: Arc<Face>,
-    out: Out,
+    out: Outbox,
     /// The session, once there is one; the stateless era needs none.
     session: watch::Sender<Option<Arc<Talk>>>,
     /// This client in the stateless era.
@@ -48,6 +49,8 @@ struct Pipe {
     guest: Arc<Guest>,
     /// Where it works, if that is known.
     project: Option<Project>,
+    /// The highest number of a question that this client was asked before it came here.
+    asked: u64,
     under_way: Arc<UnderWay>,
     tasks: TaskTracker,
     /// Ends streams that would otherwise never end.
@@ -62,27 +65,29 @@ enum Work {
     Ping,
 }
 
-/// Serves one client, which works in `project`, until it hangs up or `stop`; messages have at most `largest` bytes.
+/// Serves one client until it hangs up or, after `stop`, until what it asked for is answered; messages have at most
+/// `largest` bytes. It works in the project, if that is known, and questions to it are numbered after `asked`.
 pub(crate) async fn serve<R, W>(
     mut reader: R,
     writer: W,
     face: Arc<Face>,
     largest: usize,
-    project: Option<Project>,
+    (project, asked): (Option<Project>, u64),
     stop: CancellationToken,
 ) where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let (out, lines) = mpsc::channel(WAITING);
+    let (out, outgoing) = outbox();
     let (session, opened) = watch::channel(None);
     let tasks = TaskTracker::new();
-    let writing = tasks.spawn(write(writer, lines));
+    let mut writing = tasks.spawn(outgoing.write(writer));
     let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
     let pipe = Pipe {
         presence: face.welcome(),
         guest: Arc::new(Guest::default().working_in(project.clone())),
         project,
+        asked,
         face,
         out,
         session,
@@ -92,9 +97,14 @@ pub(crate) async fn serve<R, W>(
     };
     let mut frames = Frames::new(largest);
     loop {
+        let stopping = pipe.tasks.is_closed();
         tokio::select! {
-            count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
-            () = stop.cancelled() => break,
+            count = pipe.read(&mut reader, &mut frames) => if !matches!(count, Ok(1..)) { break },
+            // Whoever asks for more is told that nothing more is begun; what is under way is still answered.
+            () = stop.cancelled(), if !stopping => { pipe.tasks.close(); }
+            () = pipe.tasks.wait(), if stopping => break,
+            // Nobody takes answers any more.
+            _ = &mut writing => break,
         }
         while let Some(frame) = frames.next_frame() {
             match frame {
@@ -114,10 +124,18 @@ pub(crate) async fn serve<R, W>(
     news.abort();
     pipe.leave().await;
     // The writer ends with the last line; a client that does not read it is not waited for.
-    let _ = timeout(FAREWELL, writing).await;
+    if !writing.is_finished() {
+        let _ = timeout(FAREWELL, writing).await;
+    }
 }
 
 impl Pipe {
+    /// Reads what the client says, once it has taken most of what it was told.
+    async fn read(&self, reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> io::Result<usize> {
+        self.out.has_room().await;
+        reader.read_buf(frames.room()).await
+    }
+
     async fn receive(&self, line: &Bytes) {
         if is_batch(line) {
             return self.batch(line).await;
@@ -187,7 +205,7 @@ impl Pipe {
                 }
             }
             if !there.is_empty() {
-                say(&out, together(&there)).await;
+                out.say(together(&there)).await;
             }
         });
     }
@@ -197,14 +215,15 @@ impl Pipe {
         let work = match client::claim(params.as_ref()) {
             Claim::Stateless(claimed) => Work::Stateless(claimed),
             Claim::Unspoken(date) => {
-                return say(&self.out, error_reply(Some(&id), &client::unsupported(&date))).await;
+                return self.out.say(error_reply(Some(&id), &client::unsupported(&date))).await;
             }
-            Claim::Broken(error) => return say(&self.out, error_reply(Some(&id), &error)).await,
+            Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
                 let hello = self.face.hello(&View::All, client::agreed_revision(params.as_ref())).await;
                 let talk = Talk::new(&self.face, View::All, params.as_ref(), self.project.clone());
-                talk.line.over(&self.out);
-                say(&self.out, reply(&id, &Answer::Result(hello))).await;
+                talk.asks.begin_after(self.asked);
+                talk.line.over(self.out.aside());
+                self.out.say(reply(&id, &Answer::Result(hello))).await;
                 self.session.send_replace(Some(Arc::new(talk)));
                 return;
             }
@@ -217,8 +236,12 @@ impl Pipe {
                 }
             },
         };
+        if self.tasks.len() >= MOST_UNDER_WAY {
+            let error = Error::new(ErrorKind::OverQuota, "too many requests of this client are under way");
+            return self.out.say(reply(&id, &failed(&error))).await;
+        }
         if !self.work(&id, method, params, work, None) {
-            say(&self.out, twice(&id)).await;
+            self.out.say(twice(&id)).await;
         }
     }
 
@@ -251,7 +274,7 @@ impl Pipe {
                 under_way.leave(&entered);
                 let line = reply(&entered, &answer);
                 match batch {
-                    None => say(&out, line).await,
+                    None => out.say(line).await,
                     Some(batch) => drop(batch.send(line)),
                 }
             };
@@ -272,7 +295,7 @@ impl Pipe {
     }
 
     async fn complain(&self, id: Option<&Id>, code: i32, why: &str) {
-        say(&self.out, error_reply(id, &error_object(code, why, None))).await;
+        self.out.say(error_reply(id, &error_object(code, why, None))).await;
     }
 }
 
@@ -282,7 +305,7 @@ async fn stateless(
     method: &str,
     params: Option<Object>,
     claimed: Claimed,
-    out: &Out,
+    out: &Outbox,
 ) -> Answer {
     let tells = claimed.progress.is_some() || claimed.log.is_some();
     if !tells || !Face::goes_out(&asker.view, Era::Stateless, method) {
@@ -298,7 +321,7 @@ async fn listen(
     asker: Asker,
     id: &Id,
     params: Option<&Object>,
-    out: &Out,
+    out: &Outbox,
     ending: &CancellationToken,
 ) -> Answer {
     let mut watcher = Watcher::new(face.clone(), View::All);
@@ -306,7 +329,7 @@ async fn listen(
         Ok(told) => told,
         Err(answer) => return answer,
     };
-    say(out, told.first()).await;
+    out.say(told.first()).await;
     while !told.is_empty() {
         let messages = tokio::select! {
             messages = watcher.next_messages(&mut told) => messages,
@@ -314,30 +337,14 @@ async fn listen(
         };
         let Some(messages) = messages else { break };
         for message in messages {
-            say(out, message).await;
+            out.say(message).await;
         }
     }
     told.last()
 }
 
-/// Writes lines as they come, as many as there are at a time.
-async fn write(mut writer: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Vec<u8>>) {
-    let mut batch = Vec::new();
-    while lines.recv_many(&mut batch, WAITING).await > 0 {
-        let mut buffer = Vec::with_capacity(batch.iter().map(|line: &Vec<u8>| line.len() + 1).sum());
-        for mut line in batch.drain(..) {
-            flatten(&mut line);
-            buffer.append(&mut line);
-            buffer.push(b'\n');
-        }
-        if writer.write_all(&buffer).await.is_err() || writer.flush().await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Tells an open session what happens.
-async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>>, out: Out) {
+async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>>, out: Outbox) {
     loop {
         let talk = match opened.wait_for(Option::is_some).await {
             Ok(talk) => talk.clone(),
@@ -350,7 +357,7 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
                 messages = watcher.next_messages(&mut talk) => {
                     let Some(messages) = messages else { return };
                     for message in messages {
-                        say(&out, message).await;
+                        out.say(message).await;
                     }
                 }
                 opened_again = opened.changed() => match opened_again {
@@ -360,10 +367,4 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
             }
         }
     }
-}
-
-/// Says what must not be missed.
-async fn say(out: &mpsc::Sender<Vec<u8>>, message: Vec<u8>) {
-    // A client that hung up hears nothing.
-    let _ = out.send(message).await;
 }

@@ -14,6 +14,7 @@ use toolcrib::config::{Config, HostLimits};
 
 use super::admin::Admin;
 use super::{Desk, Door, http};
+use crate::place::Stamp;
 
 /// Longer than anything here may take, on a clock that runs ahead when nobody has anything to do.
 const TOO_LONG: Duration = Duration::from_secs(600);
@@ -35,7 +36,7 @@ impl House {
 
     fn with(crib: Crib, body: usize, sessions: usize) -> Self {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        let admin = Admin::new(crib.clone(), &Config::load(file.path()));
+        let admin = Admin::new(crib.clone(), &Config::load(file.path()), Stamp::of(file.path()));
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new()));
         Self { desk, tasks: TaskTracker::new(), stop: CancellationToken::new() }

@@ -1,4 +1,4 @@
-//! What servers write to stderr: drained as bytes, kept as a bounded tail of lines.
+//! What servers write to stderr: drained as bytes, kept as a bounded tail of lines, and handed to whoever keeps more.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -8,6 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
+
+use crate::log_line::{LogSink, LogWhat};
+use crate::spec::ServerId;
 
 /// Lines kept.
 const LINES: usize = 200;
@@ -23,6 +26,8 @@ pub(crate) struct StderrTail {
     grown: Notify,
     /// That of all instances of the server, if there are several.
     whole: Option<Arc<StderrTail>>,
+    /// Who keeps a log, and under which name.
+    log: Option<(ServerId, LogSink)>,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +38,11 @@ struct Lines {
 }
 
 impl StderrTail {
+    /// One whose lines are kept by `log` as well.
+    pub(crate) fn new(server: &ServerId, log: Option<&LogSink>) -> Self {
+        Self { log: log.map(|log| (server.clone(), log.clone())), ..Self::default() }
+    }
+
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,11 +86,14 @@ impl StderrTail {
         }
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE)]).trim_end().to_owned();
         let mut lines = self.lines();
+        lines.last += 1;
+        if let Some((server, log)) = &self.log {
+            log.take(server, LogWhat::Stderr(lines.last, &text));
+        }
         if lines.kept.len() == LINES {
             lines.kept.pop_front();
         }
         lines.kept.push_back(text);
-        lines.last += 1;
         drop(lines);
         self.grown.notify_waiters();
     }
@@ -144,6 +157,21 @@ mod tests {
         assert_eq!(lines.len(), LINES);
         assert_eq!(lines[0], (301, "line 301".to_owned()));
         assert_eq!(lines[LINES - 1], (500, "line 500".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn whoever_keeps_a_log_gets_every_line() {
+        let (heard, hears) = std::sync::mpsc::channel();
+        let sink = LogSink(std::sync::Arc::new(move |line| {
+            if let LogWhat::Stderr(number, text) = line.what {
+                heard.send((line.server.to_string(), number, text.to_owned())).unwrap();
+            }
+        }));
+        let tail = StderrTail::new(&"git".parse().unwrap(), Some(&sink));
+        let text: String = (1..=500).map(|n| format!("line {n}\n")).collect();
+        tail.drain(text.as_bytes(), std::future::pending()).await;
+        let kept: Vec<_> = hears.try_iter().collect();
+        assert_eq!((kept.len(), &kept[0]), (500, &("git".to_owned(), 1, "line 1".to_owned())));
     }
 
     #[tokio::test]

@@ -116,8 +116,12 @@ pub(crate) fn run(server: &Server, request: &Request) {
         }
         "count" => {
             let count = script::append(&PathBuf::from(arguments.text("file")));
-            if arguments.text("then") == "crash" {
-                end(request);
+            match arguments.text("then") {
+                "crash" => end(request),
+                "hang" => loop {
+                    std::thread::park();
+                },
+                _ => {}
             }
             say(server, request, &count.to_string());
         }

@@ -1,11 +1,13 @@
 //! One server as `status --json` shows it: every field always there, `null` where there is nothing to say.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolcrib::status::{InstanceStatus, LastError};
 use toolcrib::wire::revision::Era;
 use toolcrib::{FailureClass, ServerStatus, Sharing, Start, StateName};
+
+use crate::timestamp::timestamp;
 
 /// One server; `revision` is that of the catalog.
 pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
@@ -84,37 +86,9 @@ fn last_error(error: &LastError) -> Value {
     json!({"code": code, "message": error.message, "hint": error.hint, "at": at})
 }
 
-/// A moment in UTC, as RFC 3339 writes it.
-fn timestamp(at: SystemTime) -> String {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Days in the calendar that begins on 1 March of the year 0, where leap days come last in their year.
-    let from_march = days + 719_468;
-    let (era, day_of_era) = (from_march / 146_097, from_march % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_are_written_in_utc() {
-        let at = |seconds, millis| {
-            timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(millis))
-        };
-        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(at(951_782_400, 5), "2000-02-29T00:00:00.005Z");
-        assert_eq!(at(1_794_732_506, 0), "2026-11-15T08:48:26.000Z");
-        assert_eq!(at(4_102_444_799, 999), "2099-12-31T23:59:59.999Z");
-    }
 
     #[test]
     fn every_field_of_the_contract_is_there() {

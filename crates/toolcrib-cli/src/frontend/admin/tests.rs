@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use toolcrib::{Config, Crib, ServerSpec, Toolbox};
 
 use super::Admin;
+use crate::place::Stamp;
 
 struct Office {
     admin: Admin,
@@ -19,7 +20,11 @@ impl Office {
             .tool("greet", "Greets", &json!({"type": "object"}), |_| async { Ok("hi".to_owned()) });
         let spec = ServerSpec::in_process("house".parse().unwrap(), greet);
         let crib = Crib::builder().server(spec).build().unwrap();
-        Self { admin: Admin::new(crib.clone(), &Config::load(file.path())), crib, file }
+        Self {
+            admin: Admin::new(crib.clone(), &Config::load(file.path()), Stamp::of(file.path())),
+            crib,
+            file,
+        }
     }
 
     async fn get(&self, path: &str) -> (u16, Value) {

@@ -87,11 +87,16 @@ impl Listener {
 
     /// The last message: the answer to the request that opened the stream.
     pub(crate) fn last(&self) -> Answer {
-        let stream = String::from_utf8_lossy(self.stream.raw());
-        let key = meta::SUBSCRIPTION;
-        let result = format!(r#"{{"resultType":"complete","_meta":{{"{key}":{stream}}}}}"#);
-        Answer::Result(result.into())
+        ended(&self.stream)
     }
+}
+
+/// The answer to the request that opened a stream, once it has ended.
+pub(crate) fn ended(stream: &Id) -> Answer {
+    let stream = String::from_utf8_lossy(stream.raw());
+    let key = meta::SUBSCRIPTION;
+    let result = format!(r#"{{"resultType":"complete","_meta":{{"{key}":{stream}}}}}"#);
+    Answer::Result(result.into())
 }
 
 impl Hears for Listener {

@@ -12,7 +12,6 @@ use toolcrib::{InProcess, ServerSpec, SharingKey};
 
 use super::methods::{Meant, meant};
 use super::talk::Talk;
-use super::told::WORDS_WAITING;
 use super::watcher::{Hears as _, Stir};
 use super::*;
 
@@ -94,7 +93,7 @@ async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
         params: line,
     });
     assert!(talk.hear(&logged).is_empty());
-    let (out, _heard) = tokio::sync::mpsc::channel::<Vec<u8>>(WORDS_WAITING);
+    let (out, _heard) = crate::frontend::outbox::outbox();
     let set = talk.respond(&face, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
     assert!(matches!(set, Answer::Result(_)), "{set:?}");
     assert_eq!(talk.hear(&logged).len(), 1);
@@ -139,7 +138,7 @@ async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
     let spec = ServerSpec::in_process("git".parse().unwrap(), Shelf).era(EraChoice::Era(Era::Session));
     let face = Face::new(Crib::builder().server(spec).build().unwrap());
     let mut talk = Arc::new(Talk::new(&face, one(), None, None));
-    let (out, _heard) = tokio::sync::mpsc::channel::<Vec<u8>>(WORDS_WAITING);
+    let (out, _heard) = crate::frontend::outbox::outbox();
     for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
         let done = talk.respond(&face, "resources/subscribe", Some(params(uri)), Some(&out)).await;
         assert!(matches!(done, Answer::Result(_)), "{done:?}");

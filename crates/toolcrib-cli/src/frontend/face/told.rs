@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use toolcrib::wire::dialect::client::{CANCELLED, LOG, PROGRESS};
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, notification};
@@ -31,13 +30,6 @@ pub(crate) trait Outlet: std::fmt::Debug + Clone + Send + Sync + 'static {
     }
 }
 
-impl Outlet for mpsc::Sender<Vec<u8>> {
-    /// A client that does not read misses what comes before its answer.
-    fn say(&self, message: Vec<u8>) -> bool {
-        self.try_send(message).is_ok()
-    }
-}
-
 /// The questions of servers that wait for one client's answer.
 #[derive(Debug, Default)]
 pub(crate) struct Asks(Mutex<Waiting>);
@@ -53,6 +45,11 @@ struct Waiting {
 impl Asks {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers questions after this one.
+    pub(crate) fn begin_after(&self, last: u64) {
+        self.waiting().last = last;
     }
 
     /// Keeps a question; its number, and the request to send. `None` if there is nobody to ask.
@@ -102,11 +99,18 @@ fn request(number: u64, method: &str, params: Option<&Bytes>) -> Vec<u8> {
 }
 
 /// Hears for a client while none of its calls runs, as long as there is a stream that is not one call's.
-#[derive(Debug)]
 pub(crate) struct Line {
     asks: Arc<Asks>,
-    /// Not held: a stream ends when nobody who works on it says anything more.
-    out: Mutex<Option<mpsc::WeakSender<Vec<u8>>>>,
+    out: Mutex<Option<Aside>>,
+}
+
+/// Says something where nobody may be left to hear it, which does not keep the stream open.
+type Aside = Box<dyn Fn(Vec<u8>) -> bool + Send>;
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("asks", &self.asks).finish_non_exhaustive()
+    }
 }
 
 impl Line {
@@ -116,25 +120,23 @@ impl Line {
     }
 
     /// From now on, this is where it is heard.
-    pub(crate) fn over(&self, out: &mpsc::Sender<Vec<u8>>) {
-        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(out.downgrade());
+    pub(crate) fn over(&self, say: impl Fn(Vec<u8>) -> bool + Send + 'static) {
+        *self.out() = Some(Box::new(say));
+    }
+
+    fn out(&self) -> MutexGuard<'_, Option<Aside>> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Hear for Line {
     fn hear(&self, told: Told) -> bool {
-        let out = self
-            .out
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .and_then(mpsc::WeakSender::upgrade);
-        let (Some(out), Told::Asked(ask)) = (out, told) else { return false };
+        let Told::Asked(ask) = told else { return false };
         if self.asks.waiting().asks.len() >= MOST_WAITING {
             return false;
         }
         let Some((number, request)) = self.asks.enter(ask) else { return false };
-        let posed = out.say(request);
+        let posed = self.out().as_ref().is_some_and(|say| say(request));
         if !posed {
             self.asks.withdraw(number);
         }

@@ -43,7 +43,8 @@ pub(super) fn get(counter: &Counter, view: &View, headers: &HeaderMap) -> Respon
     let watcher = Watcher::new(counter.desk.face.clone(), view.clone());
     let ends = [session.ended.clone(), counter.stop.clone()];
     let (hears, spoken) = (session.talk.clone(), Spoken::new());
-    session.talk.line.over(&spoken.line);
+    let line = spoken.line.downgrade();
+    session.talk.line.over(move |message| line.upgrade().is_some_and(|line| line.try_send(message).is_ok()));
     let stream = NewsStream::new(watcher, hears, Some(listening), ends, VecDeque::new(), None);
     events(Body::events(stream.with(spoken)))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
+use toolcrib::ErrorKind;
 use toolcrib::wire::dialect::client::{Claimed, LISTEN};
 use toolcrib::wire::message::{Answer, Id, code};
 use toolcrib::wire::object::Object;
@@ -63,6 +64,7 @@ fn status(answer: &Answer) -> StatusCode {
     let number = error.get("code").and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
     match number {
         Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(number) if number == ErrorKind::ShuttingDown.facts().code => StatusCode::SERVICE_UNAVAILABLE,
         Some(code::HEADER_MISMATCH | code::LACKS_ABILITY | code::UNSUPPORTED_REVISION) => {
             StatusCode::BAD_REQUEST
         }

@@ -81,6 +81,21 @@ async fn a_connection_that_says_nothing_is_closed() {
     assert_eq!((read, before.elapsed().as_secs()), (0, 10));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_nothing_of_its_answer_is_left() {
+    let schema = serde_json::json!({"type": "object"});
+    let tools = Toolbox::new().tool("large", "Says much", &schema, |_| async { Ok("x".repeat(4 << 20)) });
+    let spec = ServerSpec::in_process("house".parse().unwrap(), tools);
+    let house = House::with(Crib::builder().server(spec).build().unwrap(), 10_000, 10);
+    let session = house.session().await;
+    let call = SLOW.replace("slow", "large");
+    let before = Instant::now();
+    let _client = house.post(call.len(), &format!("|Mcp-Session-Id: {session}"), &call).await;
+    house.tasks.close();
+    timeout(TOO_LONG, house.tasks.wait()).await.expect("the connection ends");
+    assert_eq!(before.elapsed().as_secs(), 30);
+}
+
 #[tokio::test]
 async fn the_newer_http_is_spoken_on_the_same_door() {
     let house = House::new(1000, 10);

@@ -1,6 +1,7 @@
 //! What the actor's states have in common: the life of a connection, the books, and the words to those who wait.
 
 use super::*;
+use crate::log_line::LogWhat;
 
 impl Actor {
     /// The next thing that happens to a living server. A new listing is learned on the way.
@@ -237,6 +238,9 @@ impl Actor {
     }
 
     pub(super) fn say(&self, event: Event) {
+        if let Some(log) = &self.around.log {
+            log.take(&self.spec.id, LogWhat::Happened(&event));
+        }
         // Nobody has to listen.
         let _ = self.around.events.send(event);
     }

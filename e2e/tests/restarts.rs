@@ -1,0 +1,108 @@
+//! `toolcrib stdio` when its gateway goes away: the agent's conversation goes on with the next one, and nothing is done
+//! twice.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may stop at the first surprise")]
+
+use e2e::client::{Era, PipeClient};
+use e2e::gateway::Home;
+use e2e::{starts, wait_until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+fn home() -> Home {
+    let fake = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
+    Home::new(env!("CARGO_BIN_EXE_crib"), &fake)
+}
+
+/// How many calls came to an end at the gateway that runs now.
+fn calls(home: &Home) -> u64 {
+    let status: Value = serde_json::from_slice(&home.run(&["status", "--json"]).stdout).unwrap_or_default();
+    status["servers"][0]["calls"].as_u64().unwrap_or(0)
+}
+
+/// Reads until there is an answer to each of these; everything that came, in its order.
+fn read_answers(pipe: &mut PipeClient, ids: &[u64]) -> Vec<Value> {
+    let mut all: Vec<Value> = Vec::new();
+    let answered =
+        |all: &[Value], id: u64| all.iter().any(|line| line["id"] == id && line["method"].is_null());
+    while !ids.iter().all(|id| answered(&all, *id)) {
+        all.push(pipe.read().expect("an answer before the end"));
+    }
+    all
+}
+
+fn answer(lines: &[Value], id: u64) -> &Value {
+    let mut answers = lines.iter().filter(|line| line["id"] == id && line["method"].is_null());
+    let answer = answers.next().unwrap();
+    assert!(answers.next().is_none(), "answered once: {lines:?}");
+    answer
+}
+
+#[test]
+fn a_killed_gateway_costs_an_agent_one_error_for_the_call_that_may_have_run() {
+    for era in [Era::Session, Era::Stateless] {
+        let home = home();
+        let mut gateway = home.serve();
+        let mut pipe = PipeClient::new(home.command(&["stdio"]), era);
+        pipe.request("tools/list", &json!({}));
+        let (before, during) = (home.file("before"), home.file("during"));
+        let count = |file: &std::path::Path, then: &str| json!({"name": "fake__count", "arguments": {"file": file.to_str().unwrap(), "then": then}});
+        let under_way = pipe.send("tools/call", &count(&before, "hang"));
+        wait_until("the call has run", || starts(&before) == 1);
+        gateway.signal(Signal::KILL);
+        gateway.wait();
+        let sent_meanwhile = pipe.send("tools/call", &count(&during, ""));
+        let listed = pipe.send("tools/list", &json!({}));
+        let _next = home.serve();
+        let lines = read_answers(&mut pipe, &[under_way, sent_meanwhile, listed]);
+        let error = &answer(&lines, under_way)["error"];
+        assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-31015), &json!("lost")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("it may have run"), "{error}");
+        assert_eq!(answer(&lines, sent_meanwhile)["result"]["content"][0]["text"], "1", "{lines:?}");
+        assert!(answer(&lines, listed)["result"]["tools"].is_array());
+        let changed = lines.iter().any(|line| line["method"] == "notifications/tools/list_changed");
+        assert_eq!(changed, era == Era::Session, "{lines:?}");
+        assert_eq!((starts(&before), starts(&during)), (1, 1), "each ran once");
+        assert!(calls(&home) >= 1, "it is attached to the next gateway");
+    }
+}
+
+#[test]
+fn a_gateway_that_is_replaced_costs_an_agent_nothing() {
+    let home = home();
+    let mut gateway = home.serve();
+    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    pipe.text("fake__echo", &json!({"text": "up"}));
+    let under_way = pipe.send("tools/call", &json!({"name": "fake__sleep", "arguments": {"ms": 1500}}));
+    wait_until("the call is under way", || {
+        let status: Value =
+            serde_json::from_slice(&home.run(&["status", "--json"]).stdout).unwrap_or_default();
+        status["servers"][0]["in_flight"] == 1
+    });
+    gateway.signal(Signal::TERM);
+    wait_until("it is stopping", || gateway.said().iter().any(|line| line.starts_with("stopping")));
+    let file = home.file("count");
+    let count = json!({"name": "fake__count", "arguments": {"file": file.to_str().unwrap()}});
+    let meanwhile = pipe.send("tools/call", &count);
+    assert!(gateway.wait().success());
+    let _next = home.serve();
+    let lines = read_answers(&mut pipe, &[under_way, meanwhile]);
+    assert_eq!(answer(&lines, under_way)["result"]["content"][0]["text"], "slept", "{lines:?}");
+    assert_eq!(answer(&lines, meanwhile)["result"]["content"][0]["text"], "1", "{lines:?}");
+    assert_eq!((starts(&file), calls(&home)), (1, 1));
+}
+
+#[test]
+fn an_agent_whose_gateway_does_not_come_back_is_served_without_one() {
+    let home = home();
+    let mut gateway = home.serve();
+    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    assert_eq!(pipe.text("fake__echo", &json!({"text": "before"})), "before");
+    gateway.signal(Signal::KILL);
+    gateway.wait();
+    assert_eq!(pipe.text("fake__echo", &json!({"text": "after"})), "after");
+    let child: u32 = pipe.text("fake__pid", &json!({})).parse().unwrap();
+    pipe.hang_up();
+    wait_until("it ends", || pipe.has_ended());
+    wait_until("with what it started", || !e2e::process::is_alive(child));
+}

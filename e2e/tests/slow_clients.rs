@@ -1,0 +1,77 @@
+//! Clients that take their time or everything there is: they hold up only themselves.
+
+#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
+
+use std::io::Write as _;
+use std::net::TcpStream;
+
+use e2e::client::{Era, HttpClient, message};
+use e2e::gateway::Home;
+use e2e::{http, wait_until};
+use serde_json::{Value, json};
+
+fn home() -> Home {
+    let fake = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
+    Home::new(env!("CARGO_BIN_EXE_crib"), &fake)
+}
+
+/// The memory of a process, in bytes.
+fn memory(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn clients_that_never_read_large_answers_hold_up_nobody_else() {
+    const LARGE: usize = 4 << 20;
+    let home = home();
+    let gateway = home.serve();
+    let mut honest = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    honest.text("fake__echo", &json!({"text": "up"}));
+    let arguments = json!({"name": "fake__raw", "arguments": {"json": format!(r#"{{"content":[],"x":"{}"}}"#, "x".repeat(LARGE))}});
+    let body = message(Era::Stateless, &json!(1), "tools/call", &arguments).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, \
+         text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: fake__raw\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let deaf: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = TcpStream::connect(gateway.address).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(body.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    wait_until("every answer is there", || {
+        let status = http::request(gateway.address, "GET", "/api/v1/status", &[], b"").message();
+        status["servers"][0]["calls"].as_u64() >= Some(21)
+    });
+    for number in 0..50 {
+        let text = number.to_string();
+        assert_eq!(honest.text("fake__echo", &json!({"text": text})), text);
+    }
+    assert!(memory(gateway.pid()) < 600 << 20, "{}", memory(gateway.pid()));
+    drop(deaf);
+}
+
+#[test]
+fn a_gateway_without_descriptors_still_tells_how_it_is_and_recovers() {
+    let home = home();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", r#"ulimit -n 64; exec "$@""#, "sh", env!("CARGO_BIN_EXE_crib")]);
+    limited.args(["serve", "--listen", "127.0.0.1:0"]).env("TOOLCRIB_HOME", home.path());
+    let gateway = home.serve_by(limited);
+    let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(gateway.address).unwrap()).collect();
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", gateway.pid())).unwrap().count();
+    wait_until("no more get in", || open() >= 40);
+    let status: Value = serde_json::from_slice(&home.run(&["status", "--json"]).stdout).unwrap();
+    assert_eq!(status["servers"][0]["name"], "fake");
+    let called = home.run(&["call", "fake__echo", "text=well"]);
+    assert_eq!(String::from_utf8_lossy(&called.stdout).trim(), "well", "servers can still be started");
+    drop(idle);
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    assert_eq!(client.text("fake__echo", &json!({"text": "again"})), "again");
+}
