@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, offers, script};
+use crate::{answers, ledger, offers, script};
 
 /// Every tool: its name and the names of its arguments.
 const TOOLS: [(&str, &[&str]); 26] = [
@@ -125,6 +125,7 @@ pub(crate) fn run(server: &Server, request: &Request) {
             std::thread::park();
         },
         "crash" | "exit" => end(request),
+        ledger::STAMP => ledger::stamp(server, request),
         _ => misbehave(server, request, name, &arguments),
     }
 }
@@ -172,7 +173,7 @@ fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Argumen
     }
 }
 
-fn say(server: &Server, request: &Request, text: &str) {
+pub(crate) fn say(server: &Server, request: &Request, text: &str) {
     let result = json!({"content": [{"type": "text", "text": text}]});
     server.answer(&request.id, &complete(server, result));
 }
