@@ -12,11 +12,10 @@ pub(crate) mod listing;
 pub(crate) mod memory;
 mod pending;
 pub(crate) mod stderr;
+mod turns;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -32,6 +31,7 @@ use child::Process;
 use interest::Interest;
 use link::{Link, Ticket};
 use pending::{Heard, Listener};
+use turns::{Asked, Turn, Turns};
 
 /// A live wire to one server.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     far_end: FarEnd,
     pub(crate) welcome: Welcome,
     limits: Limits,
-    slots: Arc<Semaphore>,
+    turns: Turns,
     interest: Interest,
 }
 
@@ -111,12 +111,12 @@ impl Connection {
         if self.era() == Era::Session && call.params.get(input::STATE).is_some() {
             return Ok(self.outcome(Answer::Error(input::bad_state())));
         }
-        let slot = self.slot().await?;
+        let turn = self.turn(call.client.key).await?;
         if let Some(level) = call.client.log {
             Box::pin(self.log_at(level)).await;
         }
         call.rename(own_name);
-        let listener = Listener { client: call.client.clone(), told: call.told.clone(), slot: Some(slot) };
+        let listener = Listener { client: call.client.clone(), told: call.told.clone(), turn: Some(turn) };
         let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
         let answer = self.answered(ticket).await?;
         Ok(self.outcome(answer))
@@ -131,17 +131,25 @@ impl Connection {
     }
 
     /// One of the places for calls that the server works on; waiting for one has the call's own time limit.
-    async fn slot(&self) -> Result<OwnedSemaphorePermit, Error> {
-        if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            return Ok(slot);
-        }
-        match Box::pin(timeout(self.limits.call_timeout, self.slots.clone().acquire_owned())).await {
-            Ok(slot) => slot.map_err(|_| self.link.lost(true)),
+    async fn turn(&self, client: u64) -> Result<Turn, Error> {
+        let (server, places) = (&self.server, self.limits.in_flight);
+        let refused = |kind, message| {
+            let hint = format!("raise `servers.{server}.limits.in-flight`");
+            Error::new(kind, message).at(server).hint(hint).unsent()
+        };
+        let mut waiting = match self.turns.ask(client) {
+            Asked::Now(turn) => return Ok(turn),
+            Asked::Later(waiting) => waiting,
+            Asked::Full => {
+                let message = format!("`{server}` is busy with {places} calls and too many others wait");
+                return Err(refused(ErrorKind::Overloaded, message));
+            }
+        };
+        match Box::pin(timeout(self.limits.call_timeout, waiting.turn())).await {
+            Ok(turn) => turn.ok_or_else(|| self.link.lost(true)),
             Err(_) => {
-                let (server, slots) = (&self.server, self.limits.in_flight);
-                let message = format!("`{server}` was busy with {slots} other calls for too long");
-                let hint = format!("raise `servers.{server}.limits.in-flight`");
-                Err(Error::new(ErrorKind::TimedOut, message).at(server).hint(hint).unsent())
+                let message = format!("`{server}` was busy with {places} other calls for too long");
+                Err(refused(ErrorKind::TimedOut, message))
             }
         }
     }

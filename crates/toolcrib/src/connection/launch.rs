@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::broadcast;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Process, SpawnError};
@@ -11,6 +11,7 @@ use super::interest::Interest;
 use super::link::{Link, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
+use super::turns::Turns;
 use super::{Connection, FarEnd};
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
@@ -98,8 +99,8 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
     let patient = matches!(far_end, FarEnd::Remote);
     let welcome = greet(&link, opening, patient).await?;
     let (server, limits) = (spec.id.clone(), spec.limits.clone());
-    let slots = Arc::new(Semaphore::new(limits.in_flight.get()));
-    Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
+    let turns = Turns::new(limits.in_flight.get());
+    Ok(Connection { server, link, far_end, welcome, limits, turns, interest: Interest::default() })
 }
 
 fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
