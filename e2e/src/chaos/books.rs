@@ -18,6 +18,8 @@ pub struct Done {
     pub strange: Vec<String>,
     /// Processes that were started.
     pub starts: usize,
+    /// Times that somebody asked for the tools.
+    pub lists: usize,
 }
 
 impl Books {
@@ -42,6 +44,7 @@ impl Books {
             for line in std::fs::read_to_string(file.path()).unwrap_or_default().lines() {
                 match line {
                     "start" => done.starts += 1,
+                    "list" => done.lists += 1,
                     super::callers::WELL => {}
                     _ => match line.parse() {
                         Ok(token) => *done.tokens.entry(token).or_default() += 1,

@@ -20,10 +20,10 @@ pub(crate) fn definition() -> Value {
     json!({"name": STAMP, "inputSchema": {"type": "object", "properties": properties}})
 }
 
-/// Begins the books of this process, so that its start is in them whatever comes.
-pub(crate) fn open(script: &Script) {
+/// Writes down that something happened which is no call, if books are kept.
+pub(crate) fn note(script: &Script, what: &str) {
     if let Some(folder) = &script.ledger {
-        write(folder, "start\n");
+        write(folder, &format!("{what}\n"));
     }
 }
 
@@ -31,12 +31,16 @@ pub(crate) fn open(script: &Script) {
 pub(crate) fn stamp(server: &Server, request: &Request) {
     let arguments = &request.params["arguments"];
     let token = arguments["token"].as_str().unwrap_or_default();
-    if let Some(folder) = &server.script.ledger {
-        write(folder, &format!("{token}\n"));
-    }
+    note(&server.script, token);
     match arguments["how"].as_str().unwrap_or_default() {
         "late" => std::thread::sleep(Duration::from_millis(20)),
         "flood" => flood_stderr(256 << 10),
+        "drip" => return drip(server, request, token),
+        "endless" => endless(),
+        "many" => {
+            let items = [r#"{"type":"text"}"#].repeat(100_000).join(",");
+            return tools::raw(server, request, &format!(r#"{{"content":[{items}]}}"#));
+        }
         "garbage" => server.write(NOISE),
         "crash" => std::process::exit(101),
         "hang" => loop {
@@ -45,6 +49,25 @@ pub(crate) fn stamp(server: &Server, request: &Request) {
         _ => {}
     }
     tools::say(server, request, token);
+}
+
+/// Answers one byte at a time.
+fn drip(server: &Server, request: &Request, token: &str) {
+    let answer = json!({"jsonrpc": "2.0", "id": request.id, "result": tools::said(server, token)});
+    let mut out = std::io::stdout().lock();
+    for byte in format!("{answer}\n").bytes() {
+        // Nobody reads any more: the end of our input follows.
+        let _ = out.write_all(&[byte]).and_then(|()| out.flush());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A quarter of a gigabyte without an end of line, then one.
+fn endless() {
+    let mut out = std::io::stdout().lock();
+    let piece = vec![b'x'; 1 << 20];
+    let written = (0..256).try_for_each(|_| out.write_all(&piece)).and_then(|()| out.write_all(b"\n"));
+    let _ = written.and_then(|()| out.flush());
 }
 
 fn write(folder: &Path, line: &str) {

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     if script.ignore_term {
         return complain(&start_again_without_term(&words));
     }
-    ledger::open(&script);
+    ledger::note(&script, "start");
     let start = script.count_start();
     if start <= script.exit_at_start {
         let _ = writeln!(std::io::stderr(), "start {start}: no license, no service");

@@ -130,6 +130,7 @@ impl Server {
     }
 
     fn list(&self, request: &Request) {
+        ledger::note(&self.script, "list");
         let mut all = tools::definitions(self.script.tools, self.state().added);
         all.extend(self.script.ledger.is_some().then(ledger::definition));
         let from =

@@ -174,8 +174,12 @@ fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Argumen
 }
 
 pub(crate) fn say(server: &Server, request: &Request, text: &str) {
-    let result = json!({"content": [{"type": "text", "text": text}]});
-    server.answer(&request.id, &complete(server, result));
+    server.answer(&request.id, &said(server, text));
+}
+
+/// The result that says this.
+pub(crate) fn said(server: &Server, text: &str) -> Value {
+    complete(server, json!({"content": [{"type": "text", "text": text}]}))
 }
 
 fn complete(server: &Server, mut result: Value) -> Value {
@@ -186,7 +190,7 @@ fn complete(server: &Server, mut result: Value) -> Value {
 }
 
 /// The text as the result, byte for byte.
-fn raw(server: &Server, request: &Request, result: &str) {
+pub(crate) fn raw(server: &Server, request: &Request, result: &str) {
     server.write(format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request.id).as_bytes());
 }
 
