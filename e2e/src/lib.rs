@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "test support stops at the first surprise")]
 
+pub mod chaos;
 pub mod client;
 pub mod gateway;
 pub mod http;

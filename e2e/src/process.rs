@@ -91,3 +91,14 @@ fn stat(pid: u32) -> Option<(char, u32)> {
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
+
+/// The living processes with this text on their command line, and what is on it.
+pub fn with_words(text: &str) -> Vec<(u32, String)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let words = pids.filter_map(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+    });
+    words.filter(|(pid, words)| words.contains(text) && is_alive(*pid)).collect()
+}

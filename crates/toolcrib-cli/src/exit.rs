@@ -44,6 +44,7 @@ impl Exit {
             | ErrorKind::CouldNotStart
             | ErrorKind::Lost
             | ErrorKind::BadReply
+            | ErrorKind::Overloaded
             | ErrorKind::ShuttingDown => Self::Unreachable,
         }
     }
@@ -73,7 +74,7 @@ mod tests {
         assert_eq!(codes(Exit::Unexpected), ["malformed"]);
         assert_eq!(
             codes(Exit::Unreachable),
-            ["tripped", "ejected", "could_not_start", "lost", "shutting_down", "bad_reply"]
+            ["tripped", "ejected", "could_not_start", "lost", "shutting_down", "bad_reply", "overloaded"]
         );
         assert_eq!(codes(Exit::AuthNeeded), ["auth_needed"]);
         assert_eq!(codes(Exit::ToolError), ["unknown"]);

@@ -13,11 +13,10 @@ pub(crate) mod listing;
 pub(crate) mod memory;
 mod pending;
 pub(crate) mod stderr;
+mod turns;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -35,6 +34,7 @@ use deadline::Deadline;
 use interest::Interest;
 use link::{Link, Ticket};
 use pending::Listener;
+use turns::{Asked, Turn, Turns};
 
 /// A live wire to one server.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     pub(crate) welcome: Welcome,
     limits: Limits,
     tools: ToolsSpec,
-    slots: Arc<Semaphore>,
+    turns: Turns,
     interest: Interest,
 }
 
@@ -163,12 +163,12 @@ impl Connection {
             return Ok(self.outcome(Answer::Error(input::bad_state())));
         }
         let deadline = Deadline::of(&self.limits, &self.tools, own_name, began);
-        let slot = self.slot(&deadline).await?;
+        let turn = self.turn(call.client.key, &deadline).await?;
         if let Some(level) = call.client.log {
             Box::pin(self.log_at(level)).await;
         }
         call.rename(own_name);
-        let listener = Listener { client: call.client.clone(), told: call.told.clone(), slot: Some(slot) };
+        let listener = Listener { client: call.client.clone(), told: call.told.clone(), turn: Some(turn) };
         let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
         call.left = true;
         let answer = self.answered(ticket, &deadline).await?;
@@ -184,17 +184,25 @@ impl Connection {
     }
 
     /// One of the places for calls that the server works on; waiting for one counts towards the call's time.
-    async fn slot(&self, deadline: &Deadline<'_>) -> Result<OwnedSemaphorePermit, Error> {
-        if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            return Ok(slot);
-        }
-        match Box::pin(timeout_at(deadline.first(), self.slots.clone().acquire_owned())).await {
-            Ok(slot) => slot.map_err(|_| self.link.lost(true)),
+    async fn turn(&self, client: u64, deadline: &Deadline<'_>) -> Result<Turn, Error> {
+        let (server, places) = (&self.server, self.limits.in_flight);
+        let refused = |kind, message| {
+            let hint = format!("raise `servers.{server}.limits.in-flight`");
+            Error::new(kind, message).at(server).hint(hint).unsent()
+        };
+        let mut waiting = match self.turns.ask(client) {
+            Asked::Now(turn) => return Ok(turn),
+            Asked::Later(waiting) => waiting,
+            Asked::Full => {
+                let message = format!("`{server}` is busy with {places} calls and too many others wait");
+                return Err(refused(ErrorKind::Overloaded, message));
+            }
+        };
+        match Box::pin(timeout_at(deadline.first(), waiting.turn())).await {
+            Ok(turn) => turn.ok_or_else(|| self.link.lost(true)),
             Err(_) => {
-                let (server, slots) = (&self.server, self.limits.in_flight);
-                let message = format!("`{server}` was busy with {slots} other calls for too long");
-                let hint = format!("raise `servers.{server}.limits.in-flight`");
-                Err(Error::new(ErrorKind::TimedOut, message).at(server).hint(hint).unsent())
+                let message = format!("`{server}` was busy with {places} other calls for too long");
+                Err(refused(ErrorKind::TimedOut, message))
             }
         }
     }

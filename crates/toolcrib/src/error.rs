@@ -52,6 +52,8 @@ pub enum ErrorKind {
     BadReply,
     /// The server wants to know who is asking.
     AuthNeeded,
+    /// Too many calls wait for the server already.
+    Overloaded,
     /// The crib is being shut down.
     ShuttingDown,
 }
@@ -103,7 +105,7 @@ pub struct Facts {
 
 impl ErrorKind {
     /// Every kind, in the table's order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Unknown,
         Self::Malformed,
         Self::Denied,
@@ -116,6 +118,7 @@ impl ErrorKind {
         Self::ShuttingDown,
         Self::BadReply,
         Self::AuthNeeded,
+        Self::Overloaded,
     ];
 
     /// The table.
@@ -136,6 +139,7 @@ impl ErrorKind {
             Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is being shut down", "toolcrib serve"),
             Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer cannot be understood", "toolcrib logs {server}"),
             Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server wants to know who is asking", "set `servers.{server}.headers`"),
+            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server already", "raise `servers.{server}.limits.in-flight`"),
         }
     }
 }
@@ -315,7 +319,7 @@ mod tests {
         codes.dedup();
         assert_eq!(codes.len(), ErrorKind::ALL.len());
         let ours = codes.iter().filter(|code| **code > -32000);
-        assert!(ours.clone().count() == 10 && ours.clone().all(|code| (-31019..=-31010).contains(code)));
+        assert!(ours.clone().count() == 11 && ours.clone().all(|code| (-31020..=-31010).contains(code)));
     }
 
     #[test]

@@ -319,7 +319,7 @@ fn refusal(status: StatusCode, message: &str) -> Told {
 fn failed(error: &Error) -> Told {
     let status = match error.kind() {
         ErrorKind::Unknown => StatusCode::NOT_FOUND,
-        ErrorKind::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::ShuttingDown | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Home, Nursery, Process, SpawnError};
@@ -11,6 +11,7 @@ use super::interest::Interest;
 use super::link::{Link, Outgoing, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
+use super::turns::Turns;
 use super::{Connection, FarEnd};
 use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
@@ -115,8 +116,8 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
         Err(unwelcome) => return Err(named(&link, unwelcome, opening)),
     };
     let (server, limits, tools) = (spec.id.clone(), spec.limits.clone(), spec.tools.clone());
-    let (slots, interest) = (Arc::new(Semaphore::new(limits.in_flight.get())), Interest::default());
-    Ok(Connection { server, link, far_end, welcome, limits, tools, slots, interest })
+    let (turns, interest) = (Turns::new(limits.in_flight.get()), Interest::default());
+    Ok(Connection { server, link, far_end, welcome, limits, tools, turns, interest })
 }
 
 /// What is at the other end, if it has shown that it is no server at all.

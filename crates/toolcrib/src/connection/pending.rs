@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::turns::Turn;
 use crate::error::Error;
 use crate::told::Hear;
 use crate::wire::dialect::party::Client;
@@ -51,7 +52,7 @@ pub(super) struct Listener {
     pub(super) client: Client,
     pub(super) told: Option<Arc<dyn Hear>>,
     /// One of the places for calls that the server works on; given back while the client is asked.
-    pub(super) slot: Option<OwnedSemaphorePermit>,
+    pub(super) turn: Option<Turn>,
 }
 
 /// What was heard about a request last.
@@ -132,7 +133,7 @@ impl Pending {
         let waiter = self.waiting.get_mut(&id).filter(|waiter| waiter.asking < MOST_QUESTIONS)?;
         let listener = waiter.listener.as_mut()?;
         let told = listener.told.clone()?;
-        listener.slot = None;
+        listener.turn = None;
         waiter.asking += 1;
         Some(told)
     }

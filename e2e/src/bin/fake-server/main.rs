@@ -10,6 +10,7 @@
 )]
 
 mod answers;
+mod ledger;
 mod offers;
 mod script;
 mod server;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     if script.ignore_term {
         return complain(&start_again_without_term(&words));
     }
+    ledger::note(&script, "start");
     let start = script.count_start();
     if start <= script.exit_at_start {
         let _ = writeln!(std::io::stderr(), "start {start}: no license, no service");
@@ -82,7 +84,7 @@ fn start_again_without_term(words: &[String]) -> String {
 }
 
 /// Lines that are not text, and a last one without an end.
-fn flood_stderr(bytes: usize) {
+pub(crate) fn flood_stderr(bytes: usize) {
     let mut line = [b'\xfe'; 1000];
     line[999] = b'\n';
     let mut left = bytes;

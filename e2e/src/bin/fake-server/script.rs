@@ -46,6 +46,8 @@ pub(crate) struct Script {
     pub(crate) stderr_flood: usize,
     pub(crate) stdout_noise: bool,
     pub(crate) grandchild: bool,
+    /// A folder with one file for each process: every call of `stamp` that it worked on.
+    pub(crate) ledger: Option<PathBuf>,
     /// Be that grandchild.
     pub(crate) linger: bool,
 }
@@ -70,6 +72,7 @@ impl Script {
                 "--stderr-flood" => script.stderr_flood = number(value()?)?,
                 "--stdout-noise" => script.stdout_noise = true,
                 "--grandchild" => script.grandchild = true,
+                "--ledger" => script.ledger = Some(value()?.into()),
                 "--linger" => script.linger = true,
                 _ => return Err(format!("there is no flag {flag}")),
             }

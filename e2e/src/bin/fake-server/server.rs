@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::script::{Era, Script};
-use crate::{answers, offers, tools};
+use crate::{answers, ledger, offers, tools};
 
 /// Lines on stdout that are no messages.
-const NOISE: &[u8] =
+pub(crate) const NOISE: &[u8] =
     b"Welcome to fake-server!\n\n\x1b[32mready\x1b[0m\n42\n[1, 2]\n{\"half\": \n\xff\xfe\ntrue\n";
 
 /// The server, shared by the threads that answer.
@@ -130,7 +130,9 @@ impl Server {
     }
 
     fn list(&self, request: &Request) {
-        let all = tools::definitions(self.script.tools, self.state().added);
+        ledger::note(&self.script, "list");
+        let mut all = tools::definitions(self.script.tools, self.state().added);
+        all.extend(self.script.ledger.is_some().then(ledger::definition));
         let from =
             request.params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0_usize);
         let size = if self.script.page_size == 0 { all.len() } else { self.script.page_size };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, offers, script};
+use crate::{answers, ledger, offers, script};
 
 /// Every tool: its name and the names of its arguments.
 const TOOLS: [(&str, &[&str]); 26] = [
@@ -129,6 +129,7 @@ pub(crate) fn run(server: &Server, request: &Request) {
             std::thread::park();
         },
         "crash" | "exit" => end(request),
+        ledger::STAMP => ledger::stamp(server, request),
         _ => misbehave(server, request, name, &arguments),
     }
 }
@@ -176,9 +177,13 @@ fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Argumen
     }
 }
 
-fn say(server: &Server, request: &Request, text: &str) {
-    let result = json!({"content": [{"type": "text", "text": text}]});
-    server.answer(&request.id, &complete(server, result));
+pub(crate) fn say(server: &Server, request: &Request, text: &str) {
+    server.answer(&request.id, &said(server, text));
+}
+
+/// The result that says this.
+pub(crate) fn said(server: &Server, text: &str) -> Value {
+    complete(server, json!({"content": [{"type": "text", "text": text}]}))
 }
 
 fn complete(server: &Server, mut result: Value) -> Value {
@@ -189,7 +194,7 @@ fn complete(server: &Server, mut result: Value) -> Value {
 }
 
 /// The text as the result, byte for byte.
-fn raw(server: &Server, request: &Request, result: &str) {
+pub(crate) fn raw(server: &Server, request: &Request, result: &str) {
     server.write(format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request.id).as_bytes());
 }
 

@@ -1,0 +1,24 @@
+//! A small chaos run and a small cold start; `scripts/chaos` runs large ones.
+
+use e2e::chaos::report::Report;
+use e2e::chaos::{self, Plan, cold};
+
+fn plan(calls: u64, servers: usize) -> Plan {
+    let (gateway, fake) =
+        (env!("CARGO_BIN_EXE_crib").to_owned(), env!("CARGO_BIN_EXE_fake-server").to_owned());
+    Plan { gateway, fake, calls, servers, callers: 64, seed: 1 }
+}
+
+fn assert_held(report: &Report) {
+    assert!(report.broken.is_empty(), "{:#?}\n{:#?}", report.broken, report.lines);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_done_to_servers_no_call_is_lost_doubled_or_crossed_and_nothing_is_left() {
+    assert_held(&chaos::run(&plan(12_000, 10)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_calls_to_many_cold_servers_start_each_of_them_once() {
+    assert_held(&cold::start(&plan(300, 30)).await);
+}
