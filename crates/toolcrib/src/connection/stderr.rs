@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_keeps_a_log_gets_every_line() {
         let (heard, hears) = std::sync::mpsc::channel();
-        let sink = LogSink(std::sync::Arc::new(move |line| {
+        let sink = LogSink(Arc::new(move |line| {
             if let LogWhat::Stderr(number, text) = line.what {
                 heard.send((line.server.to_string(), number, text.to_owned())).unwrap();
             }

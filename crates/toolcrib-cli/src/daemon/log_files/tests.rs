@@ -69,7 +69,11 @@ fn a_folder_that_goes_is_made_again_and_one_that_cannot_be_is_endured() {
 #[test]
 fn what_happened_to_a_server_is_in_its_log() {
     let server: ServerId = "git".parse().unwrap();
-    let event = Event::Crashed { server: server.clone(), why: "`git` died: exit status 3".to_owned() };
+    let event = Event::Crashed {
+        server: server.clone(),
+        class: toolcrib::FailureClass::Crashed,
+        why: "`git` died: exit status 3".to_owned(),
+    };
     let line = LogLine { server: &server, at: SystemTime::UNIX_EPOCH, what: LogWhat::Happened(&event) };
     assert_eq!(Entry::new(&line).unwrap().text, "toolcrib: `git` died: exit status 3");
 }
