@@ -219,11 +219,7 @@ impl Face {
 
 /// A failure as the client sees it.
 pub(crate) fn failed(error: &Error) -> Answer {
-    let mut data = error.data();
-    if error.is_unsent() {
-        data["unsent"] = true.into();
-    }
-    Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
+    Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
 }
 
 pub(crate) fn refuse(code: i32, why: &str) -> Answer {

@@ -333,7 +333,7 @@ fn request_id(params: &Bytes) -> Option<Id> {
 /// Whether a gateway that is being shut down says that it never passed the request on.
 fn was_refused_unsent(error: &Bytes) -> bool {
     let error: Value = serde_json::from_slice(error).unwrap_or_default();
-    error["code"] == ErrorKind::ShuttingDown.facts().code && error["data"]["unsent"] == true
+    error["code"] == ErrorKind::ShuttingDown.facts().code && error["data"]["sent"] == "never"
 }
 
 /// A request of our own.

@@ -86,7 +86,7 @@ fn a_call_that_was_never_sent_is_sent_to_the_next_gateway() {
     assert!(ledger.broken().is_empty());
     assert_eq!(ledger.again(), std::slice::from_ref(&call));
     // Refused by a gateway that is being shut down: it waits for the one after that.
-    let refused = json!({"id": "a", "error": {"code": -31017, "message": "m", "data": {"unsent": true}}});
+    let refused = json!({"id": "a", "error": {"code": -31017, "message": "m", "data": {"sent": "never"}}});
     assert!(!ledger.told(&line(&refused)));
     assert!(ledger.broken().is_empty());
     assert_eq!(ledger.again(), [call]);
