@@ -72,7 +72,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn limits(usual: u64, most: u64, host: Option<u64>) -> Limits {
-        let host_max = host.map(|seconds| Duration::from_secs(seconds));
+        let host_max = host.map(Duration::from_secs);
         Limits {
             call_timeout: Duration::from_secs(usual),
             call_timeout_max: Duration::from_secs(most),

@@ -83,8 +83,12 @@ pub(crate) async fn launch(
         connected => connected,
     };
     let failed = |error: Error| {
-        let class = class_of(spec, &error);
-        StartFailure { error: could_not(spec, &error).of_class(class), died_on_probe }
+        let (class, could_not) = (class_of(spec, &error), could_not(spec, &error));
+        let error = match (class, error.own_hint()) {
+            (FailureClass::Misconfigured, None) => could_not.hint(repair(spec)),
+            _ => could_not,
+        };
+        StartFailure { error: error.of_class(class), died_on_probe }
     };
     let connection = connected.map_err(|unwelcome| match unwelcome {
         Unwelcome::Failed(error) => failed(error),
@@ -157,10 +161,14 @@ fn class_of(spec: &ServerSpec, error: &Error) -> FailureClass {
     }
 }
 
-fn misconfigured(spec: &ServerSpec, why: String) -> Error {
+fn misconfigured(why: String) -> Error {
+    Error::new(ErrorKind::CouldNotStart, why).of_class(FailureClass::Misconfigured)
+}
+
+/// What to do about a server that cannot work as it is declared.
+fn repair(spec: &ServerSpec) -> String {
     let server = &spec.id;
-    let hint = format!("repair `servers.{server}` or what it names, then: toolcrib restart {server}");
-    Error::new(ErrorKind::CouldNotStart, why).hint(hint).of_class(FailureClass::Misconfigured)
+    format!("repair `servers.{server}` or what it names, then: toolcrib restart {server}")
 }
 
 async fn open_child(
@@ -172,7 +180,7 @@ async fn open_child(
     let spawned = Process::spawn(command, Home { nursery, stderr, tasks, lives }).await;
     let (process, stdin, stdout) = spawned.map_err(|SpawnError { why, no_room }| match no_room {
         true => Error::new(ErrorKind::CouldNotStart, why),
-        false => misconfigured(spec, why),
+        false => misconfigured(why),
     })?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
     let (link, queue) = around.link(spec);
@@ -182,7 +190,7 @@ async fn open_child(
 
 async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
     let remote = Remote::new(http, spec.limits.message, &around.tasks).await;
-    let remote = remote.map_err(|why| misconfigured(spec, why))?;
+    let remote = remote.map_err(misconfigured)?;
     let (link, queue) = around.link(spec);
     Ok((link.over_http(queue, remote), FarEnd::Remote))
 }
