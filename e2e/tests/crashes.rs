@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use toolcrib::last_words::Exit;
-use toolcrib::{Crib, Error, ErrorKind, Lifecycle, Outcome, StateName};
+use toolcrib::{Crib, Error, ErrorKind, FailureClass, Lifecycle, Outcome, Sent, StateName};
 
 /// Starts `count` calls that never end, and waits until the server works on all of them.
 async fn hang(crib: &Crib, count: usize) -> JoinSet<Result<Outcome, Error>> {
@@ -235,28 +235,105 @@ async fn a_frozen_server_costs_its_call_the_limit_and_no_other_server_anything()
 }
 
 #[tokio::test]
+async fn a_server_that_is_frozen_for_good_is_replaced_and_that_costs_one_restart() {
+    let limits = toolcrib::Limits { call_timeout: Duration::from_millis(300), ..toolcrib::Limits::default() };
+    let crib = crib([fake!("fake").limits(limits)]);
+    let frozen = pid(&crib).await;
+    process::send(frozen, rustix::process::Signal::STOP);
+    let error = call(&crib, "fake", "echo", &json!({"text": "?"})).await.unwrap_err();
+    assert_eq!((error.kind(), error.sent()), (ErrorKind::TimedOut, Sent::Maybe));
+    eventually("it is found out", || status(&crib, "fake").restarts == 1).await;
+    assert_eq!(status(&crib, "fake").last_error.unwrap().class, Some(FailureClass::Hung));
+    let next = timeout(PATIENCE, pid(&crib)).await.unwrap();
+    assert_ne!(next, frozen);
+    assert!(!process::is_alive(frozen));
+    assert_eq!(status(&crib, "fake").restarts, 1);
+    crib.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_server_that_closes_its_output_and_lives_on_is_counted_removed_and_told() {
+    use toolcrib::{CommandSpec, ServerSpec};
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let script = "echo $$ >> \"$0\"; exec 1>&-; while :; do sleep 1000; done";
+    let command = CommandSpec::new("sh").args(["-c", script]).arg(file.to_str().unwrap());
+    let crib = crib([ServerSpec::command(server_id("mute"), command).lifecycle(quick(1))]);
+    let error = timeout(PATIENCE, call(&crib, "mute", "echo", &json!({}))).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.class()), (ErrorKind::CouldNotStart, Some(FailureClass::Crashed)));
+    assert!(error.to_string().contains("its output ended"), "{error}");
+    assert_eq!(status(&crib, "mute").state, StateName::Ejected);
+    let pids: Vec<u32> =
+        std::fs::read_to_string(&file).unwrap().lines().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(pids.len(), 1 + 1 + 1, "one, the budget, and one for the question of the era");
+    eventually("nothing is left", || !pids.iter().any(|pid| process::is_alive(*pid))).await;
+    crib.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_lost_call_is_made_once_more_only_if_the_config_says_that_it_may_be() {
+    for (harmless, runs) in [(false, 1), (true, 2)] {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("effects");
+        let mut spec = fake!("fake");
+        if harmless {
+            spec.tools.idempotent.push("cou*".parse().unwrap());
+        }
+        let crib = crib([spec]);
+        let deed = json!({"file": file.to_str().unwrap(), "then": "crash"});
+        let error = call(&crib, "fake", "count", &deed).await.unwrap_err();
+        assert_eq!((error.kind(), error.data()["sent"].clone()), (ErrorKind::Lost, json!("maybe")));
+        assert!(error.to_string().ends_with("(it may have run)"), "{error}");
+        assert_eq!(starts(&file), runs);
+        crib.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_started_says_what_and_why_at_once() {
     use toolcrib::{CommandSpec, ServerSpec};
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("plain.txt");
     std::fs::write(&file, "not a program").unwrap();
-    let spec = |name: &str, command| ServerSpec::command(server_id(name), command).lifecycle(quick(0));
+    let script = dir.path().join("script.py");
+    std::fs::write(&script, "#!/no/such/python3\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let spec = |name: &str, command| ServerSpec::command(server_id(name), command).lifecycle(quick(5));
     let crib = crib([
         spec("missing", CommandSpec::new("/no/such/program")),
         spec("plain", CommandSpec::new(file.to_str().unwrap())),
         spec("nowhere", CommandSpec::new("true").cwd("/no/such/folder")),
-        spec("unset", CommandSpec::new("true")),
+        spec("script", CommandSpec::new(script.to_str().unwrap())),
+        spec("gone", CommandSpec::new("true")),
+        spec("parrot", CommandSpec::new("cat")),
+        spec("chatter", CommandSpec::new("yes")),
+        spec("spelled", CommandSpec::new("no-such-program-anywhere")),
     ]);
     for (server, expected) in [
         ("missing", "the command `/no/such/program` was not found".to_owned()),
         ("plain", format!("`{}` is not executable", file.display())),
         ("nowhere", "the working directory `/no/such/folder` does not exist".to_owned()),
-        ("unset", "exit status 0".to_owned()),
+        ("script", "wants to be run by `/no/such/python3`, which does not exist".to_owned()),
+        ("gone", "ended at once with exit status 0 and without a word".to_owned()),
+        ("parrot", "sends back what it is sent".to_owned()),
+        ("chatter", "lines that are no messages, `y` first".to_owned()),
+        ("spelled", "`no-such-program-anywhere` was not found on the `PATH`".to_owned()),
     ] {
         let error = timeout(PATIENCE, call(&crib, server, "echo", &json!({}))).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::CouldNotStart, "{server}");
         assert!(error.to_string().contains(&expected), "{server}: {error}");
         assert_eq!(error.server(), Some(&server_id(server)));
+        assert_eq!(error.class(), Some(FailureClass::Misconfigured), "{server}");
+        assert!(error.advice().contains(&format!("toolcrib restart {server}")), "{}", error.advice());
+        eventually("it is given up at once", || status(&crib, server).state == StateName::Ejected).await;
+        let status = status(&crib, server);
+        assert_eq!((status.restarts, status.restarts_left, status.generation), (0, 5, 1), "{server}");
+        let again = call(&crib, server, "echo", &json!({})).await.unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Ejected);
+        assert!(again.to_string().contains(&expected), "{server}: {again}");
     }
+    std::fs::write(&script, format!("#!/bin/sh\nexec {}\n", env!("CARGO_BIN_EXE_fake-server"))).unwrap();
+    crib.restart(&server_id("script")).await.unwrap();
+    assert_eq!(text(&crib, "script", "echo", &json!({"text": "repaired"})).await, "repaired");
     crib.shutdown(Duration::ZERO).await;
 }

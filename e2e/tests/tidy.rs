@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
-use toolcrib::ErrorKind;
+use toolcrib::class::Treatment;
+use toolcrib::{ErrorKind, FailureClass};
 
 /// Lines a file may have, and lines a function may have.
 const LONGEST_FILE: usize = 400;
@@ -333,8 +334,31 @@ fn the_page_of_errors_is_fresh() {
     }
     page.push_str(
         "\nA tool that says \"error\" (`isError`) is an answer, not an error. The `data` of an error holds `kind`, `hint`,\n\
-         and where they are known `server`, `retryAfterMs`, `exit` and `stderr` (the last lines).\n",
+         `sent`, and where they are known `server`, `class`, `retryAfterMs`, `exit` and `stderr` (the last lines).\n\n\
+         ## Can it have run?\n\n`sent` is `never` if no server can have worked on the call, and `maybe` if one may have. A call that was never\n\
+         sent is sent to the next process by toolcrib itself, once. One that may have run is not, unless running twice does no\n\
+         harm: `tools.idempotent` of its server names it, or a server with `trust = \"trusted\"` calls it read-only or\n\
+         idempotent. Then it is made once more. The text of the error says the same: \"it was never sent\", \"it may have run\".\n\n\
+         ## What is wrong with the server\n\nThe `class` of an error, of `status` and of events says what is done about it. This table is generated from\n\
+         `FailureClass::facts`.\n\n| class | meaning | what is done |\n|---|---|---|\n",
     );
+    for facts in FailureClass::ALL.map(FailureClass::facts) {
+        let done = match facts.treatment {
+            Treatment::Restart => {
+                "restarted after a wait that doubles; ejected once the budget is spent".to_owned()
+            }
+            Treatment::Eject => "ejected at once, until `toolcrib restart` or a changed entry".to_owned(),
+            Treatment::Pause(wait) => format!("calls fail at once for {wait:?}, then the next one tries"),
+            Treatment::PauseAsTold => {
+                "calls fail at once for as long as it said, 60 s at most; then the next one tries".to_owned()
+            }
+            Treatment::PauseLonger => {
+                "calls fail at once for a wait that doubles, then the next one tries; never ejected"
+                    .to_owned()
+            }
+        };
+        writeln!(page, "| `{}` | {} | {done} |", facts.name, facts.meaning).unwrap();
+    }
     fresh("docs/errors.md", &page);
 }
 

@@ -70,6 +70,8 @@ pub struct Call {
     pub(crate) client: Client,
     /// Where everything goes that comes before the outcome, if anybody wants it.
     pub(crate) told: Option<Arc<dyn Hear>>,
+    /// It has left for a server at least once.
+    pub(crate) left: bool,
 }
 
 impl Call {
@@ -96,7 +98,7 @@ impl Call {
     /// Any request, with a client's own parameters.
     pub fn request(method: impl Into<Cow<'static, str>>, wanted: Wanted, params: Object) -> Self {
         let (caller, client) = (Caller::local(), Client::silent());
-        Self { caller, wanted, method: method.into(), params, timeout: None, client, told: None }
+        Self { caller, wanted, method: method.into(), params, timeout: None, client, told: None, left: false }
     }
 
     /// With these arguments.

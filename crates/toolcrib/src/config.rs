@@ -56,11 +56,13 @@ pub struct HostLimits {
     pub sessions: usize,
     /// How long a stop waits for calls in flight.
     pub drain: Duration,
+    /// The most that any call of any server may take.
+    pub call_timeout_max: Option<Duration>,
 }
 
 impl Default for HostLimits {
     fn default() -> Self {
-        Self { body: 32 << 20, sessions: 10_000, drain: Duration::from_secs(10) }
+        Self { body: 32 << 20, sessions: 10_000, drain: Duration::from_secs(10), call_timeout_max: None }
     }
 }
 

@@ -4,6 +4,7 @@
 //! at the other end; when that end is gone, every call in flight hears of it at once.
 
 pub(crate) mod child;
+mod deadline;
 pub(crate) mod greet;
 mod interest;
 pub(crate) mod launch;
@@ -11,6 +12,7 @@ pub(crate) mod link;
 pub(crate) mod listing;
 pub(crate) mod memory;
 mod pending;
+mod program;
 pub(crate) mod stderr;
 
 use std::sync::Arc;
@@ -22,16 +24,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
-use crate::spec::{Limits, ServerId};
+use crate::spec::{Limits, ServerId, ToolsSpec};
+use crate::wire::dialect::client::{DISCOVER, PING};
 use crate::wire::dialect::greeting::Welcome;
 use crate::wire::dialect::{self, input};
 use crate::wire::message::Answer;
 use crate::wire::object::Object;
 use crate::wire::revision::Era;
 use child::Process;
+use deadline::Deadline;
 use interest::Interest;
 use link::{Link, Ticket};
-use pending::{Heard, Listener};
+use pending::Listener;
 
 /// A live wire to one server.
 #[derive(Debug)]
@@ -41,6 +45,7 @@ pub(crate) struct Connection {
     far_end: FarEnd,
     pub(crate) welcome: Welcome,
     limits: Limits,
+    tools: ToolsSpec,
     slots: Arc<Semaphore>,
     interest: Interest,
 }
@@ -85,6 +90,32 @@ impl Connection {
         self.link.was_dismissed()
     }
 
+    /// Whether somebody else runs what is at the other end.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.far_end, FarEnd::Remote)
+    }
+
+    /// Gives up a server that says nothing any more: everybody who waits is told at once.
+    pub(crate) fn condemn(&self) {
+        self.link.condemn();
+    }
+
+    /// Asks the server whether it is still there. Whatever it says within the limit is a yes, busy as it may be; so is
+    /// its death, which others tell.
+    pub(crate) async fn is_there(&self, limit: Duration) -> bool {
+        let heard = self.link.heard();
+        let question = if self.era() == Era::Session { PING } else { DISCOVER };
+        let answered = match self.ask(question, &mut Object::default(), None) {
+            Ok(ticket) => timeout(limit, ticket).await,
+            Err(error) => Ok(Err(error)),
+        };
+        match answered {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => self.is_closed() || error.kind() == ErrorKind::BadReply,
+            Err(_) => self.is_closed() || self.link.heard() != heard,
+        }
+    }
+
     /// Why the other end is gone.
     pub(crate) fn obituary(&self) -> Error {
         self.link.lost(false)
@@ -107,18 +138,25 @@ impl Connection {
     }
 
     /// Asks the server and waits for the answer. Dropping the future cancels the call at the server.
-    pub(crate) async fn call(&self, call: &mut Call, own_name: &str) -> Result<Outcome, Error> {
+    pub(crate) async fn call(
+        &self,
+        call: &mut Call,
+        own_name: &str,
+        began: Instant,
+    ) -> Result<Outcome, Error> {
         if self.era() == Era::Session && call.params.get(input::STATE).is_some() {
             return Ok(self.outcome(Answer::Error(input::bad_state())));
         }
-        let slot = self.slot().await?;
+        let deadline = Deadline::of(&self.limits, &self.tools, own_name, began);
+        let slot = self.slot(&deadline).await?;
         if let Some(level) = call.client.log {
             Box::pin(self.log_at(level)).await;
         }
         call.rename(own_name);
         let listener = Listener { client: call.client.clone(), told: call.told.clone(), slot: Some(slot) };
         let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
-        let answer = self.answered(ticket).await?;
+        call.left = true;
+        let answer = self.answered(ticket, &deadline).await?;
         Ok(self.outcome(answer))
     }
 
@@ -130,12 +168,12 @@ impl Connection {
         Outcome { answer, era: self.era(), server: Some(self.server.clone()) }
     }
 
-    /// One of the places for calls that the server works on; waiting for one has the call's own time limit.
-    async fn slot(&self) -> Result<OwnedSemaphorePermit, Error> {
+    /// One of the places for calls that the server works on; waiting for one counts towards the call's time.
+    async fn slot(&self, deadline: &Deadline<'_>) -> Result<OwnedSemaphorePermit, Error> {
         if let Ok(slot) = self.slots.clone().try_acquire_owned() {
             return Ok(slot);
         }
-        match Box::pin(timeout(self.limits.call_timeout, self.slots.clone().acquire_owned())).await {
+        match Box::pin(timeout_at(deadline.first(), self.slots.clone().acquire_owned())).await {
             Ok(slot) => slot.map_err(|_| self.link.lost(true)),
             Err(_) => {
                 let (server, slots) = (&self.server, self.limits.in_flight);
@@ -148,8 +186,9 @@ impl Connection {
 
     /// A request of our own, within the call's time limit.
     pub(crate) async fn request(&self, method: &str, mut params: Object) -> Result<Answer, Error> {
+        let deadline = Deadline::of(&self.limits, &self.tools, "", Instant::now());
         let ticket = self.ask(method, &mut params, None)?;
-        self.answered(ticket).await
+        self.answered(ticket, &deadline).await
     }
 
     fn ask(&self, method: &str, params: &mut Object, listener: Option<Listener>) -> Result<Ticket, Error> {
@@ -163,37 +202,17 @@ impl Connection {
     }
 
     /// Progress extends the time limit, up to the hard maximum; a question to the client has all of it.
-    async fn answered(&self, mut ticket: Ticket) -> Result<Answer, Error> {
-        let limits = &self.limits;
-        let began = Instant::now();
-        let last = began + limits.call_timeout_max;
-        let mut until = last.min(began + limits.call_timeout);
+    async fn answered(&self, mut ticket: Ticket, deadline: &Deadline<'_>) -> Result<Answer, Error> {
+        let mut until = deadline.first();
         loop {
             if let Ok(answer) = timeout_at(until, &mut ticket).await {
                 return answer;
             }
-            let later = match ticket.heard() {
-                Some(Heard::Progress(at)) => last.min(at + limits.call_timeout),
-                Some(Heard::Question) => last,
-                None => until,
-            };
-            if later <= until {
-                let (limit, key) = match until == last {
-                    true => (limits.call_timeout_max, "call-timeout-max"),
-                    false => (limits.call_timeout, "call-timeout"),
-                };
-                return Err(self.timed_out(limit, key));
+            match deadline.later(until, ticket.heard()) {
+                Some(later) => until = later,
+                None => return Err(deadline.missed(&self.server, until)),
             }
-            until = later;
         }
-    }
-
-    fn timed_out(&self, limit: Duration, key: &str) -> Error {
-        let server = &self.server;
-        let message = format!("`{server}` did not answer within {limit:?}");
-        Error::new(ErrorKind::TimedOut, message)
-            .at(server)
-            .hint(format!("raise `servers.{server}.limits.{key}`"))
     }
 }
 

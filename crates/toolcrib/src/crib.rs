@@ -132,6 +132,7 @@ impl CribBuilder {
             news,
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
+            sleeps: Default::default(),
         };
         let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
@@ -324,9 +325,11 @@ impl Shared {
 
     async fn run(&self, call: &mut Call) -> Result<Outcome, Error> {
         let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
-        Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await.unwrap_or_else(|_| {
+        let ended = Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await;
+        ended.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
-            Err(error.hint("allow the call more time"))
+            let error = error.hint("allow the call more time");
+            Err(if call.left { error.left() } else { error.unsent() })
         })
     }
 

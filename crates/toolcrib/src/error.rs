@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::class::{FailureClass, Sent};
 use crate::last_words::LastWords;
 use crate::spec::ServerId;
 
@@ -22,7 +23,8 @@ struct Inner {
     retry_in: Option<Duration>,
     last_words: Option<LastWords>,
     hint: Option<String>,
-    unsent: bool,
+    class: Option<FailureClass>,
+    sent: Option<Sent>,
 }
 
 /// Every way a call can fail. Adding one means adding a row to [`ErrorKind::facts`].
@@ -141,16 +143,15 @@ impl ErrorKind {
 impl Error {
     /// A failure with its own message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = message.into();
-        let unsent = false;
         Self(Box::new(Inner {
             kind,
-            message,
+            message: message.into(),
             server: None,
             retry_in: None,
             last_words: None,
             hint: None,
-            unsent,
+            class: None,
+            sent: None,
         }))
     }
 
@@ -181,8 +182,23 @@ impl Error {
         self
     }
 
+    /// The server certainly never got the request.
     pub(crate) fn unsent(mut self) -> Self {
-        self.0.unsent = true;
+        self.0.sent = Some(Sent::Never);
+        self
+    }
+
+    /// The request left for the server, if nothing is known to the contrary.
+    pub(crate) fn left(mut self) -> Self {
+        if self.sent() == Sent::Maybe {
+            self.0.sent = Some(Sent::Maybe);
+        }
+        self
+    }
+
+    /// Says what is wrong with the server.
+    pub(crate) fn of_class(mut self, class: FailureClass) -> Self {
+        self.0.class = Some(class);
         self
     }
 
@@ -190,8 +206,15 @@ impl Error {
     pub(crate) fn become_kind(mut self, kind: ErrorKind, message: String) -> Self {
         self.0.kind = kind;
         self.0.message = message;
-        self.0.hint = None;
+        (self.0.hint, self.0.sent) = (None, None);
         self
+    }
+
+    /// The same failure for those who ask before it is time for another try.
+    pub(crate) fn again_in(&self, wait: Duration) -> Self {
+        let mut again = self.clone().retry_in(wait);
+        again.0.message = format!("{}, next attempt in {:.1} s", self.0.message, wait.as_secs_f64());
+        again
     }
 
     /// What kind of failure it is.
@@ -211,7 +234,22 @@ impl Error {
 
     /// Whether the server certainly never got the request.
     pub fn is_unsent(&self) -> bool {
-        self.0.unsent
+        self.0.sent == Some(Sent::Never)
+    }
+
+    /// Whether the call can have had an effect. What was refused before a server was asked cannot.
+    pub fn sent(&self) -> Sent {
+        use ErrorKind as K;
+        match (self.0.sent, self.0.kind) {
+            (Some(sent), _) => sent,
+            (None, K::Lost | K::TimedOut | K::BadReply) => Sent::Maybe,
+            (None, _) => Sent::Never,
+        }
+    }
+
+    /// What is wrong with the server, where that is known.
+    pub fn class(&self) -> Option<FailureClass> {
+        self.0.class
     }
 
     /// How the server ended, if it did: exit status and the last lines of its stderr.
@@ -236,7 +274,10 @@ impl Error {
     /// The `data` of the JSON-RPC error a client sees.
     pub fn data(&self) -> Value {
         let facts = self.0.kind.facts();
-        let mut data = json!({"kind": facts.name, "hint": self.advice()});
+        let mut data = json!({"kind": facts.name, "hint": self.advice(), "sent": self.sent().name()});
+        if let Some(class) = self.0.class {
+            data["class"] = class.name().into();
+        }
         if let Some(server) = &self.0.server {
             data["server"] = server.as_str().into();
         }
@@ -253,7 +294,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        f.write_str(&self.0.message)?;
+        match self.0.sent {
+            Some(sent) => write!(f, " ({})", sent.words()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -280,5 +325,16 @@ mod tests {
         assert_eq!(error.advice(), "toolcrib restart git");
         assert_eq!(error.data()["kind"], "ejected");
         assert_eq!(error.data()["server"], "git");
+    }
+
+    #[test]
+    fn every_error_says_whether_the_call_can_have_run() {
+        for kind in ErrorKind::ALL {
+            let error = Error::new(kind, "no");
+            let maybe = matches!(kind, ErrorKind::Lost | ErrorKind::TimedOut | ErrorKind::BadReply);
+            assert_eq!(error.data()["sent"], if maybe { "maybe" } else { "never" }, "{kind:?}");
+            assert_eq!(error.clone().left().to_string(), if maybe { "no (it may have run)" } else { "no" });
+            assert_eq!(error.unsent().left().to_string(), "no (it was never sent)");
+        }
     }
 }

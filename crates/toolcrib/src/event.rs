@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::class::FailureClass;
 use crate::error::ErrorKind;
 use crate::spec::ServerId;
 
@@ -20,10 +21,12 @@ pub enum Event {
         /// How long that took.
         took: Duration,
     },
-    /// A server is gone that should not be.
+    /// A server is gone that should not be, or did not come up; it is started again.
     Crashed {
         /// Which.
         server: ServerId,
+        /// What is wrong with it.
+        class: FailureClass,
         /// How it ended.
         why: String,
     },
@@ -42,10 +45,23 @@ pub enum Event {
         /// Which.
         server: ServerId,
     },
-    /// A server died too often; it needs a person.
+    /// A server cannot be asked now, and is left alone for a while.
+    Paused {
+        /// Which.
+        server: ServerId,
+        /// What is wrong with it.
+        class: FailureClass,
+        /// How it said so.
+        why: String,
+        /// For how long.
+        wait: Duration,
+    },
+    /// A server died too often, or can never work; it needs a person.
     Ejected {
         /// Which.
         server: ServerId,
+        /// What is wrong with it.
+        class: FailureClass,
         /// How it ended.
         why: String,
     },

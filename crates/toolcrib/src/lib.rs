@@ -51,6 +51,7 @@
 mod bridge;
 pub mod call;
 pub mod catalog;
+pub mod class;
 mod clock;
 pub mod config;
 mod connection;
@@ -74,6 +75,7 @@ pub mod wire;
 
 pub use call::{Call, Caller, Outcome, Wanted};
 pub use catalog::{Catalog, Item, Kind, Page, Target, Tool};
+pub use class::{FailureClass, Sent};
 pub use config::Config;
 pub use connection::memory::Toolbox;
 pub use crib::{Crib, CribBuilder, Discovery};

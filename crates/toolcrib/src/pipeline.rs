@@ -2,6 +2,8 @@
 //!
 //! Policy, quota and cache have their place between finding a target and leasing its server.
 
+use tokio::time::Instant;
+
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
 use crate::public;
@@ -16,13 +18,17 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     };
     telemetry::found(&target.server);
     let mut lease = stock.registry.lease(&target.server).await?; // is it alive and well? (wakes it)
-    let outcome = lease.send(call, &target.name).await; // ask it
+    let began = Instant::now();
+    let outcome = lease.send(call, &target.name, began).await; // ask it
     drop(lease);
     let outcome = match outcome {
-        // It had died unnoticed and never got the request: the next one may have it.
-        Err(error) if error.kind() == ErrorKind::Lost && error.is_unsent() => {
-            Box::pin(async { stock.registry.lease(&target.server).await?.send(call, &target.name).await })
-                .await
+        // The next server may have what no server can have run, or what may run twice.
+        Err(error) if error.kind() == ErrorKind::Lost && stock.may_repeat(&error, call, &target) => {
+            let again = async {
+                let mut lease = stock.registry.lease(&target.server).await?;
+                lease.send(call, &target.name, began).await
+            };
+            Box::pin(again).await
         }
         outcome => outcome,
     };

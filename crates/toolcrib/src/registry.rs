@@ -184,6 +184,7 @@ mod tests {
             news: broadcast::channel(1).0,
             offers: Arc::new(Notify::new()),
             hurry: CancellationToken::new(),
+            sleeps: Default::default(),
         };
         let registry = Registry::new(None, around);
         let panicked = std::thread::scope(|scope| {

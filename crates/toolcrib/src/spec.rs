@@ -7,6 +7,7 @@ mod care;
 mod name;
 mod remote;
 mod roster;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,6 +26,7 @@ pub use name::{BadName, ServerId};
 pub use remote::{HttpSpec, Transport};
 pub(crate) use remote::{address, is_header};
 pub use roster::{NameClash, Roster};
+pub use tools::{EmptyPattern, Pattern, ToolsSpec, Trust};
 
 /// How to reach one MCP server and how to look after it.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +43,10 @@ pub struct ServerSpec {
     pub lifecycle: Lifecycle,
     /// What one call may cost.
     pub limits: Limits,
+    /// What is said of its tools.
+    pub tools: ToolsSpec,
+    /// Whether what it says of its tools may be believed.
+    pub trust: Trust,
 }
 
 impl ServerSpec {
@@ -61,7 +67,8 @@ impl ServerSpec {
 
     fn new(id: ServerId, endpoint: Endpoint) -> Self {
         let (lifecycle, limits) = (Lifecycle::default(), Limits::default());
-        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits }
+        let (tools, trust) = (ToolsSpec::default(), Trust::Normal);
+        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits, tools, trust }
     }
 
     /// The same server, looked after in another way.
@@ -75,6 +82,20 @@ impl ServerSpec {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// The same server with something said of its tools.
+    #[must_use]
+    pub fn tools(mut self, tools: ToolsSpec) -> Self {
+        self.tools = tools;
+        self
+    }
+
+    /// The same server, whose word about its tools counts this much.
+    #[must_use]
+    pub fn trust(mut self, trust: Trust) -> Self {
+        self.trust = trust;
         self
     }
 

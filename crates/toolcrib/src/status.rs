@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::class::FailureClass;
 use crate::error::ErrorKind;
 use crate::spec::{ServerId, Start};
 use crate::wire::revision::Revision;
@@ -53,8 +54,12 @@ impl StateName {
 pub struct LastError {
     /// What kind of failure.
     pub kind: ErrorKind,
+    /// What is wrong with the server, where that is known.
+    pub class: Option<FailureClass>,
     /// What happened.
     pub message: String,
+    /// What to do about it.
+    pub hint: String,
     /// When.
     pub at: SystemTime,
 }

@@ -12,7 +12,7 @@ use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
 use crate::error::{Error, ErrorKind};
 use crate::registry::{Changes, Registry};
-use crate::spec::ServerId;
+use crate::spec::{ServerId, Trust};
 use crate::supervisor::{Supervisor, Surroundings};
 
 /// How many servers are started at the same time to be listed.
@@ -94,6 +94,22 @@ impl Stock {
             Some(failure) => Err(failure),
             None => found,
         }
+    }
+
+    /// Whether a call that was lost may be made once more: it was never sent, or its tool may run twice because the
+    /// config says so, or because a server says so that is trusted.
+    pub(crate) fn may_repeat(&self, error: &Error, call: &Call, target: &Target) -> bool {
+        if error.is_unsent() {
+            return true;
+        }
+        let supervisor = self.registry.get(&target.server).and_then(Result::ok);
+        call.method() == "tools/call"
+            && supervisor.is_some_and(|supervisor| {
+                let (spec, listing) = (supervisor.spec(), supervisor.listing());
+                spec.tools.may_repeat(&target.name)
+                    || (spec.trust == Trust::Trusted
+                        && listing.is_some_and(|listing| listing.may_repeat(&target.name)))
+            })
     }
 
     /// Gives the call to the fallback, or says what the caller may have meant.

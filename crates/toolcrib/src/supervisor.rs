@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Call, Outcome};
+use crate::class::FailureClass;
+use crate::clock::Sleeps;
 use crate::connection::Connection;
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
@@ -37,13 +39,16 @@ use restart::RestartBudget;
 /// How long calls under way may take when their server is replaced or leaves the roster.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
+/// A call that was given up after this long without an answer is reason enough to ask whether the server is there.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// What one may ask of an actor.
 #[derive(Debug)]
 enum Command {
     /// A claim on the living server; wakes it if need be.
     Lease(oneshot::Sender<Result<Lease, Error>>),
     /// A claim that is no longer needed.
-    Release { generation: u64, health: Option<Health>, probe: bool },
+    Release { generation: u64, health: Option<Health>, probe: bool, silent: bool },
     /// What the watcher of a connection has seen.
     Seen { generation: u64, what: Seen },
     /// Stop what runs and forgive everything; answered when it is about to start anew.
@@ -61,6 +66,10 @@ enum Seen {
     Closed,
     /// The server said that its tools changed, and was asked for them.
     Relisted(Result<Listing, Error>),
+    /// It was asked whether it is still there, and said something.
+    Answered,
+    /// It was asked whether it is still there, and said nothing.
+    Silent,
 }
 
 /// One server's life as others see it. Written by the actor at every change of state.
@@ -100,6 +109,8 @@ pub(crate) struct Surroundings {
     pub(crate) offers: Arc<Notify>,
     /// Nobody waits for calls under way any more.
     pub(crate) hurry: CancellationToken,
+    /// How long the machine has slept.
+    pub(crate) sleeps: Sleeps,
 }
 
 /// A handle on one server's actor. Cheap to clone: every call does.
@@ -289,6 +300,10 @@ pub(crate) struct Lease {
     /// Whether this is the one call that finds out if a tripped server is well again.
     probe: bool,
     health: Option<Health>,
+    /// Since when the server has owed an answer.
+    asked: Option<Instant>,
+    /// The server did not answer in time.
+    silent: bool,
     mailbox: mpsc::UnboundedSender<Command>,
     gauges: Arc<Gauges>,
 }
@@ -309,28 +324,49 @@ impl Lease {
         &self.connection
     }
 
-    /// Asks the server. A tool that says "error" is healthy; a death is the budget's affair, not the breaker's.
-    pub(crate) async fn send(&mut self, call: &mut Call, tool: &str) -> Result<Outcome, Error> {
-        let began = Instant::now();
-        let outcome = self.connection.call(call, tool).await;
-        self.health = match outcome.as_ref().map_err(Error::kind) {
-            Ok(_) => Some(Health::Well),
-            Err(_) if outcome.as_ref().is_err_and(Error::is_unsent) => None,
-            Err(ErrorKind::TimedOut | ErrorKind::BadReply) => Some(Health::Unwell),
-            // A remote server can break off in the middle of a call and live on.
-            Err(ErrorKind::Lost) if !self.connection.is_closed() => Some(Health::Unwell),
-            Err(_) => None,
-        };
+    /// Asks the server, within the limits of a call that began then. A tool that says "error" is healthy; a death is
+    /// the budget's affair, not the breaker's.
+    pub(crate) async fn send(
+        &mut self,
+        call: &mut Call,
+        tool: &str,
+        began: Instant,
+    ) -> Result<Outcome, Error> {
+        self.asked = Some(began);
+        let outcome = self.connection.call(call, tool, began).await;
+        self.asked = None;
         self.gauges.count(began.elapsed(), outcome.as_ref().map_or(true, Outcome::is_error));
-        outcome
+        match outcome {
+            Ok(outcome) => {
+                self.health = Some(Health::Well);
+                Ok(outcome)
+            }
+            Err(error) => {
+                self.health = self.judge(&error);
+                self.silent = error.kind() == ErrorKind::TimedOut && !error.is_unsent();
+                Err(error.left())
+            }
+        }
+    }
+
+    fn judge(&self, error: &Error) -> Option<Health> {
+        match error.kind() {
+            _ if error.is_unsent() => None,
+            _ if error.class() == Some(FailureClass::RateLimited) => error.wait().map(Health::Limited),
+            ErrorKind::TimedOut | ErrorKind::BadReply => Some(Health::Unwell),
+            // A remote server can break off in the middle of a call and live on.
+            ErrorKind::Lost if !self.connection.is_closed() => Some(Health::Unwell),
+            _ => None,
+        }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         let Self { generation, health, probe, .. } = *self;
+        let silent = self.silent || self.asked.is_some_and(|asked| asked.elapsed() >= SILENCE);
         // An actor that is gone counts nothing any more.
-        let _ = self.mailbox.send(Command::Release { generation, health, probe });
+        let _ = self.mailbox.send(Command::Release { generation, health, probe, silent });
     }
 }
 

@@ -10,7 +10,8 @@ use crate::output::{Output, problem_line};
 use crate::place::Place;
 
 /// What people look for first.
-const FIRST: [&str; 8] = ["name", "state", "pid", "uptime", "tools", "calls", "errors", "last_error"];
+const FIRST: [&str; 10] =
+    ["name", "state", "pid", "uptime", "tools", "calls", "errors", "class", "last_error", "next_attempt_in"];
 
 /// Shows every server of the running gateway, or one in full.
 pub(crate) async fn run(args: &Status, place: &Place, out: &mut Output) -> Result<Exit> {
@@ -41,12 +42,33 @@ fn table(status: &Value, out: &mut Output) -> Result<Exit> {
     for problem in status["config"]["problems"].as_array().into_iter().flatten() {
         out.warn(&problem_line(problem), problem["hint"].as_str())?;
     }
-    for server in servers.iter().filter(|server| server["ejected"] == true) {
-        let name = plain(&server["name"]);
-        let why = server["last_error"]["message"].as_str().unwrap_or("it died too often");
-        out.warn(&format!("`{name}` is ejected: {why}"), Some(&format!("toolcrib restart {name}")))?;
+    for server in servers {
+        if let Some((trouble, hint)) = trouble(server) {
+            out.warn(&trouble, hint.as_deref())?;
+        }
     }
     Ok(Exit::Fine)
+}
+
+/// What is wrong with a server that cannot be asked now, when it will be tried again, and what to type.
+fn trouble(server: &Value) -> Option<(String, Option<String>)> {
+    let (name, state) = (plain(&server["name"]), server["state"].as_str()?);
+    if !matches!(state, "ejected" | "backing_off" | "tripped") {
+        return None;
+    }
+    let why = server["last_error"]["message"].as_str().unwrap_or("it failed too often");
+    let class = server["class"].as_str().map_or_else(String::new, |class| format!(" ({class})"));
+    let next = match &server["next_attempt_in"] {
+        Value::Null => String::new(),
+        wait => format!("; next attempt in {}", time(wait)),
+    };
+    let told = server["last_error"]["hint"].as_str();
+    let hint = match (state, told) {
+        ("ejected", Some(hint)) if server["class"] == "misconfigured" => hint.to_owned(),
+        ("ejected", _) => format!("toolcrib restart {name}"),
+        (_, hint) => hint.map_or_else(|| format!("toolcrib logs {name}"), str::to_owned),
+    };
+    Some((format!("`{name}` is {state}{class}: {why}{next}"), Some(hint)))
 }
 
 fn row(server: &Value) -> Vec<String> {
@@ -70,6 +92,9 @@ fn one(server: &Value, out: &mut Output) -> Result<()> {
     };
     let rows: Vec<Vec<String>> = fields.iter().map(shown).collect();
     out.rows(&["FIELD", "VALUE"], &rows)?;
+    if let Some((trouble, hint)) = trouble(server) {
+        out.warn(&trouble, hint.as_deref())?;
+    }
     for line in server["stderr_tail"].as_array().into_iter().flatten() {
         out.say(&format!("  {}", plain(line)))?;
     }
@@ -110,5 +135,29 @@ mod tests {
                 .map(time)
                 .collect();
         assert_eq!(shown, ["-", "250µs", "12.3ms", "60s", "10m", "25h"]);
+    }
+
+    #[test]
+    fn what_cannot_be_asked_now_says_why_when_next_and_what_to_type() {
+        let server = |state: &str, class: &str, next: Value| {
+            let error = json!({"message": "it is gone", "hint": "repair it"});
+            trouble(
+                &json!({"name": "git", "state": state, "class": class, "next_attempt_in": next, "last_error": error}),
+            )
+        };
+        let said = |text: &str, hint: &str| Some((text.to_owned(), Some(hint.to_owned())));
+        assert_eq!(
+            server("ejected", "crashed", json!(null)),
+            said("`git` is ejected (crashed): it is gone", "toolcrib restart git")
+        );
+        assert_eq!(
+            server("ejected", "misconfigured", json!(null)),
+            said("`git` is ejected (misconfigured): it is gone", "repair it")
+        );
+        assert_eq!(
+            server("tripped", "rate_limited", json!(7.0)),
+            said("`git` is tripped (rate_limited): it is gone; next attempt in 7s", "repair it")
+        );
+        assert_eq!(server("ready", "crashed", json!(null)), None);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::node::Value;
 use super::reader::Reader;
-use crate::spec::{KeepAlive, Lifecycle, Limits, Start};
+use crate::spec::{KeepAlive, Lifecycle, Limits, Pattern, Start, ToolsSpec, Trust};
 
 /// How a server is looked after.
 #[derive(Clone, Default)]
@@ -15,6 +15,8 @@ pub(super) struct Care {
     limits: Limits,
     /// Whether somebody wrote `keep-alive`.
     keep_alive_given: bool,
+    pub(super) tools: ToolsSpec,
+    pub(super) trust: Trust,
     pub(super) inherit_env: Vec<String>,
 }
 
@@ -43,8 +45,44 @@ impl Care {
             }
         }
         reader.choice("sharing", &[("shared", ())], &["per-client", "per-project", "per-caller"]);
-        reader.choice("trust", &[("normal", ())], &["trusted"]);
+        set(
+            &mut self.trust,
+            reader.choice("trust", &[("normal", Trust::Normal), ("trusted", Trust::Trusted)], &[]),
+        );
+        if let Some(tools) = reader.table("tools") {
+            self.overlay_tools(tools);
+        }
         self
+    }
+
+    fn overlay_tools(&mut self, mut reader: Reader<'_>) {
+        if let Some(patterns) = reader.strings("idempotent") {
+            let patterns =
+                patterns.into_iter().filter_map(|(node, text)| pattern(&mut reader, node.span.start, text));
+            self.tools.idempotent = patterns.collect();
+        }
+        let limits = reader.members("call-timeout").map_or(&[][..], |table| &table.0);
+        for entry in limits {
+            let limit = reader.duration_of("call-timeout", entry);
+            let (Some(pattern), Some(limit)) = (pattern(&mut reader, entry.at, &entry.key), limit) else {
+                continue;
+            };
+            let most = self.limits.call_timeout_max;
+            if limit > most {
+                let message = format!(
+                    "`tools.call-timeout` of `{pattern}` is longer than `limits.call-timeout-max`, which is {most:?}"
+                );
+                reader.wrong(
+                    entry.value.span.start,
+                    message,
+                    "write a shorter time, or a longer `call-timeout-max`",
+                );
+            }
+            self.tools.call_timeout.retain(|(other, _)| *other != pattern);
+            self.tools.call_timeout.push((pattern, limit));
+        }
+        ["allow", "deny", "rename", "cache"].into_iter().for_each(|key| reader.not_yet(key));
+        reader.finish();
     }
 
     /// What it all comes to.
@@ -93,6 +131,14 @@ fn overlay_limits(limits: &mut Limits, mut reader: Reader<'_>) {
     set(&mut limits.in_flight, in_flight.and_then(NonZeroUsize::new));
     set(&mut limits.message, reader.size("message"));
     reader.finish();
+}
+
+fn pattern(reader: &mut Reader<'_>, at: usize, written: &str) -> Option<Pattern> {
+    let pattern = written.parse().ok();
+    if pattern.is_none() {
+        reader.wrong(at, "a pattern is empty", "write the name of a tool; `*` stands for any characters");
+    }
+    pattern
 }
 
 fn keep_alive(reader: &mut Reader<'_>) -> Option<KeepAlive> {

@@ -154,6 +154,27 @@ impl<'a> Reader<'a> {
         count
     }
 
+    /// A duration that is not zero, inside the table of a key.
+    pub(super) fn duration_of(&mut self, key: &str, entry: &Entry) -> Option<Duration> {
+        let Value::String(text) = &entry.value.value else {
+            let wanted = self.page.setting(&entry.key, "\"5m\"");
+            let message = format!(
+                "{} holds only durations, not {}",
+                self.name(key),
+                entry.value.value.kind(self.page.json)
+            );
+            self.wrong(entry.value.span.start, message, format!("write {wanted}"));
+            return None;
+        };
+        let duration = units::duration(text).filter(|duration| !duration.is_zero());
+        if duration.is_none() {
+            let message = format!("{} of `{}` is not a duration: `{text}`", self.name(key), entry.key);
+            let hint = format!("write one whole number, not zero, and a unit: {}", units::DURATIONS);
+            self.wrong(entry.value.span.start, message, hint);
+        }
+        duration
+    }
+
     /// A duration that is not zero.
     pub(super) fn duration(&mut self, key: &'static str) -> Option<Duration> {
         let duration = self.measure(key, units::duration, "duration", units::DURATIONS, "s")?;

@@ -26,7 +26,6 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     let mut defaults = Care::default();
     if let Some(mut table) = reader.table("defaults") {
         defaults = defaults.overlay(&mut table);
-        table.not_yet("tools");
         table.finish();
     }
     if let Some(table) = reader.table("limits") {
@@ -71,6 +70,7 @@ fn limits(mut reader: Reader<'_>) -> HostLimits {
             .and_then(|count| usize::try_from(count).ok())
             .unwrap_or(otherwise.sessions),
         drain: reader.duration("drain").unwrap_or(otherwise.drain),
+        call_timeout_max: reader.duration("call-timeout-max"),
     };
     ["servers-running", "memory"].into_iter().for_each(|key| reader.not_yet(key));
     reader.finish();
@@ -113,7 +113,9 @@ fn read_servers(page: &mut Page, entries: &[&Entry], defaults: &Care, sections: 
         let good = page.errors() == before && !clashing.contains(&id.folded());
         if let Some(spec) = spec.filter(|_| good) {
             // Names are known to differ here, so there is nothing left to refuse.
-            let _ = sections.roster.add(spec.named(id));
+            let mut spec = spec.named(id);
+            spec.limits.host_max = sections.limits.call_timeout_max;
+            let _ = sections.roster.add(spec);
         }
     }
 }

@@ -22,9 +22,10 @@ pub(super) struct Entry {
 impl Entry {
     /// The server under a name.
     pub(super) fn named(self, id: ServerId) -> ServerSpec {
+        let (tools, trust) = (self.care.tools.clone(), self.care.trust);
         let (lifecycle, limits) = self.care.settle();
         let Self { enabled, endpoint, era, .. } = self;
-        ServerSpec { id, enabled, endpoint, era, lifecycle, limits }
+        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, tools, trust }
     }
 }
 
@@ -42,7 +43,7 @@ pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Optio
     if json {
         enabled &= !reader.boolean("disabled").unwrap_or(false);
     }
-    ["when", "run-on", "tools"].into_iter().for_each(|key| reader.not_yet(key));
+    ["when", "run-on"].into_iter().for_each(|key| reader.not_yet(key));
     if json {
         reader.finish_with_notes();
     } else {

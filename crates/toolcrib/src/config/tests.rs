@@ -119,7 +119,10 @@ fn the_gateways_own_sections_are_read() {
         toml("[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'");
     assert_eq!(lines(&config), [""; 0]);
     assert_eq!(config.listen.hosts, ["still.local"]);
-    assert_eq!(config.limits, HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1) });
+    assert_eq!(
+        config.limits,
+        HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1), ..HostLimits::default() }
+    );
 }
 
 #[test]
@@ -303,4 +306,41 @@ fn a_message_does_not_repeat_what_may_be_a_secret() {
         config.problems.len() == 4 && !hidden.contains("5353") && !hidden.contains("--token"),
         "{hidden}"
     );
+}
+
+#[test]
+fn what_is_said_of_tools_is_read_and_laid_over_the_defaults() {
+    let config = Config::parse(
+        Path::new("/folder/config.toml"),
+        r#"
+        [defaults]
+        trust = "trusted"
+        [defaults.tools]
+        idempotent = ["get_*"]
+        call-timeout = { "slow_*" = "5m", build = "2m" }
+        [limits]
+        call-timeout-max = "8m"
+        [servers.plain]
+        command = "x"
+        [servers.own]
+        command = "x"
+        trust = "normal"
+        [servers.own.tools]
+        idempotent = []
+        call-timeout = { build = "9m" }
+        "#,
+    );
+    assert_eq!(config.problems, []);
+    let spec = |name: &str| config.roster.get(&name.parse().unwrap()).unwrap().clone();
+    let (plain, own) = (spec("plain"), spec("own"));
+    assert_eq!((plain.trust, own.trust), (crate::spec::Trust::Trusted, crate::spec::Trust::Normal));
+    assert!(plain.tools.may_repeat("get_log") && !own.tools.may_repeat("get_log"));
+    let limit =
+        |spec: &ServerSpec, tool: &str| spec.tools.call_timeout(tool).map(|(_, limit)| limit.as_secs());
+    assert_eq!(
+        (limit(&plain, "slow_a"), limit(&plain, "build"), limit(&plain, "x")),
+        (Some(300), Some(120), None)
+    );
+    assert_eq!((limit(&own, "slow_a"), limit(&own, "build")), (Some(300), Some(540)));
+    assert_eq!(own.limits.host_max, Some(Duration::from_secs(480)));
 }

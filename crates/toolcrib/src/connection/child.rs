@@ -39,7 +39,17 @@ pub(crate) struct Process {
 
 /// Why a command could not be started at all.
 #[derive(Debug)]
-pub(crate) struct SpawnError(pub(crate) String);
+pub(crate) struct SpawnError {
+    pub(crate) why: String,
+    /// The machine had no room for it; the next try may go better.
+    pub(crate) no_room: bool,
+}
+
+impl SpawnError {
+    fn of_command(why: impl Into<String>) -> Self {
+        Self { why: why.into(), no_room: false }
+    }
+}
 
 impl Process {
     /// Starts the command in a process group of its own, with an environment that is built, not inherited. It counts
@@ -51,8 +61,11 @@ impl Process {
         lives: &TaskTracker,
     ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
         let (mut command, program) = prepare(spec)?;
-        let mut child = command.spawn().map_err(|error| SpawnError(explain(&program, spec, &error)))?;
-        let missing = || SpawnError(format!("`{program}` has no pipes"));
+        let mut child = command.spawn().map_err(|error| SpawnError {
+            why: explain(&program, spec, &error),
+            no_room: super::program::is_no_room(&error),
+        })?;
+        let missing = || SpawnError::of_command(format!("`{program}` has no pipes"));
         let pid = child.id().ok_or_else(missing)?;
         let (stdin, stdout) =
             (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
@@ -132,7 +145,9 @@ impl Drop for Process {
 }
 
 fn prepare(spec: &CommandSpec) -> Result<(Command, String), SpawnError> {
-    let expand = |text: &crate::text::Text| text.expand().map_err(|missing| SpawnError(missing.to_string()));
+    let expand = |text: &crate::text::Text| {
+        text.expand().map_err(|missing| SpawnError::of_command(missing.to_string()))
+    };
     let program = expand(&spec.program)?;
     let mut command = std::process::Command::new(&program);
     for arg in &spec.args {
@@ -165,6 +180,11 @@ fn explain(program: &str, spec: &CommandSpec, error: &std::io::Error) -> String 
         }
         (std::io::ErrorKind::NotFound, _) => format!("the command `{program}` was not found"),
         (std::io::ErrorKind::PermissionDenied, _) => format!("`{program}` is not executable"),
+        _ if super::program::is_no_program(error) => {
+            format!(
+                "`{program}` is no program for this machine, nor a script whose first line says who runs it"
+            )
+        }
         _ => format!("cannot run `{program}`: {error}"),
     }
 }

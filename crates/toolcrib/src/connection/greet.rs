@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::link::{Link, Ticket};
+use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
 use crate::spec::EraChoice;
 use crate::wire::dialect::greeting::{self, Probed, Question, SESSION_OPEN, Welcome};
@@ -125,7 +126,10 @@ async fn open_session(link: &Link, revision: Revision) -> Result<Welcome, Unwelc
 }
 
 fn finish_session(link: &Link, answer: &Answer) -> Result<Welcome, Unwelcome> {
-    let welcome = greeting::read_hello(answer).map_err(nonsense)?;
+    let welcome = greeting::read_hello(answer).map_err(|why| match answer {
+        Answer::Error(_) => Error::new(ErrorKind::BadReply, why).of_class(FailureClass::Refused),
+        Answer::Result(_) => nonsense(why),
+    })?;
     link.tell(SESSION_OPEN);
     Ok(welcome)
 }
@@ -135,5 +139,5 @@ fn ask(link: &Link, question: &Question) -> Result<Ticket, Error> {
 }
 
 fn nonsense(why: String) -> Error {
-    Error::new(ErrorKind::BadReply, why)
+    Error::new(ErrorKind::BadReply, why).of_class(FailureClass::Misconfigured)
 }

@@ -1,6 +1,6 @@
 //! From a spec to a connection that has been greeted and listed.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Semaphore, broadcast};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -11,10 +11,11 @@ use super::interest::Interest;
 use super::link::{Link, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
-use super::{Connection, FarEnd};
+use super::{Connection, FarEnd, program};
+use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
-use crate::last_words::LastWords;
+use crate::last_words::{Exit, LastWords};
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, Transport};
 use crate::wire::revision::{Era, Revision};
 
@@ -24,9 +25,8 @@ const PIPE: usize = 64 << 10;
 /// Why a server did not come up.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
+    /// Of a class, which says what is to be done.
     pub(crate) error: Error,
-    /// It died; the next attempt may go better, so those who wait may go on waiting.
-    pub(crate) died: bool,
     /// It died when asked for its era, too; there is no use in asking again.
     pub(crate) died_on_probe: bool,
 }
@@ -42,6 +42,8 @@ pub(crate) struct Around {
     pub(crate) stderr: Arc<StderrTail>,
     /// Where the server is heard that speaks to nobody in particular.
     pub(crate) news: broadcast::Sender<News>,
+    /// The first line of this start's stdout that was no message.
+    pub(crate) strange: Arc<OnceLock<String>>,
 }
 
 /// Starts the server, opens the conversation, asks what it offers. A server that dies when asked for its era is
@@ -68,8 +70,12 @@ pub(crate) async fn launch(
         connected => connected,
     };
     let failed = |error: Error| {
-        let died = error.kind() == ErrorKind::Lost;
-        StartFailure { error: could_not(spec, &error), died, died_on_probe }
+        let (class, could_not) = (class_of(spec, &error), could_not(spec, &error));
+        let error = match (class, error.own_hint()) {
+            (FailureClass::Misconfigured, None) => could_not.hint(repair(spec)),
+            _ => could_not,
+        };
+        StartFailure { error: error.of_class(class), died_on_probe }
     };
     let connection = connected.map_err(|unwelcome| match unwelcome {
         Unwelcome::Failed(error) => failed(error),
@@ -96,26 +102,85 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
         Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
     let patient = matches!(far_end, FarEnd::Remote);
-    let welcome = greet(&link, opening, patient).await?;
-    let (server, limits) = (spec.id.clone(), spec.limits.clone());
-    let slots = Arc::new(Semaphore::new(limits.in_flight.get()));
-    Ok(Connection { server, link, far_end, welcome, limits, slots, interest: Interest::default() })
+    let welcome = match greet(&link, opening, patient).await {
+        Ok(welcome) => welcome,
+        Err(unwelcome) => return Err(named(&link, unwelcome, opening)),
+    };
+    let (server, limits, tools) = (spec.id.clone(), spec.limits.clone(), spec.tools.clone());
+    let (slots, interest) = (Arc::new(Semaphore::new(limits.in_flight.get())), Interest::default());
+    Ok(Connection { server, link, far_end, welcome, limits, tools, slots, interest })
+}
+
+/// What is at the other end, if it has shown that it is no server at all.
+fn named(link: &Link, unwelcome: Unwelcome, opening: Opening) -> Unwelcome {
+    let (lost, probing) = match unwelcome {
+        Unwelcome::DiedOnProbe => (link.lost(false), true),
+        Unwelcome::Failed(error) => (error, false),
+    };
+    let silent_end = || {
+        let ended_well = lost.words().is_some_and(|words| words.exit == Some(Exit::Status(0)));
+        ended_well && link.heard() == 0 && matches!(opening, Opening::Session(_))
+    };
+    let why = match link.alien() {
+        Some(why) => format!("{why}: it is no MCP server"),
+        None if lost.kind() == ErrorKind::Lost && silent_end() => {
+            "it ended at once with exit status 0 and without a word: it is no MCP server, or misses an argument"
+                .to_owned()
+        }
+        None if probing => return Unwelcome::DiedOnProbe,
+        None => return Unwelcome::Failed(lost),
+    };
+    Unwelcome::Failed(Error::new(ErrorKind::CouldNotStart, why).of_class(FailureClass::Misconfigured))
+}
+
+/// What is wrong with a server that did not come up, if nobody has said so yet. One that somebody else runs is not to
+/// blame for what it says while it is down.
+fn class_of(spec: &ServerSpec, error: &Error) -> FailureClass {
+    let remote = matches!(spec.endpoint, Endpoint::Http(_));
+    match error.class() {
+        Some(FailureClass::Misconfigured) if remote && error.kind() == ErrorKind::BadReply => {
+            FailureClass::Unreachable
+        }
+        Some(class) => class,
+        None if remote => FailureClass::Unreachable,
+        None if error.kind() == ErrorKind::Lost => FailureClass::Crashed,
+        None => FailureClass::Refused,
+    }
+}
+
+fn misconfigured(why: String) -> Error {
+    Error::new(ErrorKind::CouldNotStart, why).of_class(FailureClass::Misconfigured)
+}
+
+/// What to do about a server that cannot work as it is declared.
+fn repair(spec: &ServerSpec) -> String {
+    let server = &spec.id;
+    format!("repair `servers.{server}` or what it names, then: toolcrib restart {server}")
 }
 
 fn open_child(spec: &ServerSpec, command: &CommandSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
+    if let Some(why) = program::misfit(command) {
+        return Err(misconfigured(why));
+    }
     let (process, stdin, stdout) =
-        Process::spawn(command, around.stderr.clone(), &around.tasks, &around.lives)
-            .map_err(|SpawnError(why)| Error::new(ErrorKind::CouldNotStart, why))?;
+        Process::spawn(command, around.stderr.clone(), &around.tasks, &around.lives).map_err(
+            |SpawnError { why, no_room }| match no_room {
+                true => Error::new(ErrorKind::CouldNotStart, why),
+                false => misconfigured(why),
+            },
+        )?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
-    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let (link, queue) =
+        Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone(), around.strange.clone());
     let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);
     Ok((link, FarEnd::Process(process)))
 }
 
 async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
     let remote = Remote::new(http, spec.limits.message, &around.tasks).await;
-    let remote = remote.map_err(|why| Error::new(ErrorKind::CouldNotStart, why))?;
-    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let remote = remote.map_err(misconfigured)?;
+    let (link, queue) =
+        Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone(), around.strange.clone());
     Ok((link.over_http(queue, remote), FarEnd::Remote))
 }
 
@@ -127,7 +192,8 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
     let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
-    let (link, queue) = Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone());
+    let (link, queue) =
+        Link::new(spec.id.clone(), around.news.clone(), around.tasks.clone(), around.strange.clone());
     let link = link.over_pipes(queue, tokio::io::split(ours), spec.limits.message, gone, farewell);
     (link, FarEnd::Task(task))
 }

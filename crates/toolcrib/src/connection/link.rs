@@ -48,6 +48,16 @@ struct Shared {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     queued: AtomicUsize,
     noise: AtomicU64,
+    /// Counts whatever came from the server, whether it meant something or not.
+    heard: AtomicU64,
+    /// It has said something that means something.
+    understood: AtomicBool,
+    /// The first line that meant nothing.
+    strange: Arc<OnceLock<String>>,
+    /// Why what is at the other end is no server at all.
+    alien: OnceLock<String>,
+    /// It was given up because it said nothing any more.
+    condemned: AtomicBool,
     /// Only the end of the line under way, which is too long, can tell whom it is for.
     unknown_until_end: AtomicBool,
     /// Rung when the server says that it offers something else now.
@@ -84,6 +94,7 @@ impl Link {
         server: ServerId,
         news: broadcast::Sender<News>,
         tasks: TaskTracker,
+        strange: Arc<OnceLock<String>>,
     ) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let broken = CancellationToken::new();
@@ -93,6 +104,11 @@ impl Link {
             outgoing,
             queued: AtomicUsize::new(0),
             noise: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            understood: AtomicBool::new(false),
+            strange,
+            alien: OnceLock::new(),
+            condemned: AtomicBool::new(false),
             unknown_until_end: AtomicBool::new(false),
             relist: Notify::new(),
             news,
@@ -168,6 +184,22 @@ impl Link {
         self.shared.pending().in_flight()
     }
 
+    /// Grows whenever something comes from the server.
+    pub(super) fn heard(&self) -> u64 {
+        self.shared.heard.load(Ordering::Relaxed)
+    }
+
+    /// Why what is at the other end is no server at all, if that was found out.
+    pub(super) fn alien(&self) -> Option<&str> {
+        self.shared.alien.get().map(String::as_str)
+    }
+
+    /// Gives the server up: it says nothing any more. Everybody is told at once.
+    pub(super) fn condemn(&self) {
+        self.shared.condemned.store(true, Ordering::Relaxed);
+        self.shared.broken.cancel();
+    }
+
     pub(super) fn noise(&self) -> u64 {
         self.shared.noise.load(Ordering::Relaxed)
     }
@@ -224,6 +256,9 @@ impl Shared {
     fn lost(&self, unsent: bool) -> Error {
         let (words, dismissed) = self.ending.get().cloned().unwrap_or_default();
         let message = match (dismissed, unsent) {
+            _ if self.condemned.load(Ordering::Relaxed) => {
+                format!("`{}` hung: it answered neither a call nor a ping, and was replaced", self.server)
+            }
             (true, _) => format!("`{}` was stopped", self.server),
             (false, true) => format!("`{}` is gone: {words}", self.server),
             (false, false) => format!("`{}` died: {words}", self.server),

@@ -69,6 +69,17 @@ impl Listing {
         }
     }
 
+    /// Whether the server says that a tool may run twice: because it changes nothing, or nothing more the second time.
+    pub(crate) fn may_repeat(&self, tool: &str) -> bool {
+        let listed = self.tools.iter().find(|listed| *listed.name == *tool);
+        let definition = listed.and_then(|listed| Object::parse(&listed.definition).ok());
+        let annotations = definition.and_then(|tool| Object::parse(tool.get("annotations")?).ok());
+        let says = |hint: &str| {
+            annotations.as_ref().and_then(|said| said.get(hint)).is_some_and(|raw| &**raw == b"true")
+        };
+        says("readOnlyHint") || says("idempotentHint")
+    }
+
     /// Whether the server says that it has this.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         declares(&self.capabilities, capability)

@@ -18,6 +18,7 @@ use super::launch::{Around, StartFailure, launch};
 use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::*;
+use crate::class::FailureClass;
 use crate::spec::ServerSpec;
 use crate::supervisor::fake::{Boot, Fake};
 use crate::wire::revision::Revision;
@@ -34,7 +35,7 @@ async fn launched(
 ) -> Result<(Connection, Listing), StartFailure> {
     let (tasks, lives) = (TaskTracker::new(), TaskTracker::new());
     let (stderr, news) = (Arc::<StderrTail>::default(), tokio::sync::broadcast::channel(8).0);
-    launch(spec, remembered, &Around { tasks, lives, stderr, news }).await
+    launch(spec, remembered, &Around { tasks, lives, stderr, news, strange: Arc::default() }).await
 }
 
 async fn connected(spec: &ServerSpec) -> Arc<Connection> {
@@ -42,7 +43,7 @@ async fn connected(spec: &ServerSpec) -> Arc<Connection> {
 }
 
 async fn call(connection: &Connection, tool: &str, arguments: Value) -> Result<Outcome, Error> {
-    connection.call(&mut Call::tool(tool).arguments(&arguments), tool).await
+    connection.call(&mut Call::tool(tool).arguments(&arguments), tool, Instant::now()).await
 }
 
 /// Has the server send these lines instead of an answer.

@@ -88,6 +88,8 @@ pub struct Limits {
     pub call_timeout: Duration,
     /// How long a call may take however much progress it reports.
     pub call_timeout_max: Duration,
+    /// The most that the host allows any call of any server.
+    pub host_max: Option<Duration>,
     /// Calls the server works on at the same time; further ones wait their turn.
     pub in_flight: NonZeroUsize,
     /// The largest message accepted from the server, in bytes.
@@ -99,6 +101,7 @@ impl Default for Limits {
         Self {
             call_timeout: Duration::from_secs(60),
             call_timeout_max: Duration::from_secs(10 * 60),
+            host_max: None,
             in_flight: NonZeroUsize::MIN.saturating_add(63),
             message: 32 << 20,
         }

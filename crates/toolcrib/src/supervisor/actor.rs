@@ -4,6 +4,7 @@
 //! in `waiters`; only until nothing is left of an old process is nobody heard.
 
 mod alive;
+mod failing;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
-use crate::spec::{KeepAlive, ServerSpec, Start};
+use crate::spec::{Endpoint, KeepAlive, ServerSpec, Start};
 use crate::status::{LastError, StateName};
 use crate::wire::revision::{Era, Revision};
 
@@ -42,11 +43,28 @@ enum State {
     Asleep,
     Starting,
     Ready(Alive),
-    Tripped { alive: Alive, until: Instant },
+    /// `asked`: it wants to be left alone itself.
+    Tripped {
+        alive: Alive,
+        until: Instant,
+        asked: bool,
+    },
     Probing(Alive),
-    BackingOff { until: Instant },
-    Draining { alive: Alive, until: Instant },
-    Stopping { connection: Arc<Connection>, then: Then },
+    BackingOff {
+        until: Instant,
+    },
+    Resting {
+        until: Instant,
+        error: Error,
+    },
+    Draining {
+        alive: Alive,
+        until: Instant,
+    },
+    Stopping {
+        connection: Arc<Connection>,
+        then: Then,
+    },
     Ejected(Error),
     Gone,
 }
@@ -56,6 +74,7 @@ enum Then {
     Sleep,
     Start,
     BackOff(Instant),
+    Rest(Instant, Error),
     Eject(Error),
     Leave,
 }
@@ -66,6 +85,7 @@ impl From<Then> for State {
             Then::Sleep => Self::Asleep,
             Then::Start => Self::Starting,
             Then::BackOff(until) => Self::BackingOff { until },
+            Then::Rest(until, error) => Self::Resting { until, error },
             Then::Eject(error) => Self::Ejected(error),
             Then::Leave => Self::Gone,
         }
@@ -81,11 +101,19 @@ struct Alive {
     idle_since: Option<Instant>,
     idle: Pin<Box<Sleep>>,
     breaker: Breaker,
+    /// It is being asked whether it is still there.
+    checked: bool,
+    /// Nobody gets it before it has said that it is.
+    doubted: bool,
+    /// How long the machine had slept when it was last looked at.
+    slept: Duration,
 }
 
 /// What happens to a living server.
 enum Happening {
     Died,
+    Hung,
+    Answered,
     Idle,
     Asked(oneshot::Sender<Result<Lease, Error>>),
     Released { health: Option<Health>, probe: bool },
@@ -163,9 +191,10 @@ impl Actor {
                 State::Asleep => self.asleep().await,
                 State::Starting => self.starting().await,
                 State::Ready(alive) => self.ready(alive).await,
-                State::Tripped { alive, until } => self.tripped(alive, until).await,
+                State::Tripped { alive, until, asked } => self.tripped(alive, until, asked).await,
                 State::Probing(alive) => self.probing(alive).await,
                 State::BackingOff { until } => self.backing_off(until).await,
+                State::Resting { until, error } => self.resting(until, error).await,
                 State::Draining { alive, until } => self.draining(alive, until).await,
                 State::Stopping { connection, then } => self.stopping(connection, then).await,
                 State::Ejected(error) => self.ejected(error).await,
@@ -197,6 +226,7 @@ impl Actor {
             lives: self.lives.clone(),
             stderr: self.stderr.clone(),
             news: self.around.news.clone(),
+            strange: Arc::default(),
         };
         let remembered = match self.wants_session {
             true => Some(Revision::newest(Era::Session)),
@@ -209,7 +239,7 @@ impl Actor {
                 launched = &mut launch => return match launched {
                     Ok(Ok((connection, listing))) => self.started(connection, listing, began),
                     Ok(Err(failure)) => self.not_started(failure),
-                    Err(_) => self.not_started(self.too_slow(limit)),
+                    Err(_) => self.not_started(self.too_slow(limit, &around)),
                 },
                 command = self.commands.recv() => if let Some(state) = self.obey(command) {
                     return state;
@@ -224,7 +254,16 @@ impl Actor {
         }
         loop {
             match self.next(&mut alive).await {
+                Happening::Asked(waiter) if self.is_doubtful(&mut alive) => self.waiters.push(waiter),
                 Happening::Asked(waiter) => self.grant(&mut alive, waiter, false),
+                Happening::Answered => {
+                    for waiter in std::mem::take(&mut self.waiters) {
+                        self.grant(&mut alive, waiter, false);
+                    }
+                }
+                Happening::Released { health: Some(Health::Limited(wait)), .. } => {
+                    return self.leave_alone(alive, wait);
+                }
                 Happening::Released { health: Some(health), .. } if self.judge(&mut alive, health) => {
                     let until = Instant::now() + alive.breaker.cool_off();
                     return self.trip(alive, until);
@@ -235,15 +274,19 @@ impl Actor {
         }
     }
 
-    async fn tripped(&mut self, mut alive: Alive, until: Instant) -> State {
+    async fn tripped(&mut self, mut alive: Alive, until: Instant, asked: bool) -> State {
         loop {
             match self.next(&mut alive).await {
+                Happening::Asked(waiter) if asked && Instant::now() >= until => {
+                    self.waiters.push(waiter);
+                    return State::Ready(alive);
+                }
                 Happening::Asked(waiter) if Instant::now() >= until => {
                     self.grant(&mut alive, waiter, true);
                     return State::Probing(alive);
                 }
-                Happening::Asked(waiter) => self.refuse(waiter, self.left_alone(&alive, until)),
-                Happening::Released { .. } => {}
+                Happening::Asked(waiter) => self.refuse(waiter, self.left_alone(&alive, until, asked)),
+                Happening::Released { .. } | Happening::Answered => {}
                 happening => return self.leave_alive(alive, happening),
             }
         }
@@ -255,19 +298,20 @@ impl Actor {
         let patience = Instant::now() + self.spec.limits.call_timeout;
         loop {
             let Ok(happening) = timeout_at(patience, self.next(&mut alive)).await else {
-                return State::Tripped { alive, until: Instant::now() };
+                return State::Tripped { alive, until: Instant::now(), asked: false };
             };
             match happening {
                 Happening::Asked(waiter) => {
-                    self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE));
+                    self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE, false));
                 }
                 Happening::Released { probe: true, health } => {
                     let now = Instant::now();
                     return match health {
-                        None => State::Tripped { alive, until: now },
+                        None => State::Tripped { alive, until: now, asked: false },
+                        Some(Health::Limited(wait)) => self.leave_alone(alive, wait),
                         Some(health) if self.judge(&mut alive, health) => {
                             let until = now + alive.breaker.cool_off();
-                            State::Tripped { alive, until }
+                            State::Tripped { alive, until, asked: false }
                         }
                         Some(_) => {
                             self.say(Event::Recovered { server: self.spec.id.clone() });
@@ -275,24 +319,8 @@ impl Actor {
                         }
                     };
                 }
-                Happening::Released { .. } => {}
+                Happening::Released { .. } | Happening::Answered => {}
                 happening => return self.leave_alive(alive, happening),
-            }
-        }
-    }
-
-    async fn backing_off(&mut self, until: Instant) -> State {
-        self.mourn().await;
-        let mut time = std::pin::pin!(sleep_until(until));
-        loop {
-            tokio::select! {
-                () = &mut time => {
-                    let again = self.someone_waits() || self.spec.lifecycle.start == Start::AtBoot;
-                    return if again { State::Starting } else { State::Asleep };
-                }
-                command = self.commands.recv() => if let Some(state) = self.obey(command) {
-                    return state;
-                },
             }
         }
     }
@@ -307,9 +335,11 @@ impl Actor {
             };
             match happening {
                 Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
-                Ok(Happening::Released { .. }) => {}
+                Ok(Happening::Released { .. } | Happening::Answered) => {}
                 Ok(Happening::Ordered(_, told) | Happening::Retired(_, told)) => self.mourners.push(told),
-                Ok(Happening::Died | Happening::Idle | Happening::Abandoned) | Err(_) => break,
+                Ok(Happening::Died | Happening::Hung | Happening::Idle | Happening::Abandoned) | Err(_) => {
+                    break;
+                }
             }
         }
         self.announce_stop();
@@ -333,7 +363,8 @@ impl Actor {
                     Some(Command::Stop(told)) => {
                         self.refuse_waiters(&self.stopped());
                         self.mourners.push(told);
-                        then = if matches!(then, Then::Start | Then::BackOff(_)) { Then::Sleep } else { then };
+                        let wakes = matches!(then, Then::Start | Then::BackOff(_) | Then::Rest(..));
+                        then = if wakes { Then::Sleep } else { then };
                     }
                     Some(Command::Retire(_, told)) => {
                         self.mourners.push(told);
@@ -341,22 +372,6 @@ impl Actor {
                     }
                     None => then = Then::Leave,
                 },
-            }
-        }
-    }
-
-    async fn ejected(&mut self, error: Error) -> State {
-        self.mourn().await;
-        self.refuse_waiters(&error);
-        loop {
-            match self.commands.recv().await {
-                Some(Command::Lease(waiter)) => self.refuse(waiter, error.clone()),
-                Some(Command::Stop(told)) => tell(told),
-                command => {
-                    if let Some(state) = self.obey(command) {
-                        return state;
-                    }
-                }
             }
         }
     }

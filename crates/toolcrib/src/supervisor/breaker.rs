@@ -1,5 +1,7 @@
 //! `Breaker`: counts failures in a row on a living connection and says when to stop asking. Pure.
 
+use std::time::Duration;
+
 use crate::spec::BreakerSpec;
 
 /// How a call left the server that worked on it.
@@ -9,6 +11,8 @@ pub(crate) enum Health {
     Well,
     /// It did not answer in time, or what it sent was no answer.
     Unwell,
+    /// It wants to be left alone for this long, which says nothing about how it is.
+    Limited(Duration),
 }
 
 /// Counts failures in a row.
@@ -28,6 +32,7 @@ impl Breaker {
         self.failures = match health {
             Health::Well => 0,
             Health::Unwell => self.failures.saturating_add(1),
+            Health::Limited(_) => return false,
         };
         self.failures >= self.spec.failures.get()
     }
@@ -36,7 +41,7 @@ impl Breaker {
         self.failures
     }
 
-    pub(crate) fn cool_off(&self) -> std::time::Duration {
+    pub(crate) fn cool_off(&self) -> Duration {
         self.spec.cool_off
     }
 }
@@ -44,7 +49,6 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::time::Duration;
 
     use super::*;
 

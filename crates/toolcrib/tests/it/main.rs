@@ -3,6 +3,7 @@
 
 mod asking;
 mod asks;
+mod at_most_once;
 mod byte_transparency;
 mod cancel;
 mod deadlines;

@@ -1,4 +1,4 @@
-//! Random calls, drops, kills, hangs, restarts, stops and reloads, and what must hold whatever happens.
+//! Random calls, drops, kills, hangs, freezes, refused starts, restarts, stops and reloads, and what must hold whatever happens.
 //!
 //! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
 
@@ -47,6 +47,8 @@ struct Watched {
     fake: Fake,
     /// When it was told to stop, to restart or to be another one.
     orders: Arc<Mutex<Vec<Instant>>>,
+    /// When it was made to stand still.
+    freezes: Arc<Mutex<Vec<Instant>>>,
     /// Crashes up to here are forgiven.
     forgiven: Arc<Mutex<Instant>>,
 }
@@ -55,6 +57,11 @@ impl Watched {
     /// Whether something happened since then that may cost a call its server.
     fn was_disturbed(&self, since: Instant) -> bool {
         let crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
+        // Whoever stands still is found out by the limit of a call and that of a ping.
+        let froze = self.freezes.lock().unwrap().last().is_some_and(|at| *at + 30 * SECOND >= since);
+        if froze {
+            return true;
+        }
         crashed || self.orders.lock().unwrap().last().is_some_and(|at| *at >= since)
     }
 
@@ -94,8 +101,12 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let before = Instant::now() - SECOND;
-        let watched =
-            |_| Watched { fake: Fake::new(), orders: Arc::default(), forgiven: Arc::new(Mutex::new(before)) };
+        let watched = |_| Watched {
+            fake: Fake::new(),
+            orders: Arc::default(),
+            freezes: Arc::default(),
+            forgiven: Arc::new(Mutex::new(before)),
+        };
         let servers: Vec<Watched> = NAMES.iter().map(watched).collect();
         let specs: Vec<ServerSpec> =
             NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
@@ -115,10 +126,13 @@ impl Storm {
                 70..73 => self.restart(at),
                 73..76 => self.reload(at),
                 76..80 => {
-                    let boot = if self.random.below(2) == 0 { Boot::Dies } else { Boot::Silent };
+                    let boots =
+                        [Boot::Dies, Boot::Dies, Boot::Silent, Boot::Silent, Boot::Refuses, Boot::Babbles];
+                    let boot = boots[usize::try_from(self.random.below(6)).unwrap()];
                     self.servers[at].fake.clone().boots(&[boot]);
                 }
-                80..85 => tokio::task::yield_now().await,
+                80..82 => self.freeze(at),
+                82..85 => tokio::task::yield_now().await,
                 _ => sleep(Duration::from_millis(self.random.below(4000))).await,
             }
             self.check();
@@ -177,6 +191,17 @@ impl Storm {
             // It may well fail: the next start can be one that dies.
             let _ = crib.restart(&id(NAMES[at])).await;
             server.forgive(Instant::now());
+        });
+    }
+
+    /// Stands still for a moment, or for longer than anybody is patient.
+    fn freeze(&mut self, at: usize) {
+        let (server, time) = (self.servers[at].clone(), Duration::from_millis(self.random.below(25_000)));
+        server.freezes.lock().unwrap().push(Instant::now());
+        server.fake.freeze();
+        self.orders.spawn(async move {
+            sleep(time).await;
+            server.fake.thaw();
         });
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use toolcrib::status::LastError;
 use toolcrib::wire::revision::Era;
-use toolcrib::{ServerStatus, Start, StateName};
+use toolcrib::{FailureClass, ServerStatus, Start, StateName};
 
 /// One server; `revision` is that of the catalog.
 pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
@@ -27,6 +27,7 @@ pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
         "ejected": status.state == StateName::Ejected,
         "next_attempt_in": seconds(status.next_attempt_in),
         "last_error": status.last_error.as_ref().map(last_error),
+        "class": status.last_error.as_ref().and_then(|error| error.class).map(FailureClass::name),
         "stderr_tail": status.stderr_tail,
         "cache_entries": null,
         "tools": status.tools,
@@ -50,7 +51,8 @@ fn seconds(duration: Option<Duration>) -> Option<f64> {
 }
 
 fn last_error(error: &LastError) -> Value {
-    json!({"code": error.kind.facts().name, "message": error.message, "at": timestamp(error.at)})
+    let (code, at) = (error.kind.facts().name, timestamp(error.at));
+    json!({"code": code, "message": error.message, "hint": error.hint, "at": at})
 }
 
 /// A moment in UTC, as RFC 3339 writes it.
@@ -114,7 +116,7 @@ mod tests {
         };
         let told = server(&status, 3);
         let fields = "name transport state pid uptime generation leases in_flight restarts restarts_left \
-            consecutive_failures breaker ejected next_attempt_in last_error stderr_tail cache_entries tools memory calls \
+            consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries tools memory calls \
             errors p50 p99 start sharing instances revision era protocol_version server_info";
         let members = told.as_object().unwrap();
         assert!(fields.split_whitespace().all(|field| members.contains_key(field)), "{told}");

@@ -56,11 +56,17 @@ fn a_mistake_in_a_server_is_named_where_it_stands() {
             "`sharing` cannot be `all`",
             "`shared`, `per-client`, `per-project`, `per-caller`",
         ),
-        ("trust = 'trusted'", "not supported yet", "leave it out"),
+        ("trust = 'blind'", "`trust` cannot be `blind`", "`normal`, `trusted`"),
         ("headers = {}", "`headers` wants a `url`", "leave it out"),
         ("when = ['a']", "`when` is not supported yet", "leave it out"),
         ("run-on = 'a'", "`run-on` is not supported yet", "leave it out"),
-        ("tools.allow = ['*']", "`tools` is not supported yet", "leave it out"),
+        ("tools.allow = ['*']", "`tools.allow` is not supported yet", "leave it out"),
+        ("tools.idempotent = ['']", "a pattern is empty", "the name of a tool"),
+        ("tools.idempotent = 'get_*'", "must be an array of strings", "`idempotent = [\"…\"]`"),
+        ("tools.call-timeout = { a = 5 }", "holds only durations", "\"5m\""),
+        ("tools.call-timeout = { a = '0s' }", "is not a duration", "not zero"),
+        ("tools.call-timeout = { a = '1h' }", "is longer than `limits.call-timeout-max`", "a shorter time"),
+        ("tools.idempotant = []", "there is no key `tools.idempotant`", "`idempotent`"),
     ] {
         check(keys, message, hint);
     }
@@ -157,7 +163,7 @@ fn a_problem_outside_the_servers_refuses_the_file() {
         ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),
         ("[listen]\nhosts = ['http://x']", "`http://x` is not the name of a host", "`\"still.local\"`"),
         ("[listen]\nhosts = ['*']", "not the name of a host", "`\"still.local\"`"),
-        ("[defaults.tools]\nallow = []", "`defaults.tools` is not supported yet", "leave it out"),
+        ("[defaults.tools]\nallow = []", "`defaults.tools.allow` is not supported yet", "leave it out"),
         ("[defaults]\ncommand = 'x'", "there is no key `defaults.command`", "`lifecycle`"),
         ("[defaults.limits]\ncall-timeout = '1h'", "is longer than", "`call-timeout-max`"),
         (

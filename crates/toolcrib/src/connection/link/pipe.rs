@@ -49,9 +49,11 @@ async fn read(
             count = reader.read_buf(frames.room()) => if !matches!(count, Ok(1..)) { break },
             () = &mut ended => break,
         }
+        shared.heard.fetch_add(1, Ordering::Relaxed);
         let mut handled = 0;
         while let Some(frame) = frames.next_frame() {
             if !shared.receive(&frame, None) {
+                shared.is_no_server("it writes a line without end that is no message");
                 return;
             }
             handled += 1;

@@ -11,17 +11,45 @@ use super::Shared;
 use crate::event::News;
 use crate::told::{Ask, Told};
 use crate::wire::dialect::client::{
-    ACKNOWLEDGED, CANCELLED, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED,
-    TOOLS_CHANGED, lacks_ability,
+    ACKNOWLEDGED, CANCELLED, DISCOVER, HELLO, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED,
+    RESOURCES_CHANGED, TOOLS_CHANGED, lacks_ability,
 };
 use crate::wire::dialect::meta;
 use crate::wire::dialect::party::{ELICIT, LogLevel, ROOTS, SAMPLE};
 use crate::wire::frame::Frame;
-use crate::wire::message::{self, Answer, Id, ServerMessage, code, error_object};
+use crate::wire::message::{self, Answer, Id, ServerMessage, code, error_object, shortened};
 use crate::wire::object::{Object, as_integer};
 use crate::wire::revision::Era;
 
+/// Lines that mean nothing before a server has said anything that does: banners are shorter.
+const LONGEST_BANNER: u64 = 1000;
+
 impl Shared {
+    /// Notes why what is at the other end is no server at all, and gives it up; one that has made sense before has only
+    /// lost its mind.
+    pub(in crate::connection) fn is_no_server(&self, why: impl Into<String>) {
+        if !self.understood.load(Ordering::Relaxed) {
+            let _ = self.alien.set(why.into()); // the first reason counts
+            self.broken.cancel();
+        }
+    }
+
+    fn hear_noise(&self, line: &Frame) {
+        let count = self.noise.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.understood.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Frame::Line(line) = line
+            && !line.trim_ascii().is_empty()
+        {
+            self.strange.get_or_init(|| shortened(line.trim_ascii()));
+        }
+        if count >= LONGEST_BANNER {
+            let first = self.strange.get().map_or("", String::as_str);
+            self.is_no_server(format!("it writes {count} lines that are no messages, `{first}` first"));
+        }
+    }
+
     /// Handles one message of the server's, which came on the stream of the request `origin` if it came on one; `false`
     /// if the stream makes no sense any more.
     pub(in crate::connection) fn receive(self: &Arc<Self>, frame: &Frame, origin: Option<u64>) -> bool {
@@ -45,13 +73,14 @@ impl Shared {
             ServerMessage::BadReply { why, .. } if origin.is_some() => {
                 self.fail_suspect(origin.as_slice(), why);
             }
-            ServerMessage::Reply { id, answer } => self.end(id, Ended::Answered(answer)),
+            ServerMessage::Reply { id, answer } => {
+                self.understood.store(true, Ordering::Relaxed);
+                self.end(id, Ended::Answered(answer));
+            }
             ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
             ServerMessage::Request { id, method, params } => self.answer_server(id, &method, params, origin),
             ServerMessage::Notification { method, params } => self.hear(&method, params, origin),
-            ServerMessage::Noise => {
-                self.noise.fetch_add(1, Ordering::Relaxed);
-            }
+            ServerMessage::Noise => self.hear_noise(frame),
         }
         true
     }
@@ -68,6 +97,8 @@ impl Shared {
     fn answer_server(self: &Arc<Self>, id: Id, method: &str, params: Option<Bytes>, origin: Option<u64>) {
         let asked = match method {
             PING => return self.reply(&id, &Answer::Result(Bytes::from_static(b"{}"))),
+            // Only clients say these; whoever says them to us repeats what it was told.
+            HELLO | DISCOVER => return self.is_no_server("it sends back what it is sent, as `cat` does"),
             SAMPLE | ELICIT | ROOTS => self.ask_client(method, params, origin),
             _ => Err((code::METHOD_NOT_FOUND, format!("no method `{method}` here"))),
         };

@@ -94,7 +94,7 @@ async fn a_remembered_session_server_that_has_moved_to_the_stateless_era_is_foun
 async fn a_server_that_dies_on_the_probe_and_on_the_greeting_is_a_failed_start() {
     let fake = Fake::new().usually(Boot::Dies);
     let failure = refusal(&spec(&fake), None).await;
-    assert!(failure.died);
+    assert_eq!(failure.error.class(), Some(FailureClass::Crashed));
     assert_eq!((failure.error.kind(), fake.starts()), (ErrorKind::CouldNotStart, 2));
 }
 
@@ -103,7 +103,7 @@ async fn a_server_that_refuses_a_session_is_a_failed_start_that_says_why() {
     let fake = Fake::new()
         .script("initialize", &[r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":1,"message":"go away"}}"#]);
     let failure = refusal(&spec(&fake), None).await;
-    assert!(!failure.died);
+    assert_eq!(failure.error.class(), Some(FailureClass::Refused));
     assert!(failure.error.to_string().contains("go away"), "{}", failure.error);
 }
 

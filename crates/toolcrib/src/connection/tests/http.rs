@@ -3,6 +3,7 @@
 mod failures;
 mod far;
 mod odd;
+mod resting;
 mod sessions;
 mod stateless;
 

@@ -11,7 +11,7 @@ async fn heard(limits: Limits, arguments: Value, room: usize) -> (Result<Outcome
     let connection = connected(&spec(&fake).limits(limits)).await;
     let (sink, mut steps) = mpsc::channel(room);
     let mut call = Call::tool("progress").arguments(&arguments).tell(sink);
-    let outcome = connection.call(&mut call, "progress").await;
+    let outcome = connection.call(&mut call, "progress", Instant::now()).await;
     drop(call);
     let mut told = Vec::new();
     while let Ok(Told::Progress(progress)) = steps.try_recv() {
@@ -72,5 +72,5 @@ async fn a_listener_that_went_away_costs_nothing() {
     drop(steps);
     let arguments = json!({"steps": 5, "every": 1000});
     let mut call = Call::tool("progress").arguments(&arguments).tell(sink);
-    connection.call(&mut call, "progress").await.unwrap();
+    connection.call(&mut call, "progress", Instant::now()).await.unwrap();
 }

@@ -157,7 +157,8 @@ async fn arguments_over_several_lines_arrive_on_one() {
     let fake = Fake::new();
     let connection = connected(&spec(&fake)).await;
     let pretty = "{\n  \"text\": \"a\\nb\",\r\n  \"n\": [\n    1\n  ]\n}";
-    let outcome = connection.call(&mut Call::tool("echo").raw_arguments(pretty), "echo").await.unwrap();
+    let outcome =
+        connection.call(&mut Call::tool("echo").raw_arguments(pretty), "echo", Instant::now()).await.unwrap();
     assert_eq!(outcome.text(), r#"{"n":[1],"text":"a\nb"}"#);
     assert_eq!(connection.noise(), 0);
 }

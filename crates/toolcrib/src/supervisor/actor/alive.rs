@@ -1,7 +1,5 @@
 //! What the actor's states have in common: the life of a connection, the books, and the words to those who wait.
 
-use std::hash::{BuildHasher, RandomState};
-
 use super::*;
 
 impl Actor {
@@ -18,12 +16,22 @@ impl Actor {
                         return Happening::Died;
                     }
                     Some(Command::Lease(waiter)) => return Happening::Asked(waiter),
-                    Some(Command::Release { generation, health, probe }) if generation == self.generation => {
+                    Some(Command::Release { generation, health, probe, silent })
+                        if generation == self.generation =>
+                    {
                         self.released(alive);
+                        if silent && !alive.connection.is_remote() {
+                            self.check(alive);
+                        }
                         return Happening::Released { health, probe };
                     }
                     Some(Command::Seen { generation, what }) if generation == self.generation => match what {
                         Seen::Closed => return Happening::Died,
+                        Seen::Silent => return Happening::Hung,
+                        Seen::Answered => {
+                            (alive.checked, alive.doubted) = (false, false);
+                            return Happening::Answered;
+                        }
                         Seen::Relisted(Ok(listing)) => self.learn(&alive.connection, listing),
                         Seen::Relisted(Err(error)) => {
                             warn!(server = %self.spec.id, %error, "could not be listed anew");
@@ -72,7 +80,8 @@ impl Actor {
         alive.leases += 1;
         self.gauges.leases.store(alive.leases, Ordering::Relaxed);
         let (connection, gauges) = (alive.connection.clone(), self.gauges.clone());
-        let lease = Lease { connection, generation: self.generation, probe, health: None, mailbox, gauges };
+        let (generation, health, asked, silent) = (self.generation, None, None, false);
+        let lease = Lease { connection, generation, probe, health, asked, silent, mailbox, gauges };
         // Somebody who stopped waiting drops the lease here, which releases it unused.
         let _ = waiter.send(Ok(lease));
     }
@@ -86,8 +95,10 @@ impl Actor {
     pub(super) fn trip(&mut self, alive: Alive, until: Instant) -> State {
         warn!(server = %self.spec.id, failures = alive.breaker.failures(), "tripped");
         self.say(Event::Tripped { server: self.spec.id.clone() });
-        self.note(ErrorKind::Tripped, format!("{} failures in a row", alive.breaker.failures()));
-        State::Tripped { alive, until }
+        let error = self.left_alone(&alive, until, false);
+        self.refuse_waiters(&error);
+        self.note(&error);
+        State::Tripped { alive, until, asked: false }
     }
 
     /// The ways out that every living state has. A server that died may have closed its output and live on, so it is
@@ -99,9 +110,13 @@ impl Actor {
         }
         self.gauges.leases.store(0, Ordering::Relaxed);
         let then = match happening {
-            Happening::Died => self.crashed(alive.connection.obituary()),
+            Happening::Died => self.died(&alive),
+            Happening::Hung => self.hung(&alive),
             Happening::Ordered(then, told) => {
                 self.mourners.push(told);
+                if matches!(then, Then::Sleep) {
+                    self.refuse_waiters(&self.stopped());
+                }
                 self.announce_stop();
                 then
             }
@@ -133,7 +148,10 @@ impl Actor {
         self.around.tasks.spawn(watcher);
         let idle_since = (self.spec.lifecycle.start == Start::OnDemand).then_some(now);
         let idle = Box::pin(sleep(Duration::ZERO));
-        State::Ready(Alive { connection, since: now, leases: 0, idle_since, idle, breaker })
+        let (since, leases, slept) = (now, 0, self.around.sleeps.so_far());
+        let (checked, doubted) = (false, false);
+        let alive = Alive { connection, since, leases, idle_since, idle, breaker, checked, doubted, slept };
+        State::Ready(alive)
     }
 
     /// Keeps what the server offers; a change is announced and remembered.
@@ -159,64 +177,8 @@ impl Actor {
         });
     }
 
-    pub(super) fn not_started(&mut self, failure: StartFailure) -> State {
-        let StartFailure { error, died, died_on_probe } = failure;
-        self.wants_session |= died_on_probe;
-        if !died {
-            self.refuse_waiters(&error);
-        }
-        self.crashed(error).into()
-    }
-
-    pub(super) fn too_slow(&self, limit: Duration) -> StartFailure {
-        let server = &self.spec.id;
-        let message = format!("`{server}` did not come up within {limit:?}");
-        let hint =
-            format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
-        StartFailure {
-            error: Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint),
-            died: false,
-            died_on_probe: false,
-        }
-    }
-
-    /// Spends one restart for one crash, however many noticed it.
-    fn crashed(&mut self, error: Error) -> Then {
-        let (server, now) = (self.spec.id.clone(), Instant::now());
-        self.note(error.kind(), error.to_string());
-        match self.budget.spend(now, chance()) {
-            Some(wait) => {
-                warn!(%server, %error, ?wait, "crashed");
-                self.say(Event::Crashed { server, why: error.to_string() });
-                Then::BackOff(now + wait)
-            }
-            None => {
-                self.refuse_waiters(&error);
-                let times = self.budget.spent(now) + 1;
-                let why = error.words().map_or_else(|| error.to_string(), ToString::to_string);
-                let within = self.spec.lifecycle.restarts.within;
-                let message =
-                    format!("`{server}` was ejected, it failed {times} times within {within:?}: {why}");
-                warn!(%server, why, "ejected");
-                self.say(Event::Ejected { server, why });
-                Then::Eject(error.become_kind(ErrorKind::Ejected, message))
-            }
-        }
-    }
-
-    pub(super) fn left_alone(&self, alive: &Alive, until: Instant) -> Error {
-        let server = &self.spec.id;
-        let wait = until.saturating_duration_since(Instant::now());
-        let failures = alive.breaker.failures();
-        let message = format!(
-            "`{server}` failed {failures} times in a row, trying again in {:.1} s",
-            wait.as_secs_f64()
-        );
-        Error::new(ErrorKind::Tripped, message).at(server).retry_in(wait)
-    }
-
     pub(super) fn stopped(&self) -> Error {
-        Error::new(ErrorKind::Lost, format!("`{}` was stopped", self.spec.id)).at(&self.spec.id)
+        Error::new(ErrorKind::Lost, format!("`{}` was stopped", self.spec.id)).at(&self.spec.id).unsent()
     }
 
     /// What a state without a living server does when it is told something; `None` to stay as it is.
@@ -276,8 +238,9 @@ impl Actor {
         let _ = self.around.events.send(event);
     }
 
-    fn note(&mut self, kind: ErrorKind, message: String) {
-        self.last_error = Some(LastError { kind, message, at: clock::wall() });
+    pub(super) fn note(&mut self, error: &Error) {
+        let (kind, class, message, hint) = (error.kind(), error.class(), error.to_string(), error.advice());
+        self.last_error = Some(LastError { kind, class, message, hint, at: clock::wall() });
     }
 
     pub(super) fn publish(&self, state: &State) {
@@ -285,9 +248,11 @@ impl Actor {
             State::Asleep => (StateName::Asleep, None, None),
             State::Starting => (StateName::Starting, None, None),
             State::Ready(alive) => (StateName::Ready, Some(alive), None),
-            State::Tripped { alive, until } => (StateName::Tripped, Some(alive), Some(*until)),
+            State::Tripped { alive, until, .. } => (StateName::Tripped, Some(alive), Some(*until)),
             State::Probing(alive) => (StateName::Probing, Some(alive), None),
-            State::BackingOff { until } => (StateName::BackingOff, None, Some(*until)),
+            State::BackingOff { until } | State::Resting { until, .. } => {
+                (StateName::BackingOff, None, Some(*until))
+            }
             State::Draining { alive, until } => (StateName::Stopping, Some(alive), Some(*until)),
             State::Stopping { .. } | State::Gone => (StateName::Stopping, None, None),
             State::Ejected(_) => (StateName::Ejected, None, None),
@@ -328,11 +293,4 @@ async fn watch(connection: Arc<Connection>, generation: u64, actor: mpsc::WeakUn
     }
     // An actor that is gone has closed the connection itself.
     tell(Seen::Closed);
-}
-
-/// A number between 0 and 1 that nobody needs to guess.
-fn chance() -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "any number will do")]
-    let number = RandomState::new().hash_one(0) as f64;
-    number / u64::MAX as f64
 }

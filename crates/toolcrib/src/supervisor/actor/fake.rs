@@ -35,6 +35,12 @@ pub(crate) enum Boot {
     Late(Duration),
     /// Reads and never answers.
     Silent,
+    /// Says that it will not serve.
+    Refuses,
+    /// Answers the greeting with something that is none.
+    Babbles,
+    /// Sends back whatever it is sent.
+    Echoes,
 }
 
 /// A scripted server; clones are the same one.
@@ -54,8 +60,12 @@ struct Shared {
     most_living: AtomicUsize,
     /// Lives up to this one must end.
     killed: watch::Sender<usize>,
+    /// Lives up to this one stand still.
+    frozen: watch::Sender<usize>,
     /// Calls of `hold` answer while this is true.
     open: watch::Sender<bool>,
+    /// What it says about its tools.
+    hints: Mutex<HashMap<String, Value>>,
 }
 
 /// Counts one life while it lasts.
@@ -90,6 +100,8 @@ impl Fake {
             living: AtomicUsize::new(0),
             most_living: AtomicUsize::new(0),
             killed: watch::Sender::new(0),
+            frozen: watch::Sender::new(0),
+            hints: Mutex::default(),
             open: watch::Sender::new(false),
         }))
     }
@@ -110,6 +122,12 @@ impl Fake {
     pub(crate) fn script(self, method: &str, lines: &[&str]) -> Self {
         let lines = lines.iter().map(ToString::to_string);
         locked(&self.0.scripts).entry(method.to_owned()).or_default().extend(lines);
+        self
+    }
+
+    /// What it says about a tool, in the words of the protocol.
+    pub(crate) fn hinting(self, tool: &str, hint: &str) -> Self {
+        locked(&self.0.hints).insert(tool.to_owned(), json!({ hint: true }));
         self
     }
 
@@ -154,6 +172,16 @@ impl Fake {
         self.0.killed.send_replace(self.starts());
     }
 
+    /// Makes every life there is stand still: it reads nothing and says nothing.
+    pub(crate) fn freeze(&self) {
+        self.0.frozen.send_replace(self.starts());
+    }
+
+    /// Lets every life go on.
+    pub(crate) fn thaw(&self) {
+        self.0.frozen.send_replace(0);
+    }
+
     /// Lets calls of `hold` answer, now and from now on, or not.
     pub(crate) fn open(&self, open: bool) {
         self.0.open.send_replace(open);
@@ -177,7 +205,7 @@ impl InProcess for Fake {
             let mut killed = shared.killed.subscribe();
             let (reader, writer) = tokio::io::split(pipe);
             let crashed = tokio::select! {
-                crashed = live(&shared, boot, reader, writer) => crashed,
+                crashed = live(&shared, boot, number, reader, writer) => crashed,
                 _ = killed.wait_for(|up_to| *up_to >= number) => true,
             };
             if crashed {
@@ -191,6 +219,7 @@ impl InProcess for Fake {
 async fn live(
     shared: &Arc<Shared>,
     boot: Boot,
+    number: usize,
     reader: ReadHalf<DuplexStream>,
     mut writer: WriteHalf<DuplexStream>,
 ) -> bool {
@@ -200,10 +229,12 @@ async fn live(
     let mut lines = BufReader::new(reader).lines();
     let (say, mut said) = mpsc::unbounded_channel::<String>();
     let mut tricks = JoinSet::new();
+    let mut frozen = shared.frozen.subscribe();
     loop {
         tokio::select! {
             biased;
             Some(line) = said.recv() => {
+                let _ = frozen.wait_for(|up_to| *up_to < number).await;
                 if writer.write_all(format!("{line}\n").as_bytes()).await.is_err() {
                     return false;
                 }
@@ -213,6 +244,11 @@ async fn live(
             }
             line = lines.next_line() => {
                 let Ok(Some(line)) = line else { return false };
+                let _ = frozen.wait_for(|up_to| *up_to < number).await;
+                if boot == Boot::Echoes {
+                    let _ = say.send(line);
+                    continue;
+                }
                 let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
                 locked(&shared.heard).push(message.clone());
                 if message["params"]["name"] == "die" || (message["method"] == "server/discover" && boot == Boot::DiesOnProbe) {
@@ -234,6 +270,8 @@ async fn respond(shared: Arc<Shared>, boot: Boot, message: Value, say: mpsc::Unb
         (Some(line), ..) => line.replace("$ID", &id),
         (None, _, Boot::Silent) | (None, "server/discover", Boot::SilentOnProbe) => return,
         (None, "server/discover", Boot::Stateless) => result(&id, &discovered()),
+        (None, "initialize", Boot::Refuses) => error(&id, -32000, "not today"),
+        (None, "initialize", Boot::Babbles) => result(&id, &json!({"hello": "world"})),
         (None, "initialize", boot) => {
             if let Boot::Late(wait) = boot {
                 sleep(wait).await;
@@ -241,7 +279,12 @@ async fn respond(shared: Arc<Shared>, boot: Boot, message: Value, say: mpsc::Unb
             result(&id, &welcome(&message["params"]["protocolVersion"]))
         }
         (None, "tools/list", _) => {
-            let tools: Vec<Value> = shared.tools.iter().map(|name| json!({"name": name})).collect();
+            let hints = locked(&shared.hints).clone();
+            let tool = |name: &String| match hints.get(name) {
+                Some(hints) => json!({"name": name, "annotations": hints}),
+                None => json!({"name": name}),
+            };
+            let tools: Vec<Value> = shared.tools.iter().map(tool).collect();
             result(&id, &json!({"tools": tools}))
         }
         (None, "tools/call", _) => match trick(&shared, &id, &message["params"], &say).await {

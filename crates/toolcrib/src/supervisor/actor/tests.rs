@@ -1,6 +1,8 @@
 //! One test per transition of a server's life, on a paused clock, against a scripted server.
 
 mod breaking;
+mod classes;
+mod hanging;
 mod living;
 mod restarting;
 mod stopping;
@@ -59,6 +61,7 @@ fn house_with(fake: Fake, care: Lifecycle) -> House {
         events,
         offers: Arc::new(Notify::new()),
         hurry: tokio_util::sync::CancellationToken::new(),
+        sleeps: clock::Sleeps::Told(Arc::default()),
     };
     let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
     House { fake, supervisor, around }
@@ -72,7 +75,7 @@ impl House {
     async fn call(&self, tool: &str, arguments: serde_json::Value) -> Result<Outcome, Error> {
         let mut lease = self.supervisor.lease().await?;
         let mut call = Call::on(id(), tool).arguments(&arguments);
-        lease.send(&mut call, tool).await
+        lease.send(&mut call, tool, Instant::now()).await
     }
 
     async fn echo(&self) -> Result<Outcome, Error> {
@@ -87,6 +90,12 @@ impl House {
             calls.spawn(async move { house.call(tool, NOTHING).await });
         }
         calls
+    }
+
+    /// Lets the machine have slept for a while.
+    fn doze(&self, seconds: u64) {
+        let clock::Sleeps::Told(slept) = &self.around.sleeps else { panic!("a clock of our own") };
+        slept.fetch_add(seconds, Ordering::Relaxed);
     }
 
     fn status(&self) -> ServerStatus {

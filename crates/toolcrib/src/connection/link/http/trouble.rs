@@ -9,6 +9,7 @@ use hyper::{StatusCode, Uri};
 use super::super::super::pending::Ended;
 use super::dial::said_last;
 use super::parcel::Parcel;
+use crate::class::FailureClass;
 use crate::clock;
 use crate::error::{Error, ErrorKind};
 use crate::spec::ServerId;
@@ -16,6 +17,9 @@ use crate::wire::message::shortened;
 
 /// The longest that a server's wish to be left alone is believed.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a server is left alone that has too many requests and does not say for how long.
+const A_WHILE: Duration = Duration::from_secs(1);
 
 /// Why there is no response to look at.
 pub(super) enum Trouble {
@@ -50,7 +54,7 @@ impl Plaint {
     pub(super) fn trouble(&self, trouble: Trouble, parcel: &Parcel) -> Ended {
         let (server, host) = (&self.server, &self.host);
         let opens = parcel.opens();
-        let failed = |error: Error| Ended::Failed(error.at(server));
+        let failed = |error: Error| Ended::Failed(error.at(server).of_class(FailureClass::Unreachable));
         match trouble {
             Trouble::Unreachable(why) if opens => {
                 let error =
@@ -124,7 +128,8 @@ impl Plaint {
                 "set `servers.{server}.headers`, such as `headers = {{ Authorization = \"Bearer ${{env:TOKEN}}\" }}`"
             );
             let message = format!("{who} {what} (HTTP {})", status.as_u16());
-            return Ended::Failed(Error::new(kind, message).at(server).hint(hint));
+            let error = Error::new(kind, message).at(server).hint(hint);
+            return Ended::Failed(error.of_class(FailureClass::NeedsAuth));
         }
         let mut message = format!("{who} answered HTTP {}", status.as_u16());
         let said = shortened(body.trim_ascii());
@@ -133,10 +138,16 @@ impl Plaint {
         }
         let error =
             Error::new(kind, message).at(server).hint(format!("see what `{}` says about it", self.host));
-        Ended::Failed(match retry_after(headers) {
-            Some(wait) => error.retry_in(wait),
-            None => error,
-        })
+        let wait = retry_after(headers);
+        let class = match (status, wait) {
+            (StatusCode::TOO_MANY_REQUESTS, _) | (StatusCode::SERVICE_UNAVAILABLE, Some(_)) => {
+                Some(FailureClass::RateLimited)
+            }
+            _ => None,
+        };
+        let wait = wait.or_else(|| class.map(|_| A_WHILE));
+        let error = wait.into_iter().fold(error, Error::retry_in);
+        Ended::Failed(class.into_iter().fold(error, Error::of_class))
     }
 }
 

@@ -34,7 +34,8 @@ async fn a_server_that_is_down_or_closed_to_us_is_never_taken_for_an_old_one() {
         _ => stateless(seen),
     });
     let failure = launched(&http(&far.await.url), None).await.unwrap_err();
-    assert!(!failure.died && failure.error.to_string().contains("HTTP 404"), "{failure:?}");
+    assert_eq!(failure.error.class(), Some(FailureClass::Unreachable));
+    assert!(failure.error.to_string().contains("HTTP 404"), "{failure:?}");
     let gone = Far::start(stateless).await.url;
     let error = refused(&http(&gone)).await;
     assert_eq!(error.kind(), ErrorKind::CouldNotStart);

@@ -34,7 +34,7 @@ async fn calls_taken_back_at_once_leave_nothing_in_the_queue() {
     let large = bytes::Bytes::from(format!("{{\"text\":\"{}\"}}", "x".repeat(14 << 20)));
     for _ in 0..5 {
         let mut taken_back = Call::tool("echo").raw_arguments(large.clone());
-        let mut asked = Box::pin(connection.call(&mut taken_back, "echo"));
+        let mut asked = Box::pin(connection.call(&mut taken_back, "echo", Instant::now()));
         assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(asked);
         breath().await;

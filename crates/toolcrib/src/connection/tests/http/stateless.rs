@@ -49,7 +49,7 @@ async fn an_answer_may_come_as_the_last_of_several_events() {
     let mut meta = Object::default();
     meta.set("progressToken", "7");
     asked.params.set("_meta", meta.to_bytes());
-    assert_eq!(text(connection.call(&mut asked, "echo").await), "echo");
+    assert_eq!(text(connection.call(&mut asked, "echo", Instant::now()).await), "echo");
     assert!(matches!(heard.try_recv(), Ok(crate::told::Told::Progress(_))));
 }
 

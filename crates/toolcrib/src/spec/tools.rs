@@ -1,0 +1,114 @@
+//! `ToolsSpec`: what is said of a server's tools, by patterns over the server's own names.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What is said of a server's tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolsSpec {
+    /// Tools that do no harm if they run twice: a call that was lost is made once more.
+    pub idempotent: Vec<Pattern>,
+    /// How long calls of some tools may take without a sign of progress, instead of the server's usual limit.
+    pub call_timeout: Vec<(Pattern, Duration)>,
+}
+
+impl ToolsSpec {
+    /// Whether somebody wrote that this tool may run twice.
+    pub(crate) fn may_repeat(&self, tool: &str) -> bool {
+        self.idempotent.iter().any(|pattern| pattern.matches(tool))
+    }
+
+    /// A tool's own limit: of the patterns that fit, the longest says most.
+    pub(crate) fn call_timeout(&self, tool: &str) -> Option<(&Pattern, Duration)> {
+        let fitting = self.call_timeout.iter().filter(|(pattern, _)| pattern.matches(tool));
+        fitting.max_by_key(|(pattern, _)| pattern.0.len()).map(|(pattern, limit)| (pattern, *limit))
+    }
+}
+
+/// Whether what a server says about its tools may be believed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Its hints are passed on and not acted on.
+    #[default]
+    Normal,
+    /// Its hints count: what it calls read-only or idempotent may run twice.
+    Trusted,
+}
+
+/// A name in which `*` stands for any characters, none included.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pattern(String);
+
+/// A pattern that fits nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmptyPattern;
+
+impl FromStr for Pattern {
+    type Err = EmptyPattern;
+
+    fn from_str(written: &str) -> Result<Self, EmptyPattern> {
+        if written.is_empty() { Err(EmptyPattern) } else { Ok(Self(written.to_owned())) }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Pattern {
+    /// Whether a name fits, letter by letter, upper and lower case being different.
+    pub fn matches(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        for part in parts {
+            let Some(at) = rest.find(part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_star_is_any_characters_and_everything_else_is_itself() {
+        for (pattern, name, fits) in [
+            ("get_log", "get_log", true),
+            ("get_log", "get_logs", false),
+            ("get_*", "get_", true),
+            ("get_*", "get_log", true),
+            ("get_*", "forget_log", false),
+            ("*", "", true),
+            ("*_log", "get_log", true),
+            ("*_log", "_log_", false),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("**", "anything", true),
+            ("Get", "get", false),
+            ("a.c", "abc", false),
+        ] {
+            assert_eq!(pattern.parse::<Pattern>().unwrap().matches(name), fits, "{pattern} {name}");
+        }
+        assert!("".parse::<Pattern>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_star_is_filled_with_fits(parts in prop::collection::vec("[ab]{0,3}", 1..4), fill in "[ab]{0,3}") {
+            let pattern = parts.join("*");
+            prop_assume!(!pattern.is_empty());
+            prop_assert!(pattern.parse::<Pattern>().unwrap().matches(&parts.join(&fill)));
+        }
+    }
+}
