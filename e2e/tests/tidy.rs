@@ -344,18 +344,11 @@ fn the_page_of_errors_is_fresh() {
     );
     for facts in FailureClass::ALL.map(FailureClass::facts) {
         let done = match facts.treatment {
-            Treatment::Restart => {
-                "restarted after a wait that doubles; ejected once the budget is spent".to_owned()
-            }
-            Treatment::Eject => "ejected at once, until `toolcrib restart` or a changed entry".to_owned(),
-            Treatment::Pause(wait) => format!("calls fail at once for {wait:?}, then the next one tries"),
-            Treatment::PauseAsTold => {
-                "calls fail at once for as long as it said, 60 s at most; then the next one tries".to_owned()
-            }
-            Treatment::PauseLonger => {
-                "calls fail at once for a wait that doubles, then the next one tries; never ejected"
-                    .to_owned()
-            }
+            Treatment::Restart => "restarted after a wait that doubles; ejected once the budget is spent",
+            Treatment::Eject => "ejected at once, until `toolcrib restart` or a changed entry",
+            Treatment::Pause(_) => "calls fail at once for a moment, then the next one tries",
+            Treatment::PauseAsTold => "calls fail at once for as long as it said, 60 s at most",
+            Treatment::PauseLonger => "calls fail at once for a wait that doubles; never ejected",
         };
         writeln!(page, "| `{}` | {} | {done} |", facts.name, facts.meaning).unwrap();
     }

@@ -129,7 +129,7 @@ impl ErrorKind {
             Self::Denied => row("denied", B::Policy, R::No, -31010, "a rule forbids it", "see the rule named"),
             Self::OverQuota => row("over_quota", B::Policy, R::After, -31011, "the caller's share is used up", "wait until it refills"),
             Self::Tripped => row("tripped", B::Server, R::After, -31012, "the server keeps failing and is left alone for a while", "toolcrib logs {server}"),
-            Self::Ejected => row("ejected", B::Server, R::No, -31013, "the server died too often", "toolcrib restart {server}"),
+            Self::Ejected => row("ejected", B::Server, R::No, -31013, "the server died too often, or cannot work as it is declared", "toolcrib restart {server}"),
             Self::CouldNotStart => row("could_not_start", B::Server, R::Later, -31014, "the server did not come up", "toolcrib logs {server}"),
             Self::Lost => row("lost", B::Server, R::IfIdempotent, -31015, "the server died with the call in flight", "toolcrib logs {server}"),
             Self::TimedOut => row("timed_out", B::Server, R::IfIdempotent, -31016, "the server did not answer in time", "raise `limits.call-timeout` of {server}"),

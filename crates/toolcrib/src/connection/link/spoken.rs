@@ -34,10 +34,11 @@ impl Shared {
         }
     }
 
-    fn hear_noise(&self, line: &Frame) {
+    /// Counts a line that means nothing; `false` if there were too many before the first that does.
+    fn hear_noise(&self, line: &Frame) -> bool {
         let count = self.noise.fetch_add(1, Ordering::Relaxed) + 1;
         if self.understood.load(Ordering::Relaxed) {
-            return;
+            return true;
         }
         if let Frame::Line(line) = line
             && !line.trim_ascii().is_empty()
@@ -48,6 +49,7 @@ impl Shared {
             let first = self.strange.get().map_or("", String::as_str);
             self.is_no_server(format!("it writes {count} lines that are no messages, `{first}` first"));
         }
+        count < LONGEST_BANNER
     }
 
     /// Handles one message of the server's, which came on the stream of the request `origin` if it came on one; `false`
@@ -80,7 +82,7 @@ impl Shared {
             ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
             ServerMessage::Request { id, method, params } => self.answer_server(id, &method, params, origin),
             ServerMessage::Notification { method, params } => self.hear(&method, params, origin),
-            ServerMessage::Noise => self.hear_noise(frame),
+            ServerMessage::Noise => return self.hear_noise(frame),
         }
         true
     }

@@ -26,7 +26,8 @@ impl AsyncRead for Flood {
         if self.0.fetch_add(1, SeqCst) >= MOST {
             return Poll::Pending;
         }
-        buffer.put_slice(&b"noise\n".repeat(buffer.remaining() / 6));
+        const LINE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n";
+        buffer.put_slice(&LINE.repeat(buffer.remaining() / LINE.len()));
         Poll::Ready(Ok(()))
     }
 }
@@ -49,7 +50,7 @@ async fn a_server_that_floods_its_output_does_not_starve_anothers_call() {
     let link = link.over_pipes(queue, pipes, 1 << 20, gone, farewell);
     let reads = reads_before_an_answer(&connection, &heard).await;
     assert!((1..MOST / 10).contains(&reads), "{reads} reads of noise came first");
-    assert!(link.noise() > 1000, "it is read all the same");
+    assert!(link.heard() > 0 && !link.is_closed(), "it is read all the same");
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,5 +62,5 @@ async fn a_server_that_floods_its_stderr_does_not_starve_anothers_call() {
     tasks.spawn(async move { drained.drain(flood, std::future::pending()).await });
     let reads = reads_before_an_answer(&connection, &heard).await;
     assert!((1..MOST / 10).contains(&reads), "{reads} reads of noise came first");
-    assert!(tail.last() > 1000, "it is read all the same");
+    assert!(tail.last() > 100, "it is read all the same");
 }
