@@ -60,6 +60,16 @@ pub fn session(pid: u32) -> (u32, u32) {
     (fields.next().unwrap_or(u32::MAX), fields.next().unwrap_or(u32::MAX))
 }
 
+/// The signals that a process has blocked and those that it ignores, as bits.
+pub fn signals(pid: u32) -> (u64, u64) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let bits = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(u64::MAX)
+    };
+    (bits("SigBlk:"), bits("SigIgn:"))
+}
+
 fn all() -> impl Iterator<Item = u32> {
     numbers("/proc")
 }

@@ -101,6 +101,9 @@ fn a_server_that_was_stopped_or_killed_takes_its_tree_along() {
     assert_eq!(marked(&mark), [0_u32; 0]);
     let first = woken(&gateway, &mark);
     let wrapper = process::children(gateway.children()[0]);
+    // A shell is born with what it was given; bit 12 is SIGPIPE.
+    let (blocked, ignored) = process::signals(wrapper[0]);
+    assert_eq!((blocked, ignored & (1 << 12)), (0, 0), "it hears every signal");
     wrapper.iter().for_each(|pid| process::kill(*pid));
     wait_until("the old tree is gone", || !is_alive(first));
     assert_ne!(woken(&gateway, &mark), first, "the next call finds a new one");

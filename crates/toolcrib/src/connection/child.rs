@@ -19,7 +19,6 @@ mod raw;
 mod shim;
 #[cfg(target_os = "linux")]
 mod sweep;
-mod unix;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::Signal;
 use tokio::net::unix::pipe;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -42,7 +42,6 @@ pub use self::os::run_shim;
 
 use self::keep::Keeper;
 use self::order::Order;
-use self::unix::Signal;
 use super::stderr::{LINGER, StderrTail};
 use crate::last_words::{Exit, LastWords};
 use crate::spec::CommandSpec;
@@ -69,7 +68,7 @@ pub(crate) struct Process {
 /// What we hold it by.
 #[derive(Debug)]
 enum Grip {
-    Group(u32),
+    Group,
     #[cfg(target_os = "linux")]
     Shim(os::Control, u32),
 }
@@ -132,7 +131,6 @@ impl Process {
         let grip = start(order, theirs, keeper, home).await.map_err(cannot)?;
         let failed = |_| Err(SpawnError::of_command("the shim ended before it could start it".to_owned()));
         let pid = started.await.unwrap_or_else(failed)?;
-        let grip = if let Grip::Group(_) = grip { Grip::Group(pid) } else { grip };
         let (before, drained) = (home.stderr.last(), CancellationToken::new());
         let stderr_tail = home.stderr.clone();
         let process = Self { pid, program, grip, exit, gone, before, stderr: stderr_tail, drained };
@@ -152,7 +150,7 @@ impl Process {
     /// process, more for large ones.
     pub(crate) fn memory(&self) -> Option<u64> {
         match &self.grip {
-            Grip::Group(leader) => os::memory(*leader, true),
+            Grip::Group => os::memory(self.pid, true),
             #[cfg(target_os = "linux")]
             Grip::Shim(_, shim) => os::memory(*shim, false),
         }
@@ -204,8 +202,8 @@ impl Process {
     fn signal(&self, signal: Signal) {
         match &self.grip {
             // A group that has lost its leader has been killed, and its number may be somebody else's.
-            Grip::Group(_) if self.exit.borrow().is_some() => {}
-            Grip::Group(leader) => unix::signal_group(*leader, signal),
+            Grip::Group if self.exit.borrow().is_some() => {}
+            Grip::Group => keep::signal_group(self.pid, signal),
             #[cfg(target_os = "linux")]
             Grip::Shim(control, _) => control.signal(signal),
         }
@@ -218,7 +216,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts what the keeper then watches over. A group gets its number when it is known.
+/// Starts what the keeper then watches over.
 async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>) -> io::Result<Grip> {
     #[cfg(target_os = "linux")]
     if let Some(program) = home.nursery.shim() {
@@ -253,7 +251,7 @@ async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>
             }
         }
     }));
-    Ok(Grip::Group(0))
+    Ok(Grip::Group)
 }
 
 /// The pipes of a server: its ends of them and ours.

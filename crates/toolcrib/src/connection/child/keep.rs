@@ -1,5 +1,9 @@
 //! Who watches over one tree of processes, from before it is started until nothing is left of it.
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Child;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::DropGuard;
@@ -7,7 +11,6 @@ use tokio_util::task::TaskTracker;
 
 use super::SpawnError;
 use super::os::{self, Entry};
-use super::unix::{self, Signal};
 use crate::last_words::Exit;
 
 /// What is told of a tree, and to whom. When it is dropped, the tree counts as gone.
@@ -67,13 +70,28 @@ impl Keeper {
     pub(super) async fn keep(mut self, mut child: Child) {
         let pid = child.id().unwrap_or_default();
         if !self.started(pid, None) {
-            unix::signal_group(pid, Signal::KILL);
+            signal_group(pid, Signal::KILL);
         }
         let status = child.wait().await;
         // Whatever the leader started and left behind in its group ends with it.
-        unix::signal_group(pid, Signal::KILL);
-        self.ended(status.map_or(Exit::Status(-1), unix::exit));
+        signal_group(pid, Signal::KILL);
+        self.ended(status.map_or(Exit::Status(-1), exit));
         self.sweep().await;
         self.close();
+    }
+}
+
+/// Signals every process of the group that `leader` leads. A group that is empty already is what was wanted.
+pub(super) fn signal_group(leader: u32, signal: Signal) {
+    if let Some(group) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+fn exit(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Status(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Status(-1),
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -22,7 +23,6 @@ use super::order::Order;
 use super::proc;
 use super::shim::ASKED;
 use super::sweep::{self as broom, Lost};
-use super::unix::Signal;
 use crate::last_words::Exit;
 
 /// A shim that was started and has its order; `root` is its process.

@@ -1,7 +1,7 @@
 //! How children are started here: behind a shim or not, from which thread, and where it is written down.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 
@@ -16,6 +16,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// What all children of a crib have in common.
 #[derive(Debug, Default)]
 pub(crate) struct Nursery {
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there are no shims here"))]
     shim: Option<PathBuf>,
     journal: Option<Journal>,
     /// A child without a shim is told to die when the thread that started it ends, so one thread starts them all, and
@@ -34,7 +35,8 @@ impl Nursery {
     }
 
     /// The program to put between us and a server.
-    pub(super) fn shim(&self) -> Option<&Path> {
+    #[cfg(target_os = "linux")]
+    pub(super) fn shim(&self) -> Option<&std::path::Path> {
         self.shim.as_deref()
     }
 

@@ -66,6 +66,7 @@ impl Order {
     }
 
     /// How many arguments there are, then every word, each with a null byte behind it.
+    #[cfg(target_os = "linux")]
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.args.len().to_string().into_bytes();
         for word in self.words() {
@@ -75,6 +76,7 @@ impl Order {
         bytes
     }
 
+    #[cfg(target_os = "linux")]
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut words = bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
         let count: usize = words.next()?.to_str()?.parse().ok()?;

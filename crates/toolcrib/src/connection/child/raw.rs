@@ -4,6 +4,7 @@
 
 use std::ffi::{CString, OsString, c_char};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -17,10 +18,21 @@ pub(super) fn become_after(
 ) {
     let last = move || {
         happen()?;
+        hear_all();
         Err(image.exec())
     };
     // SAFETY: nothing is allocated and no lock is taken in the child, as asked of `happen`.
     unsafe { command.pre_exec(last) };
+}
+
+/// A signal that its parent did not want to hear, a server may want to.
+fn hear_all() {
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is made empty before it is used.
+    unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, signals.as_ptr(), std::ptr::null_mut());
+    }
 }
 
 /// A program to become: where it may be, its arguments and its environment.
@@ -85,7 +97,6 @@ pub(super) fn close_others_on_exec() {
 /// Ignores every signal that can be ignored from now on; the file can be read when a child has died.
 #[cfg(target_os = "linux")]
 pub(super) fn deaths_only() -> io::Result<std::os::fd::OwnedFd> {
-    use std::mem::MaybeUninit;
     use std::os::fd::{FromRawFd as _, OwnedFd};
     let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is filled before it is used, and the number is that of a file nobody else has.
