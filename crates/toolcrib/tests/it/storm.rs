@@ -1,4 +1,5 @@
-//! Random calls, drops, kills, hangs, restarts, stops and reloads, and what must hold whatever happens.
+//! Random calls, drops, kills, hangs, restarts, stops, reloads and farewells, and what must hold whatever happens. One of
+//! the servers is not shared.
 //!
 //! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
 
@@ -12,13 +13,17 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use toolcrib::spec::{BreakerSpec, EraChoice, Restarts};
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec};
+use toolcrib::{
+    Call, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec, Sharing,
+};
 
 use crate::fake::{Boot, Fake};
 use crate::house::{SECOND, breath, id, roster};
 
 const STEPS: usize = 200;
-const NAMES: [&str; 3] = ["one", "two", "three"];
+const NAMES: [&str; 3] = ["one", "two", "own"];
+/// The one that has an instance for each client.
+const OWN: &str = NAMES[2];
 const AT_MOST: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 /// How long a replaced server may go on with its calls.
@@ -45,6 +50,8 @@ impl Random {
 #[derive(Clone)]
 struct Watched {
     fake: Fake,
+    /// Whether every client has one of its own.
+    own: bool,
     /// When it was told to stop, to restart or to be another one.
     orders: Arc<Mutex<Vec<Instant>>>,
     /// Crashes up to here are forgiven.
@@ -94,8 +101,12 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let before = Instant::now() - SECOND;
-        let watched =
-            |_| Watched { fake: Fake::new(), orders: Arc::default(), forgiven: Arc::new(Mutex::new(before)) };
+        let watched = |name: &&str| Watched {
+            fake: Fake::new(),
+            own: *name == OWN,
+            orders: Arc::default(),
+            forgiven: Arc::new(Mutex::new(before)),
+        };
         let servers: Vec<Watched> = NAMES.iter().map(watched).collect();
         let specs: Vec<ServerSpec> =
             NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
@@ -118,7 +129,8 @@ impl Storm {
                     let boot = if self.random.below(2) == 0 { Boot::Dies } else { Boot::Silent };
                     self.servers[at].fake.clone().boots(&[boot]);
                 }
-                80..85 => tokio::task::yield_now().await,
+                80..83 => self.crib.part_with(self.random.below(4)),
+                83..86 => tokio::task::yield_now().await,
                 _ => sleep(Duration::from_millis(self.random.below(4000))).await,
             }
             self.check();
@@ -140,7 +152,8 @@ impl Storm {
         let bad = r#"{"jsonrpc":"2.0","id":"$ID","result":{}}"#;
         let arguments =
             json!({"n": self.made, "ms": self.random.below(3000), "lines": [bad], "steps": 3, "every": 10});
-        let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments);
+        let client = Client { key: self.random.below(4), ..Client::silent() };
+        let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments).of(client);
         if self.random.below(4) == 0 {
             call = call.timeout(Duration::from_millis(self.random.below(5000)));
         }
@@ -196,7 +209,8 @@ impl Storm {
                 self.wrong.lock().unwrap().push("a call panicked".to_owned());
             }
         }
-        for (name, server) in NAMES.iter().zip(&self.servers) {
+        // Crashes and processes are counted for each client of a server that is not shared.
+        for (name, server) in NAMES.iter().zip(&self.servers).filter(|(name, _)| **name != OWN) {
             let crashes = server.crashes();
             if crashes > AT_MOST + 1 {
                 self.wrong
@@ -243,6 +257,7 @@ fn explained(error: &Error, tool: &str, server: &Watched, began: Instant) -> boo
     match error.kind() {
         ErrorKind::Lost => server.was_disturbed(began),
         ErrorKind::BadReply => tool == "say",
+        ErrorKind::OverQuota => server.own,
         ErrorKind::TimedOut | ErrorKind::Tripped | ErrorKind::Ejected | ErrorKind::CouldNotStart => true,
         _ => false,
     }
@@ -261,8 +276,14 @@ fn spec(name: &str, server: &Watched, random: &mut Random) -> ServerSpec {
         breaker: BreakerSpec { failures: 3.try_into().unwrap(), cool_off: 5 * SECOND },
         ..Lifecycle::default()
     };
-    let limits = Limits { call_timeout: 8 * SECOND, in_flight: 4.try_into().unwrap(), ..Limits::default() };
-    let spec = ServerSpec::in_process(id(name), server.fake.clone());
+    let limits = Limits {
+        call_timeout: 8 * SECOND,
+        in_flight: 4.try_into().unwrap(),
+        instances: 2.try_into().unwrap(),
+        ..Limits::default()
+    };
+    let sharing = if server.own { Sharing::PerClient } else { Sharing::Shared };
+    let spec = ServerSpec::in_process(id(name), server.fake.clone()).sharing(sharing);
     spec.lifecycle(lifecycle).limits(limits).era(EraChoice::Era(Era::Session))
 }
 
