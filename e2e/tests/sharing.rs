@@ -139,7 +139,7 @@ fn everybody_who_works_in_one_place_shares_a_server_that_works_there() {
 /// Answers every question about its roots until the answer to `id` is there.
 fn answering(pipe: &mut PipeClient, id: u64, roots: &Value) -> Value {
     loop {
-        let message = pipe.read().expect("an answer before the end");
+        let message = pipe.read().unwrap();
         match message["method"].as_str() {
             Some("roots/list") => {
                 let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": roots}});

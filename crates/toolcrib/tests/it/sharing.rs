@@ -130,7 +130,8 @@ async fn a_client_that_can_be_asked_is_asked_once_where_it_works() {
     };
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let asking = asked.clone();
-    let answering = tokio::task::spawn(async move {
+    let mut answering = JoinSet::new();
+    answering.spawn(async move {
         while let Some(Told::Asked(ask)) = told.recv().await {
             assert_eq!(ask.method, "roots/list");
             asking.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -149,7 +150,7 @@ async fn a_client_that_can_be_asked_is_asked_once_where_it_works() {
     crib.client_moved(1, &guest);
     crib.call(call(1, &guest, &sink)).await.unwrap();
     assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 3);
-    answering.abort();
+    answering.abort_all();
 }
 
 #[tokio::test(start_paused = true)]
