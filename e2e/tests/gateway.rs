@@ -167,7 +167,7 @@ fn one_server_alone_keeps_its_own_names() {
     for (era, server) in combinations() {
         let mut client = HttpClient::new(gateway.address, &format!("/mcp/s/{server}"), era);
         let tools = client.tools();
-        assert_eq!((tools.len(), tools[0].as_str()), (26, "echo"), "{tools:?}");
+        assert_eq!((tools.len(), tools[0].as_str()), (29, "echo"), "{tools:?}");
         assert_eq!(client.text("echo", &json!({"text": "own"})), "own");
         let unknown = client.request("tools/call", &json!({"name": "session__echo", "arguments": {}}));
         assert_eq!(unknown.code(), Some(-32602), "{}", unknown.text());

@@ -8,6 +8,7 @@ mod actor;
 mod breaker;
 pub(crate) mod gauges;
 pub(crate) mod memory;
+mod rest;
 mod restart;
 
 use std::path::Path;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +38,7 @@ use actor::Actor;
 use breaker::Health;
 use gauges::Gauges;
 use memory::{Known, Memory};
+pub(crate) use rest::Rest;
 use restart::RestartBudget;
 
 /// How long calls under way may take when their server is replaced or leaves the roster.
@@ -103,36 +105,6 @@ impl Snapshot {
 
     fn is_at_rest(&self) -> bool {
         self.state == StateName::Asleep && self.budget.spent(Instant::now()) == 0
-    }
-}
-
-/// Waits for a server to come to rest.
-pub(crate) struct Rest {
-    snapshot: watch::Receiver<Snapshot>,
-    /// How long a crash is held against it.
-    within: Duration,
-}
-
-impl Rest {
-    /// Waits until it sleeps with nothing held against it; `false` if it has ended.
-    pub(crate) async fn come(&mut self) -> bool {
-        loop {
-            if self.snapshot.wait_for(|snapshot| snapshot.state == StateName::Asleep).await.is_err() {
-                return false;
-            }
-            if self.snapshot.borrow_and_update().is_at_rest() {
-                return true;
-            }
-            if let Ok(Err(_)) = timeout(self.within, self.snapshot.changed()).await {
-                return false;
-            }
-        }
-    }
-
-    /// Waits until something about it is different.
-    pub(crate) async fn end(&mut self) {
-        // One that has ended is different, too.
-        let _ = self.snapshot.changed().await;
     }
 }
 
@@ -248,7 +220,7 @@ impl Supervisor {
 
     /// Waits for it to come to rest, without keeping it.
     pub(crate) fn rest(&self) -> Rest {
-        Rest { snapshot: self.0.snapshot.clone(), within: self.0.spec.lifecycle.restarts.within }
+        Rest::new(self.0.snapshot.clone(), self.0.spec.lifecycle.restarts.within)
     }
 
     /// Whether it sleeps with nothing held against it: then nothing is lost if it is forgotten.

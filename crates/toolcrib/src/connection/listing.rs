@@ -42,6 +42,18 @@ impl Listing {
         let has = |list: &[Listed], wanted: &Listed| list.iter().any(|listed| listed.name == wanted.name);
         Kind::ALL.into_iter().all(|kind| other.of(kind).iter().all(|wanted| has(self.of(kind), wanted)))
     }
+
+    /// This listing with those lists replaced that are others in `now` than in `before`.
+    pub(crate) fn changed(&self, before: &Self, now: &Self) -> Self {
+        let pick = |kind: Kind| if before.of(kind) == now.of(kind) { self.of(kind) } else { now.of(kind) };
+        Self {
+            tools: pick(Kind::Tools).to_vec(),
+            prompts: pick(Kind::Prompts).to_vec(),
+            resources: pick(Kind::Resources).to_vec(),
+            templates: pick(Kind::Templates).to_vec(),
+            ..now.clone()
+        }
+    }
 }
 
 /// One thing on offer, as the server defined it.

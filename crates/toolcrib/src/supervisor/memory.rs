@@ -62,18 +62,24 @@ impl Memory {
         shelf.known.clone()
     }
 
-    /// Hears what an instance offers; whether the server is known for that from now on. What a server offers may depend
-    /// on its client, so one instance that offers less, or something else than the first, changes nothing by starting:
-    /// only by saying that its offer is another one now.
-    pub(crate) fn hear(&self, known: &Known, is_change: bool) -> bool {
+    /// Hears what an instance offers that offered `own` before; what the server is known for now, if that is news. What a
+    /// server offers may depend on its client, so one instance that offers less, or something else than the first,
+    /// changes nothing by starting: only by saying that its offer is another one now, and only what is another one.
+    pub(crate) fn hear(&self, mut known: Known, own: Option<&Known>, is_change: bool) -> Option<Known> {
         let mut shelf = self.shelf();
-        let stays = shelf.known.as_ref().is_some_and(|before| {
-            before == known || !is_change && (shelf.confirmed || before.listing.covers(&known.listing))
-        });
-        if !stays {
-            (shelf.known, shelf.confirmed) = (Some(known.clone()), true);
+        if let Some(before) = &shelf.known {
+            if !is_change && (shelf.confirmed || before.listing.covers(&known.listing)) {
+                return None;
+            }
+            if let Some(own) = own.filter(|_| is_change) {
+                known.listing = Arc::new(before.listing.changed(&own.listing, &known.listing));
+            }
+            if *before == known {
+                return None;
+            }
         }
-        !stays
+        (shelf.known, shelf.confirmed) = (Some(known.clone()), true);
+        Some(known)
     }
 
     /// Nothing if the file is not whole: one that was written before there were lists other than that of tools counts
@@ -159,6 +165,41 @@ mod tests {
         assert_eq!(memory.recall(), Some(known()));
         let changed = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("y"));
         assert_eq!(Memory::of(&changed, Some(&dir.path().join("listings"))).recall(), None);
+    }
+
+    fn offering(tools: &[&str], prompts: &[&str]) -> Known {
+        let listed = |names: &[&str]| {
+            names.iter().map(|name| Listed { name: (*name).into(), definition: Bytes::new() }).collect()
+        };
+        let listing = Listing { tools: listed(tools), prompts: listed(prompts), ..Listing::default() };
+        Known { revision: Revision::V2025_06_18, server_info: None, listing: Arc::new(listing) }
+    }
+
+    #[test]
+    fn one_instance_changes_what_a_server_is_known_for_only_by_saying_so() {
+        let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x"));
+        let memory = Memory::of(&spec, None);
+        let first = offering(&["a", "b"], &["p"]);
+        assert_eq!(memory.hear(first.clone(), None, false), Some(first.clone()));
+        // Others that start with something else to offer, or with less.
+        let less = offering(&["a"], &["p"]);
+        assert_eq!(memory.hear(less.clone(), Some(&first), false), None);
+        assert_eq!(memory.hear(offering(&["c"], &[]), Some(&first), false), None);
+        // One of them says that its prompts are others now, which says nothing about its tools.
+        let changed = memory.hear(offering(&["a"], &["p", "q"]), Some(&less), true);
+        assert_eq!(changed, Some(offering(&["a", "b"], &["p", "q"])));
+        assert_eq!(memory.hear(offering(&["a"], &["p", "q"]), Some(&less), true), None);
+    }
+
+    #[test]
+    fn what_was_remembered_gives_way_to_what_offers_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x"));
+        Memory::of(&spec, Some(dir.path())).remember(&known()).unwrap();
+        let memory = Memory::of(&spec, Some(dir.path()));
+        assert_eq!(memory.known(), Some(known()));
+        assert_eq!(memory.hear(offering(&[], &[]), None, false), None);
+        assert!(memory.hear(offering(&["new"], &[]), None, false).is_some());
     }
 
     /// What was written before there were lists other than that of tools.

@@ -21,6 +21,7 @@ mod own_servers;
 mod registration;
 mod reload;
 mod sharing;
+mod sharing_asks;
 mod shutdown;
 mod storm;
 mod subscriptions;

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::advance;
@@ -17,9 +17,8 @@ use toolcrib::{
     SharingKey, StateName, Told,
 };
 
-use crate::asking::Asking;
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, id, on, roster, spawn, spec, status, with};
+use crate::house::{SECOND, breath, id, on, roster, spawn, spec, status};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -28,7 +27,7 @@ fn shared(fake: &Fake, sharing: Sharing) -> ServerSpec {
     spec("s", fake).sharing(sharing).lifecycle(lifecycle)
 }
 
-fn crib(fake: &Fake, sharing: Sharing) -> Crib {
+pub(crate) fn crib(fake: &Fake, sharing: Sharing) -> Crib {
     Crib::builder().server(shared(fake, sharing)).build().unwrap()
 }
 
@@ -37,7 +36,7 @@ fn capped(fake: &Fake, instances: usize) -> Crib {
     Crib::builder().server(shared(fake, Sharing::PerClient).limits(limits)).build().unwrap()
 }
 
-fn client(key: u64, era: Era, abilities: &'static str) -> Client {
+pub(crate) fn client(key: u64, era: Era, abilities: &'static str) -> Client {
     Client { key, era, abilities: Abilities::read(&abilities.as_bytes().into()), log: None }
 }
 
@@ -130,7 +129,8 @@ async fn a_client_that_can_be_asked_is_asked_once_where_it_works() {
     };
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let asking = asked.clone();
-    let answering = tokio::task::spawn(async move {
+    let mut answering = JoinSet::new();
+    answering.spawn(async move {
         while let Some(Told::Asked(ask)) = told.recv().await {
             assert_eq!(ask.method, "roots/list");
             asking.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -149,7 +149,7 @@ async fn a_client_that_can_be_asked_is_asked_once_where_it_works() {
     crib.client_moved(1, &guest);
     crib.call(call(1, &guest, &sink)).await.unwrap();
     assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 3);
-    answering.abort();
+    answering.abort_all();
 }
 
 #[tokio::test(start_paused = true)]
@@ -357,85 +357,6 @@ async fn a_server_is_told_what_its_one_client_can() {
     crib.client_moved(1, &Guest::default());
     breath().await;
     assert_eq!(fake.heard("notifications/roots/list_changed").len(), 1);
-}
-
-/// What a client is asked while none of its calls runs.
-fn ear() -> (Arc<Guest>, mpsc::Receiver<Told>) {
-    let (sink, told) = mpsc::channel(8);
-    let abilities = Abilities::read(&r#"{"elicitation":{}}"#.into());
-    (Arc::new(Guest::default().declaring(abilities).hearing(Arc::new(sink))), told)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_question_without_a_call_reaches_the_one_client_whose_server_asks() {
-    let question = r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}"#;
-    let answer = r#"{"jsonrpc":"2.0","id":$ID,"result":{"content":[]}}"#;
-    for (sharing, reached) in [(Sharing::PerClient, true), (Sharing::Shared, false)] {
-        let fake = Fake::new();
-        let crib = crib(&fake, sharing);
-        let (guest, mut told) = ear();
-        let (other, mut others) = ear();
-        let able = |key| client(key, Era::Session, r#"{"elicitation":{}}"#);
-        crib.call(on("s", "echo").of(able(2)).from_guest(other)).await.unwrap();
-        let late = with("s", "say", &json!({"lines": [answer, question]}));
-        crib.call(late.of(able(1)).from_guest(guest)).await.unwrap();
-        breath().await;
-        match told.try_recv() {
-            Ok(Told::Asked(ask)) if reached => ask.answer(Answer::Result(r#"{"action":"accept"}"#.into())),
-            Err(_) if !reached => {}
-            heard => panic!("{sharing:?}: {heard:?}"),
-        }
-        breath().await;
-        assert!(others.try_recv().is_err());
-        let replies = fake.replies();
-        assert_eq!(replies[0].get("result").is_some(), reached, "{replies:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn questions_of_two_clients_at_a_time_reach_each_its_own() {
-    let server = Asking::in_session();
-    let spec = ServerSpec::in_process(id("s"), server).sharing(Sharing::PerClient);
-    let crib = Crib::builder().server(spec).build().unwrap();
-    let mut calls = JoinSet::new();
-    let mut tolds = Vec::new();
-    for key in [1, 2] {
-        let (sink, told) = mpsc::channel(8);
-        tolds.push(told);
-        let asking = with("s", "ask", &json!({"method": "elicitation/create", "params": {"n": key}}));
-        let able = client(key, Era::Session, r#"{"elicitation":{}}"#);
-        spawn(&mut calls, &crib, asking.of(able).listen(Arc::new(sink)));
-    }
-    breath().await;
-    for (key, mut told) in [1, 2].into_iter().zip(tolds) {
-        let Ok(Told::Asked(ask)) = told.try_recv() else { panic!("client {key} was not asked") };
-        assert_eq!(ask.params.as_deref(), Some(json!({"n": key}).to_string().as_bytes()));
-        ask.answer(Answer::Result("{}".into()));
-    }
-    assert!(calls.join_all().await.iter().all(Result::is_ok));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_its_client_goes_on_at_the_same_instance() {
-    let server = Asking::in_session();
-    let spec = ServerSpec::in_process(id("s"), server.clone()).sharing(Sharing::PerClient);
-    let crib = Crib::builder().server(spec).build().unwrap();
-    let params = json!({"name": "ask", "arguments": {"method": "elicitation/create", "params": {}}});
-    let call = |params: &Value, key| {
-        let params = toolcrib::wire::object::Object::parse(&params.to_string().into()).unwrap();
-        let able = client(key, Era::Stateless, r#"{"elicitation":{}}"#);
-        Call::request("tools/call", toolcrib::Wanted::Named("s__ask".into()), params).of(able)
-    };
-    let asked = crib.call(call(&params, 1)).await.unwrap().to_value();
-    // Its connection is gone, and with it everything that was only the client's, but not this.
-    crib.part_with(1);
-    breath().await;
-    let mut again = params;
-    again["inputResponses"] = json!({"ask-1": {"action": "accept"}});
-    again["requestState"] = asked["requestState"].clone();
-    let outcome = crib.call(call(&again, 2)).await.unwrap();
-    assert_eq!(outcome.text(), r#"{"action":"accept"}"#);
-    assert_eq!(server.heard_of("tools/call").len(), 1);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Random calls, drops, kills, hangs, freezes, refused starts, restarts, stops and reloads, and what must hold whatever happens.
+//! Random calls, drops, kills, hangs, freezes, refused starts, restarts, stops, reloads and farewells, and what must hold
+//! whatever happens. One of the servers is not shared.
 //!
 //! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
 
@@ -12,13 +13,17 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use toolcrib::spec::{BreakerSpec, EraChoice, Restarts};
 use toolcrib::wire::revision::Era;
-use toolcrib::{Call, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec};
+use toolcrib::{
+    Call, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec, Sharing,
+};
 
 use crate::fake::{Boot, Fake};
 use crate::house::{SECOND, breath, id, roster};
 
 const STEPS: usize = 200;
-const NAMES: [&str; 3] = ["one", "two", "three"];
+const NAMES: [&str; 3] = ["one", "two", "own"];
+/// The one that has an instance for each client.
+const OWN: &str = NAMES[2];
 const AT_MOST: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 /// How long a replaced server may go on with its calls.
@@ -45,6 +50,8 @@ impl Random {
 #[derive(Clone)]
 struct Watched {
     fake: Fake,
+    /// Whether every client has one of its own.
+    own: bool,
     /// When it was told to stop, to restart or to be another one.
     orders: Arc<Mutex<Vec<Instant>>>,
     /// When it was made to stand still.
@@ -101,8 +108,9 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let before = Instant::now() - SECOND;
-        let watched = |_| Watched {
+        let watched = |name: &&str| Watched {
             fake: Fake::new(),
+            own: *name == OWN,
             orders: Arc::default(),
             freezes: Arc::default(),
             forgiven: Arc::new(Mutex::new(before)),
@@ -132,7 +140,8 @@ impl Storm {
                     self.servers[at].fake.clone().boots(&[boot]);
                 }
                 80..82 => self.freeze(at),
-                82..85 => tokio::task::yield_now().await,
+                82..84 => self.crib.part_with(self.random.below(4)),
+                84..86 => tokio::task::yield_now().await,
                 _ => sleep(Duration::from_millis(self.random.below(4000))).await,
             }
             self.check();
@@ -154,7 +163,8 @@ impl Storm {
         let bad = r#"{"jsonrpc":"2.0","id":"$ID","result":{}}"#;
         let arguments =
             json!({"n": self.made, "ms": self.random.below(3000), "lines": [bad], "steps": 3, "every": 10});
-        let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments);
+        let client = Client { key: self.random.below(4), ..Client::silent() };
+        let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments).of(client);
         if self.random.below(4) == 0 {
             call = call.timeout(Duration::from_millis(self.random.below(5000)));
         }
@@ -221,7 +231,8 @@ impl Storm {
                 self.wrong.lock().unwrap().push("a call panicked".to_owned());
             }
         }
-        for (name, server) in NAMES.iter().zip(&self.servers) {
+        // Crashes and processes are counted for each client of a server that is not shared.
+        for (name, server) in NAMES.iter().zip(&self.servers).filter(|(name, _)| **name != OWN) {
             let crashes = server.crashes();
             if crashes > AT_MOST + 1 {
                 self.wrong
@@ -268,6 +279,7 @@ fn explained(error: &Error, tool: &str, server: &Watched, began: Instant) -> boo
     match error.kind() {
         ErrorKind::Lost => server.was_disturbed(began),
         ErrorKind::BadReply => tool == "say",
+        ErrorKind::OverQuota => server.own,
         ErrorKind::TimedOut | ErrorKind::Tripped | ErrorKind::Ejected | ErrorKind::CouldNotStart => true,
         _ => false,
     }
@@ -286,8 +298,14 @@ fn spec(name: &str, server: &Watched, random: &mut Random) -> ServerSpec {
         breaker: BreakerSpec { failures: 3.try_into().unwrap(), cool_off: 5 * SECOND },
         ..Lifecycle::default()
     };
-    let limits = Limits { call_timeout: 8 * SECOND, in_flight: 4.try_into().unwrap(), ..Limits::default() };
-    let spec = ServerSpec::in_process(id(name), server.fake.clone());
+    let limits = Limits {
+        call_timeout: 8 * SECOND,
+        in_flight: 4.try_into().unwrap(),
+        instances: 2.try_into().unwrap(),
+        ..Limits::default()
+    };
+    let sharing = if server.own { Sharing::PerClient } else { Sharing::Shared };
+    let spec = ServerSpec::in_process(id(name), server.fake.clone()).sharing(sharing);
     spec.lifecycle(lifecycle).limits(limits).era(EraChoice::Era(Era::Session))
 }
 

@@ -38,6 +38,10 @@ pub(crate) struct State {
     pub(crate) subscribed: Vec<(String, Value)>,
     /// What the other side answered to our own requests.
     pub(crate) replies: HashMap<String, Vec<Value>>,
+    /// What clients had it keep in mind.
+    pub(crate) kept: Vec<String>,
+    /// What its client said it can, when it opened a session.
+    pub(crate) declared: Value,
 }
 
 /// One request, as a thread answers it.
@@ -98,6 +102,7 @@ impl Server {
             "server/discover" if era == Era::SilentOnProbe => {}
             "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discovered()),
             "initialize" if era.has_sessions() => {
+                self.state().declared = request.params["capabilities"].clone();
                 self.answer(&request.id, &answers::welcome(&request.params));
             }
             "ping" if era.has_sessions() => self.answer(&request.id, &json!({})),

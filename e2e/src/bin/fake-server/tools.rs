@@ -11,7 +11,7 @@ use crate::server::{Request, Server};
 use crate::{answers, ledger, offers, script};
 
 /// Every tool: its name and the names of its arguments.
-const TOOLS: [(&str, &[&str]); 26] = [
+const TOOLS: [(&str, &[&str]); 29] = [
     ("echo", &["text"]),
     ("sleep", &["ms"]),
     ("crash", &[]),
@@ -38,6 +38,9 @@ const TOOLS: [(&str, &[&str]); 26] = [
     ("update", &["uri"]),
     ("say", &["level", "text"]),
     ("mirror", &["region"]),
+    ("keep", &["text"]),
+    ("cwd", &[]),
+    ("declared", &[]),
 ];
 
 /// The tools as a list shows them: the useful ones, `extra` fillers, and what was `added` since.
@@ -154,6 +157,22 @@ fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Argumen
             let params = json!({"level": arguments.text("level"), "data": arguments.text("text")});
             server.notify("notifications/message", &params);
             say(server, request, "said");
+        }
+        "keep" => {
+            let kept = {
+                let mut state = server.state();
+                state.kept.push(arguments.text("text").to_owned());
+                state.kept.join(" ")
+            };
+            say(server, request, &kept);
+        }
+        "cwd" => {
+            let folder = std::env::current_dir().unwrap_or_default();
+            say(server, request, &folder.display().to_string());
+        }
+        "declared" => {
+            let declared = server.state().declared.to_string();
+            say(server, request, &declared);
         }
         "mirror" => say(server, request, arguments.text("region")),
         "deaf" => {

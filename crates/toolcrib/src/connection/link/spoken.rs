@@ -96,7 +96,9 @@ impl Shared {
                 self.end(id, Ended::Answered(answer));
             }
             ServerMessage::BadReply { ids, why } => self.fail_suspect(&ids, why),
-            ServerMessage::Request { id, method, params } => self.answer_server(id, &method, params, origin),
+            ServerMessage::Request { id, method, params } => {
+                self.answer_server(id, &method, params.as_ref(), origin);
+            }
             ServerMessage::Notification { method, params } => self.hear(&method, params, origin),
             ServerMessage::Noise => return self.hear_noise(frame),
         }
@@ -112,7 +114,7 @@ impl Shared {
     }
 
     /// Every request gets an answer: at once, or when the client it belongs to has given one.
-    fn answer_server(self: &Arc<Self>, id: Id, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+    fn answer_server(self: &Arc<Self>, id: Id, method: &str, params: Option<&Bytes>, origin: Option<u64>) {
         let asked = match method {
             PING => return self.reply(&id, &Answer::Result(Bytes::from_static(b"{}"))),
             // Only clients say these; whoever says them to us repeats what it was told.
@@ -147,17 +149,22 @@ impl Shared {
 
     /// Hands a question to the client it belongs to, or says why there is none. A client whose own server this is can be
     /// asked without a call, too.
-    fn ask_client(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) -> Result<Asked, Refusal> {
+    fn ask_client(
+        &self,
+        method: &str,
+        params: Option<&Bytes>,
+        origin: Option<u64>,
+    ) -> Result<Asked, Refusal> {
         let mut pending = self.pending();
         let (call, client) = match pending.client_of(origin) {
             Ok(found) => found,
             Err(unheard) => {
                 drop(pending);
-                return self.ask_owner(method, params.as_ref()).ok_or_else(|| unheard.refusal(method));
+                return self.ask_owner(method, params).ok_or_else(|| unheard.refusal(method));
             }
         };
         let unable = || (code::METHOD_NOT_FOUND, format!("the client cannot be asked for `{method}`"));
-        if let Some(lacking) = client.abilities.lacking(method, params.as_ref()) {
+        if let Some(lacking) = client.abilities.lacking(method, params) {
             // The stateless era has an error of its own for this, which ends the call. Not for roots: servers ask for
             // them because we can, whatever the call needs, and manage without.
             let ends = client.era == Era::Stateless && method != ROOTS;
@@ -171,13 +178,13 @@ impl Shared {
         let asked = pending.asks(call);
         drop(pending);
         if let Some(asked) = asked {
-            let (ask, answered) = Ask::new(method.to_owned(), params.clone());
+            let (ask, answered) = Ask::new(method.to_owned(), params.cloned());
             if asked.hear(Told::Asked(ask)) {
                 return Ok((Some(call), answered));
             }
             self.pending().answered(call);
         }
-        self.ask_owner(method, params.as_ref()).ok_or_else(unable)
+        self.ask_owner(method, params).ok_or_else(unable)
     }
 
     /// Hands a question that came with no call to the one client whose server this is, if it can be asked.

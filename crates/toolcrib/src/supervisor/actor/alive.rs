@@ -163,11 +163,9 @@ impl Actor {
         // A server that everybody shares is what it says it is; one of several instances may differ from the others.
         let is_change = is_change || self.whose.key == SharingKey::Shared;
         let before = self.memory.known();
-        self.known = Some(known.clone());
+        let own = self.known.replace(known.clone()).filter(|_| self.whose.key != SharingKey::Shared);
         self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
-        if !self.memory.hear(&known, is_change) {
-            return;
-        }
+        let Some(known) = self.memory.hear(known, own.as_ref(), is_change) else { return };
         let changed = before.is_none_or(|before| before.listing != known.listing);
         if changed {
             self.say(Event::Changed { server: self.spec.id.clone() });
