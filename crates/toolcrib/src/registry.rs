@@ -144,7 +144,7 @@ impl Registry {
     }
 
     /// Whether a server's supervisor is another one now, or none, and not because everything ends.
-    fn has_replaced(&self, supervisor: &Supervisor) -> bool {
+    pub(crate) fn has_replaced(&self, supervisor: &Supervisor) -> bool {
         let servers = self.servers();
         let there = servers.get(&supervisor.spec().id);
         let same = there.is_some_and(|entry| std::ptr::eq(entry.spec(), supervisor.spec()));
