@@ -15,7 +15,7 @@ fn assert_held(report: &Report) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_done_to_servers_no_call_is_lost_doubled_or_crossed_and_nothing_is_left() {
-    assert_held(&chaos::run(&plan(12_000, 10)).await);
+    assert_held(&chaos::run(&plan(8_000, 10)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

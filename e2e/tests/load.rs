@@ -1,7 +1,5 @@
 //! Many at a time: lists, starts, calls at one server, and clients of whom one asks for far more than the other.
 
-#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -285,7 +285,7 @@ impl Registry {
     }
 
     /// Whether a server is another one now, or none, and not because everything ends.
-    fn has_replaced(&self, entry: &Entry) -> bool {
+    pub(crate) fn has_replaced(&self, entry: &Entry) -> bool {
         let servers = self.servers();
         let there = servers.get(&entry.spec().id);
         let same = there.is_some_and(|there| std::ptr::eq(there.spec(), entry.spec()));

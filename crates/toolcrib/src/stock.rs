@@ -81,18 +81,25 @@ impl Stock {
             Some(stranger) => vec![stranger.clone()],
             None => catalog.strangers().cloned().collect(),
         };
-        let mut servers = self.servers(&strangers);
-        if behind.is_none() {
-            servers.retain(Entry::may_be_listed);
-        }
-        if servers.is_empty() {
-            return catalog.find(wanted);
-        }
-        let mut failures = self.meet(&servers).await;
-        let found = self.catalog().find(wanted);
-        match failures.pop().flatten().filter(|_| behind.is_some() && found.is_err()) {
-            Some(failure) => Err(failure),
-            None => found,
+        loop {
+            let mut servers = self.servers(&strangers);
+            if behind.is_none() {
+                servers.retain(Entry::may_be_listed);
+            }
+            if servers.is_empty() {
+                return self.catalog().find(wanted);
+            }
+            let mut failures = self.meet(&servers).await;
+            let found = self.catalog().find(wanted);
+            let failure = failures.pop().flatten().filter(|_| behind.is_some() && found.is_err());
+            let replaced = |server: &Entry| self.registry.has_replaced(server);
+            match failure {
+                // What is being seen out is not the server any more: its successor is asked.
+                Some(failure)
+                    if failure.kind() == ErrorKind::ShuttingDown && servers.iter().all(replaced) => {}
+                Some(failure) => return Err(failure),
+                None => return found,
+            }
         }
     }
 

@@ -91,6 +91,19 @@ async fn whoever_waits_for_a_server_that_is_replaced_is_served_by_its_successor(
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_named_a_tool_of_a_server_that_is_replaced_before_it_was_ever_listed_is_served_too() {
+    let fake = Fake::new().boots(&[Boot::Silent]);
+    let crib = crib(&[("git", &fake)]);
+    let mut calls = JoinSet::new();
+    (0..5).for_each(|_| spawn(&mut calls, &crib, Call::tool("git__echo")));
+    breath().await;
+    crib.apply(roster([changed("git", &fake)])).await;
+    let ends = calls.join_all().await;
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    assert_eq!((fake.starts(), fake.living()), (2, (1, 1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_spec_brings_an_ejected_server_back() {
     let fake = Fake::new();
     let mut brittle = spec("git", &fake);
