@@ -175,6 +175,7 @@ pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) 
 
 fn builder(place: &Place, config: &Config) -> CribBuilder {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
+    let builder = builder.capacity(config.capacity.clone());
     // This very program, even when another one has taken its place on disk.
     let shim = Some("/proc/self/exe").filter(|program| Path::new(program).exists());
     shim.into_iter().fold(builder, CribBuilder::shim)

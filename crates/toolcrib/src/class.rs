@@ -24,6 +24,8 @@ pub enum FailureClass {
     RateLimited,
     /// Somebody else runs it, and it cannot be reached.
     Unreachable,
+    /// It used more memory than it may.
+    OverMemory,
 }
 
 /// What is done about a failure.
@@ -58,7 +60,7 @@ pub struct ClassFacts {
 
 impl FailureClass {
     /// Every class, in the table's order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Crashed,
         Self::Hung,
         Self::SlowToStart,
@@ -67,6 +69,7 @@ impl FailureClass {
         Self::NeedsAuth,
         Self::RateLimited,
         Self::Unreachable,
+        Self::OverMemory,
     ];
 
     /// The table.
@@ -85,6 +88,7 @@ impl FailureClass {
             Self::NeedsAuth => row("needs_authentication", T::Pause(MOMENT), false, false, "it wants to know who is asking"),
             Self::RateLimited => row("rate_limited", T::PauseAsTold, false, true, "it asked to be left alone for a while"),
             Self::Unreachable => row("unreachable", T::PauseLonger, false, true, "it runs somewhere else and cannot be reached"),
+            Self::OverMemory => row("over_memory", T::Restart, true, true, "it used more memory than it may"),
         }
     }
 

@@ -21,7 +21,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::spec::{Roster, ServerId};
+use crate::spec::{Capacity, Roster, ServerId};
 
 /// One config file, read: what is good in it, and what is not.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +34,8 @@ pub struct Config {
     pub listen: Listen,
     /// What the whole gateway may take.
     pub limits: HostLimits,
+    /// What all servers together may take.
+    pub capacity: Capacity,
     /// Where each server is declared, those left out of the roster included.
     pub origins: BTreeMap<ServerId, Origin>,
     /// Everything there is to repair, in the order of the file.
@@ -149,8 +151,8 @@ impl Config {
                 root::Sections::default()
             }
         };
-        let root::Sections { roster, listen, limits, origins } = sections;
-        Self { file: path.to_owned(), roster, listen, limits, origins, problems: page.problems() }
+        let root::Sections { roster, listen, limits, capacity, origins } = sections;
+        Self { file: path.to_owned(), roster, listen, limits, capacity, origins, problems: page.problems() }
     }
 
     /// Whether some problem forbids serving this file at all.

@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
-use crate::spec::{Limits, ServerId, ToolsSpec};
+use crate::spec::{InProcessServer, Limits, ServerId, ToolsSpec};
 use crate::wire::dialect::client::{DISCOVER, PING};
 use crate::wire::dialect::greeting::Welcome;
 use crate::wire::dialect::{self, input};
@@ -53,7 +53,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) enum FarEnd {
     Process(Process),
-    Task(AbortOnDropHandle<()>),
+    Task(AbortOnDropHandle<()>, InProcessServer),
     /// Somebody else's process: whoever carries messages to it says goodbye.
     Remote,
 }
@@ -62,16 +62,16 @@ impl Connection {
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.far_end {
             FarEnd::Process(process) => Some(process.pid()),
-            FarEnd::Task(_) | FarEnd::Remote => None,
+            FarEnd::Task(..) | FarEnd::Remote => None,
         }
     }
 
-    /// Bytes of memory that the server and everything it started hold now, where that can be told.
-    #[expect(dead_code, reason = "limits on memory are kept by the supervisor")]
+    /// Bytes of memory that what is at the other end uses, as far as that can be known.
     pub(crate) fn memory(&self) -> Option<u64> {
         match &self.far_end {
             FarEnd::Process(process) => process.memory(),
-            FarEnd::Task(_) | FarEnd::Remote => None,
+            FarEnd::Task(_, server) => server.0.memory(),
+            FarEnd::Remote => None,
         }
     }
 
@@ -106,6 +106,11 @@ impl Connection {
     /// Gives up a server that says nothing any more: everybody who waits is told at once.
     pub(crate) fn condemn(&self) {
         self.link.condemn();
+    }
+
+    /// Has every call in flight hear this when the server is stopped now.
+    pub(crate) fn dismiss(&self, why: &Error) {
+        self.link.dismiss(why.clone());
     }
 
     /// Asks the server whether it is still there. Whatever it says within the limit is a yes, busy as it may be; so is
@@ -146,7 +151,7 @@ impl Connection {
         self.link.hang_up();
         match &self.far_end {
             FarEnd::Process(process) => process.stop().await,
-            FarEnd::Task(task) => task.abort(),
+            FarEnd::Task(task, _) => task.abort(),
             FarEnd::Remote => {}
         }
         self.link.closed().await;

@@ -22,11 +22,12 @@ use crate::event::{Event, News};
 use crate::log_line::{LogLine, LogSink};
 use crate::registry::{Changes, Entry, Registry};
 use crate::sharing::Guest;
-use crate::spec::{NameClash, Roster, ServerId, ServerSpec};
+use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::status::ServerStatus;
 use crate::stock::{Fallback, PATIENCE, Stock};
 use crate::subscription::{self, Subscription};
-use crate::supervisor::{DRAIN, Supervisor, Surroundings};
+use crate::supervisor::room::Room;
+use crate::supervisor::{DRAIN, Supervisor, Surroundings, scales};
 use crate::wire::dialect::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::wire::object::Object;
 use crate::{bridge, telemetry};
@@ -43,6 +44,8 @@ struct Shared {
     /// Calls that wait for their client to come back.
     lot: Arc<Lot>,
     closing: AtomicBool,
+    /// What all servers together may take.
+    capacity: watch::Sender<Capacity>,
     /// Ends the tasks of the crib itself.
     end: CancellationToken,
     /// Calls under way, so that a shutdown can wait for them.
@@ -72,6 +75,7 @@ pub struct CribBuilder {
     state_dir: Option<PathBuf>,
     shim: Option<PathBuf>,
     patience: Option<Duration>,
+    capacity: Capacity,
     fallback: Option<Fallback>,
     log: Option<LogSink>,
 }
@@ -133,6 +137,13 @@ impl CribBuilder {
         self
     }
 
+    /// What all servers together may take: as much as they get unless said otherwise.
+    #[must_use]
+    pub fn capacity(mut self, capacity: Capacity) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -150,8 +161,8 @@ impl CribBuilder {
             return Err(clash);
         }
         let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
-        let nursery = Arc::new(Nursery::new(self.shim, trees));
-        let around = Surroundings { nursery, log: self.log, ..Surroundings::default() };
+        let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
+        let around = Surroundings { nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
         let patience = self.patience.unwrap_or(PATIENCE);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
@@ -160,9 +171,14 @@ impl CribBuilder {
             stock: Arc::new(Stock::new(registry, catalog, around.clone(), patience, self.fallback)),
             lot: Arc::new(Lot::new(around.tasks.clone())),
             closing: AtomicBool::new(false),
+            capacity: watch::Sender::new(self.capacity),
             end: CancellationToken::new(),
             calls: TaskTracker::new(),
         });
+        let stock = Arc::downgrade(&shared.stock);
+        let servers = move || stock.upgrade().map(|stock| stock.registry.supervisors());
+        let (capacity, end) = (shared.capacity.subscribe(), shared.end.clone());
+        around.tasks.spawn(scales::watch(servers, capacity, end));
         // The task holds the crib weakly: it ends with the crib, and does not keep it.
         let (weak, offers, end) = (Arc::downgrade(&shared), around.offers.clone(), shared.end.clone());
         around.tasks.spawn(async move {
@@ -298,9 +314,16 @@ impl Crib {
     pub async fn apply(&self, roster: Roster) -> Changes {
         let (changes, retired) = self.stock().registry.apply(roster);
         self.stock().around.offers.notify_one();
+        self.shared.capacity.send_modify(|_| ()); // what servers may weigh may be another now
         self.stock().await_servers(&changes).await;
         retire(retired, DRAIN).await;
         changes
+    }
+
+    /// What all servers together may take from now on: those that are idle make room at once, the others when they are.
+    pub fn resize(&self, capacity: Capacity) {
+        self.stock().around.room.resize(capacity.servers);
+        self.shared.capacity.send_replace(capacity);
     }
 
     /// Has a resource's server tell when it changes; what it tells is in [`Crib::news`]. Dropping the subscription ends

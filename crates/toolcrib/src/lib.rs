@@ -89,8 +89,8 @@ pub use log_line::{LogLine, LogWhat};
 pub use registry::Changes;
 pub use sharing::{Guest, Project, SharingKey};
 pub use spec::{
-    CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec, Sharing,
-    Start,
+    Capacity, CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec,
+    Sharing, Start,
 };
 pub use status::{ServerStatus, StateName};
 pub use subscription::Subscription;

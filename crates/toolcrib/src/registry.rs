@@ -209,6 +209,16 @@ impl Registry {
         self.all().into_iter().filter(Entry::is_on).collect()
     }
 
+    /// Everything that runs or may, instance by instance.
+    pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
+        let of = |entry: &Entry| match entry {
+            Entry::On(supervisor) => vec![supervisor.clone()],
+            Entry::Many(instances) => instances.supervisors(),
+            Entry::Off(_) => Vec::new(),
+        };
+        self.servers().values().flat_map(of).collect()
+    }
+
     /// One server that may run; `None` if there is no such server.
     pub(crate) fn get(&self, server: &ServerId) -> Option<Result<Entry, Error>> {
         Some(match self.servers().get(server)? {

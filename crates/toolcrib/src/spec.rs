@@ -21,7 +21,9 @@ use tokio::io::DuplexStream;
 use crate::text::Text;
 use crate::wire::revision::{Era, Revision};
 
-pub use care::{BackoffSpec, BreakerSpec, KeepAlive, Lifecycle, Limits, Restarts, Sharing, Start};
+pub use care::{
+    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing, Start,
+};
 pub use name::{BadName, ServerId};
 pub use remote::{HttpSpec, Transport};
 pub(crate) use remote::{address, is_header};
@@ -256,6 +258,11 @@ impl CommandSpec {
 pub trait InProcess: Send + Sync + 'static {
     /// Serves one connection to its end.
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Bytes of memory it uses now, if it keeps count; its limits are held against that.
+    fn memory(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A shared handle on a server of the embedder's own; equal only to itself.

@@ -100,6 +100,8 @@ pub struct ServerStatus {
     pub noise: u64,
     /// How many tools it offers, if it was ever asked.
     pub tools: Option<usize>,
+    /// Bytes of memory that it uses, with everything it started.
+    pub memory: Option<u64>,
     /// Calls that came to an end.
     pub calls: u64,
     /// Those of them that failed, tool errors included.

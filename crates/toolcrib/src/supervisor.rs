@@ -10,6 +10,8 @@ pub(crate) mod gauges;
 pub(crate) mod memory;
 mod rest;
 mod restart;
+pub(crate) mod room;
+pub(crate) mod scales;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -40,6 +42,8 @@ use gauges::Gauges;
 use memory::{Known, Memory};
 pub(crate) use rest::Rest;
 use restart::RestartBudget;
+use room::Room;
+use scales::{Verdict, Weight};
 
 /// How long calls under way may take when their server is replaced or leaves the roster.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
@@ -59,6 +63,10 @@ enum Command {
     Release { generation: u64, health: Option<Health>, probe: bool, silent: bool },
     /// What the watcher of a connection has seen.
     Seen { generation: u64, what: Seen },
+    /// Another server wants to run: go, if nobody uses this one.
+    MakeRoom,
+    /// What it weighs has consequences.
+    Weighed { generation: u64, used: u64, verdict: Verdict },
     /// Stop what runs and forgive everything; answered when it is about to start anew.
     Restart(oneshot::Sender<()>),
     /// Stop it, whatever leases exist; answered when it is gone.
@@ -123,6 +131,8 @@ pub(crate) struct Surroundings {
     pub(crate) hurry: CancellationToken,
     /// Where processes are started.
     pub(crate) nursery: Arc<Nursery>,
+    /// How many servers may run.
+    pub(crate) room: Arc<Room>,
     /// How long the machine has slept.
     pub(crate) sleeps: Sleeps,
     /// Keeps a log of each server.
@@ -139,6 +149,7 @@ impl Default for Surroundings {
             offers: Arc::default(),
             hurry: CancellationToken::new(),
             nursery: Arc::default(),
+            room: Arc::new(Room::new(usize::MAX)),
             sleeps: Sleeps::default(),
             log: None,
         }
@@ -302,6 +313,23 @@ impl Supervisor {
         answered.await.map_err(|_| gone())
     }
 
+    /// What it weighs and may weigh; `None` unless it runs and can be weighed.
+    pub(crate) fn weight(&self) -> Option<(u64, Weight)> {
+        let (generation, connection) = {
+            let snapshot = self.0.snapshot.borrow();
+            (snapshot.generation, snapshot.connection.upgrade()?)
+        };
+        let memory = &self.0.spec.lifecycle.memory;
+        let (used, idle_since) = (connection.memory()?, self.0.gauges.idle_since());
+        Some((generation, Weight { used, soft: memory.soft, hard: memory.hard, idle_since }))
+    }
+
+    /// Says what its weight has for consequences.
+    pub(crate) fn weighed(&self, generation: u64, used: u64, verdict: Verdict) {
+        // An actor that is gone has stopped it.
+        let _ = self.0.mailbox.send(Command::Weighed { generation, used, verdict });
+    }
+
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         let snapshot = self.0.snapshot.borrow();
         let connection = snapshot.connection.upgrade();
@@ -320,6 +348,7 @@ impl Supervisor {
             stderr_tail: self.0.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
             noise: connection.as_ref().map_or(0, |connection| connection.noise()),
             tools: snapshot.known.as_ref().map(|known| known.listing.tools.len()),
+            memory: connection.as_ref().and_then(|connection| connection.memory()),
             calls: self.0.gauges.calls(),
             errors: self.0.gauges.errors(),
             p50: self.0.gauges.percentile(0.5),
@@ -355,6 +384,7 @@ impl ServerStatus {
             stderr_tail: Vec::new(),
             noise: 0,
             tools: None,
+            memory: None,
             calls: 0,
             errors: 0,
             p50: None,

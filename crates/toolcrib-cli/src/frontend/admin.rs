@@ -254,6 +254,7 @@ impl Admin {
             (loaded.problems, loaded.stamp) = (problems, stamp);
             (loaded.generation, loaded.limits != config.limits || loaded.listen != config.listen)
         };
+        self.0.crib.resize(config.capacity);
         let changes = self.0.crib.apply(config.roster).await;
         Ok(Reloaded { generation, changes, restart_needed })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::node::Value;
 use super::reader::Reader;
-use crate::spec::{KeepAlive, Lifecycle, Limits, Pattern, Sharing, Start, ToolsSpec, Trust};
+use crate::spec::{KeepAlive, Lifecycle, Limits, MemoryLimits, Pattern, Sharing, Start, ToolsSpec, Trust};
 
 /// How a server is looked after.
 #[derive(Clone, Default)]
@@ -131,7 +131,19 @@ impl Care {
             set(&mut lifecycle.breaker.cool_off, breaker.duration("cool-off"));
             breaker.finish();
         }
-        reader.not_yet("memory");
+        if let Some(mut memory) = reader.table("memory") {
+            let (soft, hard) = (memory.size("soft"), memory.size("hard"));
+            lifecycle.memory.soft = soft.map(|bytes| bytes as u64).or(lifecycle.memory.soft);
+            lifecycle.memory.hard = hard.map(|bytes| bytes as u64).or(lifecycle.memory.hard);
+            if let MemoryLimits { soft: Some(soft), hard: Some(hard) } = lifecycle.memory
+                && soft > hard
+                && let Some(at) = ["soft", "hard"].into_iter().find(|key| memory.has(key))
+            {
+                let message = format!("{} is more than {}", memory.name("soft"), memory.name("hard"));
+                memory.wrong_value(at, message, "write a smaller `soft`, or a larger `hard`");
+            }
+            memory.finish();
+        }
         reader.finish();
     }
 }

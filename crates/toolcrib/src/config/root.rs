@@ -7,15 +7,31 @@ use super::node::{Entry, Table, Value};
 use super::page::Page;
 use super::reader::Reader;
 use super::{Concern, HostLimits, Listen, Origin, server};
-use crate::spec::{BadName, Roster, ServerId};
+use crate::spec::{BadName, Capacity, Roster, ServerId};
+
+/// Servers that run at the same time unless the file says otherwise.
+const SERVERS_RUNNING: usize = 32;
 
 /// What a file says, as far as it is good.
-#[derive(Default)]
 pub(super) struct Sections {
     pub(super) roster: Roster,
     pub(super) listen: Listen,
     pub(super) limits: HostLimits,
+    pub(super) capacity: Capacity,
     pub(super) origins: BTreeMap<ServerId, Origin>,
+}
+
+impl Default for Sections {
+    fn default() -> Self {
+        let (roster, listen, limits, origins) = Default::default();
+        Self {
+            roster,
+            listen,
+            limits,
+            capacity: Capacity { servers: SERVERS_RUNNING, memory: None },
+            origins,
+        }
+    }
 }
 
 /// Reads every section.
@@ -29,7 +45,7 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
         table.finish();
     }
     if let Some(table) = reader.table("limits") {
-        sections.limits = limits(table);
+        (sections.limits, sections.capacity) = limits(table);
     }
     if let Some(table) = reader.table("listen") {
         sections.listen = listen(table);
@@ -61,7 +77,7 @@ fn members(section: &Entry) -> &[Entry] {
     }
 }
 
-fn limits(mut reader: Reader<'_>) -> HostLimits {
+fn limits(mut reader: Reader<'_>) -> (HostLimits, Capacity) {
     let otherwise = HostLimits::default();
     let limits = HostLimits {
         body: reader.size("body").unwrap_or(otherwise.body),
@@ -72,9 +88,10 @@ fn limits(mut reader: Reader<'_>) -> HostLimits {
         drain: reader.duration("drain").unwrap_or(otherwise.drain),
         call_timeout_max: reader.duration("call-timeout-max"),
     };
-    ["servers-running", "memory"].into_iter().for_each(|key| reader.not_yet(key));
+    let servers = reader.count("servers-running", 1).and_then(|count| usize::try_from(count).ok());
+    let memory = reader.size("memory").map(|bytes| bytes as u64);
     reader.finish();
-    limits
+    (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory })
 }
 
 fn listen(mut reader: Reader<'_>) -> Listen {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::spec::{CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, Start, Transport};
+use crate::spec::{Capacity, CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, Start, Transport};
 use crate::wire::revision::{Era, Revision};
 
 fn toml(text: &str) -> Config {
@@ -112,14 +112,17 @@ fn a_server_with_only_a_command_has_the_defaults_of_the_library() {
     let config = toml("[servers.a]\ncommand = 'x'");
     assert_eq!(*only(&config), ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x")));
     assert_eq!((config.listen, config.limits), (Listen::default(), HostLimits::default()));
+    assert_eq!(config.capacity, Capacity { servers: 32, memory: None });
 }
 
 #[test]
 fn the_gateways_own_sections_are_read() {
-    let config =
-        toml("[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'");
+    let config = toml(
+        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nservers-running = 3\nmemory = '4GiB'",
+    );
     assert_eq!(lines(&config), [""; 0]);
     assert_eq!(config.listen.hosts, ["still.local"]);
+    assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30) });
     assert_eq!(
         config.limits,
         HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1), ..HostLimits::default() }

@@ -199,13 +199,14 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
     let (ours, theirs) = tokio::io::duplex(PIPE);
     // Served wholly in a task of its own: should it panic, that is its own death and not its supervisor's.
     let server = server.0.clone();
-    let served = async move { server.serve(theirs).await };
+    let serving = server.clone();
+    let served = async move { serving.serve(theirs).await };
     let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
     let (link, queue) = around.link(spec);
     let link = link.over_pipes(queue, tokio::io::split(ours), spec.limits.message, gone, farewell);
-    (link, FarEnd::Task(task))
+    (link, FarEnd::Task(task, InProcessServer(server)))
 }
 
 fn could_not(spec: &ServerSpec, cause: &Error) -> Error {

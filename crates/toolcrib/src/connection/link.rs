@@ -72,6 +72,8 @@ struct Shared {
     hang_up: CancellationToken,
     /// The server was told to leave, so that it did is no crash.
     dismissed: AtomicBool,
+    /// Why it was told to leave, if there is more to say than that.
+    dismissal: OnceLock<Error>,
     /// One direction broke; the parent of `hang_up`.
     broken: CancellationToken,
     /// The other end is gone and everybody has been told.
@@ -120,6 +122,7 @@ impl Link {
             tasks,
             hang_up: broken.child_token(),
             dismissed: AtomicBool::new(false),
+            dismissal: OnceLock::new(),
             broken,
             closed: CancellationToken::new(),
             ending: OnceLock::new(),
@@ -159,6 +162,12 @@ impl Link {
     pub(super) fn hang_up(&self) {
         self.shared.dismissed.store(true, Ordering::Relaxed);
         self.shared.hang_up.cancel();
+    }
+
+    /// What those hear whose calls are lost when the server is told to leave.
+    pub(super) fn dismiss(&self, why: Error) {
+        // The first reason is the one it leaves for.
+        let _ = self.shared.dismissal.set(why);
     }
 
     pub(super) async fn closed(&self) {
@@ -259,6 +268,10 @@ impl Shared {
 
     fn lost(&self, unsent: bool) -> Error {
         let (words, dismissed) = self.ending.get().cloned().unwrap_or_default();
+        if let Some(why) = self.dismissal.get().filter(|_| dismissed).cloned() {
+            let why = why.last_words(words);
+            return if unsent { why.unsent() } else { why };
+        }
         let message = match (dismissed, unsent) {
             _ if self.condemned.load(Ordering::Relaxed) => {
                 format!("`{}` hung: it answered neither a call nor a ping, and was replaced", self.server)

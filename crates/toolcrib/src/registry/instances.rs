@@ -275,7 +275,7 @@ impl Instances {
         open.instances.drain().map(|(key, instance)| (key, instance.supervisor)).collect()
     }
 
-    fn supervisors(&self) -> Vec<Supervisor> {
+    pub(super) fn supervisors(&self) -> Vec<Supervisor> {
         self.open().instances.values().map(|instance| instance.supervisor.clone()).collect()
     }
 

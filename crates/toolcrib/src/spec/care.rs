@@ -65,6 +65,8 @@ pub struct Lifecycle {
     pub backoff: BackoffSpec,
     /// When to stop asking a server that does not answer.
     pub breaker: BreakerSpec,
+    /// How much memory it may use.
+    pub memory: MemoryLimits,
 }
 
 impl Default for Lifecycle {
@@ -79,6 +81,7 @@ impl Default for Lifecycle {
                 failures: NonZeroU32::MIN.saturating_add(4),
                 cool_off: Duration::from_secs(30),
             },
+            memory: MemoryLimits::default(),
         }
     }
 }
@@ -110,6 +113,22 @@ pub struct BreakerSpec {
     pub cool_off: Duration,
 }
 
+/// How many bytes of memory a server may use, with everything it started; without a limit as many as it gets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Beyond this it is stopped as soon as nobody uses it.
+    pub soft: Option<u64>,
+    /// Beyond this it is stopped whoever uses it.
+    pub hard: Option<u64>,
+}
+
+impl MemoryLimits {
+    /// Whether there is any.
+    pub fn is_some(&self) -> bool {
+        self.soft.is_some() || self.hard.is_some()
+    }
+}
+
 /// What one call may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -137,5 +156,20 @@ impl Default for Limits {
             message: 32 << 20,
             instances: NonZeroUsize::MIN.saturating_add(15),
         }
+    }
+}
+
+/// What all servers of a crib together may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacity {
+    /// Servers that run here at the same time; those that have been idle longest make room for others.
+    pub servers: usize,
+    /// Bytes of memory. Beyond it idle servers are stopped, and then the heaviest.
+    pub memory: Option<u64>,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self { servers: usize::MAX, memory: None }
     }
 }

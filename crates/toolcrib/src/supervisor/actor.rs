@@ -4,6 +4,7 @@
 //! in `waiters`; only until nothing is left of an old process is nobody heard.
 
 mod alive;
+mod bounds;
 mod failing;
 
 use std::pin::Pin;
@@ -20,6 +21,7 @@ use super::breaker::{Breaker, Health};
 use super::gauges::Gauges;
 use super::memory::{Known, Memory};
 use super::restart::RestartBudget;
+use super::room::Seat;
 use super::{Books, Command, Lease, Seen, Snapshot, Surroundings};
 use crate::clock;
 use crate::connection::Connection;
@@ -70,6 +72,13 @@ enum State {
     Gone,
 }
 
+impl State {
+    /// Whether something of the server runs, or is about to.
+    fn runs(&self) -> bool {
+        !matches!(self, Self::Asleep | Self::BackingOff { .. } | Self::Ejected(_) | Self::Gone)
+    }
+}
+
 /// What follows once nothing of the server is left.
 enum Then {
     Sleep,
@@ -108,6 +117,8 @@ struct Alive {
     doubted: bool,
     /// How long the machine had slept when it was last looked at.
     slept: Duration,
+    /// It uses more memory than it should, and goes as soon as nobody uses it.
+    recycle: bool,
 }
 
 /// What happens to a living server.
@@ -116,8 +127,15 @@ enum Happening {
     Hung,
     Answered,
     Idle,
+    /// Nobody uses it, and it uses more memory than it should.
+    Recycled,
+    /// It uses more memory than it may.
+    Outgrown(Error),
     Asked(oneshot::Sender<Result<Lease, Error>>),
-    Released { health: Option<Health>, probe: bool },
+    Released {
+        health: Option<Health>,
+        probe: bool,
+    },
     Ordered(Then, oneshot::Sender<()>),
     Retired(Duration, oneshot::Sender<()>),
     Abandoned,
@@ -141,6 +159,8 @@ pub(super) struct Actor {
     mourners: Vec<oneshot::Sender<()>>,
     /// Counts what was started and is not gone yet.
     lives: TaskTracker,
+    /// The right to run, until nothing is left of what ran.
+    seat: Option<Seat>,
     gauges: Arc<Gauges>,
     stderr: Arc<StderrTail>,
     /// Whose it is.
@@ -176,6 +196,7 @@ impl Actor {
             waiters,
             mourners,
             lives: TaskTracker::new(),
+            seat: None,
             gauges,
             stderr,
             whose,
@@ -191,6 +212,10 @@ impl Actor {
         };
         loop {
             self.publish(&state);
+            if !state.runs() && self.seat.is_some() {
+                all_gone(&self.lives).await;
+                self.seat = None;
+            }
             state = match state {
                 State::Asleep => self.asleep().await,
                 State::Starting => self.starting().await,
@@ -222,6 +247,11 @@ impl Actor {
 
     async fn starting(&mut self) -> State {
         self.mourn().await;
+        if self.seat.is_none()
+            && let Some(state) = self.take_seat().await
+        {
+            return state;
+        }
         self.generation += 1;
         let began = Instant::now();
         let spec = self.spec.clone();
@@ -343,9 +373,7 @@ impl Actor {
                 Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
                 Ok(Happening::Released { .. } | Happening::Answered) => {}
                 Ok(Happening::Ordered(_, told) | Happening::Retired(_, told)) => self.mourners.push(told),
-                Ok(Happening::Died | Happening::Hung | Happening::Idle | Happening::Abandoned) | Err(_) => {
-                    break;
-                }
+                Ok(_) | Err(_) => break,
             }
         }
         self.announce_stop();
@@ -360,7 +388,9 @@ impl Actor {
                 () = &mut stop => return then.into(),
                 command = self.commands.recv() => match command {
                     Some(Command::Lease(waiter)) => self.waiters.push(waiter),
-                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                    Some(
+                        Command::Release { .. } | Command::Seen { .. } | Command::MakeRoom | Command::Weighed { .. },
+                    ) => {}
                     Some(Command::Restart(told)) => {
                         self.budget.refill();
                         self.mourners.push(told);

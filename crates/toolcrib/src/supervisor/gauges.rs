@@ -12,6 +12,8 @@ const BUCKETS: usize = 4 * 36;
 pub(crate) struct Gauges {
     /// Claims on the server now; only the actor writes it.
     pub(crate) leases: AtomicUsize,
+    /// Its place in the order in which servers became idle; 0 while it is in use.
+    idle: AtomicU64,
     /// Somebody has waited in vain for its first listing.
     pub(crate) slow: AtomicBool,
     /// Failures in a row; only the actor writes it.
@@ -27,6 +29,7 @@ impl Default for Gauges {
     fn default() -> Self {
         Self {
             leases: AtomicUsize::new(0),
+            idle: AtomicU64::new(0),
             slow: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             calls: AtomicU64::new(0),
@@ -52,6 +55,16 @@ impl Gauges {
         if let Some(whole) = &self.whole {
             whole.count(took, failed);
         }
+    }
+
+    /// Notes that nobody uses the server, and when in the order of servers that nobody uses; 0 that somebody does.
+    pub(super) fn set_idle(&self, place: u64) {
+        self.idle.store(place, Ordering::Relaxed);
+    }
+
+    /// When it became idle, in that order; `None` while it is in use.
+    pub(super) fn idle_since(&self) -> Option<u64> {
+        Some(self.idle.load(Ordering::Relaxed)).filter(|place| *place > 0)
     }
 
     pub(crate) fn calls(&self) -> u64 {

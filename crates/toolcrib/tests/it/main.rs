@@ -20,6 +20,7 @@ mod nobody_waits;
 mod own_servers;
 mod registration;
 mod reload;
+mod room;
 mod sharing;
 mod sharing_asks;
 mod shutdown;

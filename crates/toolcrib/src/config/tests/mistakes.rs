@@ -116,7 +116,13 @@ fn a_mistake_in_a_remote_server_is_named_where_it_stands() {
 fn a_mistake_in_how_a_server_is_looked_after_is_named_where_it_stands() {
     for (keys, message, hint) in [
         ("lifecycle = 1", "`lifecycle` must be a table, not a number", "`lifecycle = { … }`"),
-        ("lifecycle.memory.soft = '1GiB'", "`lifecycle.memory` is not supported yet", "leave it out"),
+        ("lifecycle.memory = '1GiB'", "`lifecycle.memory` must be a table", "`memory = { … }`"),
+        ("lifecycle.memory.hard = '0B'", "`lifecycle.memory.hard` may not be zero", "`\"32MiB\"`"),
+        (
+            "lifecycle.memory = { soft = '2GiB', hard = '1GiB' }",
+            "`lifecycle.memory.soft` is more than `lifecycle.memory.hard`",
+            "a smaller `soft`",
+        ),
         (
             "lifecycle.keep_alive = '1m'",
             "there is no key `lifecycle.keep_alive`",
@@ -161,8 +167,8 @@ fn a_problem_outside_the_servers_refuses_the_file() {
         ("[policy]\ndeny = []", "`policy` is not supported yet", "leave it out"),
         ("[callers.me]\nadmin = true", "`callers` is not supported yet", "leave it out"),
         ("[profiles.p]", "`profiles` is not supported yet", "leave it out"),
-        ("[limits]\nservers-running = 3", "`limits.servers-running` is not supported yet", "leave it out"),
-        ("[limits]\nmemory = '4GiB'", "`limits.memory` is not supported yet", "leave it out"),
+        ("[limits]\nservers-running = 0", "from 1 to", "`servers-running = 5`"),
+        ("[limits]\nmemory = 4", "`limits.memory` must be a size", "`memory = \"4MiB\"`"),
         ("[limits]\nbodies = '4GiB'", "there is no key `limits.bodies`", "`body`"),
         ("[limits]\ndrain = '0s'", "`limits.drain` may not be zero", "`\"30s\"`"),
         ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),

@@ -7,6 +7,9 @@ impl Actor {
     /// The next thing that happens to a living server. A new listing is learned on the way.
     pub(super) async fn next(&mut self, alive: &mut Alive) -> Happening {
         loop {
+            if alive.recycle && alive.leases == 0 {
+                return Happening::Recycled;
+            }
             let idle_until = self.idle_until(alive);
             tokio::select! {
                 biased;
@@ -38,7 +41,14 @@ impl Actor {
                             warn!(server = %self.spec.id, %error, "could not be listed anew");
                         }
                     },
-                    Some(Command::Release { .. } | Command::Seen { .. }) => {}
+                    Some(Command::MakeRoom) if alive.leases == 0 => return Happening::Idle,
+                    Some(Command::MakeRoom) => self.stay(),
+                    Some(Command::Weighed { generation, used, verdict }) if generation == self.generation => {
+                        if let Some(happening) = self.weighed(alive, used, verdict) {
+                            return happening;
+                        }
+                    }
+                    Some(Command::Release { .. } | Command::Seen { .. } | Command::Weighed { .. }) => {}
                     Some(Command::Restart(told)) => {
                         self.budget.refill();
                         return Happening::Ordered(Then::Start, told);
@@ -68,6 +78,7 @@ impl Actor {
         self.gauges.leases.store(alive.leases, Ordering::Relaxed);
         if alive.leases == 0 {
             alive.idle_since = Some(Instant::now());
+            self.around.room.idle(&self.gauges);
         }
     }
 
@@ -80,6 +91,7 @@ impl Actor {
         let Some(mailbox) = self.own_mailbox.upgrade() else { return };
         alive.leases += 1;
         self.gauges.leases.store(alive.leases, Ordering::Relaxed);
+        self.gauges.set_idle(0);
         let (connection, gauges) = (alive.connection.clone(), self.gauges.clone());
         let (generation, health, asked, silent) = (self.generation, None, None, false);
         let lease = Lease { connection, generation, probe, health, asked, silent, mailbox, gauges };
@@ -105,6 +117,7 @@ impl Actor {
     /// The ways out that every living state has. A server that died may have closed its output and live on, so it is
     /// stopped all the same.
     pub(super) fn leave_alive(&mut self, alive: Alive, happening: Happening) -> State {
+        self.gauges.set_idle(0);
         if let Happening::Retired(drain, told) = happening {
             self.mourners.push(told);
             return State::Draining { alive, until: Instant::now() + drain };
@@ -124,6 +137,14 @@ impl Actor {
             Happening::Idle => {
                 self.announce_stop();
                 Then::Sleep
+            }
+            Happening::Recycled => {
+                self.announce_stop();
+                if self.spec.lifecycle.start == Start::AtBoot { Then::Start } else { Then::Sleep }
+            }
+            Happening::Outgrown(error) => {
+                alive.connection.dismiss(&error);
+                self.failed(error, alive.since.elapsed())
             }
             _ => Then::Leave,
         };
@@ -149,9 +170,11 @@ impl Actor {
         self.around.tasks.spawn(watcher);
         let idle_since = (self.spec.lifecycle.start == Start::OnDemand).then_some(now);
         let idle = Box::pin(sleep(Duration::ZERO));
+        self.around.room.idle(&self.gauges);
         let (since, leases, slept) = (now, 0, self.around.sleeps.so_far());
-        let (checked, doubted) = (false, false);
-        let alive = Alive { connection, since, leases, idle_since, idle, breaker, checked, doubted, slept };
+        let (checked, doubted, recycle) = (false, false, false);
+        let alive =
+            Alive { connection, since, leases, idle_since, idle, breaker, checked, doubted, slept, recycle };
         State::Ready(alive)
     }
 
@@ -190,7 +213,11 @@ impl Actor {
                 self.waiters.push(waiter);
                 None
             }
-            Some(Command::Release { .. } | Command::Seen { .. }) => None,
+            Some(Command::Release { .. } | Command::Seen { .. } | Command::Weighed { .. }) => None,
+            Some(Command::MakeRoom) => {
+                self.stay();
+                None
+            }
             Some(Command::Restart(told)) => {
                 self.budget.refill();
                 self.wants_session = false;

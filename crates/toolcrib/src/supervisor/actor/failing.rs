@@ -159,7 +159,7 @@ impl Actor {
     }
 
     /// What the table says about this failure of a server that had been up for so long.
-    fn failed(&mut self, error: Error, up: Duration) -> Then {
+    pub(super) fn failed(&mut self, error: Error, up: Duration) -> Then {
         let class = error.class().unwrap_or(FailureClass::Crashed);
         let error = error.of_class(class);
         self.note(&error);

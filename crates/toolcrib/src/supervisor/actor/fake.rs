@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ struct Shared {
     open: watch::Sender<bool>,
     /// What it says about its tools.
     hints: Mutex<HashMap<String, Value>>,
+    /// Bytes of memory that it says it uses.
+    memory: AtomicU64,
 }
 
 /// Counts one life while it lasts.
@@ -103,6 +105,7 @@ impl Fake {
             frozen: watch::Sender::new(0),
             hints: Mutex::default(),
             open: watch::Sender::new(false),
+            memory: AtomicU64::new(0),
         }))
     }
 
@@ -182,6 +185,11 @@ impl Fake {
         self.0.frozen.send_replace(0);
     }
 
+    /// Says that it uses this many bytes of memory.
+    pub(crate) fn weighs(&self, bytes: u64) {
+        self.0.memory.store(bytes, SeqCst);
+    }
+
     /// Lets calls of `hold` answer, now and from now on, or not.
     pub(crate) fn open(&self, open: bool) {
         self.0.open.send_replace(open);
@@ -212,6 +220,10 @@ impl InProcess for Fake {
                 locked(&shared.crashes).push(Instant::now());
             }
         })
+    }
+
+    fn memory(&self) -> Option<u64> {
+        Some(self.0.memory.load(SeqCst))
     }
 }
 

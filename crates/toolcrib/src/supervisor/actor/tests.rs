@@ -5,6 +5,7 @@ mod classes;
 mod hanging;
 mod living;
 mod restarting;
+mod room;
 mod stopping;
 
 use std::num::NonZeroU32;
@@ -18,6 +19,7 @@ use crate::call::{Call, Outcome};
 use crate::spec::{BreakerSpec, Lifecycle, Restarts, ServerId};
 use crate::status::ServerStatus;
 use crate::supervisor::Supervisor;
+use crate::supervisor::room::Room;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOTHING: serde_json::Value = serde_json::Value::Null;
@@ -53,9 +55,18 @@ fn house(fake: Fake) -> House {
 }
 
 fn house_with(fake: Fake, care: Lifecycle) -> House {
-    let around = Surroundings { sleeps: clock::Sleeps::Told(Arc::default()), ..Surroundings::default() };
+    house_in(&surroundings(usize::MAX), fake, care)
+}
+
+fn house_in(around: &Surroundings, fake: Fake, care: Lifecycle) -> House {
     let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
-    House { fake, supervisor, around }
+    House { fake, supervisor, around: around.clone() }
+}
+
+/// With this many seats.
+fn surroundings(seats: usize) -> Surroundings {
+    let sleeps = clock::Sleeps::Told(Arc::default());
+    Surroundings { sleeps, room: Arc::new(Room::new(seats)), ..Surroundings::default() }
 }
 
 impl House {
