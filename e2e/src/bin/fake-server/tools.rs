@@ -11,7 +11,7 @@ use crate::server::{Request, Server};
 use crate::{answers, ledger, offers, script};
 
 /// Every tool: its name and the names of its arguments.
-const TOOLS: [(&str, &[&str]); 29] = [
+const TOOLS: [(&str, &[&str]); 30] = [
     ("echo", &["text"]),
     ("sleep", &["ms"]),
     ("crash", &[]),
@@ -41,6 +41,7 @@ const TOOLS: [(&str, &[&str]); 29] = [
     ("keep", &["text"]),
     ("cwd", &[]),
     ("declared", &[]),
+    ("eat", &["bytes", "then"]),
 ];
 
 /// The tools as a list shows them: the useful ones, `extra` fillers, and what was `added` since.
@@ -133,6 +134,7 @@ pub(crate) fn run(server: &Server, request: &Request) {
         },
         "crash" | "exit" => end(request),
         ledger::STAMP => ledger::stamp(server, request),
+        "eat" => eat(server, request, &arguments),
         _ => misbehave(server, request, name, &arguments),
     }
 }
@@ -224,6 +226,16 @@ fn end(request: &Request) -> ! {
         let _ = writeln!(std::io::stderr(), "thread panicked\nthe disk is on fire");
     }
     std::process::exit(code.unwrap_or(101))
+}
+
+/// Uses so much memory from now on; then answers, or never does.
+fn eat(server: &Server, request: &Request, arguments: &Arguments<'_>) {
+    let eaten = vec![1u8; arguments.size("bytes")];
+    std::mem::forget(eaten);
+    while arguments.text("then") == "hang" {
+        std::thread::park();
+    }
+    say(server, request, "eaten");
 }
 
 fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
