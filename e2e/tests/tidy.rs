@@ -357,14 +357,12 @@ fn the_page_of_errors_is_fresh() {
 
 /// `if idempotent` for `IfIdempotent`.
 fn spaced(name: &str) -> String {
-    let mut words = String::new();
-    for letter in name.chars() {
-        if letter.is_uppercase() && !words.is_empty() {
-            words.push(' ');
-        }
-        words.push(letter.to_ascii_lowercase());
-    }
-    words
+    let spaced: String = name
+        .chars()
+        .flat_map(|letter| [letter.is_uppercase().then_some(' '), Some(letter)])
+        .flatten()
+        .collect();
+    spaced.trim_start().to_lowercase()
 }
 
 #[test]
@@ -374,16 +372,25 @@ fn the_code_map_is_fresh() {
     let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap_or_default();
     let Some((before, rest)) = page.split_once(BEGIN) else { return };
     let (_, after) = rest.split_once(END).unwrap();
+    let map = code_map("###", |file| !file.contains('/'));
+    fresh("ARCHITECTURE.md", &format!("{before}{BEGIN}{map}\n{END}{after}"));
+    let head = "# Every file\n\nWhat each says of itself; `ARCHITECTURE.md` has the picture.\n";
+    fresh("docs/code-map.md", &format!("{head}{}", code_map("##", |_| true)));
+}
+
+/// A table of files for each package, those that are `shown`.
+fn code_map(heading: &str, shown: impl Fn(&str) -> bool) -> String {
     let mut map = String::new();
     for folder in ["crates/toolcrib/src", "crates/toolcrib-cli/src"] {
-        write!(map, "\n### `{folder}`\n\n| file | what it is |\n|---|---|\n").unwrap();
+        write!(map, "\n{heading} `{folder}`\n\n| file | what it is |\n|---|---|\n").unwrap();
         let mut rows: Vec<(String, String)> =
             sources(&[folder]).iter().filter(|source| !source.is_test()).map(row).collect();
         rows.sort();
-        rows.iter()
-            .for_each(|(file, what)| writeln!(map, "| `{}` | {what} |", &file[folder.len() + 1..]).unwrap());
+        let rows = rows.iter().map(|(file, what)| (&file[folder.len() + 1..], what));
+        rows.filter(|(file, _)| shown(file))
+            .for_each(|(file, what)| writeln!(map, "| `{file}` | {what} |").unwrap());
     }
-    fresh("ARCHITECTURE.md", &format!("{before}{BEGIN}{map}\n{END}{after}"));
+    map
 }
 
 /// A file and the first sentence it says about itself.

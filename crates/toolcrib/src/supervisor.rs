@@ -7,52 +7,41 @@
 mod actor;
 mod breaker;
 pub(crate) mod gauges;
+mod lease;
 pub(crate) mod memory;
 mod rest;
 mod restart;
 pub(crate) mod room;
 pub(crate) mod scales;
+mod surroundings;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::call::{Call, Outcome};
-use crate::class::FailureClass;
-use crate::clock::Sleeps;
 use crate::connection::Connection;
-use crate::connection::child::Nursery;
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
-use crate::event::{Event, News};
-use crate::log_line::LogSink;
 use crate::sharing::Whose;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
 use actor::Actor;
 use breaker::Health;
 use gauges::Gauges;
+pub(crate) use lease::Lease;
 use memory::{Known, Memory};
 pub(crate) use rest::Rest;
 use restart::RestartBudget;
-use room::Room;
 use scales::{Verdict, Weight};
+pub(crate) use surroundings::Surroundings;
 
 /// How long calls under way may take when their server is replaced or leaves the roster.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
-
-/// A call that was given up after this long without an answer is reason enough to ask whether the server is there.
-const SILENCE: Duration = Duration::from_secs(10);
-
-/// Events that a slow listener may be behind.
-const EVENTS: usize = 1024;
 
 /// What one may ask of an actor.
 #[derive(Debug)]
@@ -113,46 +102,6 @@ impl Snapshot {
 
     fn is_at_rest(&self) -> bool {
         self.state == StateName::Asleep && self.budget.spent(Instant::now()) == 0
-    }
-}
-
-/// What every actor of a crib shares with it.
-#[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
-    /// Owns every task.
-    pub(crate) tasks: TaskTracker,
-    /// Hears what happens.
-    pub(crate) events: broadcast::Sender<Event>,
-    /// Hears what servers say to nobody in particular.
-    pub(crate) news: broadcast::Sender<News>,
-    /// Rung when some server's offer is another one now.
-    pub(crate) offers: Arc<Notify>,
-    /// Nobody waits for calls under way any more.
-    pub(crate) hurry: CancellationToken,
-    /// Where processes are started.
-    pub(crate) nursery: Arc<Nursery>,
-    /// How many servers may run.
-    pub(crate) room: Arc<Room>,
-    /// How long the machine has slept.
-    pub(crate) sleeps: Sleeps,
-    /// Keeps a log of each server.
-    pub(crate) log: Option<LogSink>,
-}
-
-/// A crib's that starts nothing it has not to, remembers nothing and hears nobody yet.
-impl Default for Surroundings {
-    fn default() -> Self {
-        Self {
-            tasks: TaskTracker::new(),
-            events: broadcast::channel(EVENTS).0,
-            news: broadcast::channel(EVENTS).0,
-            offers: Arc::default(),
-            hurry: CancellationToken::new(),
-            nursery: Arc::default(),
-            room: Arc::new(Room::new(usize::MAX)),
-            sleeps: Sleeps::default(),
-            log: None,
-        }
     }
 }
 
@@ -395,84 +344,6 @@ impl ServerStatus {
             sharing: spec.sharing,
             instances: Vec::new(),
         }
-    }
-}
-
-/// A claim on a living server; dropping it is the release.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    connection: Arc<Connection>,
-    generation: u64,
-    /// Whether this is the one call that finds out if a tripped server is well again.
-    probe: bool,
-    health: Option<Health>,
-    /// Since when the server has owed an answer.
-    asked: Option<Instant>,
-    /// The server did not answer in time.
-    silent: bool,
-    mailbox: mpsc::UnboundedSender<Command>,
-    gauges: Arc<Gauges>,
-}
-
-impl Lease {
-    /// Whether this one finds out if a tripped server is well again.
-    pub(crate) fn is_probe(&self) -> bool {
-        self.probe
-    }
-
-    /// Gives it back with the word that the server is well.
-    pub(crate) fn take_for_well(mut self) {
-        self.health = Some(Health::Well);
-    }
-
-    /// The wire to the server.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
-    }
-
-    /// Asks the server, within the limits of a call that began then. A tool that says "error" is healthy; a death is
-    /// the budget's affair, not the breaker's.
-    pub(crate) async fn send(
-        &mut self,
-        call: &mut Call,
-        tool: &str,
-        began: Instant,
-    ) -> Result<Outcome, Error> {
-        self.asked = Some(began);
-        let outcome = self.connection.call(call, tool, began).await;
-        self.asked = None;
-        self.gauges.count(began.elapsed(), outcome.as_ref().map_or(true, Outcome::is_error));
-        match outcome {
-            Ok(outcome) => {
-                self.health = Some(Health::Well);
-                Ok(outcome)
-            }
-            Err(error) => {
-                self.health = self.judge(&error);
-                self.silent = error.kind() == ErrorKind::TimedOut && !error.is_unsent();
-                Err(error.left())
-            }
-        }
-    }
-
-    fn judge(&self, error: &Error) -> Option<Health> {
-        match error.kind() {
-            _ if error.is_unsent() => None,
-            _ if error.class() == Some(FailureClass::RateLimited) => error.wait().map(Health::Limited),
-            ErrorKind::TimedOut | ErrorKind::BadReply => Some(Health::Unwell),
-            // A remote server can break off in the middle of a call and live on.
-            ErrorKind::Lost if !self.connection.is_closed() => Some(Health::Unwell),
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let Self { generation, health, probe, .. } = *self;
-        let silent = self.silent || self.asked.is_some_and(|asked| asked.elapsed() >= SILENCE);
-        // An actor that is gone counts nothing any more.
-        let _ = self.mailbox.send(Command::Release { generation, health, probe, silent });
     }
 }
 

@@ -107,15 +107,7 @@ pub(crate) async fn serve<R, W>(
             _ = &mut writing => break,
         }
         while let Some(frame) = frames.next_frame() {
-            match frame {
-                Frame::Line(line) if line.trim_ascii().is_empty() => {}
-                Frame::Line(line) => pipe.receive(&line).await,
-                Frame::End(_) => {}
-                Frame::TooLong(head) => {
-                    let id = id_in_head(&head);
-                    pipe.complain(id.as_ref(), code::INVALID_REQUEST, "the message is too large").await;
-                }
-            }
+            pipe.take(frame).await;
         }
     }
     if let Some(rest) = frames.rest() {
@@ -130,6 +122,18 @@ pub(crate) async fn serve<R, W>(
 }
 
 impl Pipe {
+    async fn take(&self, frame: Frame) {
+        match frame {
+            Frame::Line(line) if line.trim_ascii().is_empty() => {}
+            Frame::Line(line) => self.receive(&line).await,
+            Frame::End(_) => {}
+            Frame::TooLong(head) => {
+                let id = id_in_head(&head);
+                self.complain(id.as_ref(), code::INVALID_REQUEST, "the message is too large").await;
+            }
+        }
+    }
+
     /// Reads what the client says, once it has taken most of what it was told.
     async fn read(&self, reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> io::Result<usize> {
         self.out.has_room().await;

@@ -6,14 +6,14 @@
 mod alive;
 mod bounds;
 mod failing;
+mod state;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
@@ -34,112 +34,13 @@ use crate::sharing::{SharingKey, Whose};
 use crate::spec::{Endpoint, KeepAlive, ServerSpec, Start};
 use crate::status::{LastError, StateName};
 use crate::wire::revision::{Era, Revision};
+use state::{Alive, Happening, State, Then};
 
 /// The shortest time between two listings of a server that keeps saying it has changed.
 const RELIST: Duration = Duration::from_secs(1);
 
 /// When to ask again while one call finds out whether a server is well.
 const PROBE: Duration = Duration::from_secs(1);
-
-/// Where the server is in its life, with what only that state may use.
-enum State {
-    Asleep,
-    Starting,
-    Ready(Alive),
-    /// `asked`: it wants to be left alone itself.
-    Tripped {
-        alive: Alive,
-        until: Instant,
-        asked: bool,
-    },
-    Probing(Alive),
-    BackingOff {
-        until: Instant,
-    },
-    Resting {
-        until: Instant,
-        error: Error,
-    },
-    Draining {
-        alive: Alive,
-        until: Instant,
-    },
-    Stopping {
-        connection: Arc<Connection>,
-        then: Then,
-    },
-    Ejected(Error),
-    Gone,
-}
-
-impl State {
-    /// Whether something of the server runs, or is about to.
-    fn runs(&self) -> bool {
-        !matches!(self, Self::Asleep | Self::BackingOff { .. } | Self::Ejected(_) | Self::Gone)
-    }
-}
-
-/// What follows once nothing of the server is left.
-enum Then {
-    Sleep,
-    Start,
-    BackOff(Instant),
-    Rest(Instant, Error),
-    Eject(Error),
-    Leave,
-}
-
-impl From<Then> for State {
-    fn from(then: Then) -> Self {
-        match then {
-            Then::Sleep => Self::Asleep,
-            Then::Start => Self::Starting,
-            Then::BackOff(until) => Self::BackingOff { until },
-            Then::Rest(until, error) => Self::Resting { until, error },
-            Then::Eject(error) => Self::Ejected(error),
-            Then::Leave => Self::Gone,
-        }
-    }
-}
-
-/// A living server.
-struct Alive {
-    connection: Arc<Connection>,
-    since: Instant,
-    leases: usize,
-    /// Since when nobody uses it; `None` while nobody ever has.
-    idle_since: Option<Instant>,
-    idle: Pin<Box<Sleep>>,
-    breaker: Breaker,
-    /// It is being asked whether it is still there.
-    checked: bool,
-    /// Nobody gets it before it has said that it is.
-    doubted: bool,
-    /// How long the machine had slept when it was last looked at.
-    slept: Duration,
-    /// It uses more memory than it should, and goes as soon as nobody uses it.
-    recycle: bool,
-}
-
-/// What happens to a living server.
-enum Happening {
-    Died,
-    Hung,
-    Answered,
-    Idle,
-    /// Nobody uses it, and it uses more memory than it should.
-    Recycled,
-    /// It uses more memory than it may.
-    Outgrown(Error),
-    Asked(oneshot::Sender<Result<Lease, Error>>),
-    Released {
-        health: Option<Health>,
-        probe: bool,
-    },
-    Ordered(Then, oneshot::Sender<()>),
-    Retired(Duration, oneshot::Sender<()>),
-    Abandoned,
-}
 
 /// The task that owns one server's life.
 pub(super) struct Actor {

@@ -1,0 +1,154 @@
+//! `CribBuilder`: what a crib is made of.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Crib, Shared};
+use crate::bridge::Lot;
+use crate::call::{Call, Outcome};
+use crate::catalog::Catalog;
+use crate::connection::child::Nursery;
+use crate::error::Error;
+use crate::log_line::{LogLine, LogSink};
+use crate::registry::Registry;
+use crate::spec::{Capacity, NameClash, Roster, ServerSpec};
+use crate::stock::{Fallback, PATIENCE, Stock};
+use crate::supervisor::room::Room;
+use crate::supervisor::{Surroundings, scales};
+
+/// Builds a [`Crib`].
+#[derive(Default)]
+pub struct CribBuilder {
+    roster: Roster,
+    clash: Option<NameClash>,
+    state_dir: Option<PathBuf>,
+    shim: Option<PathBuf>,
+    patience: Option<Duration>,
+    capacity: Capacity,
+    fallback: Option<Fallback>,
+    log: Option<LogSink>,
+}
+
+impl std::fmt::Debug for CribBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CribBuilder").field("roster", &self.roster).finish_non_exhaustive()
+    }
+}
+
+impl CribBuilder {
+    /// Adds a server.
+    #[must_use]
+    pub fn server(mut self, spec: ServerSpec) -> Self {
+        if let Err(clash) = self.roster.add(spec) {
+            self.clash.get_or_insert(clash);
+        }
+        self
+    }
+
+    /// Adds all servers of a roster.
+    #[must_use]
+    pub fn roster(self, roster: Roster) -> Self {
+        roster.into_servers().fold(self, Self::server)
+    }
+
+    /// Where listings are remembered between runs, and which processes run: those that a crib which was killed left
+    /// behind are ended when the next crib with this folder is built. Without it nothing is remembered.
+    #[must_use]
+    pub fn state_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// A program to put between this process and each server: it ends the server and everything that the server started
+    /// as soon as this process ends, however that comes about. The program must call [`run_shim`](crate::run_shim) first
+    /// thing in its `main`; `/proc/self/exe` is this very program. Without it a server is told to die when this process
+    /// dies, and what it started may be left behind. Only on Linux; elsewhere it changes nothing.
+    #[must_use]
+    pub fn shim(mut self, program: impl Into<PathBuf>) -> Self {
+        self.shim = Some(program.into());
+        self
+    }
+
+    /// How long a list waits for servers that were never seen before: 10 s unless said otherwise.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// Who keeps a log of each server: hears every line of its stderr and what happens to it. It must not wait.
+    #[must_use]
+    pub fn log<F>(mut self, log: F) -> Self
+    where
+        F: Fn(LogLine<'_>) + Send + Sync + 'static,
+    {
+        self.log = Some(LogSink(Arc::new(log)));
+        self
+    }
+
+    /// What all servers together may take: as much as they get unless said otherwise.
+    #[must_use]
+    pub fn capacity(mut self, capacity: Capacity) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// Who gets the calls for names that nobody here offers.
+    #[must_use]
+    pub fn fallback<F, A>(mut self, fallback: F) -> Self
+    where
+        F: Fn(Call) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<Outcome, Error>> + Send + 'static,
+    {
+        self.fallback = Some(Arc::new(move |call| Box::pin(fallback(call))));
+        self
+    }
+
+    /// The crib, within the tokio runtime that this is called in. Two servers of the same name are refused.
+    pub fn build(self) -> Result<Crib, NameClash> {
+        if let Some(clash) = self.clash {
+            return Err(clash);
+        }
+        let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+        let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
+        let around = Surroundings { nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
+        let patience = self.patience.unwrap_or(PATIENCE);
+        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
+        registry.apply(self.roster);
+        let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
+        let shared = Arc::new(Shared {
+            stock: Arc::new(Stock::new(registry, catalog, around.clone(), patience, self.fallback)),
+            lot: Arc::new(Lot::new(around.tasks.clone())),
+            closing: AtomicBool::new(false),
+            capacity: watch::Sender::new(self.capacity),
+            end: CancellationToken::new(),
+            calls: TaskTracker::new(),
+        });
+        let stock = Arc::downgrade(&shared.stock);
+        let servers = move || stock.upgrade().map(|stock| stock.registry.supervisors());
+        let (capacity, end) = (shared.capacity.subscribe(), shared.end.clone());
+        around.tasks.spawn(scales::watch(servers, capacity, end));
+        // The task holds the crib weakly: it ends with the crib, and does not keep it.
+        let (weak, offers, end) = (Arc::downgrade(&shared), around.offers.clone(), shared.end.clone());
+        around.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = offers.notified() => {}
+                    () = publish.closed() => return,
+                    () = end.cancelled() => return,
+                }
+                let Some(shared) = weak.upgrade() else { return };
+                let revision = publish.borrow().revision() + 1;
+                publish.send_replace(Arc::new(Catalog::build(revision, &shared.stock.registry.listings())));
+            }
+        });
+        Ok(Crib { shared })
+    }
+}

@@ -1,0 +1,56 @@
+//! `Surroundings`: what every actor of a crib shares with it.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::room::Room;
+use crate::clock::Sleeps;
+use crate::connection::child::Nursery;
+use crate::event::{Event, News};
+use crate::log_line::LogSink;
+
+/// Events that a slow listener may be behind.
+const EVENTS: usize = 1024;
+
+/// What every actor of a crib shares with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    /// Owns every task.
+    pub(crate) tasks: TaskTracker,
+    /// Hears what happens.
+    pub(crate) events: broadcast::Sender<Event>,
+    /// Hears what servers say to nobody in particular.
+    pub(crate) news: broadcast::Sender<News>,
+    /// Rung when some server's offer is another one now.
+    pub(crate) offers: Arc<Notify>,
+    /// Nobody waits for calls under way any more.
+    pub(crate) hurry: CancellationToken,
+    /// Where processes are started.
+    pub(crate) nursery: Arc<Nursery>,
+    /// How many servers may run.
+    pub(crate) room: Arc<Room>,
+    /// How long the machine has slept.
+    pub(crate) sleeps: Sleeps,
+    /// Keeps a log of each server.
+    pub(crate) log: Option<LogSink>,
+}
+
+/// A crib's that starts nothing it has not to, remembers nothing and hears nobody yet.
+impl Default for Surroundings {
+    fn default() -> Self {
+        Self {
+            tasks: TaskTracker::new(),
+            events: broadcast::channel(EVENTS).0,
+            news: broadcast::channel(EVENTS).0,
+            offers: Arc::default(),
+            hurry: CancellationToken::new(),
+            nursery: Arc::default(),
+            room: Arc::new(Room::new(usize::MAX)),
+            sleeps: Sleeps::default(),
+            log: None,
+        }
+    }
+}
