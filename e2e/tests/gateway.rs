@@ -271,5 +271,5 @@ fn a_session_hears_of_changed_tools() {
     let mut changed = changed.map(|message| message["method"].as_str().unwrap().to_owned());
     // The other lists became known together with the tools, which is a change too.
     assert!(changed.any(|method| method == "notifications/tools/list_changed"));
-    assert_eq!(client.tools().len(), 53);
+    assert_eq!(client.tools().len(), 59);
 }

@@ -283,6 +283,9 @@ impl Actor {
 
     /// Until nothing is left of the old process, no new one is started.
     async fn stopping(&mut self, connection: Arc<Connection>, mut then: Then) -> State {
+        if self.memory.leave(&self.whose.key) {
+            self.around.offers.notify_one();
+        }
         let mut stop = std::pin::pin!(connection.stop());
         loop {
             tokio::select! {

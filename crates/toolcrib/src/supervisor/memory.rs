@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::connection::listing::{Listed, Listing};
+use crate::sharing::SharingKey;
 use crate::spec::ServerSpec;
 use crate::wire::kind::Kind;
 use crate::wire::object::{self, Object};
@@ -39,6 +40,18 @@ struct Shelf {
     known: Option<Known>,
     /// Whether one of them has said so since we started.
     confirmed: bool,
+    /// What has become of it since, and whose instance says so.
+    other: Option<(SharingKey, Known)>,
+}
+
+impl Shelf {
+    fn now(&self) -> Option<&Known> {
+        self.other.as_ref().map(|(_, known)| known).or(self.known.as_ref())
+    }
+
+    fn leave(&mut self, key: &SharingKey) -> bool {
+        self.other.take_if(|(whose, _)| whose == key).is_some()
+    }
 }
 
 impl Memory {
@@ -59,27 +72,43 @@ impl Memory {
         if shelf.known.is_none() {
             shelf.known = self.recall();
         }
-        shelf.known.clone()
+        shelf.now().cloned()
     }
 
-    /// Hears what an instance offers that offered `own` before; what the server is known for now, if that is news. What a
-    /// server offers may depend on its client, so one instance that offers less, or something else than the first,
-    /// changes nothing by starting: only by saying that its offer is another one now, and only what is another one.
-    pub(crate) fn hear(&self, mut known: Known, own: Option<&Known>, is_change: bool) -> Option<Known> {
+    /// Hears what the instance of somebody offers that offered `own` before; what the server is known for now, if that
+    /// is news. What a server offers may depend on its client, so one instance that offers less, or something else than
+    /// the first, changes nothing by starting: only by saying that its offer is another one now, only what is another
+    /// one, and only as long as it lives.
+    pub(crate) fn hear(
+        &self,
+        key: &SharingKey,
+        known: Known,
+        own: Option<&Known>,
+        is_change: bool,
+    ) -> Option<Known> {
         let mut shelf = self.shelf();
-        if let Some(before) = &shelf.known {
-            if !is_change && (shelf.confirmed || before.listing.covers(&known.listing)) {
-                return None;
+        let before = shelf.now().cloned();
+        match (&before, own) {
+            (Some(now), Some(own)) if is_change && *key != SharingKey::Shared => {
+                let listing = Arc::new(now.listing.changed(&own.listing, &known.listing));
+                shelf.other = Some((key.clone(), Known { listing, ..known }));
             }
-            if let Some(own) = own.filter(|_| is_change) {
-                known.listing = Arc::new(before.listing.changed(&own.listing, &known.listing));
-            }
-            if *before == known {
-                return None;
+            _ => {
+                shelf.leave(key);
+                let base = shelf.known.as_ref();
+                let stays = *key != SharingKey::Shared
+                    && base.is_some_and(|base| shelf.confirmed || base.listing.covers(&known.listing));
+                if !stays {
+                    (shelf.known, shelf.confirmed) = (Some(known), true);
+                }
             }
         }
-        (shelf.known, shelf.confirmed) = (Some(known.clone()), true);
-        Some(known)
+        shelf.now().filter(|now| before.as_ref() != Some(now)).cloned()
+    }
+
+    /// The instance of somebody has ended; whether the server is known for something else without it.
+    pub(crate) fn leave(&self, key: &SharingKey) -> bool {
+        self.shelf().leave(key)
     }
 
     /// Nothing if the file is not whole: one that was written before there were lists other than that of tools counts
@@ -175,20 +204,27 @@ mod tests {
         Known { revision: Revision::V2025_06_18, server_info: None, listing: Arc::new(listing) }
     }
 
+    fn of(number: u64) -> SharingKey {
+        SharingKey::Client { number, declared: Bytes::new() }
+    }
+
     #[test]
-    fn one_instance_changes_what_a_server_is_known_for_only_by_saying_so() {
+    fn one_instance_changes_what_a_server_is_known_for_only_by_saying_so_and_while_it_lives() {
         let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x"));
         let memory = Memory::of(&spec, None);
         let first = offering(&["a", "b"], &["p"]);
-        assert_eq!(memory.hear(first.clone(), None, false), Some(first.clone()));
+        assert_eq!(memory.hear(&of(1), first.clone(), None, false), Some(first.clone()));
         // Others that start with something else to offer, or with less.
         let less = offering(&["a"], &["p"]);
-        assert_eq!(memory.hear(less.clone(), Some(&first), false), None);
-        assert_eq!(memory.hear(offering(&["c"], &[]), Some(&first), false), None);
+        assert_eq!(memory.hear(&of(2), less.clone(), Some(&first), false), None);
+        assert_eq!(memory.hear(&of(3), offering(&["c"], &[]), Some(&first), false), None);
         // One of them says that its prompts are others now, which says nothing about its tools.
-        let changed = memory.hear(offering(&["a"], &["p", "q"]), Some(&less), true);
-        assert_eq!(changed, Some(offering(&["a", "b"], &["p", "q"])));
-        assert_eq!(memory.hear(offering(&["a"], &["p", "q"]), Some(&less), true), None);
+        let more = offering(&["a"], &["p", "q"]);
+        let changed = offering(&["a", "b"], &["p", "q"]);
+        assert_eq!(memory.hear(&of(2), more.clone(), Some(&less), true), Some(changed.clone()));
+        assert_eq!(memory.hear(&of(2), more, Some(&less), true), None);
+        assert!(!memory.leave(&of(1)) && memory.known() == Some(changed));
+        assert!(memory.leave(&of(2)) && memory.known() == Some(first));
     }
 
     #[test]
@@ -198,8 +234,8 @@ mod tests {
         Memory::of(&spec, Some(dir.path())).remember(&known()).unwrap();
         let memory = Memory::of(&spec, Some(dir.path()));
         assert_eq!(memory.known(), Some(known()));
-        assert_eq!(memory.hear(offering(&[], &[]), None, false), None);
-        assert!(memory.hear(offering(&["new"], &[]), None, false).is_some());
+        assert_eq!(memory.hear(&of(1), offering(&[], &[]), None, false), None);
+        assert!(memory.hear(&of(1), offering(&["new"], &[]), None, false).is_some());
     }
 
     /// What was written before there were lists other than that of tools.

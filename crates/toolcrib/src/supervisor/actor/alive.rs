@@ -183,16 +183,17 @@ impl Actor {
         let welcome = &connection.welcome;
         let (revision, server_info) = (welcome.revision, welcome.server_info.clone());
         let known = Known { revision, server_info, listing: Arc::new(listing) };
-        // A server that everybody shares is what it says it is; one of several instances may differ from the others.
-        let is_change = is_change || self.whose.key == SharingKey::Shared;
-        let before = self.memory.known();
-        let own = self.known.replace(known.clone()).filter(|_| self.whose.key != SharingKey::Shared);
+        let (key, before) = (&self.whose.key, self.memory.known());
+        let own = self.known.replace(known.clone());
         self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
-        let Some(known) = self.memory.hear(known, own.as_ref(), is_change) else { return };
+        let Some(known) = self.memory.hear(key, known, own.as_ref(), is_change) else { return };
         let changed = before.is_none_or(|before| before.listing != known.listing);
         if changed {
             self.say(Event::Changed { server: self.spec.id.clone() });
             self.around.offers.notify_one();
+        }
+        if is_change && *key != SharingKey::Shared {
+            return; // as long as that instance lives
         }
         let (memory, server) = (self.memory.clone(), self.spec.id.clone());
         self.around.tasks.spawn_blocking(move || {
