@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use toolcrib::event::News;
 use toolcrib::wire::dialect::client::{self, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
 use toolcrib::wire::dialect::party::{Abilities, LogLevel};
@@ -44,11 +43,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Talk {
     /// A session with the client that says this about itself.
     pub(crate) fn new(face: &Face, view: View, hello: Option<&Object>, project: Option<Project>) -> Self {
-        // A copy, so that a session does not hold on to the whole request that opened it.
-        let declared =
-            hello.and_then(|hello| hello.get("capabilities")).map(|raw| Bytes::copy_from_slice(raw));
+        let declared = hello.and_then(|hello| hello.get("capabilities"));
         let known = face.glance(&face.crib.catalog()).digests(&view);
-        let abilities = declared.map(|raw| Abilities::read(&raw)).unwrap_or_default();
+        let abilities = declared.map(Abilities::read).unwrap_or_default();
         let asks = Arc::<Asks>::default();
         let line = Arc::new(Line::to(asks.clone()));
         let guest = Guest::default().declaring(abilities.clone()).hearing(line.clone()).working_in(project);
