@@ -156,3 +156,25 @@ async fn events_tell_a_life() {
     let told: Vec<&str> = told.iter().map(|event| event.split_whitespace().next().unwrap()).collect();
     assert_eq!(told, ["Started", "Changed", "Crashed", "Started", "Stopped"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_read_anew_stays_as_it_was() {
+    let answer = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
+    let hello = answer(r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{}}}"#);
+    let tools = |name: &str| answer(&format!(r#"{{"tools":[{{"name":"{name}"}}]}}"#));
+    let prompts = answer(r#"{"prompts":[{"name":"p"}]}"#);
+    let failure = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"not now"}}"#;
+    let house = house(
+        Fake::new()
+            .script("initialize", &[&hello])
+            .script("tools/list", &[&tools("say"), &tools("new")])
+            .script("prompts/list", &[&prompts, failure]),
+    );
+    let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+    house.call("say", json!({"lines": [changed, answer("{}")]})).await.unwrap();
+    let mut snapshot = house.supervisor.0.snapshot.clone();
+    let is_new = |listing: &Listing| listing.tools.iter().any(|tool| &*tool.name == "new");
+    let seen = snapshot.wait_for(|now| now.known.as_ref().is_some_and(|known| is_new(&known.listing)));
+    let listing = seen.await.unwrap().known.clone().unwrap().listing;
+    assert_eq!(listing.prompts.iter().map(|prompt| &*prompt.name).collect::<Vec<_>>(), ["p"]);
+}
