@@ -226,7 +226,7 @@ impl Shared {
             TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => self.relist.notify_one(),
             ACKNOWLEDGED => {
                 let tagged = params.as_ref().and_then(subscription_of).or(origin);
-                self.acknowledged.send_replace(tagged.unwrap_or_default());
+                self.acknowledged.send_replace((tagged.unwrap_or_default(), params));
             }
             RESOURCE_UPDATED => {
                 let params = params.and_then(|params| Object::parse(&params).ok());
