@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use toolcrib::wire::dialect::client::{CANCELLED, LOG, PROGRESS};
 use toolcrib::wire::dialect::meta;
-use toolcrib::wire::message::{Answer, Id, notification};
-use toolcrib::wire::object::{Object, as_string, write_string};
+use toolcrib::wire::message::{Answer, Id, notification, request};
+use toolcrib::wire::object::{Object, as_string};
 use toolcrib::{Ask, Hear, Told};
 
 use super::{Asker, Face};
@@ -60,7 +60,7 @@ impl Asks {
         }
         waiting.last += 1;
         let number = waiting.last;
-        let message = request(number, &ask.method, ask.params.as_ref());
+        let message = request(&format!("{OURS}{number}"), &ask.method, ask.params.as_deref());
         waiting.asks.insert(number, ask);
         Some((number, message))
     }
@@ -81,21 +81,17 @@ impl Asks {
         waiting.asks.clear();
     }
 
-    /// Takes a question back; `false` if it was answered.
-    fn withdraw(&self, number: u64) -> bool {
-        self.waiting().asks.remove(&number).is_some()
+    /// Takes back the questions that nobody wants answered any more; their numbers.
+    fn withdraw(&self) -> Vec<u64> {
+        let asks = &mut self.waiting().asks;
+        asks.extract_if(|_, ask| ask.is_over()).map(|(number, _)| number).collect()
     }
 }
 
-fn request(number: u64, method: &str, params: Option<&Bytes>) -> Vec<u8> {
-    let mut out = format!(r#"{{"jsonrpc":"2.0","id":"{OURS}{number}","method":"#).into_bytes();
-    write_string(&mut out, method);
-    if let Some(params) = params {
-        out.extend_from_slice(b",\"params\":");
-        out.extend_from_slice(params);
-    }
-    out.push(b'}');
-    out
+/// Tells a client that a question needs no answer any more.
+fn withdrawal(number: u64) -> Vec<u8> {
+    let params = format!(r#"{{"requestId":"{OURS}{number}","reason":"nobody waits any more"}}"#);
+    notification(CANCELLED, Some(params.as_bytes()))
 }
 
 /// Hears for a client while none of its calls runs, as long as there is a stream that is not one call's.
@@ -131,26 +127,31 @@ impl Line {
 
 impl Hear for Line {
     fn hear(&self, told: Told) -> bool {
-        let Told::Asked(ask) = told else { return false };
+        let ask = match told {
+            Told::Asked(ask) => ask,
+            Told::Unasked => {
+                let over = self.asks.withdraw();
+                return self.out().as_ref().is_some_and(|say| over.into_iter().map(withdrawal).all(say));
+            }
+            _ => return false,
+        };
         if self.asks.waiting().asks.len() >= MOST_WAITING {
             return false;
         }
         let Some((number, request)) = self.asks.enter(ask) else { return false };
         let posed = self.out().as_ref().is_some_and(|say| say(request));
         if !posed {
-            self.asks.withdraw(number);
+            self.asks.waiting().asks.remove(&number);
         }
         posed
     }
 }
 
-/// Hears for one call of a client. Dropping this takes back the questions that are not answered.
+/// Hears for one call of a client. With the call go the questions that no other call of this client waits for.
 #[derive(Debug)]
 struct Ear<O> {
     token: Option<Bytes>,
     asks: Arc<Asks>,
-    /// The questions that were put to the client.
-    posed: Mutex<Vec<u64>>,
     out: O,
 }
 
@@ -158,43 +159,34 @@ impl<O: Outlet> Hear for Ear<O> {
     fn hear(&self, told: Told) -> bool {
         let ask = match told {
             Told::Asked(ask) => ask,
+            Told::Unasked => {
+                self.withdraw();
+                return true;
+            }
             told => return told_line(told, self.token.as_ref()).is_some_and(|line| self.out.say(line)),
         };
         let Some((number, request)) = self.asks.enter(ask) else { return false };
         let posed = self.out.ask(request);
-        if posed {
-            self.posed().push(number);
-        } else {
+        if !posed {
             // Nobody will answer what nobody hears.
-            self.asks.withdraw(number);
+            self.asks.waiting().asks.remove(&number);
         }
         posed
-    }
-}
-
-impl<O> Ear<O> {
-    fn posed(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.posed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<O: Outlet> Ear<O> {
     /// Tells the client which of its questions need no answer any more.
     fn withdraw(&self) {
-        for number in std::mem::take(&mut *self.posed()) {
-            if self.asks.withdraw(number) {
-                let params = format!(r#"{{"requestId":"{OURS}{number}","reason":"nobody waits any more"}}"#);
-                self.out.say(notification(CANCELLED, Some(params.as_bytes())));
-            }
+        for number in self.asks.withdraw() {
+            self.out.say(withdrawal(number));
         }
     }
 }
 
 impl<O> Drop for Ear<O> {
     fn drop(&mut self) {
-        for number in self.posed().drain(..) {
-            self.asks.withdraw(number);
-        }
+        self.asks.withdraw();
     }
 }
 
@@ -206,7 +198,7 @@ pub(crate) fn told_line(told: Told, token: Option<&Bytes>) -> Option<Vec<u8>> {
             Some(notification(PROGRESS, Some(&progress.to_bytes())))
         }
         Told::Log(params) => Some(notification(LOG, Some(&params))),
-        Told::Asked(_) => None,
+        Told::Asked(_) | Told::Unasked => None,
     }
 }
 
@@ -220,7 +212,7 @@ impl Face {
         (token, asks): (Option<Bytes>, &Arc<Asks>),
         out: &impl Outlet,
     ) -> Answer {
-        let ear = Arc::new(Ear { token, asks: asks.clone(), posed: Mutex::default(), out: out.clone() });
+        let ear = Arc::new(Ear { token, asks: asks.clone(), out: out.clone() });
         let answer = self.respond(asker, method, params, Some(ear.clone())).await;
         ear.withdraw();
         answer
