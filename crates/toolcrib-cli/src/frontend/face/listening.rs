@@ -105,7 +105,7 @@ impl Hears for Listener {
                 self.known = *now;
                 lines
             }
-            Stir::News(News::Logged { .. }) => Vec::new(),
+            Stir::News(News::Logged { .. } | News::Noted { .. }) => Vec::new(),
             Stir::News(News::Updated { .. }) | Stir::Missed => {
                 updated_lines(&self.subscriptions, stir, Some(&self.stream))
             }

@@ -1,11 +1,13 @@
 //! What a client hears before its answer: progress, lines of log and questions, each a message of its own.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use toolcrib::wire::dialect::client::{CANCELLED, LOG, PROGRESS};
-use toolcrib::wire::dialect::meta;
+use toolcrib::wire::dialect::party::ELICIT;
+use toolcrib::wire::dialect::{input, meta};
 use toolcrib::wire::message::{Answer, Id, notification, request};
 use toolcrib::wire::object::{Object, as_string};
 use toolcrib::{Ask, Hear, Told};
@@ -30,6 +32,9 @@ pub(crate) trait Outlet: std::fmt::Debug + Clone + Send + Sync + 'static {
     }
 }
 
+/// Tasks and opened addresses that one client is remembered to know.
+const MOST_KNOWN: usize = 256;
+
 /// The questions of servers that wait for one client's answer.
 #[derive(Debug, Default)]
 pub(crate) struct Asks(Mutex<Waiting>);
@@ -38,6 +43,8 @@ pub(crate) struct Asks(Mutex<Waiting>);
 struct Waiting {
     last: u64,
     asks: HashMap<u64, Ask>,
+    /// The names of what it began or was asked to open, of which it may want to hear after its call.
+    known: VecDeque<String>,
     /// Whether there is nobody left to ask.
     closed: bool,
 }
@@ -61,8 +68,32 @@ impl Asks {
         waiting.last += 1;
         let number = waiting.last;
         let message = request(&format!("{OURS}{number}"), &ask.method, ask.params.as_deref());
+        let opens = ask.params.as_ref().filter(|_| ask.method == ELICIT).and_then(elicitation);
+        waiting.know(opens);
         waiting.asks.insert(number, ask);
         Some((number, message))
+    }
+
+    /// Notes what an answer gives the client to wait for: addresses to open, and the task that it `made`.
+    pub(crate) fn learn(&self, answer: &Answer, made: bool) {
+        match answer {
+            Answer::Error(error) => {
+                let questions = input::addresses_to_open(error).unwrap_or_default();
+                let opened = questions.iter().filter_map(|question| elicitation(question.params.as_ref()?));
+                self.waiting().know(opened);
+            }
+            Answer::Result(result) if made => {
+                let task =
+                    Object::parse(result).ok().and_then(|result| Object::parse(result.get("task")?).ok());
+                self.waiting().know(task.and_then(|task| task.string("taskId").map(Cow::into_owned)));
+            }
+            Answer::Result(_) => {}
+        }
+    }
+
+    /// Whether the client knows a task or an opened address by this name.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.waiting().known.iter().any(|known| known == name)
     }
 
     /// Hands over what the client answered; an answer to nothing is nothing.
@@ -86,6 +117,19 @@ impl Asks {
         let asks = &mut self.waiting().asks;
         asks.extract_if(|_, ask| ask.is_over()).map(|(number, _)| number).collect()
     }
+}
+
+impl Waiting {
+    fn know(&mut self, names: impl IntoIterator<Item = String>) {
+        self.known.extend(names);
+        let over = self.known.len().saturating_sub(MOST_KNOWN);
+        self.known.drain(..over);
+    }
+}
+
+/// What a session calls the opening of an address.
+fn elicitation(params: &Bytes) -> Option<String> {
+    Object::parse(params).ok()?.string("elicitationId").map(Cow::into_owned)
 }
 
 /// Tells a client that a question needs no answer any more.

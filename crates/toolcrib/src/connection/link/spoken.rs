@@ -11,8 +11,8 @@ use super::Shared;
 use crate::event::News;
 use crate::told::{Ask, Told};
 use crate::wire::dialect::client::{
-    ACKNOWLEDGED, CANCELLED, DISCOVER, HELLO, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED,
-    RESOURCES_CHANGED, TOOLS_CHANGED, lacks_ability,
+    ACKNOWLEDGED, CANCELLED, DISCOVER, ELICITED, HELLO, LOG, PING, PROGRESS, PROMPTS_CHANGED,
+    RESOURCE_UPDATED, RESOURCES_CHANGED, TASK_STATUS, TOOLS_CHANGED, lacks_ability,
 };
 use crate::wire::dialect::meta;
 use crate::wire::dialect::party::{ELICIT, LogLevel, ROOTS, SAMPLE};
@@ -244,6 +244,8 @@ impl Shared {
                     asked.hear(Told::Unasked);
                 }
             }
+            ELICITED => self.note(ELICITED, "elicitationId", params),
+            TASK_STATUS => self.note(TASK_STATUS, "taskId", params),
             TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => self.relist.notify_one(),
             ACKNOWLEDGED => {
                 let tagged = params.as_ref().and_then(subscription_of).or(origin);
@@ -258,6 +260,17 @@ impl Shared {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What is said of something that `key` names concerns whoever knows it by that name.
+    fn note(&self, method: &'static str, key: &str, params: Option<Bytes>) {
+        let Some(params) = params else { return };
+        let named = Object::parse(&params).ok();
+        if let Some(name) = named.as_ref().and_then(|named| named.string(key)) {
+            let (server, name) = (self.server.clone(), (&*name).into());
+            // Nobody has to listen.
+            let _ = self.news.send(News::Noted { server, method, name, params });
         }
     }
 

@@ -29,6 +29,10 @@ pub const LISTEN: &str = "subscriptions/listen";
 pub const CANCELLED: &str = "notifications/cancelled";
 /// Tells how far a request has come.
 pub const PROGRESS: &str = "notifications/progress";
+/// Tells that a person is done with an address that was to be opened, in a session.
+pub const ELICITED: &str = "notifications/elicitation/complete";
+/// Tells how a task is doing, in a session.
+pub const TASK_STATUS: &str = "notifications/tasks/status";
 /// A line of a server's log.
 pub const LOG: &str = "notifications/message";
 /// A client tells that it works elsewhere now.

@@ -1,6 +1,7 @@
 //! Starting, staying while leased, and going to sleep.
 
 use super::*;
+use crate::event::News;
 
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_before_somebody_asks() {
@@ -177,4 +178,23 @@ async fn a_list_that_cannot_be_read_anew_stays_as_it_was() {
     let seen = snapshot.wait_for(|now| now.known.as_ref().is_some_and(|known| is_new(&known.listing)));
     let listing = seen.await.unwrap().known.clone().unwrap().listing;
     assert_eq!(listing.prompts.iter().map(|prompt| &*prompt.name).collect::<Vec<_>>(), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_outlives_its_call_is_told_by_its_name() {
+    let house = house(Fake::new());
+    let mut news = house.around.news.subscribe();
+    let line = |method: &str, params: serde_json::Value| {
+        json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()
+    };
+    let lines = [
+        line("notifications/elicitation/complete", json!({"elicitationId": "e"})),
+        line("notifications/tasks/status", json!({"taskId": "t", "status": "working"})),
+        r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#.to_owned(),
+    ];
+    house.call("say", json!({ "lines": lines })).await.unwrap();
+    for expected in ["e", "t"] {
+        let News::Noted { name, .. } = news.recv().await.unwrap() else { panic!("something else") };
+        assert_eq!(&*name, expected);
+    }
 }
