@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde_json::Value;
+use toolcrib::Subscription;
 use toolcrib::event::News;
 use toolcrib::wire::dialect::client::{ACKNOWLEDGED, SUBSCRIBE};
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Answer, Id, code, notification};
 use toolcrib::wire::object::{Object, as_string, elements};
-use toolcrib::Subscription;
 
 use super::glance::Digests;
 use super::watcher::{Hears, Stir, changed_line, tagged, updated_lines};
@@ -52,7 +52,8 @@ impl Face {
                 .map_err(|bad| refuse(code::INVALID_PARAMS, &format!("`resourceSubscriptions`: {bad}")))?,
         };
         let uris = uris.iter().filter_map(|raw| as_string(raw)).take(MOST_SUBSCRIPTIONS);
-        let call = |uri: Cow<'_, str>| asker.clone().call(SUBSCRIBE.into(), view.resource(&uri), Object::default());
+        let call =
+            |uri: Cow<'_, str>| asker.clone().call(SUBSCRIBE.into(), view.resource(&uri), Object::default());
         let subscriptions = self.crib.subscribe_all(uris.map(call)).await;
         Ok(Listener { stream: stream.clone(), lists, known, subscriptions })
     }

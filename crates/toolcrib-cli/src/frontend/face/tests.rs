@@ -103,7 +103,7 @@ async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
 #[tokio::test]
 async fn a_session_hears_how_that_goes_on_which_it_began_and_nothing_else() {
     let face = Face::new(Crib::builder().build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, View::All, None));
+    let mut talk = Arc::new(Talk::new(&face, View::All, None, None));
     let noted = |method, name: &str, params: &'static str| {
         let (server, params) = ("git".parse().unwrap(), Bytes::from_static(params.as_bytes()));
         Stir::News(News::Noted { server, method, name: name.into(), params })

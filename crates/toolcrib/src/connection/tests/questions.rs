@@ -21,7 +21,7 @@ fn begin(
     let client = Client { key: 1, abilities, ..Client::silent() };
     let mut call = Call::tool(tool).arguments(&json!({ "lines": lines })).tell(sink).of(client);
     let connection = connection.clone();
-    calls.spawn(async move { connection.call(&mut call, tool).await });
+    calls.spawn(async move { connection.call(&mut call, tool, Instant::now()).await });
     told
 }
 
