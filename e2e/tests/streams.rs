@@ -40,6 +40,20 @@ fn next(stream: &mut Stream, method: &str) -> Value {
 }
 
 #[test]
+fn a_question_that_its_server_takes_back_is_taken_back_from_its_client() {
+    let home = home();
+    let gateway = home.serve();
+    let mut client = client(&gateway, Era::Session);
+    let params = json!({"name": "old__ask", "arguments": {"method": ASK, "message": "never mind"}});
+    let mut stream = client.open("tools/call", &params);
+    let question = next(&mut stream, ASK);
+    let cancelled = next(&mut stream, "notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], question["id"], "{cancelled}");
+    let result = stream.next_event().unwrap();
+    assert_eq!(result["result"]["content"][0]["text"], "never mind", "{result}");
+}
+
+#[test]
 fn a_session_is_asked_in_the_middle_of_its_call() {
     let home = home();
     let gateway = home.serve();

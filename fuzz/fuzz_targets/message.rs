@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use toolcrib::wire::dialect::client::claim;
+use toolcrib::wire::dialect::client::Claims;
 use toolcrib::wire::dialect::{to_client, to_server};
 use toolcrib::wire::message::{Answer, ClientMessage, ServerMessage, error_reply, reply};
 use toolcrib::wire::object::Object;
@@ -16,7 +16,7 @@ fn from_client(source: &Bytes) {
             let answered = reply(&id, &Answer::Result(Bytes::from_static(b"{}")));
             assert!(serde_json::from_slice::<serde_json::Value>(&answered).is_ok());
             let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
-            let _ = claim(Some(&params));
+            let _ = Claims::default().read(Some(&mut params));
             for revision in Revision::ALL {
                 to_server(&mut params, revision, None, Some(7));
                 assert!(Object::parse(&params.to_bytes()).is_ok());

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use toolcrib::wire::dialect::{implementation, meta};
+use toolcrib::wire::dialect::{IMPLEMENTATION, meta};
 use toolcrib::wire::message::Answer;
 use toolcrib::wire::mirror;
 use toolcrib::wire::object::{self, Object};
@@ -166,7 +166,7 @@ fn client_meta(revision: &str) -> Bytes {
     let mut meta = Object::default();
     meta.set(meta::REVISION, object::string(revision));
     meta.set(meta::CAPABILITIES, Bytes::from_static(b"{}"));
-    meta.set(meta::CLIENT, implementation().to_string());
+    meta.set(meta::CLIENT, IMPLEMENTATION);
     meta.to_bytes()
 }
 

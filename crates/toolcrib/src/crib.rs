@@ -203,7 +203,19 @@ impl Crib {
 
     /// As [`Crib::subscribe`], on behalf of whoever makes this call: at the instance that is theirs.
     pub async fn subscribe_for(&self, call: Call) -> Result<Subscription, Error> {
-        subscription::begin(&self.shared.stock, call).await
+        subscription::begin(&self.shared.stock, call).await?.taken().await
+    }
+
+    /// As [`Crib::subscribe_for`] for each of them, side by side; those that no server takes are left out.
+    pub async fn subscribe_all(&self, calls: impl Iterator<Item = Call>) -> Vec<Subscription> {
+        let (mut begun, mut taken) = (Vec::new(), Vec::new());
+        for call in calls {
+            begun.extend(subscription::begin(&self.shared.stock, call).await);
+        }
+        for begun in begun {
+            taken.extend(begun.taken().await);
+        }
+        taken
     }
 
     /// What servers say unasked from now on. A listener that falls behind misses the oldest.

@@ -98,6 +98,17 @@ pub enum News {
         /// The server's own address of it.
         uri: Arc<str>,
     },
+    /// How something goes on that outlives the call it began with: a task, or what a person does at an address.
+    Noted {
+        /// Who says so.
+        server: ServerId,
+        /// The notification's method.
+        method: &'static str,
+        /// The server's own name of it.
+        name: Arc<str>,
+        /// The notification's parameters.
+        params: Bytes,
+    },
     /// A line of log that belongs to no call.
     Logged {
         /// Who wrote it.

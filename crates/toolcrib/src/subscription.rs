@@ -43,8 +43,24 @@ impl Subscription {
     }
 }
 
-/// Begins a subscription; an error means that the server does not take it.
-pub(crate) async fn begin(stock: &Arc<Stock>, call: Call) -> Result<Subscription, Error> {
+/// A subscription that its server has not answered yet.
+pub(crate) struct Begun {
+    subscription: Subscription,
+    answered: oneshot::Receiver<Result<(), Error>>,
+}
+
+impl Begun {
+    /// Waits for the server; an error means that it does not take it.
+    pub(crate) async fn taken(self) -> Result<Subscription, Error> {
+        match self.answered.await {
+            Ok(answer) => answer.map(|()| self.subscription),
+            Err(_) => Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")),
+        }
+    }
+}
+
+/// Begins a subscription.
+pub(crate) async fn begin(stock: &Arc<Stock>, call: Call) -> Result<Begun, Error> {
     let target = stock.find(&call.wanted).await?;
     let (Wanted::Resource(asked) | Wanted::On(_, asked)) = &call.wanted else {
         return Err(Error::new(ErrorKind::Malformed, "only resources can be subscribed to"));
@@ -60,11 +76,7 @@ pub(crate) async fn begin(stock: &Arc<Stock>, call: Call) -> Result<Subscription
     });
     let subscription =
         Subscription { asked, server: target.server, own: target.name, at, _end: end.drop_guard() };
-    match answered.await {
-        Ok(Ok(())) => Ok(subscription),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")),
-    }
+    Ok(Begun { subscription, answered })
 }
 
 /// What the task of one subscription holds.

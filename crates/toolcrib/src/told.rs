@@ -15,6 +15,8 @@ pub enum Told {
     Log(Bytes),
     /// The server wants something of the client before it goes on.
     Asked(Ask),
+    /// The server does not want an answer any more to something that it asked: see [`Ask::is_over`].
+    Unasked,
 }
 
 /// Hears what comes before a call's outcome, without making anybody wait.
@@ -31,20 +33,36 @@ impl Hear for mpsc::Sender<Told> {
 }
 
 /// A question of a server to the client. Dropping it tells the server that there will be no answer.
-#[derive(Debug)]
 pub struct Ask {
     /// What is asked: sampling, elicitation or roots.
     pub method: String,
     /// Its raw parameters.
     pub params: Option<Bytes>,
     reply: oneshot::Sender<Answer>,
+    over: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ask").field("method", &self.method).finish_non_exhaustive()
+    }
 }
 
 impl Ask {
     /// A question, and where its answer will be.
     pub(crate) fn new(method: String, params: Option<Bytes>) -> (Self, oneshot::Receiver<Answer>) {
         let (reply, answered) = oneshot::channel();
-        (Self { method, params, reply }, answered)
+        (Self { method, params, reply, over: None }, answered)
+    }
+
+    /// A question that is wanted until `over` says so.
+    pub(crate) fn until(self, over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { over: Some(Box::new(over)), ..self }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub fn is_over(&self) -> bool {
+        self.reply.is_closed() || self.over.as_ref().is_some_and(|over| over())
     }
 
     /// Hands the client's answer over.

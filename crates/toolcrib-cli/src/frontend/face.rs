@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolcrib::wire::dialect::client::{self, Claimed};
-use toolcrib::wire::dialect::party::Abilities;
 use toolcrib::wire::dialect::to_client;
 use toolcrib::wire::message::{Answer, code, error_object};
 use toolcrib::wire::object::Object;
@@ -124,12 +123,8 @@ impl Face {
         key: u64,
         guest: Option<Arc<Guest>>,
     ) -> Asker {
-        let client = Client {
-            key,
-            era: Era::Stateless,
-            abilities: Abilities::read(&claimed.capabilities),
-            log: claimed.log,
-        };
+        let (abilities, log) = (claimed.abilities.clone(), claimed.log);
+        let client = Client { key, era: Era::Stateless, abilities, log };
         Asker { view, caller: self.local.clone(), client, guest }
     }
 

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::Project;
+use toolcrib::wire::dialect::client::Claims;
 
 use super::body::Body;
 use super::face::{Presence, View};
@@ -36,12 +37,13 @@ pub(crate) const PROJECT: &str = "toolcrib-project";
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Where a request is to be answered, for everything that outlives the request itself.
-#[derive(Clone)]
 pub(super) struct Counter {
     pub(super) desk: Arc<Desk>,
     pub(super) door: Door,
     /// Who is at the other end of the connection, in the era that has no sessions.
-    pub(super) client: Arc<Presence>,
+    pub(super) client: Presence,
+    /// What it says of itself there.
+    pub(super) claims: Claims,
     /// Ends streams that would otherwise never end.
     pub(super) stop: CancellationToken,
 }
@@ -57,7 +59,8 @@ where
     };
     let Ok(Ok((io, newer))) = opened else { return };
     let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
-    let counter = Counter { client: Arc::new(desk.face.welcome()), desk, door, stop: stop.clone() };
+    let (client, claims) = (desk.face.welcome(), Claims::default());
+    let counter = Arc::new(Counter { desk, door, client, claims, stop: stop.clone() });
     let service = service_fn(move |request| {
         let counter = counter.clone();
         // In a box of its own: a connection keeps as much room as this future has, also while it only listens.

@@ -125,9 +125,9 @@ async fn ask(
     view: View,
     stated: &Stated,
     headers: &HeaderMap,
-    asked: Asked,
+    mut asked: Asked,
 ) -> Response<Body> {
-    match client::claim(asked.params.as_ref()) {
+    match counter.claims.read(asked.params.as_mut()) {
         Claim::Stateless(claimed) => {
             let agreed = stated.agree(claimed.revision, &asked.method, asked.params.as_ref(), headers);
             // Nothing stands between us and whoever came by our own socket that could have read headers alone.

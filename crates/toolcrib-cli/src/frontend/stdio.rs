@@ -13,7 +13,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::wire::dialect::client::{self, CANCELLED, Claim, Claimed, HELLO, LISTEN, PING, ROOTS_CHANGED};
+use toolcrib::wire::dialect::client::{
+    self, CANCELLED, Claim, Claimed, Claims, HELLO, LISTEN, PING, ROOTS_CHANGED,
+};
 use toolcrib::wire::frame::{Frame, Frames};
 use toolcrib::wire::message::{
     Answer, ClientMessage, Id, code, error_object, error_reply, id_in_head, reply,
@@ -47,6 +49,8 @@ struct Pipe {
     /// This client in the stateless era.
     presence: Presence,
     guest: Arc<Guest>,
+    /// What it says of itself there.
+    claims: Claims,
     /// Where it works, if that is known.
     project: Option<Project>,
     /// The highest number of a question that this client was asked before it came here.
@@ -91,6 +95,7 @@ pub(crate) async fn serve<R, W>(
         face,
         out,
         session,
+        claims: Claims::default(),
         under_way: Arc::default(),
         tasks: TaskTracker::new(),
         ending: stop.child_token(),
@@ -214,9 +219,9 @@ impl Pipe {
         });
     }
 
-    async fn ask(&self, id: Id, method: String, params: Option<Object>) {
+    async fn ask(&self, id: Id, method: String, mut params: Option<Object>) {
         let open = self.session.borrow().clone();
-        let work = match client::claim(params.as_ref()) {
+        let work = match self.claims.read(params.as_mut()) {
             Claim::Stateless(claimed) => Work::Stateless(claimed),
             Claim::Unspoken(date) => {
                 return self.out.say(error_reply(Some(&id), &client::unsupported(&date))).await;

@@ -25,7 +25,7 @@ fn listing(lists: Lists<'_>) -> Arc<Listing> {
         resources: list(Kind::Resources),
         templates: list(Kind::Templates),
         capabilities: format!("{{{}}}", declared.join(",")).into(),
-        instructions: None,
+        ..Listing::default()
     })
 }
 

@@ -1,6 +1,7 @@
 //! What a server is asked to tell unasked: that its lists are others now, that resources have other contents, what it
 //! logs. Each era has its own way to ask.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use crate::wire::revision::Era;
 
 /// How long a stateless server may take to say that it listens.
 const LISTENING: Duration = Duration::from_secs(5);
+/// How long is waited for that by somebody who may come while it is asked on behalf of others.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait before a server that ended its stream of news is asked for it again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -30,8 +33,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Interest {
     /// Resources, and how many want to hear of each.
     wanted: watch::Sender<BTreeMap<Arc<str>, usize>>,
-    /// The resources that a stateless server has said it tells about.
-    heard: watch::Sender<BTreeSet<Arc<str>>>,
+    /// The resources that a stateless server was last asked about, and whether it said that it tells.
+    heard: watch::Sender<BTreeMap<Arc<str>, bool>>,
     /// One at a time asks a session-era server to tell or not to tell.
     turn: tokio::sync::Mutex<()>,
     /// How much a session-era server logs.
@@ -44,9 +47,13 @@ impl Connection {
         if self.era() == Era::Stateless {
             self.want(uri);
             let mut heard = self.interest.heard.subscribe();
-            // A server that does not say that it listens may tell all the same.
-            let _ = timeout(LISTENING, heard.wait_for(|heard| heard.contains(uri))).await;
-            return Ok(());
+            let said = timeout(PATIENCE, heard.wait_for(|heard| heard.contains_key(uri))).await;
+            if said.is_ok_and(|heard| heard.is_ok_and(|heard| heard.get(uri) == Some(&true))) {
+                return Ok(());
+            }
+            self.forget(uri);
+            let why = format!("it does not say that it tells of changes of `{uri}`");
+            return Err(Error::new(ErrorKind::Unknown, why).at(&self.server));
         }
         let _turn = self.interest.turn.lock().await;
         if self.want(uri) {
@@ -89,6 +96,9 @@ impl Connection {
             }
             wanted.retain(|_, count| *count > 0);
         });
+        if last {
+            self.interest.heard.send_if_modified(|heard| heard.remove(uri).is_some());
+        }
         last
     }
 
@@ -140,9 +150,11 @@ impl Connection {
             };
             let acknowledged = self.link.acknowledged(ticket.id());
             let listening = async {
-                let _ = timeout(LISTENING, acknowledged).await;
+                let said = timeout(LISTENING, acknowledged).await.ok().flatten();
                 before = None;
-                self.interest.heard.send_replace(uris);
+                let taken = said.as_ref().map(taken).unwrap_or_default();
+                let heard = uris.iter().map(|uri| (uri.clone(), taken.contains(&**uri)));
+                self.interest.heard.send_replace(heard.collect());
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -150,7 +162,11 @@ impl Connection {
                 _ = wanted.changed() => before = Some(ticket),
                 ended = &mut ticket => match ended {
                     // It does not know how, and will not learn it by being asked again.
-                    Ok(Answer::Error(_)) => drop(wanted.changed().await),
+                    Ok(Answer::Error(_)) => {
+                        let heard = uris.iter().map(|uri| (uri.clone(), false));
+                        self.interest.heard.send_replace(heard.collect());
+                        drop(wanted.changed().await);
+                    }
                     _ => sleep(AGAIN).await,
                 },
             }
@@ -184,4 +200,13 @@ impl Connection {
         }
         (!filter.is_empty()).then(|| serde_json::Value::from(filter).to_string().into())
     }
+}
+
+/// The resources that a server says it listens to.
+fn taken(said: &Bytes) -> BTreeSet<String> {
+    let notifications =
+        Object::parse(said).ok().and_then(|said| Object::parse(said.get("notifications")?).ok());
+    let uris = notifications.and_then(|taken| object::elements(taken.get("resourceSubscriptions")?).ok());
+    let uris = uris.unwrap_or_default();
+    uris.iter().filter_map(|raw| object::as_string(raw)).map(Cow::into_owned).collect()
 }

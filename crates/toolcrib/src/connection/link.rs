@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use bytes::Bytes;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -65,8 +66,8 @@ struct Shared {
     /// Rung when the server says that it offers something else now.
     relist: Notify,
     news: broadcast::Sender<News>,
-    /// The last request that the server has said it listens to.
-    acknowledged: watch::Sender<u64>,
+    /// The last request that the server has said it listens to, and what it said.
+    acknowledged: watch::Sender<(u64, Option<Bytes>)>,
     tasks: TaskTracker,
     /// Asks the writer to close the server's input; a break in one direction does so too.
     hang_up: CancellationToken,
@@ -118,7 +119,7 @@ impl Link {
             unknown_until_end: AtomicBool::new(false),
             relist: Notify::new(),
             news,
-            acknowledged: watch::Sender::new(0),
+            acknowledged: watch::Sender::default(),
             tasks,
             hang_up: broken.child_token(),
             dismissed: AtomicBool::new(false),
@@ -187,10 +188,11 @@ impl Link {
         self.shared.relist.notified().await;
     }
 
-    /// Waits until the server has said that it listens to this request.
-    pub(super) async fn acknowledged(&self, id: u64) {
+    /// Waits until the server has said that it listens to this request; the parameters of what it said.
+    pub(super) async fn acknowledged(&self, id: u64) -> Option<Bytes> {
+        let mut acknowledged = self.shared.acknowledged.subscribe();
         // The sender lives as long as we do.
-        let _ = self.shared.acknowledged.subscribe().wait_for(|acknowledged| *acknowledged == id).await;
+        acknowledged.wait_for(|(stream, _)| *stream == id).await.ok()?.1.clone()
     }
 
     pub(super) fn in_flight(&self) -> usize {

@@ -34,6 +34,8 @@ pub(crate) struct Listing {
     pub(crate) capabilities: Bytes,
     /// How it wants to be used, if it says so.
     pub(crate) instructions: Option<String>,
+    /// The lists that it has and that could not be read.
+    pub(crate) unread: Vec<Kind>,
 }
 
 impl Listing {
@@ -100,6 +102,23 @@ impl Listing {
         says("readOnlyHint") || says("idempotentHint")
     }
 
+    /// With the lists that could not be read this time as they were before.
+    pub(crate) fn after(mut self, before: &Self) -> Self {
+        for kind in std::mem::take(&mut self.unread) {
+            *self.list(kind) = before.of(kind).to_vec();
+        }
+        self
+    }
+
+    fn list(&mut self, kind: Kind) -> &mut Vec<Listed> {
+        match kind {
+            Kind::Tools => &mut self.tools,
+            Kind::Prompts => &mut self.prompts,
+            Kind::Resources => &mut self.resources,
+            Kind::Templates => &mut self.templates,
+        }
+    }
+
     /// Whether the server says that it has this.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         declares(&self.capabilities, capability)
@@ -120,14 +139,26 @@ impl Listing {
             spare(connection, Kind::Resources, &late),
             spare(connection, Kind::Templates, &late),
         )?;
-        let (capabilities, instructions) =
-            (connection.welcome.capabilities.clone(), connection.welcome.instructions.clone());
-        Ok(Self { tools, prompts, resources, templates, capabilities, instructions })
+        let welcome = &connection.welcome;
+        let (capabilities, instructions) = (welcome.capabilities.clone(), welcome.instructions.clone());
+        let mut all = Self { tools, capabilities, instructions, ..Self::default() };
+        let spare = [(Kind::Prompts, prompts), (Kind::Resources, resources), (Kind::Templates, templates)];
+        for (kind, listed) in spare {
+            match listed {
+                Some(listed) => *all.list(kind) = listed,
+                None => all.unread.push(kind),
+            }
+        }
+        Ok(all)
     }
 }
 
-/// A list that the server can do without: if it fails, or comes long after the tools did, it counts as empty.
-async fn spare(connection: &Connection, kind: Kind, late: &CancellationToken) -> Result<Vec<Listed>, Error> {
+/// A list that the server can do without: `None` if it fails, or comes long after the tools did.
+async fn spare(
+    connection: &Connection,
+    kind: Kind,
+    late: &CancellationToken,
+) -> Result<Option<Vec<Listed>>, Error> {
     let patience = async {
         late.cancelled().await;
         sleep(PATIENCE).await;
@@ -136,11 +167,11 @@ async fn spare(connection: &Connection, kind: Kind, late: &CancellationToken) ->
         listed = list(connection, kind) => listed,
         () = patience => Err(Error::new(ErrorKind::TimedOut, "it takes too long")),
     };
-    listed.or_else(|error| match error.kind() {
+    listed.map(Some).or_else(|error| match error.kind() {
         ErrorKind::Lost => Err(error),
         _ => {
             warn!(server = %connection.server, list = kind.method(), %error, "a list is left out");
-            Ok(Vec::new())
+            Ok(None)
         }
     })
 }

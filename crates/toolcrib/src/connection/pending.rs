@@ -11,7 +11,7 @@ use super::turns::Turn;
 use crate::error::Error;
 use crate::told::Hear;
 use crate::wire::dialect::party::Client;
-use crate::wire::message::Answer;
+use crate::wire::message::{Answer, Id};
 
 /// Questions of a server that one client may have before it in one call.
 const MOST_QUESTIONS: usize = 64;
@@ -44,6 +44,18 @@ pub(super) struct Waiter {
     progress: Option<Instant>,
     /// Questions of the server that the client has not answered yet.
     asking: usize,
+}
+
+/// A question of the server that waits for a client's answer.
+#[derive(Debug)]
+struct Question {
+    /// What the server calls it.
+    id: Id,
+    /// The request whose client is asked, and that client; no request if it is put to whose server this is.
+    call: Option<u64>,
+    client: u64,
+    /// Whether it certainly belongs to that request, and to no earlier one of the client.
+    sure: bool,
 }
 
 /// The client behind a request, and where it is told what comes before the answer.
@@ -90,9 +102,11 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     waiting: BTreeMap<u64, Waiter>,
+    questions: BTreeMap<u64, Question>,
     /// Clients whose requests were taken back, and until when their server may not have noticed.
     taken_back: Vec<(u64, Instant)>,
     last: u64,
+    last_question: u64,
     closed: bool,
 }
 
@@ -128,14 +142,52 @@ impl Pending {
         waiter.listener.as_ref()?.told.clone()
     }
 
-    /// Who is asked under this number, until `answered`: the server works on something else meanwhile.
-    pub(super) fn asks(&mut self, id: u64) -> Option<Arc<dyn Hear>> {
-        let waiter = self.waiting.get_mut(&id).filter(|waiter| waiter.asking < MOST_QUESTIONS)?;
+    /// Puts a question to the client of this request, until `answered`: the server works on something else meanwhile.
+    /// The question's number, and who is asked.
+    pub(super) fn asks(&mut self, call: u64, id: Id, sure: bool) -> Option<(u64, Arc<dyn Hear>)> {
+        let waiter = self.waiting.get_mut(&call).filter(|waiter| waiter.asking < MOST_QUESTIONS)?;
         let listener = waiter.listener.as_mut()?;
         let told = listener.told.clone()?;
         listener.turn = None;
         waiter.asking += 1;
-        Some(told)
+        let client = listener.client.key;
+        Some((self.pose(Question { id, call: Some(call), client, sure }), told))
+    }
+
+    /// Puts a question to the client whose server this is, until `answered`.
+    pub(super) fn asks_owner(&mut self, id: Id) -> u64 {
+        self.pose(Question { id, call: None, client: 0, sure: false })
+    }
+
+    fn pose(&mut self, question: Question) -> u64 {
+        self.last_question += 1;
+        self.questions.insert(self.last_question, question);
+        self.last_question
+    }
+
+    /// Whether the server waits for the answer to a question: as long as a request is under way that it can belong to.
+    pub(super) fn is_asked(&self, question: u64) -> bool {
+        let Some(question) = self.questions.get(&question) else { return false };
+        let of_client = |waiter: &Waiter| {
+            waiter.listener.as_ref().is_some_and(|listener| listener.client.key == question.client)
+        };
+        match question.call {
+            None => true,
+            Some(call) if question.sure => self.waits(call),
+            Some(call) => self.waiting.range(..=call).any(|(_, waiter)| of_client(waiter)),
+        }
+    }
+
+    /// The server needs no answer to its question any more; who is to be told, but for whose server this is.
+    pub(super) fn unasked(&mut self, id: &Id) -> Option<Arc<dyn Hear>> {
+        let (number, client) = self
+            .questions
+            .iter()
+            .find(|(_, question)| question.id == *id)
+            .map(|(number, question)| (*number, question.call.map(|_| question.client)))?;
+        self.answered(number);
+        let mut listeners = self.waiting.values().rev().filter_map(|waiter| waiter.listener.as_ref());
+        listeners.find(|listener| Some(listener.client.key) == client)?.told.clone()
     }
 
     /// Whether somebody waits under this number.
@@ -143,12 +195,14 @@ impl Pending {
         self.waiting.contains_key(&id)
     }
 
-    /// A question that was put to the client of this request has its answer, so the request goes on.
-    pub(super) fn answered(&mut self, id: u64) {
-        if let Some(waiter) = self.waiting.get_mut(&id) {
+    /// A question that was put to a client has its answer, so the request goes on; `false` if it was over.
+    pub(super) fn answered(&mut self, question: u64) -> bool {
+        let Some(Question { call, .. }) = self.questions.remove(&question) else { return false };
+        if let Some(waiter) = call.and_then(|call| self.waiting.get_mut(&call)) {
             waiter.asking -= 1;
             waiter.progress = Some(Instant::now());
         }
+        true
     }
 
     /// What was heard about a request last.

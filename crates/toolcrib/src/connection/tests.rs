@@ -6,6 +6,7 @@ mod greeting;
 mod http;
 mod lists;
 mod progress;
+mod questions;
 mod replies;
 
 use std::sync::Arc;

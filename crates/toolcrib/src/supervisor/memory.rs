@@ -124,6 +124,7 @@ impl Memory {
             templates: list(Kind::Templates)?,
             capabilities: known.get("capabilities")?.clone(),
             instructions: known.string("instructions").map(std::borrow::Cow::into_owned),
+            ..Listing::default()
         };
         let (revision, server_info) =
             (known.string("revision")?.parse().ok()?, known.get("serverInfo").cloned());
@@ -176,6 +177,7 @@ mod tests {
             templates: vec![listed(Kind::Templates, r#"{"uriTemplate":"file:///{+x}","name":"x"}"#)],
             capabilities: Bytes::from_static(br#"{"tools":{ },"resources":{"subscribe":true}}"#),
             instructions: Some("say \"please\"\n".into()),
+            ..Listing::default()
         });
         Known {
             revision: Revision::V2025_06_18,

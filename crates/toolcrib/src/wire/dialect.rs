@@ -31,12 +31,14 @@ pub mod meta {
     pub const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
     /// Which progress belongs to which request.
     pub const PROGRESS: &str = "progressToken";
+
+    /// What a client says of itself with every request of the stateless era.
+    pub(crate) const SAID_BY_CLIENTS: [&str; 4] = [REVISION, CAPABILITIES, CLIENT, LOG_LEVEL];
 }
 
-/// Who we are, to both sides.
-pub fn implementation() -> serde_json::Value {
-    serde_json::json!({"name": "toolcrib", "version": env!("CARGO_PKG_VERSION")})
-}
+/// Who we are, to both sides, as JSON.
+pub const IMPLEMENTATION: &str =
+    concat!(r#"{"name":"toolcrib","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 /// A call's parameters as a server of this revision wants them, on behalf of `client`. `token` is where we want to hear
 /// of the progress that the client asks for.
@@ -51,12 +53,11 @@ pub fn to_server(params: &mut Object, revision: Revision, client: Option<&Client
     }
     let mut meta = written.and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
     let token = token.filter(|_| meta.get(meta::PROGRESS).is_some());
-    let ours = [meta::REVISION, meta::CAPABILITIES, meta::CLIENT, meta::LOG_LEVEL, meta::PROGRESS];
-    meta.retain(|key| !ours.contains(&key));
+    meta.retain(|key| key != meta::PROGRESS && !meta::SAID_BY_CLIENTS.contains(&key));
     if stateless {
         meta.set(meta::REVISION, object::string(revision.as_str()));
         meta.set(meta::CAPABILITIES, client.map_or(Bytes::from_static(b"{}"), Client::declared));
-        meta.set(meta::CLIENT, implementation().to_string());
+        meta.set(meta::CLIENT, IMPLEMENTATION);
         if let Some(level) = client.and_then(|client| client.log) {
             meta.set(meta::LOG_LEVEL, object::string(level.as_str()));
         }
@@ -129,8 +130,10 @@ fn with_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
     let Some(rest) = result.strip_prefix(b"{") else { return result.clone() };
     let mut out = Vec::with_capacity(result.len() + 70);
     out.push(b'{');
-    let lacks = |name: &[u8]| memchr::memmem::find(result, name).is_none();
-    let plain = lacks(b"\"resultType\"") && (!cacheable || lacks(b"\"ttlMs\""));
+    // By its one capital: cheaper in a small result than it is to make a searcher for the whole name.
+    let mut capitals = memchr::memchr_iter(b'T', result);
+    let typed = capitals.any(|at| result[..at].ends_with(b"\"result") && result[at..].starts_with(b"Type\""));
+    let plain = !typed && (!cacheable || memchr::memmem::find(result, b"\"ttlMs\"").is_none());
     let known = if plain { None } else { Object::parse(result).ok() };
     let mut add = |key: &str, member: &[u8]| {
         if known.as_ref().is_none_or(|known| known.get(key).is_none()) {

@@ -330,7 +330,16 @@ pub fn write_request_head(out: &mut Vec<u8>, id: u64, method: &str) {
 
 /// A notification with parameters that are JSON already.
 pub fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
-    let mut out = br#"{"jsonrpc":"2.0","method":"#.to_vec();
+    spoken("", method, params)
+}
+
+/// A request under an id of our own.
+pub fn request(id: &str, method: &str, params: Option<&[u8]>) -> Vec<u8> {
+    spoken(&format!(r#""id":"{id}","#), method, params)
+}
+
+fn spoken(id: &str, method: &str, params: Option<&[u8]>) -> Vec<u8> {
+    let mut out = format!(r#"{{"jsonrpc":"2.0",{id}"method":"#).into_bytes();
     write_string(&mut out, method);
     if let Some(params) = params {
         out.extend_from_slice(b",\"params\":");

@@ -255,6 +255,7 @@ fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
 }
 
 /// Asks the client something in the middle of the call, in the way of the call's era, and answers with what it said.
+/// In a session "never mind" is taken back at once.
 fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
     let (method, message) = (arguments.text("method"), arguments.text("message"));
     let params = match method {
@@ -277,6 +278,10 @@ fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
     let id = json!(format!("ask-{}", request.id));
     let question = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     server.write(question.to_string().as_bytes());
+    if message == "never mind" {
+        server.notify("notifications/cancelled", &json!({"requestId": id}));
+        return say(server, request, message);
+    }
     let reply = server.replies(&id, 1).pop().unwrap_or_default();
     let said = if reply["error"].is_object() { &reply["error"] } else { &reply["result"] };
     say(server, request, &said.to_string());

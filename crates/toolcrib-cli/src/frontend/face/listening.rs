@@ -1,5 +1,7 @@
 //! What a stateless client hears on a stream that it opened, over HTTP and on a pipe alike.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde_json::Value;
 use toolcrib::Subscription;
@@ -49,14 +51,10 @@ impl Face {
             Some(raw) => elements(raw)
                 .map_err(|bad| refuse(code::INVALID_PARAMS, &format!("`resourceSubscriptions`: {bad}")))?,
         };
-        let mut subscriptions = Vec::new();
-        for uri in uris.iter().filter_map(|raw| as_string(raw)).take(MOST_SUBSCRIPTIONS) {
-            // Whatever cannot be told is left out of what is taken.
-            let call = asker.clone().call(SUBSCRIBE.into(), view.resource(&uri), Object::default());
-            if let Ok(subscription) = self.crib.subscribe_for(call).await {
-                subscriptions.push(subscription);
-            }
-        }
+        let uris = uris.iter().filter_map(|raw| as_string(raw)).take(MOST_SUBSCRIPTIONS);
+        let call =
+            |uri: Cow<'_, str>| asker.clone().call(SUBSCRIBE.into(), view.resource(&uri), Object::default());
+        let subscriptions = self.crib.subscribe_all(uris.map(call)).await;
         Ok(Listener { stream: stream.clone(), lists, known, subscriptions })
     }
 }
@@ -108,7 +106,7 @@ impl Hears for Listener {
                 self.known = *now;
                 lines
             }
-            Stir::News(News::Logged { .. }) => Vec::new(),
+            Stir::News(News::Logged { .. } | News::Noted { .. }) => Vec::new(),
             Stir::News(News::Updated { .. }) | Stir::Missed => {
                 updated_lines(&self.subscriptions, stir, Some(&self.stream))
             }

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use toolcrib::event::News;
-use toolcrib::wire::dialect::client::{self, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
+use toolcrib::wire::dialect::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE};
 use toolcrib::wire::dialect::party::{Abilities, LogLevel};
-use toolcrib::wire::message::{Answer, code};
-use toolcrib::wire::object::Object;
+use toolcrib::wire::message::{Answer, code, notification};
+use toolcrib::wire::object::{Object, string};
 use toolcrib::wire::revision::{Era, Revision};
-use toolcrib::{Caller, Client, Guest, Kind, Project, Subscription};
+use toolcrib::{Caller, Catalog, Client, Guest, Kind, Project, ServerId, Subscription};
 
 use super::glance::Digests;
 use super::told::{Asks, Line, Outlet};
@@ -44,11 +44,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Talk {
     /// A session with the client that says this about itself.
     pub(crate) fn new(face: &Face, view: View, hello: Option<&Object>, project: Option<Project>) -> Self {
-        // A copy, so that a session does not hold on to the whole request that opened it.
-        let declared =
-            hello.and_then(|hello| hello.get("capabilities")).map(|raw| Bytes::copy_from_slice(raw));
+        let declared = hello.and_then(|hello| hello.get("capabilities"));
         let known = face.glance(&face.crib.catalog()).digests(&view);
-        let abilities = declared.map(|raw| Abilities::read(&raw)).unwrap_or_default();
+        let abilities = declared.map(Abilities::read).unwrap_or_default();
         let asks = Arc::<Asks>::default();
         let line = Arc::new(Line::to(asks.clone()));
         let guest = Guest::default().declaring(abilities.clone()).hearing(line.clone()).working_in(project);
@@ -98,8 +96,11 @@ impl Talk {
                     None => face.respond(self.asker(false), method, params, None).await,
                     Some(out) => {
                         let token = client::progress_token(params.as_ref());
+                        let makes_task = params.as_ref().is_some_and(|params| params.get("task").is_some());
                         let ears = (token, &self.asks);
-                        face.respond_aloud(self.asker(true), method, params, ears, out).await
+                        let answer = face.respond_aloud(self.asker(true), method, params, ears, out).await;
+                        self.asks.learn(&answer, makes_task);
+                        answer
                     }
                 },
             },
@@ -113,6 +114,17 @@ impl Talk {
             locked(&self.known)[place] = face.glance(&catalog).digests(&self.view)[place];
         }
         answer
+    }
+
+    /// What a server says of something that goes on, if this client knows it; tasks by their public names.
+    fn noted(&self, server: &ServerId, method: &str, name: &str, params: &Bytes) -> Option<Vec<u8>> {
+        let task = method == TASK_STATUS && self.view == View::All;
+        let name = if task { Catalog::public_task(server, name) } else { name.to_owned() };
+        let mut params = self.asks.knows(&name).then(|| Object::parse(params).ok()).flatten()?;
+        if task {
+            params.set("taskId", string(&name));
+        }
+        Some(notification(method, Some(&params.to_bytes())))
     }
 
     fn set_level(&self, params: Option<&Object>) -> Answer {
@@ -192,6 +204,9 @@ impl Hears for Arc<Talk> {
             }
             Stir::News(News::Updated { .. }) | Stir::Missed => {
                 updated_lines(&locked(&self.subscriptions), stir, None)
+            }
+            Stir::News(News::Noted { server, method, name, params }) => {
+                self.noted(server, method, name, params).into_iter().collect()
             }
             Stir::News(News::Logged { server, instance, params }) => {
                 let level = LogLevel::of_message(params);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 use toolcrib::event::News;
 use toolcrib::spec::EraChoice;
+use toolcrib::wire::dialect::client::{ELICITED, TASK_STATUS};
 use toolcrib::wire::message::Id;
 use toolcrib::{InProcess, ServerSpec, SharingKey};
 
@@ -97,6 +98,31 @@ async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
     let set = talk.respond(&face, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
     assert!(matches!(set, Answer::Result(_)), "{set:?}");
     assert_eq!(talk.hear(&logged).len(), 1);
+}
+
+#[tokio::test]
+async fn a_session_hears_how_that_goes_on_which_it_began_and_nothing_else() {
+    let face = Face::new(Crib::builder().build().unwrap());
+    let mut talk = Arc::new(Talk::new(&face, View::All, None, None));
+    let noted = |method, name: &str, params: &'static str| {
+        let (server, params) = ("git".parse().unwrap(), Bytes::from_static(params.as_bytes()));
+        Stir::News(News::Noted { server, method, name: name.into(), params })
+    };
+    let task = noted(TASK_STATUS, "7", r#"{"taskId":"7","status":"completed"}"#);
+    let opened = noted(ELICITED, "e", r#"{"elicitationId":"e"}"#);
+    assert!(talk.hear(&task).is_empty() && talk.hear(&opened).is_empty(), "of somebody else");
+    let name = Catalog::public_task(&"git".parse().unwrap(), "7");
+    let made = json!({"task": {"taskId": name}}).to_string();
+    talk.asks.learn(&Answer::Result(made.into()), true);
+    let asks = json!({"code": -32042, "message": "", "data": {"elicitations": [{"mode": "url", "elicitationId": "e"}]}});
+    talk.asks.learn(&Answer::Error(asks.to_string().into()), false);
+    let heard: Value = serde_json::from_slice(&talk.hear(&task)[0]).unwrap();
+    assert_eq!(
+        (&heard["method"], &heard["params"]["taskId"]),
+        (&json!(TASK_STATUS), &json!(name)),
+        "{heard}"
+    );
+    assert_eq!(talk.hear(&opened).len(), 1);
 }
 
 /// A server with two resources that says yes to everything else.

@@ -1,13 +1,15 @@
 //! What a client hears before its answer: progress, lines of log and questions, each a message of its own.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use toolcrib::wire::dialect::client::{CANCELLED, LOG, PROGRESS};
-use toolcrib::wire::dialect::meta;
-use toolcrib::wire::message::{Answer, Id, notification};
-use toolcrib::wire::object::{Object, as_string, write_string};
+use toolcrib::wire::dialect::party::ELICIT;
+use toolcrib::wire::dialect::{input, meta};
+use toolcrib::wire::message::{Answer, Id, notification, request};
+use toolcrib::wire::object::{Object, as_string};
 use toolcrib::{Ask, Hear, Told};
 
 use super::{Asker, Face};
@@ -30,6 +32,9 @@ pub(crate) trait Outlet: std::fmt::Debug + Clone + Send + Sync + 'static {
     }
 }
 
+/// Tasks and opened addresses that one client is remembered to know.
+const MOST_KNOWN: usize = 256;
+
 /// The questions of servers that wait for one client's answer.
 #[derive(Debug, Default)]
 pub(crate) struct Asks(Mutex<Waiting>);
@@ -38,6 +43,8 @@ pub(crate) struct Asks(Mutex<Waiting>);
 struct Waiting {
     last: u64,
     asks: HashMap<u64, Ask>,
+    /// The names of what it began or was asked to open, of which it may want to hear after its call.
+    known: VecDeque<String>,
     /// Whether there is nobody left to ask.
     closed: bool,
 }
@@ -60,9 +67,33 @@ impl Asks {
         }
         waiting.last += 1;
         let number = waiting.last;
-        let message = request(number, &ask.method, ask.params.as_ref());
+        let message = request(&format!("{OURS}{number}"), &ask.method, ask.params.as_deref());
+        let opens = ask.params.as_ref().filter(|_| ask.method == ELICIT).and_then(elicitation);
+        waiting.know(opens);
         waiting.asks.insert(number, ask);
         Some((number, message))
+    }
+
+    /// Notes what an answer gives the client to wait for: addresses to open, and the task that it `made`.
+    pub(crate) fn learn(&self, answer: &Answer, made: bool) {
+        match answer {
+            Answer::Error(error) => {
+                let questions = input::addresses_to_open(error).unwrap_or_default();
+                let opened = questions.iter().filter_map(|question| elicitation(question.params.as_ref()?));
+                self.waiting().know(opened);
+            }
+            Answer::Result(result) if made => {
+                let task =
+                    Object::parse(result).ok().and_then(|result| Object::parse(result.get("task")?).ok());
+                self.waiting().know(task.and_then(|task| task.string("taskId").map(Cow::into_owned)));
+            }
+            Answer::Result(_) => {}
+        }
+    }
+
+    /// Whether the client knows a task or an opened address by this name.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.waiting().known.iter().any(|known| known == name)
     }
 
     /// Hands over what the client answered; an answer to nothing is nothing.
@@ -81,21 +112,30 @@ impl Asks {
         waiting.asks.clear();
     }
 
-    /// Takes a question back; `false` if it was answered.
-    fn withdraw(&self, number: u64) -> bool {
-        self.waiting().asks.remove(&number).is_some()
+    /// Takes back the questions that nobody wants answered any more; their numbers.
+    fn withdraw(&self) -> Vec<u64> {
+        let asks = &mut self.waiting().asks;
+        asks.extract_if(|_, ask| ask.is_over()).map(|(number, _)| number).collect()
     }
 }
 
-fn request(number: u64, method: &str, params: Option<&Bytes>) -> Vec<u8> {
-    let mut out = format!(r#"{{"jsonrpc":"2.0","id":"{OURS}{number}","method":"#).into_bytes();
-    write_string(&mut out, method);
-    if let Some(params) = params {
-        out.extend_from_slice(b",\"params\":");
-        out.extend_from_slice(params);
+impl Waiting {
+    fn know(&mut self, names: impl IntoIterator<Item = String>) {
+        self.known.extend(names);
+        let over = self.known.len().saturating_sub(MOST_KNOWN);
+        self.known.drain(..over);
     }
-    out.push(b'}');
-    out
+}
+
+/// What a session calls the opening of an address.
+fn elicitation(params: &Bytes) -> Option<String> {
+    Object::parse(params).ok()?.string("elicitationId").map(Cow::into_owned)
+}
+
+/// Tells a client that a question needs no answer any more.
+fn withdrawal(number: u64) -> Vec<u8> {
+    let params = format!(r#"{{"requestId":"{OURS}{number}","reason":"nobody waits any more"}}"#);
+    notification(CANCELLED, Some(params.as_bytes()))
 }
 
 /// Hears for a client while none of its calls runs, as long as there is a stream that is not one call's.
@@ -131,26 +171,31 @@ impl Line {
 
 impl Hear for Line {
     fn hear(&self, told: Told) -> bool {
-        let Told::Asked(ask) = told else { return false };
+        let ask = match told {
+            Told::Asked(ask) => ask,
+            Told::Unasked => {
+                let over = self.asks.withdraw();
+                return self.out().as_ref().is_some_and(|say| over.into_iter().map(withdrawal).all(say));
+            }
+            _ => return false,
+        };
         if self.asks.waiting().asks.len() >= MOST_WAITING {
             return false;
         }
         let Some((number, request)) = self.asks.enter(ask) else { return false };
         let posed = self.out().as_ref().is_some_and(|say| say(request));
         if !posed {
-            self.asks.withdraw(number);
+            self.asks.waiting().asks.remove(&number);
         }
         posed
     }
 }
 
-/// Hears for one call of a client. Dropping this takes back the questions that are not answered.
+/// Hears for one call of a client. With the call go the questions that no other call of this client waits for.
 #[derive(Debug)]
 struct Ear<O> {
     token: Option<Bytes>,
     asks: Arc<Asks>,
-    /// The questions that were put to the client.
-    posed: Mutex<Vec<u64>>,
     out: O,
 }
 
@@ -158,43 +203,34 @@ impl<O: Outlet> Hear for Ear<O> {
     fn hear(&self, told: Told) -> bool {
         let ask = match told {
             Told::Asked(ask) => ask,
+            Told::Unasked => {
+                self.withdraw();
+                return true;
+            }
             told => return told_line(told, self.token.as_ref()).is_some_and(|line| self.out.say(line)),
         };
         let Some((number, request)) = self.asks.enter(ask) else { return false };
         let posed = self.out.ask(request);
-        if posed {
-            self.posed().push(number);
-        } else {
+        if !posed {
             // Nobody will answer what nobody hears.
-            self.asks.withdraw(number);
+            self.asks.waiting().asks.remove(&number);
         }
         posed
-    }
-}
-
-impl<O> Ear<O> {
-    fn posed(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.posed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<O: Outlet> Ear<O> {
     /// Tells the client which of its questions need no answer any more.
     fn withdraw(&self) {
-        for number in std::mem::take(&mut *self.posed()) {
-            if self.asks.withdraw(number) {
-                let params = format!(r#"{{"requestId":"{OURS}{number}","reason":"nobody waits any more"}}"#);
-                self.out.say(notification(CANCELLED, Some(params.as_bytes())));
-            }
+        for number in self.asks.withdraw() {
+            self.out.say(withdrawal(number));
         }
     }
 }
 
 impl<O> Drop for Ear<O> {
     fn drop(&mut self) {
-        for number in self.posed().drain(..) {
-            self.asks.withdraw(number);
-        }
+        self.asks.withdraw();
     }
 }
 
@@ -206,7 +242,7 @@ pub(crate) fn told_line(told: Told, token: Option<&Bytes>) -> Option<Vec<u8>> {
             Some(notification(PROGRESS, Some(&progress.to_bytes())))
         }
         Told::Log(params) => Some(notification(LOG, Some(&params))),
-        Told::Asked(_) => None,
+        Told::Asked(_) | Told::Unasked => None,
     }
 }
 
@@ -220,7 +256,7 @@ impl Face {
         (token, asks): (Option<Bytes>, &Arc<Asks>),
         out: &impl Outlet,
     ) -> Answer {
-        let ear = Arc::new(Ear { token, asks: asks.clone(), posed: Mutex::default(), out: out.clone() });
+        let ear = Arc::new(Ear { token, asks: asks.clone(), out: out.clone() });
         let answer = self.respond(asker, method, params, Some(ear.clone())).await;
         ear.withdraw();
         answer

@@ -26,9 +26,10 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderMap, LOCATION};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Link, Outgoing, Shared};
 use crate::last_words::{Exit, LastWords};
@@ -64,6 +65,8 @@ struct Carrier {
     route: Mutex<Route>,
     /// Held while a session that is gone is replaced.
     renewing: tokio::sync::Mutex<()>,
+    /// Hears what the server says outside of any request, in the present session.
+    hearing: Mutex<Option<AbortOnDropHandle<Option<()>>>>,
     /// What a session was told for all of its time.
     wishes: Mutex<BTreeMap<String, Bytes>>,
     tools: Tools,
@@ -176,9 +179,9 @@ impl Carrier {
     }
 
     /// Runs until the link is hung up.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<Option<()>> {
         let hang_up = self.shared.hang_up.clone();
-        self.shared.tasks.spawn(async move { hang_up.run_until_cancelled_owned(task).await });
+        self.shared.tasks.spawn(hang_up.run_until_cancelled_owned(task))
     }
 
     /// One request and the beginning of its response. A server may send us on to another of its own addresses; our

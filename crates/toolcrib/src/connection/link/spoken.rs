@@ -11,8 +11,8 @@ use super::Shared;
 use crate::event::News;
 use crate::told::{Ask, Told};
 use crate::wire::dialect::client::{
-    ACKNOWLEDGED, CANCELLED, DISCOVER, HELLO, LOG, PING, PROGRESS, PROMPTS_CHANGED, RESOURCE_UPDATED,
-    RESOURCES_CHANGED, TOOLS_CHANGED, lacks_ability,
+    ACKNOWLEDGED, CANCELLED, DISCOVER, ELICITED, HELLO, LOG, PING, PROGRESS, PROMPTS_CHANGED,
+    RESOURCE_UPDATED, RESOURCES_CHANGED, TASK_STATUS, TOOLS_CHANGED, lacks_ability,
 };
 use crate::wire::dialect::meta;
 use crate::wire::dialect::party::{ELICIT, LogLevel, ROOTS, SAMPLE};
@@ -24,7 +24,7 @@ use crate::wire::revision::Era;
 /// Lines that mean nothing before a server has said anything that does: banners are shorter.
 const LONGEST_BANNER: u64 = 1000;
 /// The call that a question came with, if it did, and where its answer will be.
-type Asked = (Option<u64>, oneshot::Receiver<Answer>);
+type Asked = (u64, oneshot::Receiver<Answer>);
 /// Why a question reaches nobody: a code and the words.
 type Refusal = (i32, String);
 
@@ -119,12 +119,12 @@ impl Shared {
             PING => return self.reply(&id, &Answer::Result(Bytes::from_static(b"{}"))),
             // Only clients say these; whoever says them to us repeats what it was told.
             HELLO | DISCOVER => return self.is_no_server("it sends back what it is sent, as `cat` does"),
-            SAMPLE | ELICIT | ROOTS => self.ask_client(method, params, origin),
+            SAMPLE | ELICIT | ROOTS => self.ask_client(&id, method, params, origin),
             _ => Err((code::METHOD_NOT_FOUND, format!("no method `{method}` here"))),
         };
         match asked {
             Err((code, why)) => self.reply(&id, &Answer::Error(error_object(code, &why, None))),
-            Ok((call, answered)) => {
+            Ok((question, answered)) => {
                 let shared = self.clone();
                 self.tasks.spawn(async move {
                     let answer = tokio::select! {
@@ -134,10 +134,9 @@ impl Shared {
                         }),
                         () = shared.broken.cancelled() => return,
                     };
-                    if let Some(call) = call {
-                        shared.pending().answered(call);
+                    if shared.pending().answered(question) {
+                        shared.reply(&id, &answer);
                     }
-                    shared.reply(&id, &answer);
                 });
             }
         }
@@ -150,7 +149,8 @@ impl Shared {
     /// Hands a question to the client it belongs to, or says why there is none. A client whose own server this is can be
     /// asked without a call, too.
     fn ask_client(
-        &self,
+        self: &Arc<Self>,
+        id: &Id,
         method: &str,
         params: Option<&Bytes>,
         origin: Option<u64>,
@@ -160,7 +160,7 @@ impl Shared {
             Ok(found) => found,
             Err(unheard) => {
                 drop(pending);
-                return self.ask_owner(method, params).ok_or_else(|| unheard.refusal(method));
+                return self.ask_owner(id, method, params).ok_or_else(|| unheard.refusal(method));
             }
         };
         let unable = || (code::METHOD_NOT_FOUND, format!("the client cannot be asked for `{method}`"));
@@ -175,24 +175,37 @@ impl Shared {
             }
             return Err(unable());
         }
-        let asked = pending.asks(call);
+        let asked = pending.asks(call, id.clone(), origin.is_some());
         drop(pending);
-        if let Some(asked) = asked {
+        if let Some((question, asked)) = asked {
             let (ask, answered) = Ask::new(method.to_owned(), params.cloned());
-            if asked.hear(Told::Asked(ask)) {
-                return Ok((Some(call), answered));
+            if asked.hear(Told::Asked(self.wanted(ask, question))) {
+                return Ok((question, answered));
             }
-            self.pending().answered(call);
+            self.pending().answered(question);
         }
-        self.ask_owner(method, params).ok_or_else(unable)
+        self.ask_owner(id, method, params).ok_or_else(unable)
     }
 
     /// Hands a question that came with no call to the one client whose server this is, if it can be asked.
-    fn ask_owner(&self, method: &str, params: Option<&Bytes>) -> Option<Asked> {
+    fn ask_owner(self: &Arc<Self>, id: &Id, method: &str, params: Option<&Bytes>) -> Option<Asked> {
         let (ear, abilities) = (self.whose.ear.as_ref()?, self.whose.abilities.as_ref()?);
+        if abilities.lacking(method, params).is_some() {
+            return None;
+        }
+        let question = self.pending().asks_owner(id.clone());
         let (ask, answered) = Ask::new(method.to_owned(), params.cloned());
-        let heard = abilities.lacking(method, params).is_none() && ear.hear(Told::Asked(ask));
-        heard.then_some((None, answered))
+        if ear.hear(Told::Asked(self.wanted(ask, question))) {
+            return Some((question, answered));
+        }
+        self.pending().answered(question);
+        None
+    }
+
+    /// A question that is over when the server does not wait for its answer any more.
+    fn wanted(self: &Arc<Self>, ask: Ask, question: u64) -> Ask {
+        let link = Arc::downgrade(self);
+        ask.until(move || link.upgrade().is_none_or(|link| !link.pending().is_asked(question)))
     }
 
     /// Tells whoever waits under this number, which may be nobody; one that cannot keep up misses some.
@@ -223,10 +236,20 @@ impl Shared {
                     self.hear_log(params, origin);
                 }
             }
+            CANCELLED => {
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                let id = params.and_then(|params| Id::read(params.get("requestId")?.clone()));
+                let asked = id.and_then(|id| self.pending().unasked(&id));
+                if let Some(asked) = asked.as_ref().or(self.whose.ear.as_ref()) {
+                    asked.hear(Told::Unasked);
+                }
+            }
+            ELICITED => self.note(ELICITED, "elicitationId", params),
+            TASK_STATUS => self.note(TASK_STATUS, "taskId", params),
             TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => self.relist.notify_one(),
             ACKNOWLEDGED => {
                 let tagged = params.as_ref().and_then(subscription_of).or(origin);
-                self.acknowledged.send_replace(tagged.unwrap_or_default());
+                self.acknowledged.send_replace((tagged.unwrap_or_default(), params));
             }
             RESOURCE_UPDATED => {
                 let params = params.and_then(|params| Object::parse(&params).ok());
@@ -237,6 +260,17 @@ impl Shared {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What is said of something that `key` names concerns whoever knows it by that name.
+    fn note(&self, method: &'static str, key: &str, params: Option<Bytes>) {
+        let Some(params) = params else { return };
+        let named = Object::parse(&params).ok();
+        if let Some(name) = named.as_ref().and_then(|named| named.string(key)) {
+            let (server, name) = (self.server.clone(), (&*name).into());
+            // Nobody has to listen.
+            let _ = self.news.send(News::Noted { server, method, name, params });
         }
     }
 

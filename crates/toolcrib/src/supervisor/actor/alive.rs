@@ -178,8 +178,11 @@ impl Actor {
         State::Ready(alive)
     }
 
-    /// Keeps what the server offers; a change is announced and remembered.
-    fn learn(&mut self, connection: &Connection, listing: Listing, is_change: bool) {
+    /// Keeps what the server offers; a change is announced and remembered. A list that could not be read is the last that
+    /// could.
+    fn learn(&mut self, connection: &Connection, mut listing: Listing, is_change: bool) {
+        let nothing = Listing::default();
+        listing = listing.after(self.known.as_ref().map_or(&nothing, |before| &before.listing));
         let welcome = &connection.welcome;
         let (revision, server_info) = (welcome.revision, welcome.server_info.clone());
         let known = Known { revision, server_info, listing: Arc::new(listing) };

@@ -1,10 +1,12 @@
 //! Reads which era a client speaks, message by message, and writes the answers only that era has.
 
+use std::sync::{Mutex, PoisonError};
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::party::LogLevel;
-use super::{implementation, meta};
+use super::party::{Abilities, LogLevel};
+use super::{IMPLEMENTATION, meta};
 use crate::wire::message::{code, error_object};
 use crate::wire::object::{Object, as_string, write_string};
 use crate::wire::revision::{Era, Revision};
@@ -27,6 +29,10 @@ pub const LISTEN: &str = "subscriptions/listen";
 pub const CANCELLED: &str = "notifications/cancelled";
 /// Tells how far a request has come.
 pub const PROGRESS: &str = "notifications/progress";
+/// Tells that a person is done with an address that was to be opened, in a session.
+pub const ELICITED: &str = "notifications/elicitation/complete";
+/// Tells how a task is doing, in a session.
+pub const TASK_STATUS: &str = "notifications/tasks/status";
 /// A line of a server's log.
 pub const LOG: &str = "notifications/message";
 /// A client tells that it works elsewhere now.
@@ -60,21 +66,50 @@ pub enum Claim {
 pub struct Claimed {
     /// The revision it is written in.
     pub revision: Revision,
-    /// The client's capabilities, an object.
-    pub capabilities: Bytes,
+    /// What the client can be asked.
+    pub abilities: Abilities,
     /// How much log the client wants with the answer.
     pub log: Option<LogLevel>,
     /// The token under which it wants to hear of progress, as JSON.
     pub progress: Option<Bytes>,
 }
 
-/// Reads the claim in a request's parameters.
-pub fn claim(params: Option<&Object>) -> Claim {
-    let Some(meta) = params.and_then(|params| params.get("_meta")) else { return Claim::None };
-    let meta = match Object::parse(meta) {
-        Ok(meta) => meta,
-        Err(bad) => return Claim::Broken(invalid(&format!("`_meta`: {bad}"))),
-    };
+/// Reads what one client claims, and knows the last claim again: clients repeat it with every request, byte for byte.
+#[derive(Debug, Default)]
+pub struct Claims(Mutex<Option<(Bytes, Claimed)>>);
+
+impl Claims {
+    /// Reads the claim in a request's parameters. What a good one says about this hop alone is taken out of them.
+    pub fn read(&self, params: Option<&mut Object>) -> Claim {
+        let Some(params) = params else { return Claim::None };
+        let Some(written) = params.get("_meta") else { return Claim::None };
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, claimed)) = &*last
+            && known == written
+        {
+            params.remove("_meta");
+            return Claim::Stateless(claimed.clone());
+        }
+        let mut meta = match Object::parse(written) {
+            Ok(meta) => meta,
+            Err(bad) => return Claim::Broken(invalid(&format!("`_meta`: {bad}"))),
+        };
+        let claim = claim(&meta);
+        if let Claim::Stateless(claimed) = &claim {
+            meta.retain(|key| !meta::SAID_BY_CLIENTS.contains(&key));
+            if meta.is_empty() {
+                // A copy, so that what is kept does not hold on to the whole request.
+                *last = Some((Bytes::copy_from_slice(written), claimed.clone()));
+                params.remove("_meta");
+            } else {
+                params.set("_meta", meta.to_bytes());
+            }
+        }
+        claim
+    }
+}
+
+fn claim(meta: &Object) -> Claim {
     let (revision, capabilities) = (meta.get(meta::REVISION), meta.get(meta::CAPABILITIES));
     if revision.is_none() && capabilities.is_none() {
         return Claim::None;
@@ -86,7 +121,7 @@ pub fn claim(params: Option<&Object>) -> Claim {
     else {
         return Claim::Unspoken(asked.into_owned());
     };
-    let Some(capabilities) = capabilities.filter(|raw| raw.first() == Some(&b'{')).cloned() else {
+    let Some(capabilities) = capabilities.filter(|raw| raw.first() == Some(&b'{')) else {
         return Claim::Broken(invalid(&format!("`_meta` must hold an object `{}`", meta::CAPABILITIES)));
     };
     let log = match meta.get(meta::LOG_LEVEL).map(|raw| as_string(raw).and_then(|text| LogLevel::read(&text)))
@@ -94,7 +129,8 @@ pub fn claim(params: Option<&Object>) -> Claim {
         Some(None) => return Claim::Broken(invalid(&format!("`{}` is no level of log", meta::LOG_LEVEL))),
         level => level.flatten(),
     };
-    Claim::Stateless(Claimed { revision, capabilities, log, progress: token_in(&meta) })
+    let abilities = Abilities::read(capabilities);
+    Claim::Stateless(Claimed { revision, abilities, log, progress: token_in(meta) })
 }
 
 /// The token under which a client wants to hear of progress, as JSON.
@@ -134,6 +170,10 @@ fn all_dates() -> Vec<&'static str> {
     Revision::ALL.iter().rev().map(|revision| revision.as_str()).collect()
 }
 
+fn ourselves() -> Value {
+    IMPLEMENTATION.parse().unwrap_or_default()
+}
+
 /// The revision to open a session in: the one asked for if it has sessions, else the newest that has.
 pub fn agreed_revision(params: Option<&Object>) -> Revision {
     let asked = params.and_then(|params| params.string("protocolVersion"));
@@ -148,7 +188,7 @@ pub fn hello_result(revision: Revision, capabilities: &Value, instructions: Opti
     let mut result = json!({
         "protocolVersion": revision.as_str(),
         "capabilities": capabilities,
-        "serverInfo": implementation(),
+        "serverInfo": ourselves(),
     });
     if let Some(instructions) = instructions {
         result["instructions"] = instructions.into();
@@ -164,7 +204,7 @@ pub fn discover_result(capabilities: &Value, instructions: Option<&str>) -> Byte
         "capabilities": capabilities,
         "ttlMs": 0,
         "cacheScope": "private",
-        "_meta": {meta::SERVER: implementation()},
+        "_meta": {meta::SERVER: ourselves()},
     });
     if let Some(instructions) = instructions {
         result["instructions"] = instructions.into();
@@ -237,7 +277,7 @@ mod tests {
 
     fn claimed(meta: &str) -> Claim {
         let params = Bytes::from(format!(r#"{{"_meta":{meta}}}"#));
-        claim(Some(&Object::parse(&params).unwrap()))
+        Claims::default().read(Some(&mut Object::parse(&params).unwrap()))
     }
 
     fn broken_code(meta: &str) -> i64 {
@@ -247,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_era_is_read_from_the_message() {
-        assert_eq!(claim(None), Claim::None);
+        assert_eq!(Claims::default().read(None), Claim::None);
         assert_eq!(claimed(r#"{"progressToken":1}"#), Claim::None);
         let good = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
         let Claim::Stateless(said) = claimed(good) else { panic!("{good}") };
@@ -256,6 +296,31 @@ mod tests {
         let Claim::Stateless(said) = claimed(more) else { panic!("{more}") };
         assert_eq!((said.log, said.progress.as_deref()), (Some(LogLevel::Info), Some(&b"\"t\""[..])));
         assert_eq!(broken_code(&more.replace("info", "loud")), -32602);
+    }
+
+    #[test]
+    fn what_is_said_to_this_hop_is_taken_out_however_often_it_is_said() {
+        let claims = Claims::default();
+        let read = |text: &str| {
+            let mut params = Object::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap();
+            let Claim::Stateless(claimed) = claims.read(Some(&mut params)) else { panic!("{text}") };
+            (claimed, String::from_utf8(params.to_bytes().to_vec()).unwrap())
+        };
+        let first = r#"{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}},"io.modelcontextprotocol/clientInfo":{"name":"c"}}}"#;
+        let (claimed, left) = read(first);
+        assert_eq!(
+            (left.as_str(), claimed.abilities.raw().as_ref()),
+            (r#"{"name":"x"}"#, &br#"{"roots":{}}"#[..])
+        );
+        assert_eq!(read(first), (claimed.clone(), left), "the same again");
+        let other = first.replace(r#"{"roots":{}}"#, "{}");
+        assert!(!read(&other).0.abilities.any() && read(first).0 == claimed, "another is another");
+        let more = first.replace(r#""_meta":{"#, r#""_meta":{"progressToken":1,"traceparent":"00-1","#);
+        for _ in 0..2 {
+            let (claimed, left) = read(&more);
+            assert_eq!(left, r#"{"name":"x","_meta":{"progressToken":1,"traceparent":"00-1"}}"#);
+            assert_eq!(claimed.progress.as_deref(), Some(&b"1"[..]));
+        }
     }
 
     #[test]

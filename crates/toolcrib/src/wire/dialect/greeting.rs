@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::party::Abilities;
-use super::{implementation, meta};
+use super::{IMPLEMENTATION, meta};
 use crate::wire::message::{Answer, code, readable};
 use crate::wire::object::{self, Object, as_string};
 use crate::wire::revision::{Era, Revision};
@@ -81,7 +81,7 @@ pub fn probe() -> Question {
     let mut meta = Object::default();
     meta.set(meta::REVISION, object::string(Revision::newest(Era::Stateless).as_str()));
     meta.set(meta::CAPABILITIES, Bytes::from_static(b"{}"));
-    meta.set(meta::CLIENT, implementation().to_string());
+    meta.set(meta::CLIENT, IMPLEMENTATION);
     let mut params = Object::default();
     params.set("_meta", meta.to_bytes());
     Question { method: "server/discover", params }
@@ -130,7 +130,7 @@ pub fn hello(revision: Revision, client: Option<&Abilities>) -> Question {
     let mut params = Object::default();
     params.set("protocolVersion", object::string(revision.as_str()));
     params.set("capabilities", client.map_or(Bytes::from_static(EVERYTHING), Abilities::in_session));
-    params.set("clientInfo", implementation().to_string());
+    params.set("clientInfo", IMPLEMENTATION);
     Question { method: "initialize", params }
 }
 

@@ -80,7 +80,8 @@ impl Abilities {
         let elicitation = part("elicitation");
         let mode = |key: &str| elicitation.as_ref().is_some_and(|modes| modes.get(key).is_some());
         Self {
-            raw: raw.clone(),
+            // A copy, so that it does not hold on to the whole message that it came in.
+            raw: Bytes::copy_from_slice(raw),
             sampling: object.get("sampling").is_some(),
             sampling_tools: part("sampling").is_some_and(|sampling| sampling.get("tools").is_some()),
             // Before there were two modes, there was only this one.

@@ -63,6 +63,7 @@ impl Remote {
             plaint,
             route: Mutex::new(Route::Alone),
             renewing: tokio::sync::Mutex::default(),
+            hearing: Mutex::default(),
             wishes: Mutex::default(),
             tools: Tools::default(),
             settled: AtomicBool::new(false),

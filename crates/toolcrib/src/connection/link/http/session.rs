@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 
 use super::super::super::pending::Ended;
@@ -89,7 +90,12 @@ impl Carrier {
         match self.ask_for_session(parcel, 0).await {
             Ok(message) => {
                 self.hand_over(message, parcel);
-                Ok(())
+                match parcel.awaited() {
+                    Some(id) if self.shared.pending().waits(id) => {
+                        Err(Ended::BadReply("its response holds no answer".to_owned()))
+                    }
+                    _ => Ok(()),
+                }
             }
             Err(Unopened { ended, elsewhere: true }) if self.transport == Transport::Auto => {
                 match self.clone().hello_on_events(parcel).await {
@@ -159,9 +165,10 @@ impl Carrier {
     }
 
     fn listen_on(self: &Arc<Self>) {
-        if let Route::Session(session) = &*self.route() {
-            self.spawn(self.clone().listen(session.clone()));
-        }
+        let Route::Session(session) = self.route().clone() else { return };
+        let hearing = AbortOnDropHandle::new(self.spawn(self.clone().listen(session)));
+        // Whoever hears for a session that was replaced ends here.
+        *self.hearing.lock().unwrap_or_else(PoisonError::into_inner) = Some(hearing);
     }
 
     /// Replaces a session that the server has forgotten, once for all who find out. `false` if there is no use in asking

@@ -103,6 +103,19 @@ async fn an_answer_that_is_none_fails_its_call_alone() {
 }
 
 #[tokio::test]
+async fn a_greeting_that_is_none_is_not_waited_for() {
+    for nothing in ["", "{}", "hello", r#"{"jsonrpc":"2.0","method":"notifications/nothing"}"#] {
+        let far = Far::start(move |seen| match seen.what() {
+            "initialize" => Reply::text(200, "application/json", nothing),
+            _ => session(seen, "s1"),
+        });
+        let far = far.await;
+        let error = timeout(SECOND * 10, refused(&http(&far.url))).await.expect(nothing);
+        assert!(error.to_string().contains("bad answer: its response holds no answer"), "{nothing}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn a_message_over_the_limit_is_refused() {
     let long = "x".repeat(5000);
     for events in [false, true] {

@@ -87,6 +87,23 @@ async fn the_news_of_a_session_that_was_replaced_are_not_asked_for() {
 }
 
 #[tokio::test]
+async fn the_stream_of_a_session_that_was_replaced_is_left() {
+    let names = Arc::new(AtomicUsize::new(1));
+    let now = names.clone();
+    let far = Far::start(move |seen| match seen.what() {
+        "GET" => Reply::events([Step::Hang]),
+        _ => session(seen, &format!("s{}", now.load(Ordering::SeqCst))),
+    });
+    let far = far.await;
+    let connection = to(&far).await;
+    far.until(|far| far.seen("GET").len() == 1).await;
+    names.store(2, Ordering::SeqCst);
+    assert_eq!(text(echo(&connection).await), "echo");
+    far.until(|far| far.seen("GET").len() == 2 && far.left() == 1).await;
+    connection.stop().await;
+}
+
+#[tokio::test]
 async fn a_forgotten_session_is_replaced_once_for_all() {
     let names = Arc::new(AtomicUsize::new(1));
     let now = names.clone();

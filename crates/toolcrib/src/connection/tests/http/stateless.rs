@@ -129,6 +129,30 @@ async fn headers_that_do_not_suit_are_made_anew_once() {
 }
 
 #[tokio::test]
+async fn only_what_a_server_says_it_tells_is_subscribed_to() {
+    let far = Far::start(|seen| match seen.what() {
+        "subscriptions/listen" => {
+            let taken = json!({"resourceSubscriptions": ["a:1"]});
+            let meta = json!({"io.modelcontextprotocol/subscriptionId": seen.body["id"]});
+            let method = "notifications/subscriptions/acknowledged";
+            let params = json!({"notifications": taken, "_meta": meta});
+            Reply::events([event(&json!({"jsonrpc": "2.0", "method": method, "params": params})), Step::Hang])
+        }
+        _ => stateless(seen),
+    });
+    let (far, deaf) = (far.await, Far::start(stateless).await);
+    for (far, taken) in [(&far, true), (&deaf, false)] {
+        let connection = to(far).await;
+        let (mut listening, listened) = (JoinSet::new(), connection.clone());
+        listening.spawn(async move { listened.keep_listening().await });
+        let (one, other) = (Arc::from("a:1"), Arc::from("a:2"));
+        let (one, other) = tokio::join!(connection.subscribe(&one), connection.subscribe(&other));
+        assert_eq!((one.is_ok(), other.is_ok()), (taken, false), "{one:?} {other:?}");
+        connection.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn an_error_is_an_answer_whatever_the_status() {
     let far = Far::start(|seen| match seen.tool() {
         "unknown" => Reply::error(400, seen, -32602),

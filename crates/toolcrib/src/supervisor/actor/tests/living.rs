@@ -1,6 +1,7 @@
 //! Starting, staying while leased, and going to sleep.
 
 use super::*;
+use crate::event::News;
 
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_before_somebody_asks() {
@@ -155,4 +156,45 @@ async fn events_tell_a_life() {
         std::iter::from_fn(|| events.try_recv().ok()).map(|event| format!("{event:?}")).collect();
     let told: Vec<&str> = told.iter().map(|event| event.split_whitespace().next().unwrap()).collect();
     assert_eq!(told, ["Started", "Changed", "Crashed", "Started", "Stopped"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_read_anew_stays_as_it_was() {
+    let answer = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
+    let hello = answer(r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{}}}"#);
+    let tools = |name: &str| answer(&format!(r#"{{"tools":[{{"name":"{name}"}}]}}"#));
+    let prompts = answer(r#"{"prompts":[{"name":"p"}]}"#);
+    let failure = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"not now"}}"#;
+    let house = house(
+        Fake::new()
+            .script("initialize", &[&hello])
+            .script("tools/list", &[&tools("say"), &tools("new")])
+            .script("prompts/list", &[&prompts, failure]),
+    );
+    let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+    house.call("say", json!({"lines": [changed, answer("{}")]})).await.unwrap();
+    let mut snapshot = house.supervisor.0.snapshot.clone();
+    let is_new = |listing: &Listing| listing.tools.iter().any(|tool| &*tool.name == "new");
+    let seen = snapshot.wait_for(|now| now.known.as_ref().is_some_and(|known| is_new(&known.listing)));
+    let listing = seen.await.unwrap().known.clone().unwrap().listing;
+    assert_eq!(listing.prompts.iter().map(|prompt| &*prompt.name).collect::<Vec<_>>(), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_outlives_its_call_is_told_by_its_name() {
+    let house = house(Fake::new());
+    let mut news = house.around.news.subscribe();
+    let line = |method: &str, params: serde_json::Value| {
+        json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()
+    };
+    let lines = [
+        line("notifications/elicitation/complete", json!({"elicitationId": "e"})),
+        line("notifications/tasks/status", json!({"taskId": "t", "status": "working"})),
+        r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#.to_owned(),
+    ];
+    house.call("say", json!({ "lines": lines })).await.unwrap();
+    for expected in ["e", "t"] {
+        let News::Noted { name, .. } = news.recv().await.unwrap() else { panic!("something else") };
+        assert_eq!(&*name, expected);
+    }
 }
