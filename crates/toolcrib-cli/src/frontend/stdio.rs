@@ -112,7 +112,7 @@ pub(crate) async fn serve<R, W>(
             _ = &mut writing => break,
         }
         while let Some(frame) = frames.next_frame() {
-            pipe.take(frame).await;
+            pipe.hear(frame).await;
         }
     }
     if let Some(rest) = frames.rest() {
@@ -127,7 +127,7 @@ pub(crate) async fn serve<R, W>(
 }
 
 impl Pipe {
-    async fn take(&self, frame: Frame) {
+    async fn hear(&self, frame: Frame) {
         match frame {
             Frame::Line(line) if line.trim_ascii().is_empty() => {}
             Frame::Line(line) => self.receive(&line).await,
