@@ -167,7 +167,7 @@ fn one_server_alone_keeps_its_own_names() {
     for (era, server) in combinations() {
         let mut client = HttpClient::new(gateway.address, &format!("/mcp/s/{server}"), era);
         let tools = client.tools();
-        assert_eq!((tools.len(), tools[0].as_str()), (29, "echo"), "{tools:?}");
+        assert_eq!((tools.len(), tools[0].as_str()), (30, "echo"), "{tools:?}");
         assert_eq!(client.text("echo", &json!({"text": "own"})), "own");
         let unknown = client.request("tools/call", &json!({"name": "session__echo", "arguments": {}}));
         assert_eq!(unknown.code(), Some(-32602), "{}", unknown.text());
@@ -271,5 +271,5 @@ fn a_session_hears_of_changed_tools() {
     let mut changed = changed.map(|message| message["method"].as_str().unwrap().to_owned());
     // The other lists became known together with the tools, which is a change too.
     assert!(changed.any(|method| method == "notifications/tools/list_changed"));
-    assert_eq!(client.tools().len(), 59);
+    assert_eq!(client.tools().len(), 61);
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use toolcrib::{Crib, Event, ServerSpec, StateName};
 
 /// The tools that every fake server has.
-const USEFUL: usize = 29;
+const USEFUL: usize = 30;
 
 fn remembering(spec: ServerSpec, dir: &TempDir) -> Crib {
     Crib::builder().server(spec).state_dir(dir.path()).build().unwrap()

@@ -34,12 +34,12 @@ fn ten_servers_seen_once_are_listed_by_the_next_gateway_with_none_of_them_starte
     home.write_config(&(0..10).map(|number| server(&format!("s{number}"), &args)).collect::<String>());
     let mut first = home.serve();
     assert_eq!(first.children(), [0_u32; 0], "nothing starts before it is asked for");
-    assert_eq!(HttpClient::new(first.address, "/mcp", Era::Stateless).tools().len(), 340);
+    assert_eq!(HttpClient::new(first.address, "/mcp", Era::Stateless).tools().len(), 350);
     assert_eq!(starts(&count), 10);
     assert!(first.stop().success());
     let second = home.serve();
     for era in [Era::Session, Era::Stateless] {
-        assert_eq!(HttpClient::new(second.address, "/mcp", era).tools().len(), 340);
+        assert_eq!(HttpClient::new(second.address, "/mcp", era).tools().len(), 350);
     }
     assert_eq!((starts(&count), second.children().len()), (10, 0));
 }
