@@ -134,6 +134,7 @@ pub async fn run(plan: &Plan) -> Report {
             report.rested_first(&gauge);
         }
     }
+    report.disturbed();
     report.rested_last(&gauge).await;
     watched.shutdown().await;
     drop(callers);
