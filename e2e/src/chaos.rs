@@ -90,10 +90,12 @@ impl Ground {
 
     /// The config; `extra` says how many more tools a server has, so that its entry is another one.
     pub fn config(&self, extra: &BTreeMap<usize, usize>) -> String {
-        let mut config = String::from(
-            "[defaults.lifecycle]\nrestarts = { at-most = 100000, within = \"1m\" }\n\
-             backoff = { first = \"5ms\", most = \"100ms\" }\nbreaker = { failures = 5, cool-off = \"300ms\" }\n\
+        let mut config = format!(
+            "[limits]\nservers-running = {}\n\
+             [defaults.lifecycle]\nrestarts = {{ at-most = 100000, within = \"1m\" }}\n\
+             backoff = {{ first = \"5ms\", most = \"100ms\" }}\nbreaker = {{ failures = 5, cool-off = \"300ms\" }}\n\
              [defaults.limits]\ncall-timeout = \"2s\"\n",
+            2 * self.names.len()
         );
         for (number, name) in self.names.iter().enumerate() {
             let era = ["session", "stateless", "both"][number % 3];
@@ -134,6 +136,7 @@ pub async fn run(plan: &Plan) -> Report {
             report.rested_first(&gauge);
         }
     }
+    report.disturbed();
     report.rested_last(&gauge).await;
     watched.shutdown().await;
     drop(callers);

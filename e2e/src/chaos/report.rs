@@ -33,6 +33,8 @@ pub struct Report {
     pub broken: Vec<String>,
     /// Memory in KiB and open files at the first rest.
     first: (u64, usize),
+    killed: usize,
+    frozen: usize,
 }
 
 /// The figures of one phase.
@@ -91,7 +93,7 @@ impl Report {
     pub fn new(plan: &Plan) -> Self {
         let Plan { calls, servers, callers, seed, .. } = plan;
         let line = format!("seed {seed}: {calls} calls, {servers} servers, {callers} callers");
-        Self { lines: vec![line], broken: Vec::new(), first: (0, 0) }
+        Self { lines: vec![line], broken: Vec::new(), first: (0, 0), killed: 0, frozen: 0 }
     }
 
     /// Notes a phase.
@@ -107,10 +109,19 @@ impl Report {
             figures.wait(1.0),
             listed(&figures.ends),
         );
+        let count = |act| figures.acts.get(act).copied().unwrap_or_default();
+        self.killed += count("killed");
+        self.frozen += count("frozen");
         if !figures.acts.is_empty() {
             line += &format!("  [{}]", listed(&figures.acts));
         }
         self.lines.push(line);
+    }
+
+    /// A run in which nothing went wrong shows nothing.
+    pub fn disturbed(&mut self) {
+        let done = self.killed > 0 && self.frozen > 0;
+        self.check(done, || "no server was ever killed, or none was frozen".to_owned());
     }
 
     /// Notes what the gateway holds when nothing has gone wrong yet.
