@@ -313,7 +313,7 @@ async fn what_cannot_be_started_says_what_and_why_at_once() {
         ("missing", "the command `/no/such/program` was not found".to_owned()),
         ("plain", format!("`{}` is not executable", file.display())),
         ("nowhere", "the working directory `/no/such/folder` does not exist".to_owned()),
-        ("script", "wants to be run by `/no/such/python3`, which does not exist".to_owned()),
+        ("script", "wants to be run by `/no/such/python3`, which was not found".to_owned()),
         ("gone", "ended at once with exit status 0 and without a word".to_owned()),
         ("parrot", "sends back what it is sent".to_owned()),
         ("chatter", "lines that are no messages, `y` first".to_owned()),
