@@ -25,8 +25,8 @@ async fn ten_servers_take_turns_in_a_room_for_two() {
     let names: Vec<String> = (0..10).map(|number| format!("s{number}")).collect();
     let crib = crib(names.iter().map(|name| fake!(name)), Capacity { servers: 2, memory: None });
     let mut calls = JoinSet::new();
-    for name in names.iter().cycle().take(40).cloned() {
-        let crib = crib.clone();
+    for name in names.iter().cycle().take(40) {
+        let (crib, name) = (crib.clone(), name.clone());
         calls.spawn(async move { text(&crib, &name, "pid", &json!({})).await });
     }
     while let Some(pid) = calls.join_next().await {
