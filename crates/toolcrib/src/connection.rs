@@ -17,7 +17,7 @@ mod turns;
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::call::{Call, Outcome};
@@ -35,6 +35,9 @@ use interest::Interest;
 use link::{Link, Ticket};
 use pending::Listener;
 use turns::{Asked, Turn, Turns};
+
+/// How often to look whether a server that was asked if it is there has said anything else.
+const LISTEN: Duration = Duration::from_millis(50);
 
 /// A live wire to one server.
 #[derive(Debug)]
@@ -116,16 +119,20 @@ impl Connection {
     /// Asks the server whether it is still there. Whatever it says within the limit is a yes, busy as it may be; so is
     /// its death, which others tell.
     pub(crate) async fn is_there(&self, limit: Duration) -> bool {
-        let heard = self.link.heard();
+        let (heard, until) = (self.link.heard(), Instant::now() + limit);
         let question = if self.era() == Era::Session { PING } else { DISCOVER };
-        let answered = match self.ask(question, &mut Object::default(), None) {
-            Ok(ticket) => timeout(limit, ticket).await,
-            Err(error) => Ok(Err(error)),
+        let mut answer = match self.ask(question, &mut Object::default(), None) {
+            Ok(ticket) => ticket,
+            Err(error) => return self.is_closed() || error.kind() == ErrorKind::BadReply,
         };
-        match answered {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) => self.is_closed() || error.kind() == ErrorKind::BadReply,
-            Err(_) => self.is_closed() || self.link.heard() != heard,
+        loop {
+            match timeout_at(until.min(Instant::now() + LISTEN), &mut answer).await {
+                Ok(Ok(_)) => return true,
+                Ok(Err(error)) => return self.is_closed() || error.kind() == ErrorKind::BadReply,
+                Err(_) if self.is_closed() || self.link.heard() != heard => return true,
+                Err(_) if Instant::now() >= until => return false,
+                Err(_) => {}
+            }
         }
     }
 
@@ -150,7 +157,7 @@ impl Connection {
     pub(crate) async fn stop(&self) {
         self.link.hang_up();
         match &self.far_end {
-            FarEnd::Process(process) => process.stop().await,
+            FarEnd::Process(process) => process.stop(self.link.is_condemned()).await,
             FarEnd::Task(task, _) => task.abort(),
             FarEnd::Remote => {}
         }

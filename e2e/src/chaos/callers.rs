@@ -172,7 +172,8 @@ impl Caller {
             let began = Instant::now();
             let (end, said) = self.stamp(server, &token.to_string(), how).await;
             self.waits.push(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
-            if matches!(end, End::Crossed | End::Unanswered | End::Odd) {
+            let rare = [End::Crossed, End::Unanswered, End::Odd, End::Failed(ErrorKind::CouldNotStart)];
+            if rare.contains(&end) {
                 goal.surprise(format!("{token} at s{server}, {how:?}, {:?}: {said}", self.era));
             }
             goal.ends[usize::try_from(token).unwrap_or_default()].store(end.to_byte(), Ordering::Relaxed);

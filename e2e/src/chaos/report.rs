@@ -183,7 +183,8 @@ impl Report {
             done.starts
         ));
         let all = [lost, twice, crossed, undone, untrue, phantoms];
-        self.check(all.iter().all(|count| *count == 0), || format!("calls: {:?}", goal.surprises()));
+        self.lines.extend(goal.surprises().into_iter().map(|surprise| format!("surprise   {surprise}")));
+        self.check(all.iter().all(|count| *count == 0), || "not every call ended as it must".to_owned());
         self.check(wrong_kinds.is_empty(), || {
             format!("failures that nothing explains: {}", listed(&wrong_kinds))
         });

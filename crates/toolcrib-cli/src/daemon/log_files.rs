@@ -113,8 +113,10 @@ struct Books {
 /// How far one server's file is.
 #[derive(Default)]
 struct Book {
-    /// The number of the last line.
+    /// The number of the last line that was written or is said to be missing.
     last: u64,
+    /// The number of the last line that came, written or not.
+    seen: u64,
     /// The second that is counted, and the bytes in it.
     second: Option<SystemTime>,
     bytes: usize,
@@ -154,18 +156,18 @@ impl Book {
             (self.second, self.bytes) = (Some(entry.at), 0);
         }
         self.bytes += entry.text.len() + 1;
+        let before = entry.number.map_or(self.seen, |number| number.saturating_sub(1));
+        self.seen = entry.number.unwrap_or(self.seen);
         // What happens is rare, and the reason that people look.
         if entry.number.is_some() && self.bytes > PER_SECOND {
             return;
         }
         let at = timestamp(entry.at);
-        if let Some(number) = entry.number {
-            let missed = number.saturating_sub(self.last + 1);
-            if missed > 0 {
-                let _ = writeln!(self.text, "{at} toolcrib: {missed} lines left out");
-            }
-            self.last = number;
+        let missed = before.saturating_sub(self.last);
+        if missed > 0 {
+            let _ = writeln!(self.text, "{at} toolcrib: {missed} lines left out");
         }
+        self.last = self.seen;
         let _ = writeln!(self.text, "{at} {}", entry.text);
     }
 }

@@ -43,11 +43,15 @@ pub use self::os::run_shim;
 use self::keep::Keeper;
 use self::order::Order;
 use super::stderr::{LINGER, StderrTail};
+use crate::class::FailureClass;
 use crate::last_words::{Exit, LastWords};
 use crate::spec::CommandSpec;
 
 /// How long a server gets to leave after its input was closed, and again after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long one that answers nothing gets to leave after it was asked to.
+const MOMENT: Duration = Duration::from_millis(250);
 
 /// A running server and everything it started. Dropping it kills what is left.
 #[derive(Debug)]
@@ -73,22 +77,32 @@ enum Grip {
     Shim(os::Control, u32),
 }
 
-/// Why a command could not be started at all.
+/// Why a command could not be started at all, and what that says about it.
 #[derive(Debug)]
 pub(crate) struct SpawnError {
     pub(crate) why: String,
-    /// The machine had no room for it; the next try may go better.
-    pub(crate) no_room: bool,
+    pub(crate) class: FailureClass,
 }
 
 impl SpawnError {
     fn of_command(why: String) -> Self {
-        Self { why, no_room: false }
+        Self { why, class: FailureClass::Misconfigured }
+    }
+
+    /// Whoever was to start it died first, which says nothing about the command.
+    fn of_shim() -> Self {
+        let why = "its shim was killed before it could start it".to_owned();
+        Self { why, class: FailureClass::Crashed }
     }
 
     fn of_system(why: String, error: &io::Error) -> Self {
-        let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
-        Self { why, no_room: Errno::from_io_error(error).is_some_and(|errno| full.contains(&errno)) }
+        // No room for it now, or somebody is just writing it: the next try may go better.
+        let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
+        let class = match Errno::from_io_error(error) {
+            Some(errno) if full.contains(&errno) => FailureClass::Refused,
+            _ => FailureClass::Misconfigured,
+        };
+        Self { why, class }
     }
 }
 
@@ -128,9 +142,8 @@ impl Process {
             tasks: home.tasks.clone(),
             _gone: gone.clone().drop_guard(),
         };
-        let grip = start(order, theirs, keeper, home).await.map_err(cannot)?;
-        let failed = |_| Err(SpawnError::of_command("the shim ended before it could start it".to_owned()));
-        let pid = started.await.unwrap_or_else(failed)?;
+        let grip = start(order, theirs, keeper, home).await?;
+        let pid = started.await.unwrap_or_else(|_| Err(SpawnError::of_shim()))?;
         let (before, drained) = (home.stderr.last(), CancellationToken::new());
         let stderr_tail = home.stderr.clone();
         let process = Self { pid, program, grip, exit, gone, before, stderr: stderr_tail, drained };
@@ -188,10 +201,12 @@ impl Process {
         }
     }
 
-    /// Its input is closed already: waits, asks everything it started to end, waits, kills.
-    pub(crate) async fn stop(&self) {
-        for signal in [Signal::TERM, Signal::KILL] {
-            if timeout(PATIENCE, self.gone.cancelled()).await.is_ok() {
+    /// Its input is closed already: waits, asks everything it started to end, waits, kills. One that answers nothing
+    /// any more is not waited for as long.
+    pub(crate) async fn stop(&self, hung: bool) {
+        let waits = if hung { [Duration::ZERO, MOMENT] } else { [PATIENCE, PATIENCE] };
+        for (wait, signal) in waits.into_iter().zip([Signal::TERM, Signal::KILL]) {
+            if timeout(wait, self.gone.cancelled()).await.is_ok() {
                 return;
             }
             self.signal(signal);
@@ -217,7 +232,12 @@ impl Drop for Process {
 }
 
 /// Starts what the keeper then watches over.
-async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>) -> io::Result<Grip> {
+async fn start(
+    order: Order,
+    files: [OwnedFd; 3],
+    keeper: Keeper,
+    home: Home<'_>,
+) -> Result<Grip, SpawnError> {
     #[cfg(target_os = "linux")]
     if let Some(program) = home.nursery.shim() {
         let bytes = order.to_bytes();
@@ -225,8 +245,9 @@ async fn start(order: Order, files: [OwnedFd; 3], keeper: Keeper, home: Home<'_>
             Ok(started) => started,
             Err(error) => {
                 keeper.close();
-                let program = program.display();
-                return Err(io::Error::other(format!("its shim, `{program}`, cannot be started: {error}")));
+                let (name, program) = (order.name(), program.display());
+                let why = format!("cannot run `{name}`: its shim, `{program}`, cannot be started: {error}");
+                return Err(SpawnError::of_system(why, &error));
             }
         };
         let root = shim.root;

@@ -27,6 +27,8 @@ pub(crate) enum Opening {
     Session(Revision),
     /// A session, as the last time; only if it refuses one now, find out which era it is.
     Remembered,
+    /// The same for one that died when asked for its era, which may have been the question or a mere accident.
+    Instead,
 }
 
 impl Opening {
@@ -75,15 +77,17 @@ pub(super) async fn greet(
             Probed::Session => Err(nonsense("it does not speak the stateless era".to_owned()).into()),
         },
         Opening::Probe => probe(link, patient, client).await,
-        Opening::Remembered => match open_session(link, Revision::newest(Era::Session), client).await {
-            Err(Unwelcome::Failed(refusal)) if refusal.kind() == ErrorKind::BadReply => {
-                match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
-                    Probed::Stateless(welcome) => Ok(welcome),
-                    Probed::Session => Err(refusal.into()),
+        Opening::Remembered | Opening::Instead => {
+            match open_session(link, Revision::newest(Era::Session), client).await {
+                Err(Unwelcome::Failed(refusal)) if refusal.kind() == ErrorKind::BadReply => {
+                    match greeting::read_probe(&ask(link, &greeting::probe())?.await?) {
+                        Probed::Stateless(welcome) => Ok(welcome),
+                        Probed::Session => Err(refusal.into()),
+                    }
                 }
+                opened => opened,
             }
-            opened => opened,
-        },
+        }
     }
 }
 

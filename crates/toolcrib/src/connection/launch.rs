@@ -77,8 +77,7 @@ pub(crate) async fn launch(
     let connected = match connect(spec, opening, around).await {
         Err(Unwelcome::DiedOnProbe) => {
             died_on_probe = true;
-            let session = Opening::Session(Revision::newest(Era::Session));
-            connect(spec, session, around).await
+            connect(spec, Opening::Instead, around).await
         }
         connected => connected,
     };
@@ -132,7 +131,7 @@ fn named(link: &Link, unwelcome: Unwelcome, opening: Opening) -> Unwelcome {
     };
     let silent_end = || {
         let ended_well = lost.words().is_some_and(|words| words.exit == Some(Exit::Status(0)));
-        ended_well && link.heard() == 0 && matches!(opening, Opening::Session(_))
+        ended_well && link.heard() == 0 && matches!(opening, Opening::Session(_) | Opening::Instead)
     };
     let why = match link.alien() {
         Some(why) => format!("{why}: it is no MCP server"),
@@ -178,10 +177,8 @@ async fn open_child(
 ) -> Result<(Link, FarEnd), Error> {
     let Around { tasks, lives, nursery, stderr, .. } = around;
     let spawned = Process::spawn(command, Home { nursery, stderr, tasks, lives }).await;
-    let (process, stdin, stdout) = spawned.map_err(|SpawnError { why, no_room }| match no_room {
-        true => Error::new(ErrorKind::CouldNotStart, why),
-        false => misconfigured(why),
-    })?;
+    let failed = |SpawnError { why, class }| Error::new(ErrorKind::CouldNotStart, why).of_class(class);
+    let (process, stdin, stdout) = spawned.map_err(failed)?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
     let (link, queue) = around.link(spec);
     let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);

@@ -215,6 +215,11 @@ impl Link {
         self.shared.broken.cancel();
     }
 
+    /// Whether it was given up because it says nothing any more.
+    pub(super) fn is_condemned(&self) -> bool {
+        self.shared.condemned.load(Ordering::Relaxed)
+    }
+
     pub(super) fn noise(&self) -> u64 {
         self.shared.noise.load(Ordering::Relaxed)
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::launch::{Around, StartFailure, launch};

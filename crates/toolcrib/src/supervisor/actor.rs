@@ -191,7 +191,10 @@ impl Actor {
         }
         loop {
             match self.next(&mut alive).await {
-                Happening::Asked(waiter) if self.is_doubtful(&mut alive) => self.waiters.push(waiter),
+                // Whether it hangs is known in a moment, and then this one need not find out for itself.
+                Happening::Asked(waiter) if alive.checked || self.is_doubtful(&mut alive) => {
+                    self.waiters.push(waiter);
+                }
                 Happening::Asked(waiter) => self.grant(&mut alive, waiter, false),
                 Happening::Answered => {
                     for waiter in std::mem::take(&mut self.waiters) {

@@ -30,6 +30,21 @@ fn a_flood_is_cut_to_a_bounded_number_of_bytes_a_second_and_says_how_much_is_mis
 }
 
 #[test]
+fn what_a_flood_left_out_is_told_when_something_happens_and_no_line_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut books = books(dir.path());
+    let line = "x".repeat(1000);
+    books.write((1..=1000).map(|number| entry(number, Duration::ZERO, &line)).collect());
+    for text in ["toolcrib: stopped", "toolcrib: started"] {
+        books.write(vec![Entry { number: None, ..entry(0, Duration::ZERO, text) }]);
+    }
+    let text = fs::read_to_string(log_file(dir.path(), "git")).unwrap();
+    let last: Vec<&str> = text.lines().rev().take(4).map(|line| &line[25..]).collect();
+    assert_eq!(last[..3], ["toolcrib: started", "toolcrib: stopped", "toolcrib: 739 lines left out"]);
+    assert_eq!(last[3], line);
+}
+
+#[test]
 fn files_are_turned_over_and_only_so_many_kept() {
     let dir = tempfile::tempdir().unwrap();
     let mut books = books(dir.path());

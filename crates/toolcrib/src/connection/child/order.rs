@@ -129,7 +129,8 @@ impl Order {
                     }
                     None => format!("`{program}` is there, but what it needs to be run with was not found"),
                 },
-                None => format!("the command `{program}` was not found"),
+                None if program.contains('/') => format!("the command `{program}` was not found"),
+                None => format!("`{program}` was not found on the `PATH`"),
             },
             (io::ErrorKind::PermissionDenied, _) => format!("`{program}` is not executable"),
             _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {

@@ -76,6 +76,14 @@ async fn a_server_that_dies_on_the_probe_is_started_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stateless_server_that_dies_by_accident_when_probed_is_still_found_to_be_one() {
+    let refused = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32601,"message":"no such method"}}"#;
+    let fake = Fake::new().usually(Boot::Stateless).boots(&[Boot::Dies]).script("initialize", &[refused]);
+    let connection = connected(&spec(&fake)).await;
+    assert_eq!((fake.starts(), connection.welcome.revision), (2, Revision::V2026_07_28));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_remembered_session_server_is_not_probed_again() {
     let fake = Fake::new().usually(Boot::DiesOnProbe);
     launched(&spec(&fake), Some(Revision::V2025_06_18)).await.unwrap();

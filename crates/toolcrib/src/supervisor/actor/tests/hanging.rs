@@ -9,15 +9,19 @@ async fn a_server_that_stands_still_is_replaced_after_the_limit_of_a_call_and_a_
     house.echo().await.unwrap();
     house.fake.freeze();
     let before = Instant::now();
-    assert_eq!(kind(house.echo().await), ErrorKind::TimedOut);
+    let first = house.calls(1, "echo");
+    sleep(30 * SECOND).await;
+    let in_flight = house.calls(3, "echo");
+    assert_eq!(kinds(first).await, [Some(ErrorKind::TimedOut)]);
     assert_eq!(before.elapsed().as_secs(), 60);
-    let others = house.calls(3, "echo");
-    house.echo().await.unwrap_err();
-    for outcome in others.join_all().await {
+    let later = house.calls(3, "echo");
+    for outcome in in_flight.join_all().await {
         let error = outcome.unwrap_err();
         assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::Lost, 70));
         assert!(error.to_string().contains("hung") && error.to_string().contains("may have run"), "{error}");
     }
+    assert_eq!(kinds(later).await, [None; 3], "whoever comes meanwhile gets the next one");
+    assert!(before.elapsed() < 72 * SECOND, "{:?}", before.elapsed());
     house.echo().await.unwrap();
     let status = house.status();
     assert_eq!((status.restarts, status.generation, house.fake.living()), (1, 2, (1, 1)));
