@@ -41,6 +41,8 @@ pub struct Plan {
     pub callers: usize,
     /// Where every choice comes from.
     pub seed: u64,
+    /// How often all phases come.
+    pub rounds: u64,
 }
 
 /// A part of the run with faults of its own.
@@ -123,9 +125,10 @@ pub async fn run(plan: &Plan) -> Report {
     let mut watched = JoinSet::new();
     watched.spawn(gauge.clone().watch());
     let mut end = 0;
-    let phases = PHASES.iter().enumerate();
-    for (number, phase) in phases {
-        end = if number + 1 == PHASES.len() { plan.calls } else { end + plan.calls * phase.share / 100 };
+    let rounds = (0..plan.rounds).flat_map(|_| PHASES.iter());
+    for (number, phase) in rounds.enumerate() {
+        let last = number + 1 == PHASES.len() * usize::try_from(plan.rounds).unwrap_or_default();
+        end = if last { plan.calls } else { end + plan.calls * phase.share / 100 / plan.rounds };
         goal.raise(end);
         let maker = Mischief::new(&ground, &gateway, plan.seed ^ number as u64);
         let figures;

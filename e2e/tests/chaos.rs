@@ -6,7 +6,7 @@ use e2e::chaos::{self, Plan, cold};
 fn plan(calls: u64, servers: usize) -> Plan {
     let (gateway, fake) =
         (env!("CARGO_BIN_EXE_crib").to_owned(), env!("CARGO_BIN_EXE_fake-server").to_owned());
-    Plan { gateway, fake, calls, servers, callers: 64, seed: 1 }
+    Plan { gateway, fake, calls, servers, callers: 64, seed: 1, rounds: 1 }
 }
 
 fn assert_held(report: &Report) {

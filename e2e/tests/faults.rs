@@ -107,6 +107,27 @@ async fn a_tripped_server_gets_one_call_that_tries_and_only_its_success_lets_oth
 }
 
 #[tokio::test]
+async fn when_the_call_that_tries_is_taken_back_the_next_one_may_try() {
+    let (_dir, books) = books();
+    let breaker = BreakerSpec { failures: NonZeroU32::new(1).unwrap(), cool_off: Duration::from_millis(100) };
+    let limits = Limits { call_timeout: Duration::from_secs(2), ..Limits::default() };
+    let spec = fake!("fake", "--ledger", books.of("fake")).limits(limits);
+    let crib = crib([spec.lifecycle(Lifecycle { breaker, ..quick(5) })]);
+    assert_eq!(stamp(&crib, 0, "hang").await.unwrap_err().kind(), ErrorKind::TimedOut);
+    eventually("it may be tried", || status(&crib, "fake").breaker() == "half_open").await;
+    let mut trying = JoinSet::new();
+    let caller = crib.clone();
+    trying.spawn(async move { stamp(&caller, 1, "hang").await });
+    eventually("one tries", || status(&crib, "fake").state == StateName::Probing).await;
+    trying.shutdown().await;
+    eventually("its place is free", || status(&crib, "fake").state == StateName::Tripped).await;
+    assert_eq!(stamp(&crib, 2, "").await.unwrap().text(), "2");
+    eventually("it is well", || status(&crib, "fake").state == StateName::Ready).await;
+    assert_eq!(status(&crib, "fake").restarts, 0);
+    crib.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
 async fn a_call_never_goes_to_a_server_that_is_about_to_sleep() {
     let (_dir, books) = books();
     let lifecycle = Lifecycle { keep_alive: KeepAlive::For(Duration::from_millis(1)), ..quick(5) };

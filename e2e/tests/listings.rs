@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use e2e::chaos::books::Books;
 use e2e::{PATIENCE, eventually, fake, starts, status, text};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use toolcrib::{Crib, Event, ServerSpec, StateName};
 
 /// The tools that every fake server has.
@@ -88,6 +89,22 @@ async fn a_server_that_says_its_tools_changed_is_listed_anew() {
     }
     changed(&mut events).await;
     eventually("all of them are there", || listed(&crib) == USEFUL + 3).await;
+    crib.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_so_without_end_is_listed_at_most_once_a_second() {
+    let dir = TempDir::new().unwrap();
+    let books = Books::new(dir.path().join("ledger"));
+    let crib = e2e::crib([fake!("fake", "--ledger", books.of("fake"))]);
+    crib.list().await;
+    let (known, before, began) = (listed(&crib), books.read().lists, Instant::now());
+    for _ in 0..300 {
+        text(&crib, "fake", "notify_list_changed", &json!({})).await;
+    }
+    eventually("all of them are there", || listed(&crib) == known + 300).await;
+    let (lists, seconds) = (books.read().lists - before, began.elapsed().as_secs());
+    assert!((1..=seconds + 2).contains(&(lists as u64)), "{lists} lists in {seconds} s");
     crib.shutdown(Duration::ZERO).await;
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use e2e::chaos::callers::{Caller, End};
 use e2e::chaos::{Ground, books::Done};
@@ -128,12 +129,25 @@ fn a_server_that_dies_at_once_is_started_within_its_budget_and_then_left_alone()
          backoff = {{ first = \"5ms\", most = \"20ms\" }}\n"
     ));
     let gateway = home.serve();
-    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
-    let params = json!({"name": "dying__echo", "arguments": {"text": "well"}});
-    let codes: Vec<_> = (0..50).map(|_| client.request("tools/call", &params).code().unwrap()).collect();
-    assert_eq!(codes.last(), Some(&-31013), "{codes:?}");
-    assert_eq!(starts(&count), 1 + 5, "{codes:?}");
+    let address = gateway.address;
+    let caller = || {
+        let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
+        let params = json!({"name": "dying__echo", "arguments": {"text": "well"}});
+        let codes = (0..20).map(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            client.request("tools/call", &params).code().unwrap()
+        });
+        codes.collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..4).map(|_| scope.spawn(caller)).collect();
+        for codes in callers.into_iter().map(|caller| caller.join().unwrap()) {
+            assert_eq!(codes.last(), Some(&-31013), "{codes:?}");
+        }
+    });
+    assert_eq!(starts(&count), 1 + 5);
     assert_eq!(states(&gateway, "ejected"), 1);
     assert!(home.run(&["restart", "dying"]).status.success());
+    let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
     assert_eq!(client.text("dying__echo", &json!({"text": "well"})), "well");
 }

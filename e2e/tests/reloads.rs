@@ -92,6 +92,42 @@ fn a_hundred_reloads_at_once_are_few_and_the_last_wins() {
 }
 
 #[test]
+fn a_server_that_is_given_up_reloaded_restarted_and_called_in_one_moment_ends_up_as_one() {
+    let home = home("");
+    let marked = ["--count-file", home.file("starts").to_str().unwrap()].map(str::to_owned);
+    let entry = |more: &[&str]| {
+        let args: Vec<&str> = marked.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "torn", &args);
+        format!("{server}[servers.torn.lifecycle]\nrestarts = {{ at-most = 1, within = \"5m\" }}\n")
+    };
+    home.write_config(&entry(&["--exit-at-start", "1000"]));
+    let gateway = home.serve();
+    let address = gateway.address;
+    let called = || {
+        let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
+        client.request("tools/call", &json!({"name": "torn__echo", "arguments": {"text": "well"}})).code()
+    };
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..8).map(|_| scope.spawn(called)).collect();
+        home.write_config(&entry(&["--tools", "1"]));
+        gateway.signal(Signal::HUP);
+        scope.spawn(|| http::request(address, "POST", "/api/v1/servers/torn/restart", &[], b""));
+        for caller in callers {
+            // Never sent, or given up; what came after the reload was answered.
+            let code = caller.join().unwrap();
+            assert!(matches!(code, None | Some(-31013 | -31014)), "{code:?}");
+        }
+    });
+    wait_until("the new one serves", || called().is_none());
+    let own = || {
+        let all = process::with_words(home.path().to_str().unwrap());
+        all.into_iter().filter(|(_, words)| words.contains("fake-server")).count()
+    };
+    wait_until("there is one process", || own() == 1);
+    assert_eq!(status(&gateway)["servers"][0]["state"], "ready");
+}
+
+#[test]
 fn every_server_has_a_log_file_that_says_what_it_wrote_and_how_it_ended() {
     let home = home(&server("fake"));
     let mut gateway = home.serve();

@@ -219,6 +219,12 @@ impl Registry {
         self.servers().values().flat_map(of).collect()
     }
 
+    /// Whether a server that may run has a limit of its own to the memory it uses.
+    pub(crate) fn limits_memory(&self) -> bool {
+        let limited = |entry: &Entry| entry.is_on() && entry.spec().lifecycle.memory.is_some();
+        self.servers().values().any(limited)
+    }
+
     /// One server that may run; `None` if there is no such server.
     pub(crate) fn get(&self, server: &ServerId) -> Option<Result<Entry, Error>> {
         Some(match self.servers().get(server)? {

@@ -8,7 +8,7 @@ use e2e::chaos::report::Report;
 use e2e::chaos::{self, Plan, cold};
 
 const USAGE: &str = "\
-usage: chaos [--calls N] [--servers N] [--callers N] [--seed N]
+usage: chaos [--calls N] [--servers N] [--callers N] [--seed N] [--rounds N]
        chaos --cold [--calls N] [--servers N]      first calls to servers of which none runs
        chaos --soak MINUTES [--rate CALLS-A-SECOND]
 ";
@@ -28,7 +28,7 @@ fn wish(words: &[String]) -> Option<Wish> {
     let (gateway, fake) = (beside("crib")?, beside("fake-server")?);
     let cold = words.iter().any(|word| word == "--cold");
     let (calls, servers) = if cold { (1000, 100) } else { (1_000_000, 10) };
-    let plan = Plan { gateway, fake, calls, servers, callers: 64, seed };
+    let plan = Plan { gateway, fake, calls, servers, callers: 64, seed, rounds: 1 };
     let mut wish = Wish { plan, cold, soak: None, rate: 10 };
     let mut words = words.iter().filter(|word| *word != "--cold");
     while let Some(word) = words.next() {
@@ -38,6 +38,7 @@ fn wish(words: &[String]) -> Option<Wish> {
             "--servers" => wish.plan.servers = usize::try_from(number).ok()?,
             "--callers" => wish.plan.callers = usize::try_from(number).ok()?,
             "--seed" => wish.plan.seed = number,
+            "--rounds" => wish.plan.rounds = number.max(1),
             "--soak" => wish.soak = Some(number),
             "--rate" => wish.rate = number.max(1),
             _ => return None,

@@ -134,8 +134,7 @@ impl Books {
                 continue;
             }
             let path = log_file(&self.folder, server.as_str());
-            let written = append(&path, book.text.as_bytes());
-            book.text.clear();
+            let written = append(&path, std::mem::take(&mut book.text).as_bytes());
             match written {
                 Ok(()) => self.broken = false,
                 Err(error) if !self.broken => {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use toolcrib::config::{Config, HostLimits, Listen};
-use toolcrib::{Changes, Crib, Error, ErrorKind, ServerId, Wanted};
+use toolcrib::{Changes, Crib, Error, ErrorKind, ServerId, ServerStatus, Wanted};
 
 use crate::daemon::watch;
 use crate::exit::Exit;
@@ -109,10 +109,10 @@ impl Admin {
         match segments.as_slice() {
             ["healthz"] if get => (StatusCode::OK, json!({"status": "ok"})),
             ["readyz"] if get => self.ready(),
-            ["api", "v1", "status"] if get => (StatusCode::OK, self.status()),
+            ["api", "v1", "status"] if get => (StatusCode::OK, self.status().await),
             ["api", "v1", "tools"] if get => (StatusCode::OK, self.tools(query).await),
             ["api", "v1", "reload"] if post => self.reload_told().await,
-            ["api", "v1", "servers", server] if get => self.server(server),
+            ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
             ["api", "v1", "servers", server, action @ ("restart" | "stop")] if post => {
                 self.act(server, action).await
@@ -134,11 +134,17 @@ impl Admin {
         }
     }
 
+    /// Every server as it is now. The system is asked what each process uses, and no call should wait for that.
+    async fn servers(&self) -> Vec<ServerStatus> {
+        let crib = self.0.crib.clone();
+        tokio::task::spawn_blocking(move || crib.status()).await.unwrap_or_default()
+    }
+
     /// The object of `status --json`.
-    fn status(&self) -> Value {
+    async fn status(&self) -> Value {
         let revision = self.0.crib.catalog().revision();
         let servers: Vec<Value> =
-            self.0.crib.status().iter().map(|status| report::server(status, revision)).collect();
+            self.servers().await.iter().map(|status| report::server(status, revision)).collect();
         let loaded = self.loaded();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -153,9 +159,9 @@ impl Admin {
         })
     }
 
-    fn server(&self, name: &str) -> Told {
+    async fn server(&self, name: &str) -> Told {
         let revision = self.0.crib.catalog().revision();
-        match self.0.crib.status().iter().find(|status| status.server.as_str() == name) {
+        match self.servers().await.iter().find(|status| status.server.as_str() == name) {
             Some(status) => (StatusCode::OK, report::server(status, revision)),
             None => failed(&self.0.crib.catalog().unknown_server(name)),
         }
@@ -211,7 +217,7 @@ impl Admin {
             _ => self.0.crib.stop(&server).await,
         };
         match done {
-            Ok(()) => self.server(name),
+            Ok(()) => self.server(name).await,
             Err(error) => failed(&error),
         }
     }

@@ -14,6 +14,8 @@ use crate::spec::ServerId;
 
 /// Lines kept.
 const LINES: usize = 200;
+/// Bytes kept of all lines: a flood of long ones is not worth megabytes.
+const BYTES: usize = 64 << 10;
 /// Bytes kept of one line.
 const LINE: usize = 2 << 10;
 /// How long to go on reading from a pipe whose process is gone but which somebody holds open.
@@ -33,6 +35,7 @@ pub(crate) struct StderrTail {
 #[derive(Debug, Default)]
 struct Lines {
     kept: VecDeque<String>,
+    bytes: usize,
     /// The number of the last line.
     last: u64,
 }
@@ -90,10 +93,11 @@ impl StderrTail {
         if let Some((server, log)) = &self.log {
             log.take(server, LogWhat::Stderr(lines.last, &text));
         }
-        if lines.kept.len() == LINES {
-            lines.kept.pop_front();
-        }
+        lines.bytes += text.len();
         lines.kept.push_back(text);
+        while lines.kept.len() > LINES || lines.bytes > BYTES {
+            lines.bytes -= lines.kept.pop_front().map_or(0, |line| line.len());
+        }
         drop(lines);
         self.grown.notify_waiters();
     }
@@ -157,6 +161,14 @@ mod tests {
         assert_eq!(lines.len(), LINES);
         assert_eq!(lines[0], (301, "line 301".to_owned()));
         assert_eq!(lines[LINES - 1], (500, "line 500".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn of_long_lines_fewer_are_kept() {
+        let lines = drained(&[&[b'\xfe'; 999][..], b"\n"].concat().repeat(1000)).await;
+        let bytes: usize = lines.iter().map(|(_, line)| line.len()).sum();
+        assert!(bytes <= BYTES && bytes > BYTES - 3 * LINE, "{bytes}");
+        assert_eq!(lines.last().unwrap().0, 1000);
     }
 
     #[tokio::test]

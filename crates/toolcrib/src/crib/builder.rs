@@ -132,7 +132,10 @@ impl CribBuilder {
             calls: TaskTracker::new(),
         });
         let stock = Arc::downgrade(&shared.stock);
-        let servers = move || stock.upgrade().map(|stock| stock.registry.supervisors());
+        let servers = move || {
+            let stock = stock.upgrade()?;
+            Some((stock.registry.supervisors(), stock.registry.limits_memory()))
+        };
         let (capacity, end) = (shared.capacity.subscribe(), shared.end.clone());
         around.tasks.spawn(scales::watch(servers, capacity, end));
         // The task holds the crib weakly: it ends with the crib, and does not keep it.

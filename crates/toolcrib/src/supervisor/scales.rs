@@ -81,16 +81,17 @@ pub(crate) fn judge(weights: &[Weight], all: Option<u64>) -> Vec<Option<Verdict>
     verdicts
 }
 
-/// Weighs the servers again and again, as long as there is a limit to hold their weight against.
+/// Weighs the servers again and again, as long as there is a limit to hold their weight against. `servers` also says
+/// whether one of them has a limit of its own, which one may have that does not run yet.
 pub(crate) async fn watch(
-    servers: impl Fn() -> Option<Vec<Supervisor>>,
+    servers: impl Fn() -> Option<(Vec<Supervisor>, bool)>,
     mut capacity: watch::Receiver<Capacity>,
     end: CancellationToken,
 ) {
     loop {
         let all = capacity.borrow_and_update().memory;
-        let Some(servers) = servers() else { return };
-        let limited = all.is_some() || servers.iter().any(|server| server.spec().lifecycle.memory.is_some());
+        let Some((servers, limited)) = servers() else { return };
+        let limited = limited || all.is_some();
         if limited {
             // The system is asked about every process, and nobody else should wait for that. Only a panic fails.
             let _ = spawn_blocking(move || weigh(&servers, all)).await;

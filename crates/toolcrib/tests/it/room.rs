@@ -2,11 +2,14 @@
 
 use tokio::sync::broadcast::Receiver;
 use tokio::task::JoinSet;
+use tokio::time::advance;
 use toolcrib::spec::MemoryLimits;
-use toolcrib::{Capacity, Crib, ErrorKind, Event, Lifecycle, StateName};
+use toolcrib::wire::revision::Era;
+use toolcrib::{Capacity, Crib, ErrorKind, Event, Lifecycle, Sharing, StateName};
 
 use crate::fake::Fake;
-use crate::house::{on, roster, spawn, spec, status};
+use crate::house::{SECOND, on, roster, spawn, spec, status};
+use crate::sharing::client;
 
 /// Waits until this server was stopped.
 async fn stopped(events: &mut Receiver<Event>, wanted: &str) {
@@ -89,6 +92,25 @@ async fn a_limit_that_comes_with_a_reload_is_held() {
     let (lost, ()) = tokio::join!(crib.call(on("one", "hang")), stopped_for_weight(&mut events));
     assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(status(&crib, "one").restarts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_instance_is_held_to_the_limit_of_its_server() {
+    let fake = Fake::new();
+    let memory = MemoryLimits { soft: None, hard: Some(999) };
+    let limited = spec("one", &fake).lifecycle(Lifecycle { memory, ..Lifecycle::default() });
+    let crib = Crib::builder().server(limited.sharing(Sharing::PerClient)).build().unwrap();
+    // The scales find nothing to weigh at first.
+    advance(SECOND).await;
+    fake.weighs(500);
+    let of = |key, tool| on("one", tool).of(client(key, Era::Session, "{}"));
+    crib.call(of(1, "echo")).await.unwrap();
+    crib.call(of(2, "echo")).await.unwrap();
+    assert_eq!(status(&crib, "one").memory, Some(1000));
+    fake.weighs(1000);
+    let mut events = crib.events();
+    let (lost, ()) = tokio::join!(crib.call(of(1, "hang")), stopped_for_weight(&mut events));
+    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 async fn stopped_for_weight(events: &mut Receiver<Event>) {

@@ -1,5 +1,5 @@
-//! Random calls, drops, kills, hangs, freezes, refused starts, restarts, stops, reloads and farewells, and what must hold
-//! whatever happens. One of the servers is not shared.
+//! Random calls, drops, kills, hangs, freezes, refused starts, restarts, stops, reloads, farewells and weights, in a house
+//! with few seats, and what must hold whatever happens. One of the servers is not shared.
 //!
 //! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
 
@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
-use toolcrib::spec::{BreakerSpec, EraChoice, Restarts};
+use toolcrib::spec::{BreakerSpec, EraChoice, MemoryLimits, Restarts};
 use toolcrib::wire::revision::Era;
 use toolcrib::{
-    Call, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec, Sharing,
+    Call, Capacity, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec, Sharing,
 };
 
 use crate::fake::{Boot, Fake};
@@ -26,6 +26,12 @@ const NAMES: [&str; 3] = ["one", "two", "own"];
 const OWN: &str = NAMES[2];
 const AT_MOST: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
+/// What a server should not, and what it may not weigh.
+const MEMORY: MemoryLimits = MemoryLimits { soft: Some(50), hard: Some(100) };
+/// What servers weigh: nothing to speak of, more than they should, more than they may.
+const WEIGHTS: [u64; 3] = [10, 60, 150];
+/// What all of them may weigh when that is little.
+const TIGHT: u64 = 100;
 /// How long a replaced server may go on with its calls.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -46,6 +52,26 @@ impl Random {
     }
 }
 
+/// Something that is the case now and then.
+#[derive(Default)]
+struct Spell {
+    now: bool,
+    ended: Option<Instant>,
+}
+
+impl Spell {
+    fn set(&mut self, now: bool) {
+        if std::mem::replace(&mut self.now, now) && !now {
+            self.ended = Some(Instant::now());
+        }
+    }
+
+    /// Whether it was the case at any time since then.
+    fn was(&self, since: Instant) -> bool {
+        self.now || self.ended.is_some_and(|ended| ended >= since)
+    }
+}
+
 /// What is known of one server from outside.
 #[derive(Clone)]
 struct Watched {
@@ -56,6 +82,10 @@ struct Watched {
     orders: Arc<Mutex<Vec<Instant>>>,
     /// When it was made to stand still.
     freezes: Arc<Mutex<Vec<Instant>>>,
+    /// Whether it weighs more than it may.
+    heavy: Arc<Mutex<Spell>>,
+    /// Whether all of them together may weigh little.
+    tight: Arc<Mutex<Spell>>,
     /// Crashes up to here are forgiven.
     forgiven: Arc<Mutex<Instant>>,
 }
@@ -66,7 +96,8 @@ impl Watched {
         let crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
         // Whoever stands still is found out by the limit of a call and that of a ping.
         let froze = self.freezes.lock().unwrap().last().is_some_and(|at| *at + 30 * SECOND >= since);
-        if froze {
+        let outgrown = self.heavy.lock().unwrap().was(since) || self.tight.lock().unwrap().was(since);
+        if froze || outgrown {
             return true;
         }
         crashed || self.orders.lock().unwrap().last().is_some_and(|at| *at >= since)
@@ -100,6 +131,11 @@ struct Storm {
     calls: JoinSet<()>,
     handles: Vec<AbortHandle>,
     orders: JoinSet<()>,
+    /// How many may run, and the most that ever might.
+    seats: (usize, usize),
+    /// Whether that changes now and then.
+    rebuilt: bool,
+    tight: Arc<Mutex<Spell>>,
     made: u64,
     wrong: Arc<Mutex<Vec<String>>>,
 }
@@ -108,19 +144,25 @@ impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let before = Instant::now() - SECOND;
+        let tight = Arc::<Mutex<Spell>>::default();
         let watched = |name: &&str| Watched {
             fake: Fake::new(),
             own: *name == OWN,
             orders: Arc::default(),
             freezes: Arc::default(),
+            heavy: Arc::default(),
+            tight: tight.clone(),
             forgiven: Arc::new(Mutex::new(before)),
         };
         let servers: Vec<Watched> = NAMES.iter().map(watched).collect();
         let specs: Vec<ServerSpec> =
             NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
-        let crib = Crib::builder().roster(roster(specs.clone())).build().unwrap();
+        let seats = 1 + usize::try_from(random.below(4)).unwrap();
+        let capacity = Capacity { servers: seats, memory: None };
+        let crib = Crib::builder().roster(roster(specs.clone())).capacity(capacity).build().unwrap();
         let (calls, orders, handles, wrong) = (JoinSet::new(), JoinSet::new(), Vec::new(), Arc::default());
-        Self { random, crib, servers, specs, calls, handles, orders, made: 0, wrong }
+        let (seats, rebuilt) = ((seats, seats), random.below(4) == 0);
+        Self { random, crib, servers, specs, calls, handles, orders, seats, rebuilt, tight, made: 0, wrong }
     }
 
     async fn rage(&mut self) {
@@ -141,7 +183,9 @@ impl Storm {
                 }
                 80..82 => self.freeze(at),
                 82..84 => self.crib.part_with(self.random.below(4)),
-                84..86 => tokio::task::yield_now().await,
+                84..87 => self.weigh(at),
+                87 => self.resize(),
+                88 => tokio::task::yield_now().await,
                 _ => sleep(Duration::from_millis(self.random.below(4000))).await,
             }
             self.check();
@@ -215,6 +259,22 @@ impl Storm {
         });
     }
 
+    fn weigh(&mut self, at: usize) {
+        let (server, weight) = (&self.servers[at], WEIGHTS[usize::try_from(self.random.below(3)).unwrap()]);
+        server.heavy.lock().unwrap().set(MEMORY.hard.is_some_and(|hard| weight > hard));
+        server.fake.weighs(weight);
+    }
+
+    fn resize(&mut self) {
+        let tight = self.random.below(3) == 0;
+        self.tight.lock().unwrap().set(tight);
+        if self.rebuilt {
+            self.seats.0 = 1 + usize::try_from(self.random.below(4)).unwrap();
+            self.seats.1 = self.seats.1.max(self.seats.0);
+        }
+        self.crib.resize(Capacity { servers: self.seats.0, memory: tight.then_some(TIGHT) });
+    }
+
     fn reload(&mut self, at: usize) {
         self.specs[at] = spec(NAMES[at], &self.servers[at], &mut self.random);
         self.specs[at].limits.message += usize::try_from(self.made).unwrap();
@@ -230,6 +290,10 @@ impl Storm {
             if ended.is_err_and(|error| error.is_panic()) {
                 self.wrong.lock().unwrap().push("a call panicked".to_owned());
             }
+        }
+        let living: usize = self.servers.iter().map(|server| server.fake.living().0).sum();
+        if living > self.seats.1 {
+            self.wrong.lock().unwrap().push(format!("{living} run on {} seats", self.seats.1));
         }
         // Crashes and processes are counted for each client of a server that is not shared.
         for (name, server) in NAMES.iter().zip(&self.servers).filter(|(name, _)| **name != OWN) {
@@ -296,6 +360,7 @@ fn spec(name: &str, server: &Watched, random: &mut Random) -> ServerSpec {
         start_timeout: 5 * SECOND,
         restarts: Restarts { at_most: 3, within: WINDOW },
         breaker: BreakerSpec { failures: 3.try_into().unwrap(), cool_off: 5 * SECOND },
+        memory: MEMORY,
         ..Lifecycle::default()
     };
     let limits = Limits {

@@ -74,11 +74,26 @@ impl Agent {
             let asked = self.ledger().last_question();
             let waits = || !self.says.is_empty() || !self.ledger().is_idle();
             let over = || self.hears.is_closed() || self.has_left() && self.ledger().is_idle();
-            line = reach.again(asked, waits, over).await?;
-            if line.is_none() {
-                return Ok(());
+            line = match reach.again(asked, waits, over).await {
+                Ok(None) => return Ok(()),
+                Ok(line) => line,
+                Err(error) => {
+                    self.give_up(&error.to_string()).await;
+                    return Err(error);
+                }
+            };
+        }
+    }
+
+    /// Tells the agent of everything it said and is owed that there will be no answer.
+    async fn give_up(&mut self, why: &str) {
+        while let Ok(said) = self.says.try_recv() {
+            if let Said::Line(line) = said {
+                self.ledger().hear(&line);
             }
         }
+        let told = self.ledger().given_up(why);
+        self.say_all(told).await;
     }
 
     async fn say_all(&self, lines: Vec<Vec<u8>>) {

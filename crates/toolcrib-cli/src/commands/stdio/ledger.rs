@@ -175,7 +175,8 @@ impl Ledger {
         let Some(flight) = self.leave(&id) else { return true };
         match message.get("error") {
             None => self.settle(flight),
-            Some(error) if was_refused_unsent(error) => {
+            // A batch is answered as a whole, whatever became of its parts.
+            Some(error) if !flight.is_batch && was_refused_unsent(error) => {
                 self.enter(Flight { sent: false, ..flight });
                 return false;
             }
@@ -238,6 +239,13 @@ impl Ledger {
             lines.push(notification(CANCELLED, Some(params.as_bytes())));
         }
         lines
+    }
+
+    /// There will be no other gateway: what the agent is told of everything that waits for one.
+    pub(super) fn given_up(&mut self, why: &str) -> Vec<Vec<u8>> {
+        let error = Error::new(ErrorKind::ShuttingDown, format!("there is no gateway any more: {why}"));
+        self.by_id.clear();
+        std::mem::take(&mut self.flights).into_values().map(|flight| flight.failed(&error)).collect()
     }
 
     /// Whether nothing waits to be sent.
@@ -318,7 +326,10 @@ impl Flight {
         }
         let what = if self.is_batch { "this" } else { &self.method };
         let message = format!("the gateway went away while `{what}` was under way: it may have run");
-        let error = Error::new(ErrorKind::Lost, message).hint("see whether it ran before you ask again");
+        self.failed(&Error::new(ErrorKind::Lost, message).hint("see whether it ran before you ask again"))
+    }
+
+    fn failed(&self, error: &Error) -> Vec<u8> {
         let error = error_object(error.kind().facts().code, &error.to_string(), Some(&error.data()));
         let answers: Vec<Vec<u8>> = self.ids.iter().map(|id| error_reply(Some(id), &error)).collect();
         if self.is_batch { batch::together(&answers) } else { answers.concat() }

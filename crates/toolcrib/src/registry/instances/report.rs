@@ -59,6 +59,7 @@ impl Instances {
             last_error: each().filter_map(|status| status.last_error.clone()).max_by_key(|error| error.at),
             stderr_tail: self.books.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
             noise: each().map(|status| status.noise).sum(),
+            memory: each().filter_map(|status| status.memory).reduce(|one, other| one + other),
             tools: known.as_ref().map(|known| known.listing.tools.len()),
             calls: gauges.calls(),
             errors: gauges.errors(),

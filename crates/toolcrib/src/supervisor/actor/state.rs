@@ -46,7 +46,10 @@ pub(super) enum State {
 impl State {
     /// Whether something of the server runs, or is about to.
     pub(super) fn runs(&self) -> bool {
-        !matches!(self, Self::Asleep | Self::BackingOff { .. } | Self::Ejected(_) | Self::Gone)
+        !matches!(
+            self,
+            Self::Asleep | Self::BackingOff { .. } | Self::Resting { .. } | Self::Ejected(_) | Self::Gone
+        )
     }
 }
 

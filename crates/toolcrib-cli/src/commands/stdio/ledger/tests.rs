@@ -138,6 +138,30 @@ fn a_stream_of_news_ends_well_and_a_batch_is_answered_as_one() {
 }
 
 #[test]
+fn a_batch_that_was_refused_is_answered_and_not_sent_again() {
+    let mut ledger = Ledger::default();
+    let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call"});
+    ledger.hear(&line(&json!([call(1), call(2)])));
+    let refused = |id: u64| json!({"id": id, "error": {"code": -31017, "data": {"sent": "never"}}});
+    assert!(ledger.told(&line(&json!([refused(1), refused(2)]))));
+    assert!(ledger.is_idle() && ledger.again().is_empty());
+}
+
+#[test]
+fn whoever_waits_for_a_gateway_that_never_comes_is_told() {
+    let mut ledger = in_session();
+    ask(&mut ledger, 10, "tools/list", &json!({}));
+    assert!(ledger.broken().is_empty());
+    ask(&mut ledger, 11, "tools/call", &json!({"name": "x"}));
+    let told = read(ledger.given_up("bad config"));
+    let ids: Vec<&Value> = told.iter().map(|line| &line["id"]).collect();
+    assert_eq!(ids, [&json!(10), &json!(11)]);
+    let error = &told[1]["error"];
+    assert_eq!((&error["code"], &error["data"]["sent"]), (&json!(-31017), &json!("never")), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("bad config") && ledger.is_idle(), "{error}");
+}
+
+#[test]
 fn a_request_that_no_gateway_survives_is_not_sent_for_ever() {
     let mut ledger = Ledger::default();
     ask(&mut ledger, 1, "tools/list", &json!({}));
