@@ -204,6 +204,23 @@ fn a_server_gets_a_session_of_its_own_three_files_and_one_variable() {
     assert_eq!(score(gateway.children()[0]), score(gateway.pid()), "and so does not its shim");
 }
 
+#[tokio::test]
+async fn a_shim_that_dies_before_it_could_start_its_server_costs_a_restart_and_no_call() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let (shim, starts) = (dir.path().join("shim"), dir.path().join("starts"));
+    let starts = starts.display();
+    let script = format!(
+        "#!/bin/sh\necho >>{starts}\n{{ read one; read two; read three; }} <{starts} && exec {CRIB} \"$@\"\nkill -9 $$\n"
+    );
+    std::fs::write(&shim, script).unwrap();
+    std::fs::set_permissions(&shim, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let spec = e2e::fake_server(FAKE, "fake", &[]);
+    let crib = Crib::builder().server(spec).shim(&shim).build().unwrap();
+    assert_eq!(text(&crib, "fake", "echo", &json!({"text": "well"})).await, "well");
+    assert_eq!(status(&crib, "fake").restarts, 2);
+    crib.shutdown(Duration::ZERO).await;
+}
+
 /// A crib whose servers have this program's shim.
 fn shimmed(spec: ServerSpec) -> Crib {
     Crib::builder().server(spec).shim(CRIB).build().unwrap()
@@ -255,7 +272,7 @@ async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
     let cases = [
         (
             CommandSpec::new("no-such-command-anywhere"),
-            "the command `no-such-command-anywhere` was not found",
+            "`no-such-command-anywhere` was not found on the `PATH`",
         ),
         (CommandSpec::new(file("plain", "#!/bin/sh\n", 0o644)), "is not executable"),
         (
