@@ -3,6 +3,8 @@
 //!
 //! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
 
+mod watched;
+
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -19,6 +21,7 @@ use toolcrib::{
 
 use crate::fake::{Boot, Fake};
 use crate::house::{SECOND, breath, id, roster};
+use watched::{Spell, Watched};
 
 const STEPS: usize = 200;
 const NAMES: [&str; 3] = ["one", "two", "own"];
@@ -52,77 +55,6 @@ impl Random {
     }
 }
 
-/// Something that is the case now and then.
-#[derive(Default)]
-struct Spell {
-    now: bool,
-    ended: Option<Instant>,
-}
-
-impl Spell {
-    fn set(&mut self, now: bool) {
-        if std::mem::replace(&mut self.now, now) && !now {
-            self.ended = Some(Instant::now());
-        }
-    }
-
-    /// Whether it was the case at any time since then.
-    fn was(&self, since: Instant) -> bool {
-        self.now || self.ended.is_some_and(|ended| ended >= since)
-    }
-}
-
-/// What is known of one server from outside.
-#[derive(Clone)]
-struct Watched {
-    fake: Fake,
-    /// Whether every client has one of its own.
-    own: bool,
-    /// When it was told to stop, to restart or to be another one.
-    orders: Arc<Mutex<Vec<Instant>>>,
-    /// When it was made to stand still.
-    freezes: Arc<Mutex<Vec<Instant>>>,
-    /// Whether it weighs more than it may.
-    heavy: Arc<Mutex<Spell>>,
-    /// Whether all of them together may weigh little.
-    tight: Arc<Mutex<Spell>>,
-    /// Crashes up to here are forgiven.
-    forgiven: Arc<Mutex<Instant>>,
-}
-
-impl Watched {
-    /// Whether something happened since then that may cost a call its server.
-    fn was_disturbed(&self, since: Instant) -> bool {
-        let crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
-        // Whoever stands still is found out by the limit of a call and that of a ping.
-        let froze = self.freezes.lock().unwrap().last().is_some_and(|at| *at + 30 * SECOND >= since);
-        let outgrown = self.heavy.lock().unwrap().was(since) || self.tight.lock().unwrap().was(since);
-        if froze || outgrown {
-            return true;
-        }
-        crashed || self.orders.lock().unwrap().last().is_some_and(|at| *at >= since)
-    }
-
-    fn order(&self) {
-        self.orders.lock().unwrap().push(Instant::now());
-    }
-
-    /// Crashes that count now: not forgiven, not too long ago, and not in the very moment in which it was told to
-    /// stop anyway.
-    fn crashes(&self) -> usize {
-        let (now, forgiven, orders) =
-            (Instant::now(), *self.forgiven.lock().unwrap(), self.orders.lock().unwrap());
-        let counts =
-            |at: &&Instant| **at > forgiven && now.duration_since(**at) < WINDOW && !orders.contains(at);
-        self.fake.crashes().iter().filter(counts).count()
-    }
-
-    fn forgive(&self, until: Instant) {
-        let mut forgiven = self.forgiven.lock().unwrap();
-        *forgiven = until.max(*forgiven);
-    }
-}
-
 struct Storm {
     random: Random,
     crib: Crib,
@@ -135,8 +67,8 @@ struct Storm {
     seats: (usize, usize),
     /// Whether that changes now and then.
     rebuilt: bool,
-    tight: Arc<Mutex<Spell>>,
     made: u64,
+    _ears: JoinSet<()>,
     wrong: Arc<Mutex<Vec<String>>>,
 }
 
@@ -149,6 +81,7 @@ impl Storm {
             fake: Fake::new(),
             own: *name == OWN,
             orders: Arc::default(),
+            stops: Arc::default(),
             freezes: Arc::default(),
             heavy: Arc::default(),
             tight: tight.clone(),
@@ -161,8 +94,10 @@ impl Storm {
         let capacity = Capacity { servers: seats, memory: None };
         let crib = Crib::builder().roster(roster(specs.clone())).capacity(capacity).build().unwrap();
         let (calls, orders, handles, wrong) = (JoinSet::new(), JoinSet::new(), Vec::new(), Arc::default());
-        let (seats, rebuilt) = ((seats, seats), random.below(4) == 0);
-        Self { random, crib, servers, specs, calls, handles, orders, seats, rebuilt, tight, made: 0, wrong }
+        let (seats, rebuilt, made) = ((seats, seats), random.below(4) == 0, 0);
+        let ears = NAMES.iter().zip(&servers).map(|(name, server)| server.clone().hear(name, crib.events()));
+        let _ears = ears.collect();
+        Self { random, crib, servers, specs, calls, handles, orders, seats, rebuilt, made, _ears, wrong }
     }
 
     async fn rage(&mut self) {
@@ -267,7 +202,7 @@ impl Storm {
 
     fn resize(&mut self) {
         let tight = self.random.below(3) == 0;
-        self.tight.lock().unwrap().set(tight);
+        self.servers[0].tight.lock().unwrap().set(tight);
         if self.rebuilt {
             self.seats.0 = 1 + usize::try_from(self.random.below(4)).unwrap();
             self.seats.1 = self.seats.1.max(self.seats.0);
