@@ -126,6 +126,17 @@ fn kill_9_of_a_shim_costs_its_own_server_and_nobody_else() {
 }
 
 #[test]
+fn a_shim_that_was_stopped_keeps_nobody_from_leaving() {
+    let mark = mark("frozen");
+    let home = wild_home(&mark);
+    let mut gateway = home.serve();
+    woken(&gateway, &mark);
+    process::send(gateway.children()[0], Signal::STOP);
+    assert!(gateway.stop().success());
+    gone(&mark);
+}
+
+#[test]
 fn what_outlived_the_gateway_and_its_shim_is_ended_by_the_next_gateway() {
     let mark = mark("journal");
     let home = wild_home(&mark);

@@ -23,6 +23,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::frontend::admin::Admin;
 use crate::frontend::http;
+use crate::frontend::lasting::Rest;
 use crate::frontend::{Desk, Door};
 use crate::listen::ListenAddr;
 use crate::place::{Place, Stamp};
@@ -275,7 +276,7 @@ async fn accept_all<I, S, F>(door: I, hall: Hall, serve: S)
 where
     I: Incoming,
     S: Fn(I::Stream, CancellationToken) -> F,
-    F: Future<Output = ()> + Send + 'static,
+    F: Future<Output = Option<Rest>> + Send + 'static,
 {
     let mut failing = false;
     loop {
@@ -291,10 +292,15 @@ where
         match accepted {
             Ok(stream) => {
                 failing = false;
-                let served = serve(stream, hall.stop.clone());
+                let (served, tasks) = (serve(stream, hall.stop.clone()), hall.tasks.clone());
                 hall.tasks.spawn(async move {
-                    served.await;
-                    drop(place);
+                    if let Some(rest) = served.await {
+                        // A task keeps all the room that it ever needed: what lasts gets a small one of its own.
+                        tasks.spawn(async move {
+                            rest.await;
+                            drop(place);
+                        });
+                    }
                 });
             }
             Err(error) => {

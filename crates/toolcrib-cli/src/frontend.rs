@@ -6,6 +6,7 @@ mod body;
 mod face;
 mod guard;
 pub(crate) mod http;
+pub(crate) mod lasting;
 mod mcp;
 mod outbox;
 mod preface;

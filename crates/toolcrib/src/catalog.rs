@@ -12,7 +12,7 @@ mod shelf;
 mod template;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -20,11 +20,12 @@ use crate::connection::listing::{Listed, Listing};
 use crate::error::Error;
 use crate::spec::ServerId;
 pub use crate::wire::kind::Kind;
+use crate::wire::revision::Era;
 pub(crate) use address::decode as decoded;
 pub use find::Target;
 use page::Rows;
 pub use page::{PAGE, Page};
-use render::Rendered;
+use render::{Rendered, Written};
 use shelf::Shelf;
 pub use shelf::{Item, Tool};
 use template::Template;
@@ -50,12 +51,16 @@ struct Offer {
     listing: Option<Arc<Listing>>,
     has_resources: bool,
     /// Its lists under its own names, one for each kind.
-    rendered: [OnceLock<Rendered>; Kind::ALL.len()],
+    written: [Written; Kind::ALL.len()],
 }
 
 impl Offer {
     fn of(&self, kind: Kind) -> &[Listed] {
         self.listing.as_ref().map(|listing| listing.of(kind)).unwrap_or_default()
+    }
+
+    fn write(&self, kind: Kind) -> Rendered {
+        Rendered::of(self.of(kind).iter().map(|listed| listed.definition.clone()))
     }
 }
 
@@ -65,7 +70,7 @@ impl Catalog {
         let offer = |listing: &Option<Arc<Listing>>| Offer {
             listing: listing.clone(),
             has_resources: listing.as_ref().is_some_and(|listing| listing.declares("resources")),
-            rendered: Default::default(),
+            written: Default::default(),
         };
         let mut catalog = Self {
             revision,
@@ -108,24 +113,34 @@ impl Catalog {
         self.items(Kind::Templates)
     }
 
-    /// One piece of a list: of everything under public names, or of one server under its own. A cursor that was not
-    /// given out for this list is refused.
-    pub fn page(&self, kind: Kind, of: Option<&ServerId>, cursor: Option<&str>) -> Result<Page, Error> {
+    /// One piece of a list as clients of an era see it: of everything under public names, or of one server under its
+    /// own. A cursor that was not given out for this list is refused.
+    pub fn page(
+        &self,
+        kind: Kind,
+        of: Option<&ServerId>,
+        era: Era,
+        cursor: Option<&str>,
+    ) -> Result<Page, Error> {
         match of.map(|server| (server, self.servers.get(server))) {
-            None => Rows::All(self.items(kind)).page(kind, self.whole(kind), cursor, PAGE),
+            None => {
+                let written = self.shelf(kind).written.of(kind, era, || self.write(kind));
+                Rows::All(self.items(kind)).page(kind, written, cursor, PAGE)
+            }
             Some((server, Some(offer))) => {
-                Rows::Of(server, offer.of(kind)).page(kind, rendered_of(offer, kind), cursor, PAGE)
+                let written = offer.written[kind as usize].of(kind, era, || offer.write(kind));
+                Rows::Of(server, offer.of(kind)).page(kind, written, cursor, PAGE)
             }
             Some((server, None)) => Err(self.unknown_server(server.as_str())),
         }
     }
 
-    /// A whole list as a JSON array: of everything under public names, or of one server under its own. It is written
-    /// once; who keeps it can see whether the list is another one now.
+    /// A whole list as a JSON array, with everything that servers wrote: of everything under public names, or of one
+    /// server under its own. It is written once; who keeps it can see whether the list is another one now.
     pub fn rendered(&self, kind: Kind, of: Option<&ServerId>) -> Bytes {
         match of.map(|server| self.servers.get(server)) {
-            None => self.whole(kind).all.clone(),
-            Some(Some(offer)) => rendered_of(offer, kind).all.clone(),
+            None => self.shelf(kind).written.plain(|| self.write(kind)).all.clone(),
+            Some(Some(offer)) => offer.written[kind as usize].plain(|| offer.write(kind)).all.clone(),
             Some(None) => Bytes::from_static(b"[]"),
         }
     }
@@ -165,15 +180,9 @@ impl Catalog {
         &self.shelves[kind as usize]
     }
 
-    fn whole(&self, kind: Kind) -> &Rendered {
-        let shelf = self.shelf(kind);
-        shelf.rendered.get_or_init(|| Rendered::of(shelf.items.iter().map(|item| self.shown(kind, item))))
+    fn write(&self, kind: Kind) -> Rendered {
+        Rendered::of(self.items(kind).iter().map(|item| self.shown(kind, item)))
     }
-}
-
-fn rendered_of(offer: &Offer, kind: Kind) -> &Rendered {
-    offer.rendered[kind as usize]
-        .get_or_init(|| Rendered::of(offer.of(kind).iter().map(|listed| listed.definition.clone())))
 }
 
 #[cfg(test)]

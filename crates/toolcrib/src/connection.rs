@@ -202,16 +202,17 @@ impl Connection {
             let hint = format!("raise `servers.{server}.limits.in-flight`");
             Error::new(kind, message).at(server).hint(hint).unsent()
         };
+        let full = || {
+            let message = format!("`{server}` is busy with {places} calls and too many others wait");
+            refused(ErrorKind::Overloaded, message)
+        };
         let mut waiting = match self.turns.ask(client) {
             Asked::Now(turn) => return Ok(turn),
             Asked::Later(waiting) => waiting,
-            Asked::Full => {
-                let message = format!("`{server}` is busy with {places} calls and too many others wait");
-                return Err(refused(ErrorKind::Overloaded, message));
-            }
+            Asked::Full => return Err(full()),
         };
         match Box::pin(timeout_at(deadline.first(), waiting.turn())).await {
-            Ok(turn) => turn.ok_or_else(|| self.link.lost(true)),
+            Ok(turn) => turn.ok_or_else(full),
             Err(_) => {
                 let message = format!("`{server}` was busy with {places} other calls for too long");
                 Err(refused(ErrorKind::TimedOut, message))

@@ -185,7 +185,7 @@ impl Face {
             Ok(catalog) => catalog,
             Err(error) => return (failed(&error), None),
         };
-        match catalog.page(kind, view.server(), cursor.as_deref()) {
+        match catalog.page(kind, view.server(), era, cursor.as_deref()) {
             Ok(page) => {
                 let result = client::list_result(kind.member(), &page.items, page.next.as_deref(), era);
                 (Answer::Result(result), Some(catalog))

@@ -1,7 +1,7 @@
 //! HTTP: one connection, and which page of the gateway a request is for.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use toolcrib::wire::dialect::client::Claims;
 
 use super::body::Body;
 use super::face::{Presence, View};
+use super::lasting::{self, Leaving, Rest};
 use super::preface::Opened;
 use super::stalled::Stalling;
 use super::{Desk, Door, mcp, stdio};
@@ -48,23 +49,36 @@ pub(super) struct Counter {
     pub(super) stop: CancellationToken,
 }
 
-/// Serves one connection to its end; after `stop`, the request under way is its last.
-pub(crate) async fn serve<I>(io: I, desk: Arc<Desk>, door: Door, stop: CancellationToken)
+/// Serves one connection to its end, or until nothing is left of it but a stream; after `stop`, the request under way
+/// is its last.
+pub(crate) async fn serve<I>(io: I, desk: Arc<Desk>, door: Door, stop: CancellationToken) -> Option<Rest>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let opened = tokio::select! {
         opened = timeout(HEADERS, Opened::read(Stalling::new(io))) => opened,
-        () = stop.cancelled() => return,
+        () = stop.cancelled() => return None,
     };
-    let Ok(Ok((io, newer))) = opened else { return };
+    let Ok(Ok((io, newer))) = opened else { return None };
     let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
     let (client, claims) = (desk.face.welcome(), Claims::default());
+    let leaving = Arc::<Leaving>::default();
     let counter = Arc::new(Counter { desk, door, client, claims, stop: stop.clone() });
+    let left = leaving.clone();
     let service = service_fn(move |request| {
-        let counter = counter.clone();
+        let (counter, left) = (counter.clone(), Leaving::may(&request).then(|| left.clone()));
         // In a box of its own: a connection keeps as much room as this future has, also while it only listens.
-        Box::pin(async move { Ok::<_, Infallible>(answer(&counter, door, request).await) })
+        Box::pin(async move {
+            let response = answer(&counter, door, request).await;
+            let stays = match left {
+                Some(left) => left.put(response),
+                None => Some(response),
+            };
+            match stays {
+                Some(response) => Ok::<_, Infallible>(response),
+                None => pending().await,
+            }
+        })
     });
     // A connection that breaks takes its requests with it; there is nobody left to tell.
     if newer {
@@ -72,20 +86,24 @@ where
         builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
         let mut connection = Box::pin(builder.serve_connection(io, service));
         tokio::select! {
-            _ = &mut connection => return,
+            _ = &mut connection => return None,
             () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
         }
         let _ = connection.await;
-        return;
+        return None;
     }
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
-    tokio::select! {
-        _ = &mut connection => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
-    }
-    let _ = connection.await;
+    let mut connection = builder.serve_connection(io, service).with_upgrades();
+    let left = tokio::select! {
+        left = poll_fn(|context| leaving.poll(&mut connection, context)) => left,
+        () = stop.cancelled() => {
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|context| leaving.poll(&mut connection, context)).await
+        }
+    };
+    let (response, parts) = left.zip(connection.into_parts())?;
+    Some(Box::pin(lasting::write(parts.io.into_inner(), response)))
 }
 
 /// Runs the requests of an HTTP/2 connection where somebody waits for their end.

@@ -45,7 +45,12 @@ impl House {
     /// A new connection on which this was sent; `|` ends a line of the head.
     async fn send(&self, head: &str, body: &str) -> Client {
         let (mut ours, theirs) = tokio::io::duplex(1 << 20);
-        self.tasks.spawn(http::serve(theirs, self.desk.clone(), Door::Tcp, self.stop.clone()));
+        let served = http::serve(theirs, self.desk.clone(), Door::Tcp, self.stop.clone());
+        self.tasks.spawn(async move {
+            if let Some(rest) = served.await {
+                rest.await;
+            }
+        });
         let head = format!("{head}|Host: localhost||").replace('|', "\r\n");
         ours.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
         Client(ours)

@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::Value;
 use sha2::Sha256;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::call::{Call, Caller, Outcome, Wanted};
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Calls that may wait, in all and of one caller.
 const MOST: usize = 1000;
 const MOST_OF_ONE: usize = 200;
+/// How long a server that asks one thing has to ask another with it: each comes in a message of its own.
+const BREATH: Duration = Duration::from_millis(20);
 /// What a call may be told while nobody hears it.
 const TOLD: usize = 256;
 /// How our names begin.
@@ -92,7 +94,7 @@ impl Running {
             tokio::select! {
                 biased;
                 Some(told) = self.told.recv() => match told {
-                    Told::Asked(ask) => return Step::Asks(self.asks_from(ask, sink)),
+                    Told::Asked(ask) => return Step::Asks(self.asks_from(ask, sink).await),
                     told => pass_on(sink, told),
                 },
                 outcome = &mut self.work => {
@@ -106,9 +108,9 @@ impl Running {
     }
 
     /// A server that asks several things at once gets them asked at once; what else it says goes to `sink`.
-    fn asks_from(&mut self, first: Ask, sink: Option<&Arc<dyn Hear>>) -> Vec<Ask> {
-        let mut asks = vec![first];
-        while let Ok(told) = self.told.try_recv() {
+    async fn asks_from(&mut self, first: Ask, sink: Option<&Arc<dyn Hear>>) -> Vec<Ask> {
+        let (mut asks, until) = (vec![first], Instant::now() + BREATH);
+        while let Ok(Some(told)) = timeout_at(until, self.told.recv()).await {
             match told {
                 Told::Asked(ask) => asks.push(ask),
                 told => pass_on(sink, told),

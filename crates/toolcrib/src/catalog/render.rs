@@ -1,19 +1,48 @@
 //! Lists as clients see them: each is written once, and handed out as the same bytes from then on.
 
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use super::Catalog;
 use super::shelf::Item;
+use crate::wire::dialect::tool_to_client;
 use crate::wire::kind::Kind;
 use crate::wire::object::{self, Object};
+use crate::wire::revision::Era;
 
 /// A list as JSON, and where each thing in it ends.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Rendered {
     pub(super) all: Bytes,
-    ends: Vec<usize>,
+    ends: Arc<[usize]>,
+}
+
+/// A list as its servers wrote it, and as each era may see it.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    plain: OnceLock<Rendered>,
+    session: OnceLock<Rendered>,
+    stateless: OnceLock<Rendered>,
+}
+
+impl Written {
+    pub(super) fn plain(&self, write: impl FnOnce() -> Rendered) -> &Rendered {
+        self.plain.get_or_init(write)
+    }
+
+    pub(super) fn of(&self, kind: Kind, era: Era, write: impl FnOnce() -> Rendered) -> &Rendered {
+        let plain = self.plain(write);
+        if kind != Kind::Tools {
+            return plain;
+        }
+        let seen = match era {
+            Era::Session => &self.session,
+            Era::Stateless => &self.stateless,
+        };
+        seen.get_or_init(|| plain.of_era(era))
+    }
 }
 
 impl Rendered {
@@ -28,7 +57,22 @@ impl Rendered {
         }
         all.push(b']');
         all.shrink_to_fit();
-        Self { all: all.into(), ends }
+        Self { all: all.into(), ends: ends.into() }
+    }
+
+    /// Tools as clients of this era may see them; the same bytes if they may see everything.
+    fn of_era(&self, era: Era) -> Self {
+        let whole = (0..self.ends.len()).map(|at| self.one(at));
+        let seen: Vec<Option<Bytes>> = whole.clone().map(|tool| tool_to_client(&tool, era)).collect();
+        if seen.iter().all(Option::is_none) {
+            return self.clone();
+        }
+        Self::of(whole.zip(seen).map(|(whole, seen)| seen.unwrap_or(whole)))
+    }
+
+    fn one(&self, at: usize) -> Bytes {
+        let start = if at == 0 { 1 } else { self.ends[at - 1] + 1 };
+        self.all.slice(start..self.ends[at])
     }
 
     /// Some of it, as a list of its own.

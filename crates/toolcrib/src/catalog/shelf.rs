@@ -1,11 +1,11 @@
 //! `Shelf`: everything of one kind that is on offer, in order, and whose it is.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::render::Rendered;
+use super::render::Written;
 use super::{Listings, address, name};
 use crate::connection::listing::Listed;
 use crate::spec::ServerId;
@@ -42,7 +42,7 @@ pub(super) struct Shelf {
     /// Only of what has names; addresses say themselves whose they are.
     by_public: HashMap<Arc<str>, usize>,
     by_own: HashMap<Arc<str>, Vec<usize>>,
-    pub(super) rendered: OnceLock<Rendered>,
+    pub(super) written: Written,
 }
 
 impl Shelf {

@@ -239,18 +239,18 @@ fn a_long_list_comes_in_pages_and_a_short_one_as_it_was_written() {
     let names: Vec<String> = (0..PAGE).map(|number| format!("t{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let whole = catalog(&[("a", &[(Kind::Tools, &names)])]);
-    let page = whole.page(Kind::Tools, None, None).unwrap();
+    let page = whole.page(Kind::Tools, None, Era::Session, None).unwrap();
     assert_eq!((page.next, page.items.as_ptr()), (None, whole.rendered(Kind::Tools, None).as_ptr()));
     let more = catalog(&[("a", &[(Kind::Tools, &names)]), ("b", &[(Kind::Tools, &["last"])])]);
-    let next = more.page(Kind::Tools, None, None).unwrap().next.unwrap();
+    let next = more.page(Kind::Tools, None, Era::Session, None).unwrap().next.unwrap();
     let last = Page { items: r#"[{"name":"b__last","x":1.0}]"#.into(), next: None };
-    assert_eq!(more.page(Kind::Tools, None, Some(&next)).unwrap(), last);
+    assert_eq!(more.page(Kind::Tools, None, Era::Session, Some(&next)).unwrap(), last);
     for (kind, of) in [(Kind::Prompts, None), (Kind::Tools, Some(id("a")))] {
-        let refused = more.page(kind, of.as_ref(), Some(&next)).unwrap_err();
+        let refused = more.page(kind, of.as_ref(), Era::Session, Some(&next)).unwrap_err();
         assert_eq!(refused.to_string(), "this cursor was not given out here");
         assert_eq!(refused.kind().facts().code, -32602);
     }
-    assert!(more.page(Kind::Tools, Some(&id("nobody")), None).is_err());
+    assert!(more.page(Kind::Tools, Some(&id("nobody")), Era::Session, None).is_err());
 }
 
 #[test]
@@ -267,4 +267,38 @@ fn a_server_is_shown_as_it_declared_itself_once_it_was_seen() {
         (catalog.instructions_of(&id("a")), catalog.instructions_of(&id("b"))),
         (Some("be kind"), None)
     );
+}
+
+#[test]
+fn each_era_sees_of_a_tool_what_that_era_has() {
+    let written = [
+        r#"{"name":"plain","outputSchema":{"type":"object"},"description":"execution of an outputSchema"}"#,
+        r#"{"name":"later","execution":{"taskSupport":"optional"},"x":1.0}"#,
+        r#"{"name":"words","outputSchema":{"type":"string"}}"#,
+        r#"{"name":"any","outputSchema":{"anyOf":[{"type":"object"}]}}"#,
+    ];
+    let shown = |written: &[&'static str], era| {
+        let tools = written
+            .iter()
+            .map(|tool| Listed::read(Kind::Tools, Bytes::from_static(tool.as_bytes())).unwrap());
+        let listing = Arc::new(Listing { tools: tools.collect(), ..Listing::default() });
+        let catalog = Catalog::build(1, &[(id("a"), Some(listing))].into());
+        let own = catalog.page(Kind::Tools, Some(&id("a")), era, None).unwrap().items;
+        let all = catalog.page(Kind::Tools, None, era, None).unwrap().items;
+        assert_eq!(text(&all).replace("a__", ""), text(&own));
+        let same = own.as_ptr() == catalog.rendered(Kind::Tools, Some(&id("a"))).as_ptr();
+        (text(&own).to_owned(), same)
+    };
+    let list = |tools: &[&str]| format!("[{}]", tools.join(","));
+    let [plain, later, words, any] = written;
+    assert_eq!(
+        shown(&written, Era::Session),
+        (list(&[plain, later, r#"{"name":"words"}"#, r#"{"name":"any"}"#]), false)
+    );
+    assert_eq!(
+        shown(&written, Era::Stateless),
+        (list(&[plain, r#"{"name":"later","x":1.0}"#, words, any]), false)
+    );
+    assert_eq!(shown(&[plain, later], Era::Session), (list(&[plain, later]), true), "the very same bytes");
+    assert_eq!(shown(&[plain, words], Era::Stateless), (list(&[plain, words]), true), "the very same bytes");
 }

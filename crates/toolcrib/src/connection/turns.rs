@@ -64,7 +64,7 @@ impl Turns {
             lines.free -= 1;
             return Asked::Now(Turn(Some(self.clone())));
         }
-        if lines.waiting >= lines.most_waiting {
+        if lines.waiting >= lines.most_waiting && !lines.make_way(client) {
             return Asked::Full;
         }
         let (sender, turn) = oneshot::channel();
@@ -89,6 +89,21 @@ impl Lines {
             self.order.push_back(client);
         }
         line.push_back(sender);
+    }
+
+    /// Sends away whoever came last of the client with the longest line, if it is longer than this client's would be.
+    fn make_way(&mut self, client: u64) -> bool {
+        let longest = self.lines.values().map(VecDeque::len).max();
+        let own = self.lines.get(&client).map_or(0, VecDeque::len);
+        if longest.is_none_or(|longest| longest <= own + 1) {
+            return false;
+        }
+        self.sweep();
+        let own = self.lines.get(&client).map_or(0, VecDeque::len);
+        let longest = self.lines.values_mut().max_by_key(|line| line.len());
+        let sent_away = longest.filter(|line| line.len() > own + 1).and_then(VecDeque::pop_back).is_some();
+        self.standing -= usize::from(sent_away);
+        sent_away
     }
 
     /// Forgets everybody who left.
@@ -139,7 +154,7 @@ impl Drop for Turn {
 }
 
 impl Waiting {
-    /// Waits for the turn. `None` never comes: whoever has a turn gives it back.
+    /// Waits for the turn; `None` if it made way for another client.
     pub(super) async fn turn(&mut self) -> Option<Turn> {
         (&mut self.turn).await.ok()
     }
@@ -177,6 +192,10 @@ mod tests {
         waiting.turn.try_recv().ok()
     }
 
+    fn was_sent_away(waiting: &mut Waiting) -> bool {
+        waiting.turn.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed)
+    }
+
     #[test]
     fn a_quiet_client_waits_for_one_turn_of_a_noisy_one_and_not_for_all() {
         let turns = Turns::new(1);
@@ -205,6 +224,20 @@ mod tests {
         drop(later(&turns, 7));
         let _again = later(&turns, 7);
         assert!(matches!(turns.ask(7), Asked::Full));
+    }
+
+    #[test]
+    fn a_noisy_client_that_fills_the_line_makes_way_for_a_quiet_one() {
+        let turns = Turns::new(1);
+        let held = now(&turns, 1);
+        let mut noisy: Vec<Waiting> = (0..WAITING_FOR_EACH).map(|_| later(&turns, 1)).collect();
+        assert!(matches!(turns.ask(1), Asked::Full));
+        let mut quiet = later(&turns, 2);
+        assert!(was_sent_away(noisy.last_mut().unwrap()));
+        assert!(!noisy[..WAITING_FOR_EACH - 1].iter_mut().any(was_sent_away));
+        drop(held);
+        drop(has_turn(&mut noisy[0]).unwrap());
+        assert!(has_turn(&mut quiet).is_some());
     }
 
     #[test]
@@ -251,7 +284,7 @@ mod tests {
                 }
                 waiting.retain_mut(|place| match has_turn(place) {
                     Some(turn) => { held.push(turn); false }
-                    None => true,
+                    None => !was_sent_away(place),
                 });
                 prop_assert!(held.len() <= at_a_time);
                 prop_assert!(waiting.is_empty() || held.len() == at_a_time, "somebody waits for a free place");

@@ -124,6 +124,27 @@ fn says_not_found(error: &Object) -> bool {
         || error.string("message").is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
 }
 
+/// What a tool gives besides words.
+const STRUCTURED: &str = "structuredContent";
+
+/// A tool's definition as a client of this era may see it; `None` if that is all of it. Tasks of sessions are not those
+/// of the stateless era, and sessions know no results that are not objects.
+pub(crate) fn tool_to_client(definition: &Bytes, era: Era) -> Option<Bytes> {
+    let unknown = match era {
+        Era::Session => "outputSchema",
+        Era::Stateless => "execution",
+    };
+    memchr::memmem::find(definition, unknown.as_bytes())?;
+    let mut tool = Object::parse(definition).ok()?;
+    let value = tool.remove(unknown)?;
+    let is_object =
+        || Object::parse(&value).is_ok_and(|schema| schema.string("type").as_deref() == Some("object"));
+    if era == Era::Session && is_object() {
+        return None;
+    }
+    Some(tool.to_bytes())
+}
+
 /// A member name in quotes can stand in JSON only where it really is a name or a whole string, so its absence proves
 /// that the member is not there without reading the result again.
 fn with_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
@@ -154,6 +175,14 @@ fn with_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
 fn without_stateless_members(result: &Bytes) -> Bytes {
     let Ok(mut object) = Object::parse(result) else { return result.clone() };
     object.retain(|key| !matches!(key, "resultType" | "ttlMs" | "cacheScope"));
+    if object.get(STRUCTURED).is_some_and(|raw| raw.first() != Some(&b'{')) {
+        // Sessions know objects only. The server says it in words as well, or should have.
+        let value = object.remove(STRUCTURED).unwrap_or_default();
+        if object.get("content").is_none_or(|raw| object::elements(raw).is_ok_and(|said| said.is_empty())) {
+            let text = object::string(&String::from_utf8_lossy(&value));
+            object.set("content", [br#"[{"type":"text","text":"#, &text[..], b"}]"].concat());
+        }
+    }
     if let Some(mut meta) = object.get("_meta").and_then(|raw| Object::parse(raw).ok())
         && meta.remove(meta::SERVER).is_some()
     {
@@ -259,6 +288,12 @@ mod tests {
             shown(nested, Era::Session, Era::Stateless),
             r#"{"resultType":"complete","structuredContent":{"resultType":"mine"}}"#
         );
+        let [list, mute] = [r#""content":[{"type":"text","text":"[1]"}]"#, r#""content":[]"#];
+        for said in [list, mute] {
+            let odd = format!(r#"{{"resultType":"complete",{said},"structuredContent":[1]}}"#);
+            assert_eq!(shown(&odd, Era::Stateless, Era::Session), format!("{{{list}}}"));
+            assert_eq!(shown(&odd, Era::Stateless, Era::Stateless), odd);
+        }
         let modern = r#"{"resultType":"complete","a":1.0,"ttlMs":5,"_meta":{"io.modelcontextprotocol/serverInfo":{},"k":2}}"#;
         assert_eq!(shown(modern, Era::Stateless, Era::Session), r#"{"a":1.0,"_meta":{"k":2}}"#);
     }

@@ -2,9 +2,11 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, WriteHalf};
+use tokio::time::sleep;
 use toolcrib::InProcess;
 
 /// A server whose tool asks `arguments.method` with `arguments.params`, `arguments.times` times, and then tells what
@@ -50,7 +52,12 @@ impl Asking {
             (Some("tools/call"), true) => ask_by_result(&message["params"]),
             (Some("tools/call"), false) => return ask_on_the_pipe(message, out, asked).await,
             (None, _) => {
-                let Some(call) = asked.take() else { return };
+                let Some(mut call) = asked.take() else { return };
+                if times(&call) > 1 {
+                    call["params"]["arguments"]["times"] = json!(times(&call) - 1);
+                    *asked = Some(call);
+                    return;
+                }
                 let answer = message.get("result").or(message.get("error")).cloned().unwrap_or_default();
                 return say(out, &json!({"jsonrpc": "2.0", "id": call["id"], "result": told(&answer)})).await;
             }
@@ -65,7 +72,7 @@ impl Asking {
 }
 
 fn ask_by_result(params: &Value) -> Value {
-    let wanted = params["arguments"]["times"].as_u64().unwrap_or(1);
+    let wanted = times(&json!({ "params": params }));
     let round = params["requestState"]
         .as_str()
         .map_or(0, |state| state.trim_start_matches("round ").parse().unwrap());
@@ -77,12 +84,22 @@ fn ask_by_result(params: &Value) -> Value {
     json!({"resultType": "input_required", "inputRequests": {"it": question}, "requestState": format!("round {}", round + 1)})
 }
 
+fn times(call: &Value) -> u64 {
+    call["params"]["arguments"]["times"].as_u64().unwrap_or(1)
+}
+
+/// All that it asks without waiting for an answer, but not in one breath.
 async fn ask_on_the_pipe(message: Value, out: &mut WriteHalf<DuplexStream>, asked: &mut Option<Value>) {
     let arguments = &message["params"]["arguments"];
-    let question =
+    let mut question =
         json!({"jsonrpc": "2.0", "id": "q", "method": arguments["method"], "params": arguments["params"]});
     if arguments["method"].is_string() {
         say(out, &question).await;
+        for number in 1..times(&message) {
+            sleep(Duration::from_millis(5)).await;
+            question["id"] = json!(number);
+            say(out, &question).await;
+        }
     }
     *asked = Some(message);
 }

@@ -130,6 +130,20 @@ async fn an_answer_that_is_missing_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_server_asks_side_by_side_a_stateless_client_is_asked_at_once() {
+    let crib = crib_of(&Asking::in_session());
+    let mut params = asking(ELICIT, &json!({}));
+    params["arguments"]["times"] = json!(3);
+    let asked = crib.call(call(&params).of(person(1, Era::Stateless))).await.unwrap();
+    let questions = asked.to_value()["inputRequests"].as_object().unwrap().clone();
+    assert_eq!(questions.keys().collect::<Vec<_>>(), ["ask-1", "ask-2", "ask-3"]);
+    let answers: Value = questions.keys().map(|key| (key.clone(), json!({"action": "accept"}))).collect();
+    let answered = with_answers(params, &asked, &answers);
+    let outcome = crib.call(call(&answered).of(person(1, Era::Stateless))).await.unwrap();
+    assert_eq!(outcome.text(), r#"{"action":"accept"}"#);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_whose_client_never_comes_back_is_cancelled() {
     let server = Asking::in_session();
     let crib = crib_of(&server);

@@ -1,5 +1,8 @@
 //! `Caller`: who made a request, what it can do, and how to ask it something in its own era.
 
+use std::future::{Future as _, poll_fn};
+use std::task::Poll;
+
 use rmcp::model::{
     ClientCapabilities, InputRequest, InputRequests, InputRequiredResult, InputResponses, LoggingLevel,
     ProtocolVersion, ServerRequest,
@@ -90,8 +93,8 @@ impl<'a> Caller<'a> {
     }
 
     async fn ask_now(&self, questions: InputRequests) -> Result<Answer, ErrorData> {
-        let mut answers = InputResponses::new();
-        for (key, question) in questions {
+        // All at the same time, like those of the other era.
+        let asked = questions.into_iter().map(async |(key, question)| {
             let request = match question {
                 InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
                 InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
@@ -101,8 +104,25 @@ impl<'a> Caller<'a> {
             let answer = self.context.peer.send_request(request).await;
             let answer = answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
             let answer = serde_json::to_value(answer);
-            answers.insert(key, answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?);
-        }
+            Ok((key, answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?))
+        });
+        let mut waiting: Vec<_> = asked.map(Box::pin).collect();
+        let mut answers = InputResponses::new();
+        poll_fn(|context| {
+            let mut at = 0;
+            while let Some(asked) = waiting.get_mut(at) {
+                match asked.as_mut().poll(context) {
+                    Poll::Pending => at += 1,
+                    Poll::Ready(answer) => {
+                        let (key, answer) = answer?;
+                        answers.insert(key, answer);
+                        drop(waiting.swap_remove(at));
+                    }
+                }
+            }
+            if waiting.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        })
+        .await?;
         Ok(Answer::Given(answers))
     }
 }

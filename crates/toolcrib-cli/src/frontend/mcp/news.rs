@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
 use hyper::{HeaderMap, Response, StatusCode};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolcrib::wire::message::code;
 
@@ -42,24 +42,51 @@ pub(super) fn get(counter: &Counter, view: &View, headers: &HeaderMap) -> Respon
     };
     let watcher = Watcher::new(counter.desk.face.clone(), view.clone());
     let ends = [session.ended.clone(), counter.stop.clone()];
-    let (hears, spoken) = (session.talk.clone(), Spoken::new());
-    let line = spoken.line.downgrade();
-    session.talk.line.over(move |message| line.upgrade().is_some_and(|line| line.try_send(message).is_ok()));
+    let (hears, spoken) = (session.talk.clone(), Arc::<Spoken>::default());
+    let line = Arc::downgrade(&spoken);
+    session.talk.line.over(move |message| line.upgrade().is_some_and(|line| line.say(message)));
     let stream = NewsStream::new(watcher, hears, Some(listening), ends, VecDeque::new(), None);
     events(Body::events(stream.with(spoken)))
 }
 
-/// What the client of a session is asked while none of its requests runs.
-pub(super) struct Spoken {
-    /// Held as long as the stream is read.
-    line: mpsc::Sender<Vec<u8>>,
-    heard: mpsc::Receiver<Vec<u8>>,
+/// What the client of a session is asked while none of its requests runs. Held as long as its stream is read. There
+/// are as many as there are streams and hardly any is ever used: a channel would keep twenty times the room.
+#[derive(Default)]
+pub(super) struct Spoken(Mutex<Said>);
+
+#[derive(Default)]
+struct Said {
+    waiting: VecDeque<Vec<u8>>,
+    reader: Option<Waker>,
 }
 
 impl Spoken {
-    fn new() -> Self {
-        let (line, heard) = mpsc::channel(WORDS_WAITING);
-        Self { line, heard }
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `false` if too much waits to be read already.
+    fn say(&self, message: Vec<u8>) -> bool {
+        let mut said = self.said();
+        if said.waiting.len() >= WORDS_WAITING {
+            return false;
+        }
+        said.waiting.push_back(message);
+        let reader = said.reader.take();
+        drop(said);
+        reader.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    fn poll_next(&self, context: &Context<'_>) -> Poll<Vec<u8>> {
+        let mut said = self.said();
+        match said.waiting.pop_front() {
+            Some(message) => Poll::Ready(message),
+            None => {
+                said.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -69,7 +96,7 @@ pub(super) struct NewsStream<H> {
     last: Option<Vec<u8>>,
     next: Option<Next<H>>,
     ends: [CancellationToken; 2],
-    spoken: Option<Spoken>,
+    spoken: Option<Arc<Spoken>>,
     _listening: Option<Listening>,
 }
 
@@ -89,7 +116,7 @@ impl<H: Hears + 'static> NewsStream<H> {
     }
 
     /// With what is said on this stream besides.
-    fn with(mut self, spoken: Spoken) -> Self {
+    fn with(mut self, spoken: Arc<Spoken>) -> Self {
         self.spoken = Some(spoken);
         self
     }
@@ -114,8 +141,8 @@ impl<H: Hears + Unpin + 'static> Messages for NewsStream<H> {
             if let Some(message) = stream.waiting.pop_front() {
                 return Poll::Ready(Some(event(&message)));
             }
-            if let Some(spoken) = &mut stream.spoken
-                && let Poll::Ready(Some(message)) = spoken.heard.poll_recv(context)
+            if let Some(spoken) = &stream.spoken
+                && let Poll::Ready(message) = spoken.poll_next(context)
             {
                 return Poll::Ready(Some(event(&message)));
             }

@@ -43,13 +43,9 @@ impl Keeper {
 
     /// The server is no more. What is told first counts.
     pub(super) fn ended(&self, how: Exit) {
-        if !self.has_ended() {
+        if self.exit.borrow().is_none() {
             self.exit.send_replace(Some(how));
         }
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.exit.borrow().is_some()
     }
 
     /// Ends what can only be found by the name of the tree. Looking at all processes takes a while.
