@@ -126,6 +126,11 @@ pub struct Denial {
 }
 
 impl Policy {
+    /// These rules, for everyone and everything.
+    pub fn for_everyone(everyone: Rules) -> Self {
+        Self { everyone, ..Self::default() }
+    }
+
     /// Whether there is nothing to ask it about.
     pub fn is_empty(&self) -> bool {
         let mut rules = self.servers.values().chain(self.callers.values());
@@ -183,7 +188,8 @@ impl Policy {
         server: &'a ServerId,
     ) -> impl Iterator<Item = (Level<'a>, &'a Rules)> {
         let of_server = self.servers.get(server).map(|rules| (Level::Server(server), rules));
-        let of_caller = self.callers.get(caller.as_str()).map(|rules| (Level::Caller(caller.as_str()), rules));
+        let of_caller =
+            self.callers.get(caller.as_str()).map(|rules| (Level::Caller(caller.as_str()), rules));
         std::iter::once((Level::Everyone, &self.everyone)).chain(of_server).chain(of_caller)
     }
 }
@@ -194,8 +200,11 @@ impl Denial {
         let Self { rule, origin } = self;
         let origin = origin.filter(|_| *caller == Caller::local());
         let place = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
-        let message =
-            format!("`{}` may not use `{server}.{name}`: {rule}{}", caller.as_str(), place.unwrap_or_default());
+        let message = format!(
+            "`{}` may not use `{server}.{name}`: {rule}{}",
+            caller.as_str(),
+            place.unwrap_or_default()
+        );
         Error::new(ErrorKind::Denied, message).at(server).denied_by(Self { rule, origin })
     }
 }

@@ -37,10 +37,8 @@ impl Callers {
             failure.data = serde_json::json!({"problems": [problem_json(&problem)], "count": 1});
             failure
         })?;
-        let known = config.callers.iter().map(|spec| Known {
-            caller: Caller::named(&spec.name),
-            admin: spec.admin,
-        });
+        let known =
+            config.callers.iter().map(|spec| Known { caller: Caller::named(&spec.name), admin: spec.admin });
         let local = Known { caller: Caller::local(), admin: true };
         Ok(Self { local, known: digests.into_iter().zip(known).collect() })
     }

@@ -125,12 +125,7 @@ impl Face {
     }
 
     /// Who asks with a stateless request; `key` is the client's number.
-    pub(crate) fn stateless(
-        visit: Visit,
-        claimed: &Claimed,
-        key: u64,
-        guest: Option<Arc<Guest>>,
-    ) -> Asker {
+    pub(crate) fn stateless(visit: Visit, claimed: &Claimed, key: u64, guest: Option<Arc<Guest>>) -> Asker {
         let (abilities, log) = (claimed.abilities.clone(), claimed.log);
         let client = Client { key, era: Era::Stateless, abilities, log };
         Asker { visit, client, guest }

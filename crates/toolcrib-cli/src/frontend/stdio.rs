@@ -43,6 +43,8 @@ type Answered = oneshot::Sender<Vec<u8>>;
 /// One client on a pipe.
 struct Pipe {
     face: Arc<Face>,
+    /// Who it is, and what it sees.
+    visit: Visit,
     out: Outbox,
     /// The session, once there is one; the stateless era needs none.
     session: watch::Sender<Option<Arc<Talk>>>,
@@ -89,6 +91,7 @@ pub(crate) async fn serve<R, W>(
     let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
     let pipe = Pipe {
         presence: face.welcome(),
+        visit: Visit::local(),
         guest: Arc::new(Guest::default().working_in(project.clone())),
         project,
         asked,
@@ -228,8 +231,8 @@ impl Pipe {
             }
             Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
-                let hello = self.face.hello(&Visit::local(), client::agreed_revision(params.as_ref())).await;
-                let talk = Talk::new(&self.face, Visit::local(), params.as_ref(), self.project.clone());
+                let hello = self.face.hello(&self.visit, client::agreed_revision(params.as_ref())).await;
+                let talk = Talk::new(&self.face, self.visit.clone(), params.as_ref(), self.project.clone());
                 talk.asks.begin_after(self.asked);
                 talk.line.over(self.out.aside());
                 self.out.say(reply(&id, &Answer::Result(hello))).await;
@@ -266,14 +269,14 @@ impl Pipe {
     ) -> bool {
         let (face, out, under_way) = (self.face.clone(), self.out.clone(), self.under_way.clone());
         let (entered, ending) = (id.clone(), self.ending.clone());
-        let (key, guest) = (self.presence.key, self.guest.clone());
+        let (key, guest, visit) = (self.presence.key, self.guest.clone(), self.visit.clone());
         self.under_way.enter(id, || {
             let work = async move {
                 let answer = match work {
                     Work::InSession(talk) => talk.respond(&face, &method, params, Some(&out)).await,
                     Work::Ping => Answer::Result(client::empty_result(Era::Session)),
                     Work::Stateless(claimed) => {
-                        let asker = Face::stateless(Visit::local(), &claimed, key, Some(guest));
+                        let asker = Face::stateless(visit, &claimed, key, Some(guest));
                         match method == LISTEN {
                             true => listen(&face, asker, &entered, params.as_ref(), &out, &ending).await,
                             false => stateless(&face, asker, &method, params, claimed, &out).await,

@@ -61,14 +61,16 @@ pub fn digests(callers: &[CallerSpec]) -> Result<Vec<Digest>, Box<Problem>> {
                     problem(format!("the token of `callers.{}`: {why}", caller.name), "give it a value")
                 })?;
                 if !is_token(&token) {
-                    let message = format!("the token of `callers.{}` cannot be sent in a header", caller.name);
+                    let message =
+                        format!("the token of `callers.{}` cannot be sent in a header", caller.name);
                     return Err(problem(message, TOKENS));
                 }
                 Sha256::digest(token.as_bytes()).into()
             }
         };
         if let Some(at) = digests.iter().position(|known| *known == digest) {
-            let message = format!("`callers.{}` and `callers.{}` have the same token", callers[at].name, caller.name);
+            let message =
+                format!("`callers.{}` and `callers.{}` have the same token", callers[at].name, caller.name);
             return Err(problem(message, "give each caller a token of its own"));
         }
         digests.push(digest);
@@ -76,7 +78,8 @@ pub fn digests(callers: &[CallerSpec]) -> Result<Vec<Digest>, Box<Problem>> {
     Ok(digests)
 }
 
-const TOKENS: &str = "a token is letters, digits and signs without blanks, such as `openssl rand -hex 32` makes";
+const TOKENS: &str =
+    "a token is letters, digits and signs without blanks, such as `openssl rand -hex 32` makes";
 
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn rules(allow: Option<&[&str]>, deny: &[&str]) -> Rules {
-    let parsed = |written: &[&str]| -> Vec<Rule> { written.iter().map(|rule| rule.parse().unwrap()).collect() };
+    let parsed =
+        |written: &[&str]| -> Vec<Rule> { written.iter().map(|rule| rule.parse().unwrap()).collect() };
     let rules = Rules::default().denying(parsed(deny));
     allow.map_or(rules.clone(), |allow| rules.allowing(parsed(allow)))
 }
@@ -37,8 +38,11 @@ fn judged(policy: &Policy, caller: &str, thing: &str) -> String {
 fn every_level_must_agree_and_deny_wins_at_each() {
     let policy = Policy {
         everyone: rules(None, &["git.push*", "*.rm_rf"]),
-        servers: [(id("time"), bare(Some(&["now", "zone*"]), &["zone_set"])), (id("off"), bare(Some(&[]), &[]))]
-            .into(),
+        servers: [
+            (id("time"), bare(Some(&["now", "zone*"]), &["zone_set"])),
+            (id("off"), bare(Some(&[]), &[])),
+        ]
+        .into(),
         callers: [
             ("ci".to_owned(), rules(Some(&["git.*", "time.now"]), &["git.commit"])),
             ("nobody".to_owned(), rules(Some(&[]), &[])),
@@ -122,7 +126,10 @@ fn only_who_is_local_learns_where_a_rule_is_written() {
     let far = denial().error(&Caller::named("ci"), &id("git"), "push");
     assert_eq!(far.to_string(), "`ci` may not use `git.push`: `policy.deny` has `git.push*`");
     assert!(!far.data().to_string().contains("config.toml"));
-    assert_eq!((far.kind().facts().code, &far.data()["rule"]), (-31010, &"`policy.deny` has `git.push*`".into()));
+    assert_eq!(
+        (far.kind().facts().code, &far.data()["rule"]),
+        (-31010, &"`policy.deny` has `git.push*`".into())
+    );
 }
 
 #[test]
@@ -147,7 +154,11 @@ fn a_server_is_open_only_if_no_rule_could_keep_anything_of_it_back() {
         policy.is_open(&Caller::local(), &id("git"))
     };
     assert!(open(Rules::default()) && open(rules(None, &["time.*"])) && open(rules(Some(&["git.*"]), &[])));
-    assert!(!open(rules(None, &["git.x"])) && !open(rules(Some(&["git.a*"]), &[])) && !open(rules(Some(&[]), &[])));
+    assert!(
+        !open(rules(None, &["git.x"]))
+            && !open(rules(Some(&["git.a*"]), &[]))
+            && !open(rules(Some(&[]), &[]))
+    );
 }
 
 fn pattern() -> impl Strategy<Value = String> {

@@ -13,25 +13,27 @@ use crate::house::id;
 /// A crib with servers `a` and `b`, each of which counts how often its tools really run.
 fn crib(ran: &Arc<AtomicUsize>) -> CribBuilder {
     ["a", "b"].into_iter().fold(Crib::builder(), |builder, server| {
-        let toolbox = ["read", "write", "Odd Name!", "rm"].into_iter().fold(Toolbox::new(), |toolbox, name| {
-            let ran = ran.clone();
-            toolbox.tool(name, "", &json!({"type": "object"}), move |_| {
-                ran.fetch_add(1, Ordering::Relaxed);
-                async { Ok("ran".to_owned()) }
-            })
-        });
+        let toolbox =
+            ["read", "write", "Odd Name!", "rm"].into_iter().fold(Toolbox::new(), |toolbox, name| {
+                let ran = ran.clone();
+                toolbox.tool(name, "", &json!({"type": "object"}), move |_| {
+                    ran.fetch_add(1, Ordering::Relaxed);
+                    async { Ok("ran".to_owned()) }
+                })
+            });
         builder.server(ServerSpec::in_process(id(server), toolbox))
     })
 }
 
 fn rules(allow: Option<&[&str]>, deny: &[&str]) -> Rules {
-    let parsed = |written: &[&str]| -> Vec<Rule> { written.iter().map(|rule| rule.parse().unwrap()).collect() };
+    let parsed =
+        |written: &[&str]| -> Vec<Rule> { written.iter().map(|rule| rule.parse().unwrap()).collect() };
     let rules = Rules::default().denying(parsed(deny));
     allow.map_or(rules.clone(), |allow| rules.allowing(parsed(allow)))
 }
 
 fn policy() -> Policy {
-    let mut policy = Policy { everyone: rules(None, &["*.rm"]), ..Policy::default() };
+    let mut policy = Policy::for_everyone(rules(None, &["*.rm"]));
     policy.callers.insert("ci".to_owned(), rules(Some(&["a.*"]), &["a.write", "a.Odd*"]));
     policy
 }
@@ -47,7 +49,14 @@ async fn what_is_denied_is_not_listed_and_does_not_run_by_any_name() {
     let ci = Caller::named("ci");
     assert_eq!(names(&*crib.list_for(&ci).await), ["a.read"]);
     assert_eq!(crib.list().await.tools().len(), 6);
-    let odd = crib.catalog().tools().iter().find(|tool| &*tool.own_name == "Odd Name!").unwrap().public_name.clone();
+    let odd = crib
+        .catalog()
+        .tools()
+        .iter()
+        .find(|tool| &*tool.own_name == "Odd Name!")
+        .unwrap()
+        .public_name
+        .clone();
     for name in ["a__write", "a__rm", &odd] {
         let error = crib.call(Call::tool(name).by(ci.clone())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{name}: {error}");
@@ -77,7 +86,10 @@ async fn what_no_rule_can_tell_goes_only_where_everything_is_allowed() {
     let crib = crib(&ran).policy(policy()).build().unwrap();
     let ask = |caller: &str, server: &str, method: &'static str, name: &str| {
         let wanted = Wanted::On(id(server), name.to_owned());
-        crib.call(Call::request(method, wanted, toolcrib::wire::object::Object::default()).by(Caller::named(caller)))
+        crib.call(
+            Call::request(method, wanted, toolcrib::wire::object::Object::default())
+                .by(Caller::named(caller)),
+        )
     };
     for method in ["Tools/call", "tools/call ", "skills/run"] {
         assert_eq!(ask("ci", "a", method, method).await.unwrap_err().kind(), ErrorKind::Denied, "{method}");
@@ -105,7 +117,7 @@ async fn a_guard_is_asked_at_lists_and_at_calls() {
     assert_eq!(error.to_string(), "`local` may not use `a.write`: read only");
     assert_eq!(crib.call(Call::tool("b__read")).await.unwrap_err().kind(), ErrorKind::Unknown);
     // Rules come and go; the guard stays.
-    crib.govern(Policy { everyone: rules(None, &["a.rm"]), ..Policy::default() });
+    crib.govern(Policy::for_everyone(rules(None, &["a.rm"])));
     assert_eq!(names(&*crib.list().await), ["a.read", "a.Odd Name!"]);
     assert_eq!(crib.discover().await.len(), 1);
 }
@@ -117,7 +129,7 @@ async fn rules_that_change_hold_from_the_next_call_on_and_are_announced() {
     crib.call(Call::tool("a__write")).await.unwrap();
     let mut changes = crib.watch_catalog();
     changes.mark_unchanged();
-    crib.govern(Policy { everyone: rules(None, &["a.write"]), ..Policy::default() });
+    crib.govern(Policy::for_everyone(rules(None, &["a.write"])));
     assert_eq!(crib.call(Call::tool("a__write")).await.unwrap_err().kind(), ErrorKind::Denied);
     changes.changed().await.unwrap();
     assert!(!names(&crib.catalog_for(&Caller::local())).contains(&"a.write".to_owned()));
@@ -139,7 +151,7 @@ fn the_list_is_what_can_be_called() {
             let rules = Rules::default().denying(parsed(deny));
             allow.as_ref().map_or(rules.clone(), |allow| rules.allowing(parsed(allow)))
         };
-        let mut policy = Policy { everyone: made(&case.0, &case.1), ..Policy::default() };
+        let mut policy = Policy::for_everyone(made(&case.0, &case.1));
         policy.callers.insert("me".to_owned(), made(&case.2, &case.3));
         crib.govern(policy);
         let me = Caller::named("me");

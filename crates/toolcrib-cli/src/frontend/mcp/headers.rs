@@ -111,8 +111,9 @@ pub(super) fn mirrored(
     headers: &HeaderMap,
 ) -> Result<(), String> {
     let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
-    let marked =
-        params.string("name").and_then(|name| face.glance(&face.crib.catalog_for(&visit.caller)).mirrored(&visit.view, &name));
+    let marked = params
+        .string("name")
+        .and_then(|name| face.glance(&face.crib.catalog_for(&visit.caller)).mirrored(&visit.view, &name));
     for marked in marked.iter().flat_map(|marked| marked.iter()) {
         let shown = &marked.header;
         // A name that cannot be a header's is one that no client can send.

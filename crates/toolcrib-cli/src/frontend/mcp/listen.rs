@@ -8,8 +8,8 @@ use toolcrib::wire::dialect::client::Claimed;
 use toolcrib::wire::message::{code, reply};
 
 use super::super::body::Body;
-use super::super::face::{Face, Visit};
 use super::super::face::watcher::Watcher;
+use super::super::face::{Face, Visit};
 use super::super::http::Counter;
 use super::news::NewsStream;
 use super::{Asked, events, refuse, stateless};

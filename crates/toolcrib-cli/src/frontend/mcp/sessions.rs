@@ -43,9 +43,7 @@ pub(super) async fn begin(counter: &Counter, visit: Visit, asked: &Asked) -> Res
 pub(super) fn delete(counter: &Counter, visit: &Visit, headers: &HeaderMap) -> Response<Body> {
     let desk = &counter.desk;
     match headers::session(headers) {
-        Some(id) if desk.sessions.end(id, visit) => {
-            respond(StatusCode::NO_CONTENT, Body::empty())
-        }
+        Some(id) if desk.sessions.end(id, visit) => respond(StatusCode::NO_CONTENT, Body::empty()),
         Some(_) => no_session(None, true),
         None => not_allowed(),
     }
@@ -102,7 +100,12 @@ pub(super) fn take(counter: &Counter, session: &Session, said: ClientMessage) {
 }
 
 /// Answers a request: plainly if the answer comes soon and before anything else, else with a stream.
-pub(super) async fn ask(counter: &Counter, visit: &Visit, headers: &HeaderMap, asked: Asked) -> Response<Body> {
+pub(super) async fn ask(
+    counter: &Counter,
+    visit: &Visit,
+    headers: &HeaderMap,
+    asked: Asked,
+) -> Response<Body> {
     let session = match find(counter, visit, headers) {
         Ok(session) => session,
         Err(named) => return no_session(Some(&asked.id), named),
