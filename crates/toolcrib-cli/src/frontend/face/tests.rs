@@ -163,7 +163,7 @@ impl InProcess for Shelf {
 async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
     let spec = ServerSpec::in_process("git".parse().unwrap(), Shelf).era(EraChoice::Era(Era::Session));
     let face = Face::new(Crib::builder().server(spec).build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, one(), None, None));
+    let mut talk = Arc::new(Talk::new(&face, Visit { view: one(), ..Visit::local() }, None, None));
     let (out, _heard) = crate::frontend::outbox::outbox();
     for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
         let done = talk.respond(&face, "resources/subscribe", Some(params(uri)), Some(&out)).await;
