@@ -154,6 +154,15 @@ pub(crate) enum Command {
     ///   toolcrib check --config servers.json
     #[command(verbatim_doc_comment)]
     Check,
+    /// Ask the rules of the config whether a caller may use a tool
+    ///
+    /// Examples:
+    ///   toolcrib policy test --tool git.push
+    ///   toolcrib policy test --caller ci --tool git.push
+    ///
+    /// Says which rule decides, with file and line. Nothing is called. Exit 7 if it is denied.
+    #[command(verbatim_doc_comment)]
+    Policy(Policy),
     /// One of the small servers that `demo` runs
     #[command(hide = true)]
     DemoServer(DemoServer),
@@ -162,7 +171,7 @@ pub(crate) enum Command {
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Where to listen: HOST:PORT on this machine (port 0 picks one) or unix:PATH
+    /// Where to listen: HOST:PORT (port 0 picks one) or unix:PATH; other machines only with callers
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
     pub(crate) listen: ListenAddr,
 }
@@ -218,6 +227,31 @@ pub(crate) struct Logs {
     /// Go on with what it writes from now on
     #[arg(short, long)]
     pub(crate) follow: bool,
+}
+
+/// Arguments of `policy`.
+#[derive(Debug, Args)]
+pub(crate) struct Policy {
+    #[command(subcommand)]
+    pub(crate) command: PolicyCommand,
+}
+
+/// What to ask the rules.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Whether a caller may use a tool, a prompt or a resource, and which rule says so
+    Test(PolicyTest),
+}
+
+/// Arguments of `policy test`.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyTest {
+    /// Who asks: a name under `[callers]`, or `local`
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub(crate) caller: String,
+    /// What for: `SERVER.TOOL`, by the server's own name for it
+    #[arg(long, value_name = "TOOL")]
+    pub(crate) tool: String,
 }
 
 /// Arguments of the hidden `demo-server`.

@@ -4,6 +4,7 @@ pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod logs;
+pub(crate) mod policy;
 pub(crate) mod restart;
 pub(crate) mod serve;
 pub(crate) mod status;

@@ -22,6 +22,7 @@ use toolcrib::{Crib, CribBuilder};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::frontend::admin::Admin;
+use crate::frontend::callers::Callers;
 use crate::frontend::http;
 use crate::frontend::lasting::Rest;
 use crate::frontend::{Desk, Door};
@@ -78,7 +79,8 @@ impl Daemon {
         (config, stamp): (&Config, Stamp),
         listen: &ListenAddr,
     ) -> Result<Self, Failure> {
-        listen.guarded()?;
+        let callers = Callers::of(config)?;
+        listen.guarded(!callers.is_empty())?;
         place.make_run()?;
         let lock = Lock::take(&place.lock())?;
         let public = match listen {
@@ -96,8 +98,9 @@ impl Daemon {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let logs = LogFiles::new(place.logs(), &tasks);
         let crib = finish(builder(place, config).log(logs.sink()))?;
-        let admin = Admin::new(crib.clone(), config, stamp);
-        let hosts = config.listen.hosts.clone();
+        let admin = Admin::new(crib.clone(), config, stamp, callers, listen.is_open());
+        let mut hosts = config.listen.hosts.clone();
+        hosts.extend(listen.host());
         let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts));
         let drain = config.limits.drain;
         Ok(Self { crib, admin, desk, public, socket, drain, tasks, logs, stop, _lock: lock })
@@ -176,7 +179,7 @@ pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) 
 
 fn builder(place: &Place, config: &Config) -> CribBuilder {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
-    let builder = builder.capacity(config.capacity.clone());
+    let builder = builder.capacity(config.capacity.clone()).policy(config.policy.clone());
     // This very program, even when another one has taken its place on disk.
     let shim = Some("/proc/self/exe").filter(|program| Path::new(program).exists());
     shim.into_iter().fold(builder, CribBuilder::shim)
@@ -250,8 +253,16 @@ impl Incoming for TcpDoor {
 impl Incoming for UnixDoor {
     type Stream = UnixStream;
 
+    /// The file is this user's alone; who it is that opened it is asked all the same, because such a one needs no token.
     async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(self.0.accept().await?.0)
+        let us = rustix::process::geteuid().as_raw();
+        loop {
+            let (stream, _) = self.0.accept().await?;
+            if stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0) {
+                return Ok(stream);
+            }
+            tracing::warn!("somebody else opened our socket, and was sent away");
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod batch;
 mod body;
+pub(crate) mod callers;
 mod face;
 mod guard;
 pub(crate) mod http;

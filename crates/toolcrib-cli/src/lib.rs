@@ -27,7 +27,7 @@ use clap::error::ErrorKind;
 use serde_json::json;
 use toolcrib::wire::revision::Revision;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, PolicyCommand};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -94,6 +94,9 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         Command::Stop(args) => commands::stop::run(args, &place, out).await,
         Command::Logs(args) => commands::logs::run(args, &place, out).await,
         Command::Check => commands::check::run(&place, out),
+        Command::Policy(args) => match &args.command {
+            PolicyCommand::Test(args) => commands::policy::test(args, &place, out),
+        },
         Command::Demo | Command::DemoServer(_) => Ok(Exit::Fine),
     }
 }

@@ -17,14 +17,35 @@ pub(crate) enum ListenAddr {
 }
 
 impl ListenAddr {
-    /// Refuses an address that others can reach: until callers can be told apart, anybody there could call anything.
-    pub(crate) fn guarded(&self) -> Result<(), Failure> {
+    /// Whether other machines can reach it.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Tcp(address) if !address.ip().to_canonical().is_loopback())
+    }
+
+    /// The name by which other machines ask for it, if it is one address of this machine.
+    pub(crate) fn host(&self) -> Option<String> {
         match self {
-            Self::Tcp(address) if !address.ip().to_canonical().is_loopback() => Err(Failure::usage(format!(
-                "`{address}` can be reached from other machines, and nothing here can tell callers apart yet: \
+            Self::Tcp(address) if self.is_open() && !address.ip().is_unspecified() => {
+                Some(match address.ip() {
+                    IpAddr::V4(ip) => ip.to_string(),
+                    IpAddr::V6(ip) => format!("[{ip}]"),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Refuses an address that others can reach when nobody has to show a token there: anybody could call anything.
+    pub(crate) fn guarded(&self, tokens: bool) -> Result<(), Failure> {
+        match self {
+            Self::Tcp(address) if self.is_open() && !tokens => Err(Failure::usage(format!(
+                "`{address}` can be reached from other machines, and no `callers` are declared: \
                  anybody there could call every tool"
             ))
-            .hint(format!("toolcrib serve --listen 127.0.0.1:{}", address.port()))),
+            .hint(format!(
+                "declare `[callers.NAME]` with a `token`, or toolcrib serve --listen 127.0.0.1:{}",
+                address.port()
+            ))),
             _ => Ok(()),
         }
     }
@@ -65,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_may_be_listened_on() {
+    fn only_this_machine_may_be_listened_on_without_tokens() {
         for good in [
             "127.0.0.1:0",
             "127.8.8.8:1",
@@ -74,10 +95,11 @@ mod tests {
             "unix:/tmp/x",
             "[::ffff:127.0.0.1]:1",
         ] {
-            assert!(good.parse::<ListenAddr>().unwrap().guarded().is_ok(), "{good}");
+            assert!(good.parse::<ListenAddr>().unwrap().guarded(false).is_ok(), "{good}");
         }
         for open in ["0.0.0.0:7717", "[::]:7717", "192.168.1.5:80", "[::ffff:10.0.0.1]:1"] {
-            assert!(open.parse::<ListenAddr>().unwrap().guarded().is_err(), "{open}");
+            let open: ListenAddr = open.parse().unwrap();
+            assert!(open.guarded(false).is_err() && open.guarded(true).is_ok(), "{open}");
         }
         for bad in ["", "7717", "unix:", "example.org:80", "localhost:x"] {
             assert!(bad.parse::<ListenAddr>().is_err(), "{bad}");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolcrib::catalog::name::SEPARATOR;
-use toolcrib::{Crib, Error, ServerId, Tool, Wanted};
+use toolcrib::{Caller, Crib, Error, ServerId, Tool, Wanted};
 
 /// Everything on offer, and why some servers offer nothing.
 pub(crate) struct Offer {
@@ -71,7 +71,7 @@ pub(crate) async fn look_up(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
 }
 
 fn known(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
-    let catalog = crib.catalog();
+    let catalog = crib.catalog_for(&Caller::local());
     let target = catalog.find(wanted).ok()?;
     let mut tools = catalog.tools().iter();
     tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned()

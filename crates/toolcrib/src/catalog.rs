@@ -83,6 +83,20 @@ impl Catalog {
         catalog
     }
 
+    /// The picture with only those servers that may be seen, and of those only what `keep` says yes to.
+    pub(crate) fn narrowed(
+        &self,
+        sees: impl Fn(&ServerId) -> bool,
+        keep: impl Fn(&ServerId, &str) -> bool,
+    ) -> Self {
+        let seen = self.servers.iter().filter(|(server, _)| sees(server));
+        let narrowed = seen.map(|(server, offer)| {
+            let kept = offer.listing.as_ref().map(|listing| listing.narrowed(|name| keep(server, name)));
+            (server.clone(), kept.map(Arc::new))
+        });
+        Self::build(self.revision, &narrowed.collect())
+    }
+
     /// Which version of the picture this is; it grows with every change.
     pub fn revision(&self) -> u64 {
         self.revision
@@ -158,6 +172,11 @@ impl Catalog {
     /// How a server wants to be used, if it says so.
     pub fn instructions_of(&self, server: &ServerId) -> Option<&str> {
         self.servers.get(server)?.listing.as_ref()?.instructions.as_deref()
+    }
+
+    /// Whether a server lists something of its own under exactly this name.
+    pub(crate) fn lists(&self, server: &ServerId, kind: Kind, own: &str) -> bool {
+        self.shelf(kind).own(own).any(|item| item.server == *server)
     }
 
     /// Whether there is a server of this name that may run.

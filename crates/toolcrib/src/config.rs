@@ -3,6 +3,7 @@
 //! One file is read: TOML, or JSON in the common `mcpServers` shape. A problem inside one server leaves only that
 //! server out; the rest of the file is read to its end, so that one look shows everything there is to repair.
 
+mod callers;
 mod care;
 mod file;
 mod node;
@@ -10,6 +11,7 @@ mod page;
 mod reader;
 mod remote;
 mod root;
+mod rules;
 mod server;
 pub mod units;
 
@@ -21,7 +23,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::policy::Policy;
 use crate::spec::{Capacity, Roster, ServerId};
+pub use callers::{CallerSpec, Digest, Token, digests};
 
 /// One config file, read: what is good in it, and what is not.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +40,10 @@ pub struct Config {
     pub limits: HostLimits,
     /// What all servers together may take.
     pub capacity: Capacity,
+    /// Who may see and use what.
+    pub policy: Policy,
+    /// Who may come in, if not everybody on this machine may.
+    pub callers: Vec<CallerSpec>,
     /// Where each server is declared, those left out of the roster included.
     pub origins: BTreeMap<ServerId, Origin>,
     /// Everything there is to repair, in the order of the file.
@@ -151,8 +159,9 @@ impl Config {
                 root::Sections::default()
             }
         };
-        let root::Sections { roster, listen, limits, capacity, origins } = sections;
-        Self { file: path.to_owned(), roster, listen, limits, capacity, origins, problems: page.problems() }
+        let root::Sections { roster, listen, limits, capacity, policy, callers, origins } = sections;
+        let (file, problems) = (path.to_owned(), page.problems());
+        Self { file, roster, listen, limits, capacity, policy, callers, origins, problems }
     }
 
     /// Whether some problem forbids serving this file at all.

@@ -14,10 +14,11 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::bridge::Lot;
-use crate::call::{Call, Outcome, Wanted};
+use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::policy::Policy;
 use crate::registry::{Changes, Entry};
 use crate::sharing::Guest;
 use crate::spec::{Capacity, Roster, ServerId};
@@ -88,41 +89,70 @@ impl Crib {
         }
     }
 
-    /// What is known to be on offer; starts nothing.
+    /// What is known to be on offer, whoever may use it; starts nothing.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.stock().catalog()
     }
 
-    /// Every change of what is on offer.
+    /// What is known to be on offer to a caller; starts nothing.
+    pub fn catalog_for(&self, caller: &Caller) -> Arc<Catalog> {
+        self.stock().seen(caller)
+    }
+
+    /// Whether a caller may know of a server.
+    pub fn sees(&self, caller: &Caller, server: &ServerId) -> bool {
+        self.stock().views.sees(caller, server)
+    }
+
+    /// Every change of what is on offer, or of who may use it.
     pub fn watch_catalog(&self) -> watch::Receiver<Arc<Catalog>> {
         self.stock().catalog.clone()
     }
 
-    /// What is on offer. Servers that were never seen before are started for it, in parallel and for a bounded time;
-    /// one that fails costs only its own tools, and one that has just failed is not waited for.
+    /// What is on offer to whoever is local. Servers that were never seen before are started for it, in parallel and for
+    /// a bounded time; one that fails costs only its own tools, and one that has just failed is not waited for.
     pub async fn list(&self) -> Arc<Catalog> {
-        let strangers: Vec<ServerId> = self.catalog().strangers().cloned().collect();
+        self.list_for(&Caller::local()).await
+    }
+
+    /// As [`Crib::list`], for any caller.
+    pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
+        let strangers: Vec<ServerId> = self.catalog_for(caller).strangers().cloned().collect();
         let mut servers = self.stock().servers(&strangers);
         servers.retain(Entry::may_be_listed);
         self.stock().meet(&servers).await;
-        self.catalog()
+        self.catalog_for(caller)
     }
 
     /// As [`Crib::list`], for one server, which tells why if it fails.
     pub async fn list_of(&self, server: &ServerId) -> Result<Arc<Catalog>, Error> {
+        self.list_of_for(server, &Caller::local()).await
+    }
+
+    /// As [`Crib::list_of`], for any caller.
+    pub async fn list_of_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
+        if !self.sees(caller, server) {
+            return Err(self.catalog_for(caller).unknown_server(server.as_str()));
+        }
         let entry = self.entry(server)?;
         match self.stock().meet(&[entry]).await.pop().flatten() {
             Some(failure) => Err(failure),
-            None => Ok(self.catalog()),
+            None => Ok(self.catalog_for(caller)),
         }
     }
 
-    /// Asks every server for its tools, in parallel: what is known at once, what is not by starting it. A server that
-    /// fails tells why in its place.
+    /// Asks every server for the tools that whoever is local may use, in parallel: what is known at once, what is not by
+    /// starting it. A server that fails tells why in its place.
     pub async fn discover(&self) -> Vec<Discovery> {
-        let servers = self.stock().registry.running();
+        self.discover_for(&Caller::local()).await
+    }
+
+    /// As [`Crib::discover`], for any caller.
+    pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
+        let mut servers = self.stock().registry.running();
+        servers.retain(|entry| self.sees(caller, &entry.spec().id));
         let failures = self.stock().meet(&servers).await;
-        let catalog = self.catalog();
+        let catalog = self.catalog_for(caller);
         let tools_of = |server: &ServerId| {
             catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect()
         };
@@ -131,6 +161,13 @@ impl Crib {
             Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
         };
         servers.into_iter().zip(failures).map(discovery).collect()
+    }
+
+    /// Puts other rules in force, from the next list and the next call on. What [`CribBuilder::guard`] was given stays.
+    pub fn govern(&self, policy: Policy) {
+        self.stock().views.replace(policy);
+        // Whoever watches the catalog looks again.
+        self.stock().around.offers.notify_one();
     }
 
     /// Whether there is a server of this name, running or not.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::class::{FailureClass, Sent};
 use crate::last_words::LastWords;
+use crate::policy::Denial;
 use crate::spec::ServerId;
 
 /// A call that got no answer from a server.
@@ -25,6 +26,7 @@ struct Inner {
     hint: Option<String>,
     class: Option<FailureClass>,
     sent: Option<Sent>,
+    denial: Option<Denial>,
 }
 
 /// Every way a call can fail. Adding one means adding a row to [`ErrorKind::facts`].
@@ -156,6 +158,7 @@ impl Error {
             hint: None,
             class: None,
             sent: None,
+            denial: None,
         }))
     }
 
@@ -183,6 +186,12 @@ impl Error {
             self.0.hint = words.hint();
         }
         self.0.last_words = Some(words);
+        self
+    }
+
+    /// Names the rule that forbids it.
+    pub(crate) fn denied_by(mut self, denial: Denial) -> Self {
+        self.0.denial = Some(denial);
         self
     }
 
@@ -291,6 +300,13 @@ impl Error {
         if let Some(words) = &self.0.last_words {
             data["exit"] = words.exit_text().into();
             data["stderr"] = words.stderr.clone().into();
+        }
+        if let Some(Denial { rule, origin }) = &self.0.denial {
+            data["rule"] = rule.as_str().into();
+            if let Some(origin) = origin {
+                data["file"] = origin.file.display().to_string().into();
+                data["line"] = origin.line.into();
+            }
         }
         data
     }

@@ -35,13 +35,14 @@
 //! | `Lease` | A claim on a living server; dropping it is the release. |
 //! | `Connection` | A live, multiplexed wire to one server. |
 //! | [`Catalog`] | A frozen picture of everything on offer and whose it is. |
+//! | [`Policy`] | Who may use what of it. |
 //! | [`Call`] | One request on its way through. |
 //! | [`Outcome`] | What came back: the server's own bytes. |
 //! | [`Event`] | Something that happened, said once. |
 //!
 //! # The walk of one call
 //!
-//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → `Registry::lease` → `Supervisor` (wakes the server) →
+//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → [`Policy::judge`] → `Registry::lease` → `Supervisor` (wakes the server) →
 //! `Lease::send` → `Connection::call` → [`wire`] → the server, and back. `pipeline.rs` is the page to read first,
 //! `supervisor/actor.rs` the second.
 //!
@@ -61,6 +62,7 @@ pub mod event;
 pub mod last_words;
 pub mod log_line;
 mod pipeline;
+pub mod policy;
 mod public;
 mod registry;
 pub mod sharing;
@@ -73,6 +75,7 @@ mod supervisor;
 pub mod telemetry;
 pub mod text;
 pub mod told;
+mod views;
 pub mod wire;
 
 pub use call::{Call, Caller, Outcome, Wanted};
@@ -86,6 +89,7 @@ pub use error::{Error, ErrorKind};
 pub use event::{Event, News};
 pub use last_words::LastWords;
 pub use log_line::{LogLine, LogWhat};
+pub use policy::{Policy, Verdict};
 pub use registry::Changes;
 pub use sharing::{Guest, Project, SharingKey};
 pub use spec::{

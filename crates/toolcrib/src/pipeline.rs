@@ -1,6 +1,6 @@
 //! The steps of a call, in order. Read this file first.
 //!
-//! Policy, quota and cache have their place between finding a target and leasing its server.
+//! Quota and cache have their place between the policy and the lease.
 
 use tokio::time::Instant;
 
@@ -12,10 +12,11 @@ use crate::telemetry;
 
 /// Takes one call through.
 pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
-    let target = match stock.find(&call.wanted).await {
+    let target = match stock.find(&call.caller, &call.wanted).await {
         Ok(target) => target, // which server has it?
         Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
+    stock.permit(call, &target).await?; // may they?
     telemetry::found(&target.server);
     let mut lease = stock.registry.lease(&target.server, call).await?; // is it alive and well? (wakes it)
     let began = Instant::now();

@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::call::{Call, Outcome, Wanted};
+use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
 use crate::error::{Error, ErrorKind};
+use crate::policy::Policy;
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{ServerId, Trust};
 use crate::supervisor::Surroundings;
+use crate::views::{self, Views};
 
 /// How many servers are started at the same time to be listed.
 const PARALLEL_STARTS: usize = 8;
@@ -29,6 +31,8 @@ pub(crate) struct Stock {
     pub(crate) registry: Registry,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) around: Surroundings,
+    /// Who may see and use what.
+    pub(crate) views: Views,
     starts: Arc<Semaphore>,
     patience: Duration,
     fallback: Option<Fallback>,
@@ -39,11 +43,12 @@ impl Stock {
         registry: Registry,
         catalog: watch::Receiver<Arc<Catalog>>,
         around: Surroundings,
+        views: Views,
         patience: Duration,
         fallback: Option<Fallback>,
     ) -> Self {
         let starts = Arc::new(Semaphore::new(PARALLEL_STARTS));
-        Self { registry, catalog, around, starts, patience, fallback }
+        Self { registry, catalog, around, views, starts, patience, fallback }
     }
 
     /// What is known to be on offer; starts nothing.
@@ -51,20 +56,26 @@ impl Stock {
         self.catalog.borrow().clone()
     }
 
+    /// The same, as far as a caller may see it.
+    pub(crate) fn seen(&self, caller: &Caller) -> Arc<Catalog> {
+        self.views.of(self.catalog(), caller)
+    }
+
     /// The one thing that is meant. A name that points at a server nobody has seen yet makes that one be listed first;
     /// a bare name or an address that nobody is known to have, every such server.
-    pub(crate) async fn find(&self, wanted: &Wanted) -> Result<Target, Error> {
+    pub(crate) async fn find(&self, caller: &Caller, wanted: &Wanted) -> Result<Target, Error> {
         if let Wanted::On(server, _) = wanted
             && let Some(Err(switched_off)) = self.registry.get(server)
+            && self.views.sees(caller, server)
         {
             return Err(switched_off);
         }
-        let catalog = self.catalog();
+        let catalog = self.seen(caller);
         match (catalog.find_listed(wanted), wanted) {
             (Err(_), Wanted::Named(name) | Wanted::Prompt(name) | Wanted::Resource(name))
                 if !catalog.offers(wanted) =>
             {
-                Box::pin(self.find_among_strangers(&catalog, wanted, name)).await
+                Box::pin(self.find_among_strangers(&catalog, caller, wanted, name)).await
             }
             (found, _) => found,
         }
@@ -73,6 +84,7 @@ impl Stock {
     async fn find_among_strangers(
         &self,
         catalog: &Catalog,
+        caller: &Caller,
         wanted: &Wanted,
         name: &str,
     ) -> Result<Target, Error> {
@@ -87,10 +99,10 @@ impl Stock {
                 servers.retain(Entry::may_be_listed);
             }
             if servers.is_empty() {
-                return self.catalog().find(wanted);
+                return self.seen(caller).find(wanted);
             }
             let mut failures = self.meet(&servers).await;
-            let found = self.catalog().find(wanted);
+            let found = self.seen(caller).find(wanted);
             let failure = failures.pop().flatten().filter(|_| behind.is_some() && found.is_err());
             let replaced = |server: &Entry| self.registry.has_replaced(server);
             match failure {
@@ -101,6 +113,41 @@ impl Stock {
                 None => return found,
             }
         }
+    }
+
+    /// Whether a call may go where it was found to go.
+    pub(crate) async fn permit(&self, call: &Call, target: &Target) -> Result<(), Error> {
+        match self.views.policy() {
+            None => Ok(()),
+            Some(policy) => Box::pin(self.judge(&policy, call, target)).await,
+        }
+    }
+
+    async fn judge(&self, policy: &Policy, call: &Call, target: &Target) -> Result<(), Error> {
+        let mut seen = self.seen(&call.caller);
+        let is_stranger = |catalog: &Catalog| catalog.strangers().any(|server| *server == target.server);
+        if matches!(call.wanted, Wanted::On(..))
+            && policy.sees(&call.caller, &target.server)
+            && !policy.is_open(&call.caller, &target.server)
+            && is_stranger(&seen)
+        {
+            // What it lists decides what can be asked of it.
+            let failures = self.meet(&self.servers(std::slice::from_ref(&target.server))).await;
+            if let Some(failure) = failures.into_iter().flatten().next() {
+                return Err(failure);
+            }
+            seen = self.seen(&call.caller);
+        }
+        views::permit(policy, &seen, call, target)
+    }
+
+    /// Why a call was not found that would have been without rules: it is there, and forbidden.
+    pub(crate) fn denied(&self, call: &Call) -> Option<Error> {
+        let policy = self.views.policy()?;
+        let target = self.catalog().find_listed(&call.wanted).ok()?;
+        let sees = policy.sees(&call.caller, &target.server);
+        let denial = policy.judge(&call.caller, &target.server, Some(&target.name)).err().filter(|_| sees)?;
+        Some(denial.error(&call.caller, &target.server, &target.name))
     }
 
     /// Whether a call that was lost may be made once more: it was never sent, or its tool may run twice because the
@@ -121,7 +168,10 @@ impl Stock {
 
     /// Gives the call to the fallback, or says what the caller may have meant.
     pub(crate) async fn fall_back(&self, call: Call, error: Error) -> Result<Outcome, Error> {
-        let catalog = self.catalog();
+        if let Some(denied) = self.denied(&call) {
+            return Err(denied);
+        }
+        let catalog = self.seen(&call.caller);
         match &self.fallback {
             Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.offers(&call.wanted) => {
                 fallback(call).await

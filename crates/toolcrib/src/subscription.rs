@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::call::{Call, Wanted};
+use crate::catalog::Target;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::sharing::SharingKey;
@@ -61,7 +62,9 @@ impl Begun {
 
 /// Begins a subscription.
 pub(crate) async fn begin(stock: &Arc<Stock>, call: Call) -> Result<Begun, Error> {
-    let target = stock.find(&call.wanted).await?;
+    let found = stock.find(&call.caller, &call.wanted).await;
+    let target = found.map_err(|unknown| stock.denied(&call).unwrap_or(unknown))?;
+    stock.permit(&call, &target).await?;
     let (Wanted::Resource(asked) | Wanted::On(_, asked)) = &call.wanted else {
         return Err(Error::new(ErrorKind::Malformed, "only resources can be subscribed to"));
     };
@@ -124,6 +127,10 @@ impl Kept {
         end: &CancellationToken,
     ) -> Round {
         let Some(stock) = self.stock.upgrade() else { return Round::Over };
+        let target = Target { server: self.server.clone(), name: self.own.clone() };
+        if let Err(error) = stock.permit(&self.call, &target).await {
+            return Round::Refused(error);
+        }
         let leased = tokio::select! {
             leased = stock.registry.lease_at(&self.server, &self.call) => leased,
             () = end.cancelled() => return Round::Over,

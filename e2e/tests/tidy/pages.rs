@@ -41,7 +41,8 @@ fn the_page_of_errors_is_fresh() {
     }
     page.push_str(
         "\nA tool that says \"error\" (`isError`) is an answer, not an error. The `data` of an error holds `kind`, `hint`,\n\
-         `sent`, and where they are known `server`, `class`, `retryAfterMs`, `exit` and `stderr` (the last lines).\n\n\
+         `sent`, and where they are known `server`, `class`, `retryAfterMs`, `exit`, `stderr` (the last lines) and\n\
+         `rule`, for whoever is local with its `file` and `line`.\n\n\
          ## Can it have run?\n\n`sent` is `never` if no server can have worked on the call, and `maybe` if one may have. A call that was never\n\
          sent is sent to the next process by toolcrib itself, once. One that may have run is not, unless running twice does no\n\
          harm: `tools.idempotent` of its server names it, or a server with `trust = \"trusted\"` calls it read-only or\n\

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::{self, Object};
-use toolcrib::{Crib, Outcome, Wanted};
+use toolcrib::{Caller, Crib, Outcome, Wanted};
 
 use self::arguments::Arguments;
 use crate::cli::Call;
@@ -117,7 +117,7 @@ impl Asked {
             None => Wanted::Named(self.tool.clone()),
             Some(server) => match server.parse() {
                 Ok(server) => Wanted::On(server, self.tool.clone()),
-                Err(_) => return Err(crib.catalog().unknown_server(server).into()),
+                Err(_) => return Err(crib.catalog_for(&Caller::local()).unknown_server(server).into()),
             },
         };
         let found = offer::look_up(crib, &wanted).await;
@@ -131,7 +131,7 @@ impl Asked {
         let call = self.timeout.into_iter().fold(call, toolcrib::Call::timeout);
         let Outcome { answer, .. } = crib.call(call).await?;
         match refusal(&answer) {
-            Some(refusal) => Err(meant(refusal, crib.catalog().near(&wanted))),
+            Some(refusal) => Err(meant(refusal, crib.catalog_for(&Caller::local()).near(&wanted))),
             None => Ok(answer),
         }
     }

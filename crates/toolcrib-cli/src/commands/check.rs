@@ -11,7 +11,8 @@ use crate::place::Place;
 
 /// Reads the config and reports. Notes are shown and do not count.
 pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
-    let config = place.read()?;
+    let mut config = place.read()?;
+    config.problems.extend(toolcrib::config::digests(&config.callers).err().map(|problem| *problem));
     let wrong = config.problems.iter().filter(|problem| problem.concerns != Concern::Note).count();
     if out.json {
         out.value(&Value::Array(config.problems.iter().map(problem_json).collect()))?;

@@ -11,7 +11,6 @@ use crate::place::{Place, Stamp};
 
 /// Serves until it is asked to stop, then drains.
 pub(crate) async fn run(args: &Serve, place: &Place, out: &mut Output) -> Result<Exit> {
-    args.listen.guarded()?;
     let mut signals = Signals::new()?;
     let stamp = Stamp::of(&place.config);
     let config = place.usable()?;

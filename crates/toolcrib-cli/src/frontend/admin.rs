@@ -8,16 +8,18 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use toolcrib::config::{Config, HostLimits, Listen};
-use toolcrib::{Changes, Crib, Error, ErrorKind, ServerId, ServerStatus, Wanted};
+use toolcrib::{Caller, Changes, Crib, Error, ErrorKind, ServerId, ServerStatus, Wanted};
 
+use super::Door;
+use super::callers::{Callers, Known};
 use crate::daemon::watch;
 use crate::exit::Exit;
 use crate::failure::{Failure, problem_json};
@@ -44,6 +46,9 @@ struct Inner {
     file: PathBuf,
     started: Instant,
     loaded: Mutex<Loaded>,
+    callers: RwLock<Callers>,
+    /// Whether other machines can reach us: somebody must have to show a token then.
+    is_open: bool,
     /// One reload after the other: two at once could leave the older roster in place. Whoever waited while another one
     /// was begun shares its outcome.
     reload: tokio::sync::Mutex<Option<Result<Reloaded, Failure>>>,
@@ -76,7 +81,7 @@ pub(crate) struct Reloaded {
 
 impl Admin {
     /// The admin of a crib that was built from this config, which was read from the file as `stamp` knows it.
-    pub(crate) fn new(crib: Crib, config: &Config, stamp: Stamp) -> Self {
+    pub(crate) fn new(crib: Crib, config: &Config, stamp: Stamp, callers: Callers, is_open: bool) -> Self {
         let loaded = Loaded {
             generation: 1,
             problems: config.problems.iter().map(problem_json).collect(),
@@ -89,10 +94,17 @@ impl Admin {
             file: config.file.clone(),
             started: Instant::now(),
             loaded: Mutex::new(loaded),
+            callers: RwLock::new(callers),
+            is_open,
             reload: tokio::sync::Mutex::default(),
             begun: AtomicU64::new(0),
             closing: CancellationToken::new(),
         }))
+    }
+
+    /// Who comes in; `None` for a stranger.
+    pub(crate) fn admit(&self, door: Door, headers: &HeaderMap) -> Option<Known> {
+        self.0.callers.read().unwrap_or_else(PoisonError::into_inner).admit(door, headers).cloned()
     }
 
     /// From now on it says that it is not ready, and nobody waits for log lines any more.
@@ -181,7 +193,7 @@ impl Admin {
             Some(wanted) => offer::look_up(&self.0.crib, wanted).await,
             None => None,
         };
-        let catalog = self.0.crib.catalog();
+        let catalog = self.0.crib.catalog_for(&Caller::local());
         let near = wanted.as_ref().and_then(|wanted| catalog.near(wanted));
         json!({"tools": found.iter().map(offer::tool_json).collect::<Vec<_>>(), "failed": [], "near": near})
     }
@@ -248,11 +260,18 @@ impl Admin {
             Failure::new(Exit::Unexpected, "unexpected", format!("the config could not be read: {error}"))
         })?;
         let problems: Vec<Value> = config.problems.iter().map(problem_json).collect();
-        if config.refused() {
-            let mut loaded = self.loaded();
-            (loaded.problems, loaded.stamp) = (problems, stamp);
-            return Err(Failure::bad_config(&config));
-        }
+        let callers = match config.refused() {
+            true => Err(Failure::bad_config(&config)),
+            false => Callers::of(&config).and_then(|callers| self.guarded(callers)),
+        };
+        let callers = match callers {
+            Ok(callers) => callers,
+            Err(failure) => {
+                let mut loaded = self.loaded();
+                (loaded.problems, loaded.stamp) = (problems, stamp);
+                return Err(failure);
+            }
+        };
         // Noted first: the roster is in use from the first moment of `apply`, which may then wait for calls to end.
         let (generation, restart_needed) = {
             let mut loaded = self.loaded();
@@ -260,9 +279,20 @@ impl Admin {
             (loaded.problems, loaded.stamp) = (problems, stamp);
             (loaded.generation, loaded.limits != config.limits || loaded.listen != config.listen)
         };
+        // Before the servers: nobody sees a new one by the old rules.
+        *self.0.callers.write().unwrap_or_else(PoisonError::into_inner) = callers;
+        self.0.crib.govern(config.policy);
         self.0.crib.resize(config.capacity);
         let changes = self.0.crib.apply(config.roster).await;
         Ok(Reloaded { generation, changes, restart_needed })
+    }
+
+    fn guarded(&self, callers: Callers) -> Result<Callers, Failure> {
+        if self.0.is_open && callers.is_empty() {
+            let message = "other machines can reach this gateway, and no `callers` are declared any more";
+            return Err(Failure::new(Exit::BadConfig, "config_invalid", message).hint("keep at least one"));
+        }
+        Ok(callers)
     }
 
     /// Waits until the file is another one than the one read last.

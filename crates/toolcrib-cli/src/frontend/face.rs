@@ -20,11 +20,13 @@ use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
 use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Guest, Hear, Kind, ServerId, Wanted};
 
-use self::glance::Glance;
+use self::glance::{Digests, Glance};
 use self::methods::Meant;
 
 /// Resources that one client may want to hear of, in a session or on a stream.
 const MOST_SUBSCRIPTIONS: usize = 1000;
+/// Callers for whom is kept what was worked out about a catalog.
+const MOST_GLANCES: usize = 64;
 
 /// What a client sees of the crib.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -53,11 +55,24 @@ impl View {
     }
 }
 
-/// Who asks: what is seen from there, and on whose behalf servers are asked.
-#[derive(Debug, Clone)]
-pub(crate) struct Asker {
+/// Who comes, and to which page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Visit {
     pub(crate) view: View,
     pub(crate) caller: Caller,
+}
+
+impl Visit {
+    /// Whoever is on this machine, and sees everything at once.
+    pub(crate) fn local() -> Self {
+        Self { view: View::All, caller: Caller::local() }
+    }
+}
+
+/// Who asks, and on whose behalf servers are asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    pub(crate) visit: Visit,
     pub(crate) client: Client,
     /// What is known of the client beyond this request.
     pub(crate) guest: Option<Arc<Guest>>,
@@ -66,7 +81,7 @@ pub(crate) struct Asker {
 impl Asker {
     /// A call on its behalf.
     pub(crate) fn call(self, method: Cow<'static, str>, wanted: Wanted, params: Object) -> Call {
-        let call = Call::request(method, wanted, params).by(self.caller).of(self.client);
+        let call = Call::request(method, wanted, params).by(self.visit.caller).of(self.client);
         self.guest.into_iter().fold(call, Call::from_guest)
     }
 }
@@ -88,21 +103,15 @@ impl Drop for Presence {
 #[derive(Debug)]
 pub(crate) struct Face {
     pub(crate) crib: Crib,
-    /// Whoever comes without a name of its own.
-    local: Caller,
     /// The next client's number.
     keys: AtomicU64,
-    glance: Mutex<Arc<Glance>>,
+    /// Of the newest catalog, as each caller sees it.
+    glances: Mutex<Vec<Arc<Glance>>>,
 }
 
 impl Face {
     pub(crate) fn new(crib: Crib) -> Self {
-        Self { crib, local: Caller::local(), keys: AtomicU64::new(1), glance: Mutex::default() }
-    }
-
-    /// The caller of whoever may come in at all.
-    pub(crate) fn caller(&self) -> &Caller {
-        &self.local
+        Self { crib, keys: AtomicU64::new(1), glances: Mutex::default() }
     }
 
     /// A number that no other client has.
@@ -116,16 +125,10 @@ impl Face {
     }
 
     /// Who asks with a stateless request; `key` is the client's number.
-    pub(crate) fn stateless(
-        &self,
-        view: View,
-        claimed: &Claimed,
-        key: u64,
-        guest: Option<Arc<Guest>>,
-    ) -> Asker {
+    pub(crate) fn stateless(visit: Visit, claimed: &Claimed, key: u64, guest: Option<Arc<Guest>>) -> Asker {
         let (abilities, log) = (claimed.abilities.clone(), claimed.log);
         let client = Client { key, era: Era::Stateless, abilities, log };
-        Asker { view, caller: self.local.clone(), client, guest }
+        Asker { visit, client, guest }
     }
 
     /// Answers one request; what comes before the answer goes to `told`. Dropping the future cancels it.
@@ -137,10 +140,10 @@ impl Face {
         told: Option<Arc<dyn Hear>>,
     ) -> Answer {
         let (params, era) = (params.unwrap_or_default(), asker.client.era);
-        match methods::meant(&asker.view, era, method, &params) {
+        match methods::meant(&asker.visit.view, era, method, &params) {
             Ok(Meant::Goes(wanted)) => self.send(asker, method, wanted, params, told).await,
-            Ok(Meant::List(kind)) => self.list(&asker.view, era, kind, &params).await.0,
-            Ok(Meant::Discover) => Answer::Result(self.discovered(&asker.view).await),
+            Ok(Meant::List(kind)) => self.list(&asker.visit, era, kind, &params).await.0,
+            Ok(Meant::Discover) => Answer::Result(self.discovered(&asker.visit).await),
             Ok(Meant::Nothing) => Answer::Result(client::empty_result(era)),
             Err(answer) => answer,
         }
@@ -171,7 +174,7 @@ impl Face {
     /// One page of a list, and the catalog it was read from.
     async fn list(
         &self,
-        view: &View,
+        visit: &Visit,
         era: Era,
         kind: Kind,
         params: &Object,
@@ -181,11 +184,11 @@ impl Face {
         if written.is_some() && cursor.is_none() {
             return (refuse(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let catalog = match self.met(view).await {
+        let catalog = match self.met(visit).await {
             Ok(catalog) => catalog,
             Err(error) => return (failed(&error), None),
         };
-        match catalog.page(kind, view.server(), era, cursor.as_deref()) {
+        match catalog.page(kind, visit.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
                 let result = client::list_result(kind.member(), &page.items, page.next.as_deref(), era);
                 (Answer::Result(result), Some(catalog))
@@ -194,21 +197,32 @@ impl Face {
         }
     }
 
-    /// What is on offer in a view, with everybody asked who never was.
-    async fn met(&self, view: &View) -> Result<Arc<Catalog>, Error> {
-        match view {
-            View::All => Ok(self.crib.list().await),
-            View::One(server) => self.crib.list_of(server).await,
+    /// What is on offer to a visitor, with everybody asked who never was.
+    async fn met(&self, visit: &Visit) -> Result<Arc<Catalog>, Error> {
+        match &visit.view {
+            View::All => Ok(self.crib.list_for(&visit.caller).await),
+            View::One(server) => self.crib.list_of_for(server, &visit.caller).await,
         }
     }
 
     /// What was worked out about a catalog; worked out once for each.
     pub(crate) fn glance(&self, catalog: &Arc<Catalog>) -> Arc<Glance> {
-        let mut glance = self.glance.lock().unwrap_or_else(PoisonError::into_inner);
-        if !glance.is_of(catalog) {
-            *glance = Arc::new(Glance::new(catalog.clone()));
+        let mut glances = self.glances.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = glances.iter().find(|glance| glance.is_of(catalog)) {
+            return known.clone();
         }
-        glance.clone()
+        glances.retain(|glance| glance.revision() == catalog.revision());
+        if glances.len() >= MOST_GLANCES {
+            glances.clear();
+        }
+        let fresh = Arc::new(Glance::new(catalog.clone()));
+        glances.push(fresh.clone());
+        fresh
+    }
+
+    /// The lists as a visitor knows them now, each as one number.
+    pub(crate) fn digests(&self, visit: &Visit) -> Digests {
+        self.glance(&self.crib.catalog_for(&visit.caller)).digests(&visit.view)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
+use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,7 +20,8 @@ use toolcrib::Project;
 use toolcrib::wire::dialect::client::Claims;
 
 use super::body::Body;
-use super::face::{Presence, View};
+use super::callers::Known;
+use super::face::{Presence, View, Visit};
 use super::lasting::{self, Leaving, Rest};
 use super::preface::Opened;
 use super::stalled::Stalling;
@@ -125,21 +126,46 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
         return problem(StatusCode::FORBIDDEN, &why);
     }
     let path = request.uri().path();
+    let Some(Known { caller, admin }) = counter.desk.admin.admit(door, request.headers()) else {
+        return stranger(counter, &request).await;
+    };
     if path == "/mcp" {
-        return mcp::answer(counter, View::All, request).await;
+        return mcp::answer(counter, Visit { view: View::All, caller }, request).await;
     }
     if let Some(name) = path.strip_prefix("/mcp/s/") {
-        let server = name.parse().ok().filter(|server| counter.desk.face.crib.has(server));
+        let crib = &counter.desk.face.crib;
+        let server = name.parse().ok().filter(|server| crib.has(server) && crib.sees(&caller, server));
         return match server {
-            Some(server) => mcp::answer(counter, View::One(server), request).await,
+            Some(server) => mcp::answer(counter, Visit { view: View::One(server), caller }, request).await,
             None => problem(StatusCode::NOT_FOUND, &format!("no server is called `{name}`")),
         };
+    }
+    if !admin && !is_health(path) {
+        let why = format!("`{}` is no admin: `callers.{0}.admin = true` makes it one", caller.as_str());
+        return problem(StatusCode::FORBIDDEN, &why);
     }
     if path == "/api/v1/stdio" && door == Door::Socket {
         return upgrade(counter, request);
     }
     let (status, body) = counter.desk.admin.answer(request.method(), path, request.uri().query()).await;
     json_response(status, body.to_string())
+}
+
+fn is_health(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
+}
+
+/// Whoever shows no token learns whether we are well, and nothing else.
+async fn stranger(counter: &Counter, request: &Request<Incoming>) -> Response<Body> {
+    if is_health(request.uri().path()) && request.method() == Method::GET {
+        let (status, _) = counter.desk.admin.answer(request.method(), request.uri().path(), None).await;
+        return respond(status, Body::empty());
+    }
+    let why = "a caller shows its token: `Authorization: Bearer TOKEN`";
+    let mut response = problem(StatusCode::UNAUTHORIZED, why);
+    let challenge = HeaderValue::from_static("Bearer realm=\"toolcrib\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    response
 }
 
 /// Turns the connection into a pipe of MCP messages, for `toolcrib stdio`.

@@ -23,7 +23,7 @@ use self::headers::Stated;
 use super::Door;
 use super::batch::is_batch;
 use super::body::Body;
-use super::face::View;
+use super::face::Visit;
 use super::http::{Counter, json_response, respond};
 
 /// How much of a body that is too large is read, so that the sender gets to see the answer.
@@ -43,16 +43,16 @@ struct Asked {
 }
 
 /// Answers one request to an MCP endpoint.
-pub(super) async fn answer(counter: &Counter, view: View, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer(counter: &Counter, visit: Visit, request: Request<Incoming>) -> Response<Body> {
     match *request.method() {
-        Method::POST => post(counter, view, request).await,
-        Method::GET => news::get(counter, &view, request.headers()),
-        Method::DELETE => sessions::delete(counter, &view, request.headers()),
+        Method::POST => post(counter, visit, request).await,
+        Method::GET => news::get(counter, &visit, request.headers()),
+        Method::DELETE => sessions::delete(counter, &visit, request.headers()),
         _ => not_allowed(),
     }
 }
 
-async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Response<Body> {
+async fn post(counter: &Counter, visit: Visit, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let stated = match Stated::read(&head.headers) {
         Ok(stated) => stated,
@@ -67,7 +67,7 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
         if let Some(date) = &stated.unknown {
             return unspoken(None, date);
         }
-        return batch::answer(counter, &view, &head.headers, &body).await;
+        return batch::answer(counter, &visit, &head.headers, &body).await;
     }
     let message = match ClientMessage::parse(&body) {
         Ok(message) => message,
@@ -82,12 +82,12 @@ async fn post(counter: &Counter, view: View, request: Request<Incoming>) -> Resp
                 }
             };
             let asked = Asked { id, method, params, streams: stated.takes_events };
-            ask(counter, view, &stated, &head.headers, asked).await
+            ask(counter, visit, &stated, &head.headers, asked).await
         }
         ClientMessage::Notification { .. } | ClientMessage::Reply { .. } if stated.stateless() => {
             respond(StatusCode::ACCEPTED, Body::empty())
         }
-        said => sessions::hear(counter, &view, &stated, &head.headers, said),
+        said => sessions::hear(counter, &visit, &stated, &head.headers, said),
     }
 }
 
@@ -122,7 +122,7 @@ async fn read(body: Incoming, limit: usize, waits: bool) -> Result<Bytes, Respon
 /// The era is the message's own claim; without one it is a session's.
 async fn ask(
     counter: &Counter,
-    view: View,
+    visit: Visit,
     stated: &Stated,
     headers: &HeaderMap,
     mut asked: Asked,
@@ -135,14 +135,14 @@ async fn ask(
                 Door::Socket => Ok(()),
                 Door::Tcp => headers::mirrored(
                     &counter.desk.face,
-                    &view,
+                    &visit,
                     &asked.method,
                     asked.params.as_ref(),
                     headers,
                 ),
             });
             match agreed {
-                Ok(()) => stateless::ask(counter, view, asked, claimed).await,
+                Ok(()) => stateless::ask(counter, visit, asked, claimed).await,
                 Err(why) => refuse(StatusCode::BAD_REQUEST, Some(&asked.id), code::HEADER_MISMATCH, &why),
             }
         }
@@ -160,8 +160,8 @@ async fn ask(
         }
         Claim::None => match &stated.unknown {
             Some(date) => unspoken(Some(&asked.id), date),
-            None if asked.method == HELLO => sessions::begin(counter, view, &asked).await,
-            None => sessions::ask(counter, &view, headers, asked).await,
+            None if asked.method == HELLO => sessions::begin(counter, visit, &asked).await,
+            None => sessions::ask(counter, &visit, headers, asked).await,
         },
     }
 }

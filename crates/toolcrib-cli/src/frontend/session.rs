@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use toolcrib::Caller;
 
 use self::stream::Streams;
-use super::face::View;
+use super::face::Visit;
 use super::face::talk::Talk;
 
 /// How long a session lives that nobody uses.
@@ -83,17 +82,17 @@ impl Sessions {
         Some(Begun { id, unwatched })
     }
 
-    /// A session that was opened by this caller for this view and is still open.
-    pub(crate) fn find(&self, id: &str, view: &View, caller: &Caller) -> Option<Arc<Session>> {
-        let session = self.open().sessions.get(id).filter(|session| session.is_of(view, caller)).cloned()?;
+    /// A session that was opened on the same visit and is still open.
+    pub(crate) fn find(&self, id: &str, visit: &Visit) -> Option<Arc<Session>> {
+        let session = self.open().sessions.get(id).filter(|session| session.talk.visit == *visit).cloned()?;
         session.touch();
         Some(session)
     }
 
     /// Ends a session and everything under way in it; `false` if there is none.
-    pub(crate) fn end(&self, id: &str, view: &View, caller: &Caller) -> bool {
+    pub(crate) fn end(&self, id: &str, visit: &Visit) -> bool {
         let mut open = self.open();
-        if !open.sessions.get(id).is_some_and(|session| session.is_of(view, caller)) {
+        if !open.sessions.get(id).is_some_and(|session| session.talk.visit == *visit) {
             return false;
         }
         open.sessions.remove(id).inspect(|session| session.end());
@@ -143,10 +142,6 @@ impl Session {
             streams: Streams::default(),
             listening: AtomicBool::new(false),
         }
-    }
-
-    fn is_of(&self, view: &View, caller: &Caller) -> bool {
-        self.talk.view == *view && self.talk.caller == *caller
     }
 
     fn is_idle(self: &Arc<Self>) -> bool {

@@ -29,7 +29,7 @@ use super::face::talk::Talk;
 use super::face::told::Asks;
 use super::face::under_way::UnderWay;
 use super::face::watcher::Watcher;
-use super::face::{Asker, Face, Presence, View, failed};
+use super::face::{Asker, Face, Presence, Visit, failed};
 use super::outbox::{Outbox, outbox};
 
 /// Requests of one client that may be under way.
@@ -43,6 +43,8 @@ type Answered = oneshot::Sender<Vec<u8>>;
 /// One client on a pipe.
 struct Pipe {
     face: Arc<Face>,
+    /// Who it is, and what it sees.
+    visit: Visit,
     out: Outbox,
     /// The session, once there is one; the stateless era needs none.
     session: watch::Sender<Option<Arc<Talk>>>,
@@ -89,6 +91,7 @@ pub(crate) async fn serve<R, W>(
     let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
     let pipe = Pipe {
         presence: face.welcome(),
+        visit: Visit::local(),
         guest: Arc::new(Guest::default().working_in(project.clone())),
         project,
         asked,
@@ -228,8 +231,8 @@ impl Pipe {
             }
             Claim::Broken(error) => return self.out.say(error_reply(Some(&id), &error)).await,
             Claim::None if method == HELLO => {
-                let hello = self.face.hello(&View::All, client::agreed_revision(params.as_ref())).await;
-                let talk = Talk::new(&self.face, View::All, params.as_ref(), self.project.clone());
+                let hello = self.face.hello(&self.visit, client::agreed_revision(params.as_ref())).await;
+                let talk = Talk::new(&self.face, self.visit.clone(), params.as_ref(), self.project.clone());
                 talk.asks.begin_after(self.asked);
                 talk.line.over(self.out.aside());
                 self.out.say(reply(&id, &Answer::Result(hello))).await;
@@ -266,14 +269,14 @@ impl Pipe {
     ) -> bool {
         let (face, out, under_way) = (self.face.clone(), self.out.clone(), self.under_way.clone());
         let (entered, ending) = (id.clone(), self.ending.clone());
-        let (key, guest) = (self.presence.key, self.guest.clone());
+        let (key, guest, visit) = (self.presence.key, self.guest.clone(), self.visit.clone());
         self.under_way.enter(id, || {
             let work = async move {
                 let answer = match work {
                     Work::InSession(talk) => talk.respond(&face, &method, params, Some(&out)).await,
                     Work::Ping => Answer::Result(client::empty_result(Era::Session)),
                     Work::Stateless(claimed) => {
-                        let asker = face.stateless(View::All, &claimed, key, Some(guest));
+                        let asker = Face::stateless(visit, &claimed, key, Some(guest));
                         match method == LISTEN {
                             true => listen(&face, asker, &entered, params.as_ref(), &out, &ending).await,
                             false => stateless(&face, asker, &method, params, claimed, &out).await,
@@ -317,7 +320,7 @@ async fn stateless(
     out: &Outbox,
 ) -> Answer {
     let tells = claimed.progress.is_some() || claimed.log.is_some();
-    if !tells || !Face::goes_out(&asker.view, Era::Stateless, method) {
+    if !tells || !Face::goes_out(&asker.visit.view, Era::Stateless, method) {
         return face.respond(asker, method, params, None).await;
     }
     // A stateless client is never asked while its call runs.
@@ -333,7 +336,7 @@ async fn listen(
     out: &Outbox,
     ending: &CancellationToken,
 ) -> Answer {
-    let mut watcher = Watcher::new(face.clone(), View::All);
+    let mut watcher = Watcher::new(face.clone(), Visit::local());
     let mut told = match face.listen(&asker, id, params).await {
         Ok(told) => told,
         Err(answer) => return answer,
@@ -360,7 +363,7 @@ async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>
             Err(_) => return,
         };
         let Some(mut talk) = talk else { return };
-        let mut watcher = Watcher::new(face.clone(), View::All);
+        let mut watcher = Watcher::new(face.clone(), Visit::local());
         loop {
             tokio::select! {
                 messages = watcher.next_messages(&mut talk) => {

@@ -13,6 +13,7 @@ use toolcrib::Crib;
 use toolcrib::config::{Config, HostLimits};
 
 use super::admin::Admin;
+use super::callers::Callers;
 use super::{Desk, Door, http};
 use crate::place::Stamp;
 
@@ -36,7 +37,9 @@ impl House {
 
     fn with(crib: Crib, body: usize, sessions: usize) -> Self {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        let admin = Admin::new(crib.clone(), &Config::load(file.path()), Stamp::of(file.path()));
+        let config = Config::load(file.path());
+        let callers = Callers::of(&config).unwrap();
+        let admin = Admin::new(crib.clone(), &config, Stamp::of(file.path()), callers, false);
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new()));
         Self { desk, tasks: TaskTracker::new(), stop: CancellationToken::new() }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::node::Value;
 use super::reader::Reader;
+use super::rules;
+use crate::policy::Rules;
 use crate::spec::{KeepAlive, Lifecycle, Limits, MemoryLimits, Pattern, Sharing, Start, ToolsSpec, Trust};
 
 /// How a server is looked after.
@@ -17,6 +19,8 @@ pub(super) struct Care {
     /// Whether somebody wrote `keep-alive`.
     keep_alive_given: bool,
     pub(super) tools: ToolsSpec,
+    /// Over its own names.
+    pub(super) rules: Rules,
     pub(super) trust: Trust,
     pub(super) inherit_env: Vec<String>,
 }
@@ -83,7 +87,12 @@ impl Care {
             self.tools.call_timeout.retain(|(other, _)| *other != pattern);
             self.tools.call_timeout.push((pattern, limit));
         }
-        ["allow", "deny", "rename", "cache"].into_iter().for_each(|key| reader.not_yet(key));
+        let Rules { allow, deny } = rules::read(&mut reader, rules::over_names);
+        self.rules.allow = allow.or(self.rules.allow.take());
+        if reader.has("deny") {
+            self.rules.deny = deny;
+        }
+        ["rename", "cache"].into_iter().for_each(|key| reader.not_yet(key));
         reader.finish();
     }
 

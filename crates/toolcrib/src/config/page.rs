@@ -43,6 +43,13 @@ impl Page {
         self.found.push((at, Problem { file, at: None, concerns, message, hint }));
     }
 
+    /// Adds a problem in a line, from 1.
+    pub(super) fn report_in_line(&mut self, line: u32, concerns: &Concern, message: String, hint: String) {
+        let line = usize::try_from(line).unwrap_or(1).saturating_sub(1);
+        let at = self.lines.get(line).copied().unwrap_or_default();
+        self.report(at, concerns, message, hint);
+    }
+
     /// How many problems so far are more than a note.
     pub(super) fn errors(&self) -> usize {
         self.errors

@@ -320,6 +320,22 @@ impl<'a> Reader<'a> {
         Some(Reader { path, ..Reader::new(self.page, table, self.concerns.clone(), at) })
     }
 
+    /// Everything in the table, in order; for tables whose keys are names that people choose.
+    pub(super) fn entries(&self) -> &'a [Entry] {
+        &self.table.0
+    }
+
+    /// Reads the table that is one of those.
+    pub(super) fn table_at(&mut self, entry: &'a Entry) -> Option<Reader<'_>> {
+        let Value::Table(table) = &entry.value.value else {
+            let wanted = if self.page.json { "an object" } else { "a table" };
+            self.mistyped(&entry.key, &entry.value, wanted, "{ … }");
+            return None;
+        };
+        let path = format!("{}{}.", self.path, entry.key);
+        Some(Reader { path, ..Reader::new(self.page, table, self.concerns.clone(), entry.at) })
+    }
+
     /// Reports the keys that nobody asked for.
     pub(super) fn finish(mut self) {
         for entry in self.strangers() {

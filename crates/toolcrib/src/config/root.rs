@@ -6,7 +6,8 @@ use super::care::Care;
 use super::node::{Entry, Table, Value};
 use super::page::Page;
 use super::reader::Reader;
-use super::{Concern, HostLimits, Listen, Origin, server};
+use super::{CallerSpec, Concern, HostLimits, Listen, Origin, callers, rules, server};
+use crate::policy::Policy;
 use crate::spec::{BadName, Capacity, Roster, ServerId};
 
 /// Servers that run at the same time unless the file says otherwise.
@@ -18,17 +19,21 @@ pub(super) struct Sections {
     pub(super) listen: Listen,
     pub(super) limits: HostLimits,
     pub(super) capacity: Capacity,
+    pub(super) policy: Policy,
+    pub(super) callers: Vec<CallerSpec>,
     pub(super) origins: BTreeMap<ServerId, Origin>,
 }
 
 impl Default for Sections {
     fn default() -> Self {
-        let (roster, listen, limits, origins) = Default::default();
+        let (roster, listen, limits, policy, callers, origins) = Default::default();
         Self {
             roster,
             listen,
             limits,
             capacity: Capacity { servers: SERVERS_RUNNING, memory: None },
+            policy,
+            callers,
             origins,
         }
     }
@@ -50,7 +55,13 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     if let Some(table) = reader.table("listen") {
         sections.listen = listen(table);
     }
-    ["policy", "callers", "profiles"].into_iter().for_each(|key| reader.not_yet(key));
+    if let Some(mut table) = reader.table("policy") {
+        sections.policy.everyone = rules::read(&mut table, rules::over_servers);
+        table.not_yet("ask");
+        table.finish();
+    }
+    callers::read(&mut reader, &mut sections);
+    reader.not_yet("profiles");
     ["hosts", "scopes"].into_iter().for_each(|key| reader.not_yet_but_harmless(key));
     let roots: &[&'static str] = if json { &["mcpServers", "servers"] } else { &["servers"] };
     for key in roots {
@@ -67,6 +78,7 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     }
     let servers: Vec<_> = roots.iter().filter_map(|key| root.entries(key).next()).flat_map(members).collect();
     read_servers(page, &servers, &defaults, &mut sections);
+    rules::note_strangers(page, &sections);
     sections
 }
 
@@ -129,6 +141,7 @@ fn read_servers(page: &mut Page, entries: &[&Entry], defaults: &Care, sections: 
         sections.origins.entry(id.clone()).or_insert_with(|| page.origin(entry.at));
         let good = page.errors() == before && !clashing.contains(&id.folded());
         if let Some(spec) = spec.filter(|_| good) {
+            sections.policy.servers.insert(id.clone(), spec.rules().clone());
             // Names are known to differ here, so there is nothing left to refuse.
             let mut spec = spec.named(id);
             spec.limits.host_max = sections.limits.call_timeout_max;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::care::Care;
 use super::reader::Reader;
 use super::remote;
+use crate::policy::Rules;
 use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
 use crate::text::Text;
 use crate::wire::revision::{Era, Revision};
@@ -20,6 +21,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// What may be used of it.
+    pub(super) fn rules(&self) -> &Rules {
+        &self.care.rules
+    }
+
     /// The server under a name.
     pub(super) fn named(self, id: ServerId) -> ServerSpec {
         let (tools, trust) = (self.care.tools.clone(), self.care.trust);

@@ -45,6 +45,18 @@ impl Listing {
         Kind::ALL.into_iter().all(|kind| other.of(kind).iter().all(|wanted| has(self.of(kind), wanted)))
     }
 
+    /// This listing without the names that `keep` says no to.
+    pub(crate) fn narrowed(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let kept = |kind| self.of(kind).iter().filter(|listed| keep(&listed.name)).cloned().collect();
+        Self {
+            tools: kept(Kind::Tools),
+            prompts: kept(Kind::Prompts),
+            resources: kept(Kind::Resources),
+            templates: kept(Kind::Templates),
+            ..self.clone()
+        }
+    }
+
     /// This listing with those lists replaced that are others in `now` than in `before`.
     pub(crate) fn changed(&self, before: &Self, now: &Self) -> Self {
         let pick = |kind: Kind| if before.of(kind) == now.of(kind) { self.of(kind) } else { now.of(kind) };

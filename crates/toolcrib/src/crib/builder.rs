@@ -12,16 +12,18 @@ use tokio_util::task::TaskTracker;
 
 use super::{Crib, Shared};
 use crate::bridge::Lot;
-use crate::call::{Call, Outcome};
+use crate::call::{Call, Caller, Outcome};
 use crate::catalog::Catalog;
 use crate::connection::child::Nursery;
 use crate::error::Error;
 use crate::log_line::{LogLine, LogSink};
+use crate::policy::{Policy, Verdict};
 use crate::registry::Registry;
-use crate::spec::{Capacity, NameClash, Roster, ServerSpec};
+use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::stock::{Fallback, PATIENCE, Stock};
 use crate::supervisor::room::Room;
 use crate::supervisor::{Surroundings, scales};
+use crate::views::Views;
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -32,6 +34,7 @@ pub struct CribBuilder {
     shim: Option<PathBuf>,
     patience: Option<Duration>,
     capacity: Capacity,
+    policy: Policy,
     fallback: Option<Fallback>,
     log: Option<LogSink>,
 }
@@ -100,6 +103,26 @@ impl CribBuilder {
         self
     }
 
+    /// Who may see and use what: everyone everything unless said otherwise.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        let guard = self.policy.guard.take();
+        self.policy = Policy { guard, ..policy };
+        self
+    }
+
+    /// Decides, beside the policy, about each caller, server and own name of a tool, prompt or resource, and without a
+    /// name about the server as such. It is asked when something is listed and again when it is called; either no is a
+    /// no. It must not wait.
+    #[must_use]
+    pub fn guard<F>(mut self, guard: F) -> Self
+    where
+        F: Fn(&Caller, &ServerId, Option<&str>) -> Verdict + Send + Sync + 'static,
+    {
+        self.policy.guard = Some(Arc::new(guard));
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -119,12 +142,12 @@ impl CribBuilder {
         let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
         let around = Surroundings { nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
-        let patience = self.patience.unwrap_or(PATIENCE);
+        let (patience, views) = (self.patience.unwrap_or(PATIENCE), Views::new(self.policy));
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let shared = Arc::new(Shared {
-            stock: Arc::new(Stock::new(registry, catalog, around.clone(), patience, self.fallback)),
+            stock: Arc::new(Stock::new(registry, catalog, around.clone(), views, patience, self.fallback)),
             lot: Arc::new(Lot::new(around.tasks.clone())),
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),

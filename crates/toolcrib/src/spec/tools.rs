@@ -59,6 +59,21 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
+    /// The pattern that every name fits.
+    pub fn any() -> Self {
+        Self("*".to_owned())
+    }
+
+    /// Whether every name fits.
+    pub fn is_any(&self) -> bool {
+        self.0.bytes().all(|byte| byte == b'*')
+    }
+
+    /// The one name that fits, if there is no `*` in it.
+    pub fn literal(&self) -> Option<&str> {
+        Some(&*self.0).filter(|name| !name.contains('*'))
+    }
+
     /// Whether a name fits, letter by letter, upper and lower case being different.
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');

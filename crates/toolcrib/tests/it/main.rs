@@ -18,6 +18,7 @@ mod looked_after;
 mod many_cribs;
 mod nobody_waits;
 mod own_servers;
+mod policy;
 mod registration;
 mod reload;
 mod room;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use toolcrib::{Config, Crib, ServerSpec, Toolbox};
 
 use super::Admin;
+use crate::frontend::callers::Callers;
 use crate::place::Stamp;
 
 struct Office {
@@ -21,7 +22,11 @@ impl Office {
         let spec = ServerSpec::in_process("house".parse().unwrap(), greet);
         let crib = Crib::builder().server(spec).build().unwrap();
         Self {
-            admin: Admin::new(crib.clone(), &Config::load(file.path()), Stamp::of(file.path())),
+            admin: {
+                let config = Config::load(file.path());
+                let callers = Callers::of(&config).unwrap();
+                Admin::new(crib.clone(), &config, Stamp::of(file.path()), callers, false)
+            },
             crib,
             file,
         }

@@ -14,9 +14,9 @@ use super::View;
 pub(crate) type Digests = [u64; 3];
 
 /// What was worked out about one catalog.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Glance {
-    catalog: Option<Arc<Catalog>>,
+    catalog: Arc<Catalog>,
     digests: Mutex<HashMap<View, Digests>>,
     mirrored: OnceLock<Marked>,
 }
@@ -26,16 +26,20 @@ type Marked = HashMap<(String, String), Arc<[Mirrored]>>;
 
 impl Glance {
     pub(super) fn new(catalog: Arc<Catalog>) -> Self {
-        Self { catalog: Some(catalog), ..Self::default() }
+        Self { catalog, digests: Mutex::default(), mirrored: OnceLock::new() }
     }
 
     pub(super) fn is_of(&self, catalog: &Arc<Catalog>) -> bool {
-        self.catalog.as_ref().is_some_and(|own| Arc::ptr_eq(own, catalog))
+        Arc::ptr_eq(&self.catalog, catalog)
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.catalog.revision()
     }
 
     /// The lists of a view, each as one number: another number, another list.
     pub(crate) fn digests(&self, view: &View) -> Digests {
-        let Some(catalog) = &self.catalog else { return Digests::default() };
+        let catalog = &self.catalog;
         let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = digests.get(view) {
             return *known;
@@ -53,7 +57,7 @@ impl Glance {
 
     /// The arguments of a tool that are repeated in headers, if there are any.
     pub(crate) fn mirrored(&self, view: &View, tool: &str) -> Option<Arc<[Mirrored]>> {
-        let catalog = self.catalog.as_ref()?;
+        let catalog = &self.catalog;
         let all = self.mirrored.get_or_init(|| {
             let found = catalog.tools().iter().filter_map(|tool| {
                 // Clients leave out a tool whose marks break the rules; there is nothing to hold them to.

@@ -9,7 +9,7 @@ use toolcrib::wire::dialect::client;
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
 
-use super::{Face, View};
+use super::{Face, View, Visit};
 
 /// Extensions whose methods find their way to the right server.
 const ROUTED: [&str; 1] = ["io.modelcontextprotocol/tasks"];
@@ -22,32 +22,32 @@ struct Offer {
 
 impl Face {
     /// The answer that opens a session of this revision.
-    pub(crate) async fn hello(&self, view: &View, revision: Revision) -> Bytes {
-        let offer = self.offer(view, Era::Session).await;
+    pub(crate) async fn hello(&self, visit: &Visit, revision: Revision) -> Bytes {
+        let offer = self.offer(visit, Era::Session).await;
         client::hello_result(revision, &offer.capabilities, offer.instructions.as_deref())
     }
 
     /// The answer to a stateless client that asks what is here.
-    pub(super) async fn discovered(&self, view: &View) -> Bytes {
-        let offer = self.offer(view, Era::Stateless).await;
+    pub(super) async fn discovered(&self, visit: &Visit) -> Bytes {
+        let offer = self.offer(visit, Era::Stateless).await;
         client::discover_result(&offer.capabilities, offer.instructions.as_deref())
     }
 
-    /// Whether a list is offered at all in a view, so that somebody could hear of its changes.
-    pub(crate) async fn offers(&self, view: &View) -> Value {
-        self.offer(view, Era::Stateless).await.capabilities
+    /// Whether a list is offered at all to a visitor, who could hear of its changes.
+    pub(crate) async fn offers(&self, visit: &Visit) -> Value {
+        self.offer(visit, Era::Stateless).await.capabilities
     }
 
     /// A server that cannot be met now may have anything: whoever asks it for something will be told why it fails.
-    async fn offer(&self, view: &View, era: Era) -> Offer {
-        match view {
+    async fn offer(&self, visit: &Visit, era: Era) -> Offer {
+        match &visit.view {
             View::All => {
-                let catalog = self.crib.catalog();
+                let catalog = self.crib.catalog_for(&visit.caller);
                 let capabilities = client::every_capability(era, &extensions(&catalog));
                 Offer { capabilities, instructions: merged(&catalog) }
             }
             View::One(server) => {
-                let met = self.crib.list_of(server).await.ok();
+                let met = self.crib.list_of_for(server, &visit.caller).await.ok();
                 let declared = met.as_ref().and_then(|catalog| catalog.capabilities_of(server));
                 let passed = declared.and_then(|declared| client::passed_capabilities(declared, era));
                 Offer {

@@ -39,9 +39,9 @@ impl Face {
         else {
             return Err(refuse(code::INVALID_PARAMS, "`params.notifications` must be an object"));
         };
-        let view = &asker.view;
-        let offered = self.offers(view).await;
-        let known = self.glance(&self.crib.catalog()).digests(view);
+        let visit = &asker.visit;
+        let offered = self.offers(visit).await;
+        let known = self.digests(visit);
         let is_wanted = |(member, capability): (&str, &str)| {
             wanted.get(member).is_some_and(|raw| &**raw == b"true") && offered[capability].is_object()
         };
@@ -52,8 +52,9 @@ impl Face {
                 .map_err(|bad| refuse(code::INVALID_PARAMS, &format!("`resourceSubscriptions`: {bad}")))?,
         };
         let uris = uris.iter().filter_map(|raw| as_string(raw)).take(MOST_SUBSCRIPTIONS);
-        let call =
-            |uri: Cow<'_, str>| asker.clone().call(SUBSCRIBE.into(), view.resource(&uri), Object::default());
+        let call = |uri: Cow<'_, str>| {
+            asker.clone().call(SUBSCRIBE.into(), visit.view.resource(&uri), Object::default())
+        };
         let subscriptions = self.crib.subscribe_all(uris.map(call)).await;
         Ok(Listener { stream: stream.clone(), lists, known, subscriptions })
     }

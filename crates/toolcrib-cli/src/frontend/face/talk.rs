@@ -9,19 +9,18 @@ use toolcrib::wire::dialect::party::{Abilities, LogLevel};
 use toolcrib::wire::message::{Answer, code, notification};
 use toolcrib::wire::object::{Object, string};
 use toolcrib::wire::revision::{Era, Revision};
-use toolcrib::{Caller, Catalog, Client, Guest, Kind, Project, ServerId, Subscription};
+use toolcrib::{Catalog, Client, Guest, Kind, Project, ServerId, Subscription};
 
 use super::glance::Digests;
 use super::told::{Asks, Line, Outlet};
 use super::under_way::UnderWay;
 use super::watcher::{Hears, Stir, changed_line, logged_line, updated_lines};
-use super::{Asker, Face, MOST_SUBSCRIPTIONS, Presence, View, failed, refuse};
+use super::{Asker, Face, MOST_SUBSCRIPTIONS, Presence, View, Visit, failed, refuse};
 
 /// What a session remembers of its client.
 #[derive(Debug)]
 pub(crate) struct Talk {
-    pub(crate) view: View,
-    pub(crate) caller: Caller,
+    pub(crate) visit: Visit,
     pub(crate) revision: Revision,
     presence: Presence,
     abilities: Abilities,
@@ -43,16 +42,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Talk {
     /// A session with the client that says this about itself.
-    pub(crate) fn new(face: &Face, view: View, hello: Option<&Object>, project: Option<Project>) -> Self {
+    pub(crate) fn new(face: &Face, visit: Visit, hello: Option<&Object>, project: Option<Project>) -> Self {
         let declared = hello.and_then(|hello| hello.get("capabilities"));
-        let known = face.glance(&face.crib.catalog()).digests(&view);
+        let known = face.digests(&visit);
         let abilities = declared.map(Abilities::read).unwrap_or_default();
         let asks = Arc::<Asks>::default();
         let line = Arc::new(Line::to(asks.clone()));
         let guest = Guest::default().declaring(abilities.clone()).hearing(line.clone()).working_in(project);
         Self {
-            view,
-            caller: face.caller().clone(),
+            visit,
             revision: client::agreed_revision(hello),
             presence: face.welcome(),
             abilities,
@@ -75,7 +73,7 @@ impl Talk {
             log: *locked(&self.log),
         };
         let guest = Some(self.guest.clone());
-        Asker { view: self.view.clone(), caller: self.caller.clone(), client, guest }
+        Asker { visit: self.visit.clone(), client, guest }
     }
 
     /// Answers one request of this session; with `out`, everything that comes before the answer goes there.
@@ -92,7 +90,7 @@ impl Talk {
             UNSUBSCRIBE => self.unsubscribe(params.as_ref()),
             _ => match Kind::of_method(method) {
                 Some(kind) => self.list(face, kind, &params.unwrap_or_default()).await,
-                None => match out.filter(|_| Face::goes_out(&self.view, Era::Session, method)) {
+                None => match out.filter(|_| Face::goes_out(&self.visit.view, Era::Session, method)) {
                     None => face.respond(self.asker(false), method, params, None).await,
                     Some(out) => {
                         let token = client::progress_token(params.as_ref());
@@ -108,17 +106,17 @@ impl Talk {
     }
 
     async fn list(&self, face: &Face, kind: Kind, params: &Object) -> Answer {
-        let (answer, catalog) = face.list(&self.view, Era::Session, kind, params).await;
+        let (answer, catalog) = face.list(&self.visit, Era::Session, kind, params).await;
         if let Some(catalog) = catalog {
             let place = list_of(kind);
-            locked(&self.known)[place] = face.glance(&catalog).digests(&self.view)[place];
+            locked(&self.known)[place] = face.glance(&catalog).digests(&self.visit.view)[place];
         }
         answer
     }
 
     /// What a server says of something that goes on, if this client knows it; tasks by their public names.
     fn noted(&self, server: &ServerId, method: &str, name: &str, params: &Bytes) -> Option<Vec<u8>> {
-        let task = method == TASK_STATUS && self.view == View::All;
+        let task = method == TASK_STATUS && self.visit.view == View::All;
         let name = if task { Catalog::public_task(server, name) } else { name.to_owned() };
         let mut params = self.asks.knows(&name).then(|| Object::parse(params).ok()).flatten()?;
         if task {
@@ -150,7 +148,7 @@ impl Talk {
         if count >= MOST_SUBSCRIPTIONS {
             return refuse(code::INVALID_PARAMS, "this session hears of as many resources as it may");
         }
-        let wanted = self.view.resource(&uri);
+        let wanted = self.visit.view.resource(&uri);
         let call = self.asker(true).call(SUBSCRIBE.into(), wanted, Object::default());
         match face.crib.subscribe_for(call).await {
             Ok(subscription) => {
@@ -212,9 +210,11 @@ impl Hears for Arc<Talk> {
                 let level = LogLevel::of_message(params);
                 // Only who asked for log gets what no call of its own led to.
                 let wanted = locked(&self.log).is_some_and(|least| level >= least);
-                let seen = self.view.server().is_none_or(|own| own == server)
-                    && instance.concerns(self.presence.key, &self.caller, &self.guest);
-                (wanted && seen).then(|| logged_line(&self.view, server, params)).into_iter().collect()
+                let Visit { view, caller } = &self.visit;
+                let seen = view.server().is_none_or(|own| own == server)
+                    && instance.concerns(self.presence.key, caller, &self.guest)
+                    && self.presence.crib.sees(caller, server);
+                (wanted && seen).then(|| logged_line(view, server, params)).into_iter().collect()
             }
         }
     }

@@ -86,7 +86,7 @@ fn one_server_is_asked_whatever_its_client_asks() {
 #[tokio::test]
 async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
     let face = Face::new(Crib::builder().build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, View::All, None, None));
+    let mut talk = Arc::new(Talk::new(&face, Visit::local(), None, None));
     let line = Bytes::from_static(br#"{"level":"error","data":"of somebody else"}"#);
     let logged = Stir::News(News::Logged {
         server: "git".parse().unwrap(),
@@ -103,7 +103,7 @@ async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
 #[tokio::test]
 async fn a_session_hears_how_that_goes_on_which_it_began_and_nothing_else() {
     let face = Face::new(Crib::builder().build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, View::All, None, None));
+    let mut talk = Arc::new(Talk::new(&face, Visit::local(), None, None));
     let noted = |method, name: &str, params: &'static str| {
         let (server, params) = ("git".parse().unwrap(), Bytes::from_static(params.as_bytes()));
         Stir::News(News::Noted { server, method, name: name.into(), params })
@@ -163,7 +163,7 @@ impl InProcess for Shelf {
 async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
     let spec = ServerSpec::in_process("git".parse().unwrap(), Shelf).era(EraChoice::Era(Era::Session));
     let face = Face::new(Crib::builder().server(spec).build().unwrap());
-    let mut talk = Arc::new(Talk::new(&face, one(), None, None));
+    let mut talk = Arc::new(Talk::new(&face, Visit { view: one(), ..Visit::local() }, None, None));
     let (out, _heard) = crate::frontend::outbox::outbox();
     for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
         let done = talk.respond(&face, "resources/subscribe", Some(params(uri)), Some(&out)).await;
@@ -171,8 +171,8 @@ async fn whoever_missed_something_hears_of_everything_it_subscribed_to() {
     }
     let wanted = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
     let stream = Id::read(Bytes::from_static(b"7")).unwrap();
-    let (caller, client) = (Caller::local(), Client::silent());
-    let asker = Asker { view: one(), caller, client, guest: None };
+    let visit = Visit { view: one(), ..Visit::local() };
+    let asker = Asker { visit, client: Client::silent(), guest: None };
     let mut listener = face.listen(&asker, &stream, Some(&wanted)).await.map_err(drop).unwrap();
     let uris = |lines: Vec<Vec<u8>>| -> Vec<Value> {
         let lines = lines.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());

@@ -15,7 +15,7 @@ use toolcrib::wire::object::{Object, string};
 use toolcrib::{Catalog, ServerId, Subscription};
 
 use super::glance::Digests;
-use super::{Face, View};
+use super::{Face, View, Visit};
 
 /// Something that clients may want to hear of.
 #[derive(Debug)]
@@ -37,18 +37,18 @@ pub(crate) trait Hears: Send {
 /// Waits on behalf of one client.
 pub(crate) struct Watcher {
     face: Arc<Face>,
-    view: View,
+    visit: Visit,
     catalog: watch::Receiver<Arc<Catalog>>,
     news: broadcast::Receiver<News>,
 }
 
 impl Watcher {
     /// One that tells first how things are now.
-    pub(crate) fn new(face: Arc<Face>, view: View) -> Self {
+    pub(crate) fn new(face: Arc<Face>, visit: Visit) -> Self {
         let mut catalog = face.crib.watch_catalog();
         catalog.mark_changed();
         let news = face.crib.news();
-        Self { face, view, catalog, news }
+        Self { face, visit, catalog, news }
     }
 
     /// The next thing that happens; `None` when nothing will any more.
@@ -57,8 +57,7 @@ impl Watcher {
             biased;
             changed = self.catalog.changed() => {
                 changed.ok()?;
-                let catalog = self.catalog.borrow_and_update().clone();
-                Some(Stir::Lists(self.face.glance(&catalog).digests(&self.view)))
+                Some(Stir::Lists(self.face.digests(&self.visit)))
             }
             news = self.news.recv() => match news {
                 Ok(news) => Some(Stir::News(news)),
@@ -154,7 +153,7 @@ mod tests {
     async fn whoever_is_behind_hears_that_something_was_missed() {
         let face = Arc::new(Face::new(Crib::builder().build().unwrap()));
         let (says, news) = broadcast::channel(2);
-        let mut watcher = Watcher { news, ..Watcher::new(face, View::All) };
+        let mut watcher = Watcher { news, ..Watcher::new(face, Visit::local()) };
         for uri in ["a:1", "a:2", "a:3"] {
             let (server, instance) = ("git".parse().unwrap(), toolcrib::SharingKey::Shared);
             says.send(News::Updated { server, instance, uri: uri.into() }).unwrap();

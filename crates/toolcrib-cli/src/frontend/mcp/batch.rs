@@ -8,7 +8,7 @@ use toolcrib::wire::message::{Id, code, reply};
 
 use super::super::batch::{NO_SESSION, Part, parts, together, twice};
 use super::super::body::Body;
-use super::super::face::View;
+use super::super::face::Visit;
 use super::super::http::{Counter, json_response, respond};
 use super::super::session::Session;
 use super::super::session::stream::{EventLog, Opening};
@@ -23,12 +23,12 @@ enum Started {
 /// Answers a batch, if its session is of the revision that had them.
 pub(super) async fn answer(
     counter: &Counter,
-    view: &View,
+    visit: &Visit,
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Response<Body> {
     let refused = |code, why: &str| refuse(StatusCode::BAD_REQUEST, None, code, why);
-    let Ok(session) = sessions::find(counter, view, headers) else {
+    let Ok(session) = sessions::find(counter, visit, headers) else {
         return refused(code::INVALID_REQUEST, NO_SESSION);
     };
     let parts = match parts(body, session.talk.revision) {

@@ -6,7 +6,7 @@ use toolcrib::wire::mirror::{self, decoded};
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::{Era, Revision};
 
-use crate::frontend::face::{Face, View};
+use crate::frontend::face::{Face, Visit};
 
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -105,14 +105,15 @@ fn expect(headers: &HeaderMap, header: &HeaderName, shown: &str, wanted: &str) -
 /// Checks the arguments of a tool that its definition wants repeated in headers.
 pub(super) fn mirrored(
     face: &Face,
-    view: &View,
+    visit: &Visit,
     method: &str,
     params: Option<&Object>,
     headers: &HeaderMap,
 ) -> Result<(), String> {
     let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
-    let marked =
-        params.string("name").and_then(|name| face.glance(&face.crib.catalog()).mirrored(view, &name));
+    let marked = params
+        .string("name")
+        .and_then(|name| face.glance(&face.crib.catalog_for(&visit.caller)).mirrored(&visit.view, &name));
     for marked in marked.iter().flat_map(|marked| marked.iter()) {
         let shown = &marked.header;
         // A name that cannot be a header's is one that no client can send.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::wire::message::code;
 
 use super::super::body::{Body, Messages, event};
-use super::super::face::View;
+use super::super::face::Visit;
 use super::super::face::told::WORDS_WAITING;
 use super::super::face::watcher::{Hears, Watcher};
 use super::super::http::Counter;
@@ -21,8 +21,8 @@ use super::sessions::{find, no_session};
 use super::{events, not_allowed, refuse};
 
 /// Answers a GET: a stream in a session, nothing without one.
-pub(super) fn get(counter: &Counter, view: &View, headers: &HeaderMap) -> Response<Body> {
-    let session = match find(counter, view, headers) {
+pub(super) fn get(counter: &Counter, visit: &Visit, headers: &HeaderMap) -> Response<Body> {
+    let session = match find(counter, visit, headers) {
         Ok(session) => session,
         Err(true) => return no_session(None, true),
         Err(false) => return not_allowed(),
@@ -40,7 +40,7 @@ pub(super) fn get(counter: &Counter, view: &View, headers: &HeaderMap) -> Respon
     let Some(listening) = session.listen() else {
         return refused(StatusCode::CONFLICT, "the news of this session are being read already");
     };
-    let watcher = Watcher::new(counter.desk.face.clone(), view.clone());
+    let watcher = Watcher::new(counter.desk.face.clone(), visit.clone());
     let ends = [session.ended.clone(), counter.stop.clone()];
     let (hears, spoken) = (session.talk.clone(), Arc::<Spoken>::default());
     let line = Arc::downgrade(&spoken);

@@ -11,7 +11,7 @@ use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Revision;
 
 use super::super::body::Body;
-use super::super::face::View;
+use super::super::face::Visit;
 use super::super::face::talk::Talk;
 use super::super::http::{Counter, respond};
 use super::super::session::Session;
@@ -20,10 +20,10 @@ use super::headers::{self, SESSION, Stated};
 use super::{Asked, events, not_allowed, refuse, unspoken};
 
 /// Opens a session.
-pub(super) async fn begin(counter: &Counter, view: View, asked: &Asked) -> Response<Body> {
+pub(super) async fn begin(counter: &Counter, visit: Visit, asked: &Asked) -> Response<Body> {
     let desk = &counter.desk;
-    let hello = desk.face.hello(&view, agreed_revision(asked.params.as_ref())).await;
-    let talk = Talk::new(&desk.face, view, asked.params.as_ref(), None);
+    let hello = desk.face.hello(&visit, agreed_revision(asked.params.as_ref())).await;
+    let talk = Talk::new(&desk.face, visit, asked.params.as_ref(), None);
     let Some(begun) = desk.sessions.begin(talk) else {
         let why = "too many sessions are open and busy";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, Some(&asked.id), code::INVALID_REQUEST, why);
@@ -40,21 +40,19 @@ pub(super) async fn begin(counter: &Counter, view: View, asked: &Asked) -> Respo
 }
 
 /// Ends a session.
-pub(super) fn delete(counter: &Counter, view: &View, headers: &HeaderMap) -> Response<Body> {
+pub(super) fn delete(counter: &Counter, visit: &Visit, headers: &HeaderMap) -> Response<Body> {
     let desk = &counter.desk;
     match headers::session(headers) {
-        Some(id) if desk.sessions.end(id, view, desk.face.caller()) => {
-            respond(StatusCode::NO_CONTENT, Body::empty())
-        }
+        Some(id) if desk.sessions.end(id, visit) => respond(StatusCode::NO_CONTENT, Body::empty()),
         Some(_) => no_session(None, true),
         None => not_allowed(),
     }
 }
 
 /// The session a request is in; `Err` tells whether it named one.
-pub(super) fn find(counter: &Counter, view: &View, headers: &HeaderMap) -> Result<Arc<Session>, bool> {
+pub(super) fn find(counter: &Counter, visit: &Visit, headers: &HeaderMap) -> Result<Arc<Session>, bool> {
     let id = headers::session(headers).ok_or(false)?;
-    counter.desk.sessions.find(id, view, counter.desk.face.caller()).ok_or(true)
+    counter.desk.sessions.find(id, visit).ok_or(true)
 }
 
 /// The answer to a request that is in no session, or in one that is over.
@@ -69,7 +67,7 @@ pub(super) fn no_session(id: Option<&Id>, named: bool) -> Response<Body> {
 /// Hears what wants no answer: that a request is taken back, or what the client answers to us.
 pub(super) fn hear(
     counter: &Counter,
-    view: &View,
+    visit: &Visit,
     stated: &Stated,
     headers: &HeaderMap,
     said: ClientMessage,
@@ -77,7 +75,7 @@ pub(super) fn hear(
     if let Some(date) = &stated.unknown {
         return unspoken(None, date);
     }
-    match find(counter, view, headers) {
+    match find(counter, visit, headers) {
         Ok(session) => {
             take(counter, &session, said);
             respond(StatusCode::ACCEPTED, Body::empty())
@@ -102,8 +100,13 @@ pub(super) fn take(counter: &Counter, session: &Session, said: ClientMessage) {
 }
 
 /// Answers a request: plainly if the answer comes soon and before anything else, else with a stream.
-pub(super) async fn ask(counter: &Counter, view: &View, headers: &HeaderMap, asked: Asked) -> Response<Body> {
-    let session = match find(counter, view, headers) {
+pub(super) async fn ask(
+    counter: &Counter,
+    visit: &Visit,
+    headers: &HeaderMap,
+    asked: Asked,
+) -> Response<Body> {
+    let session = match find(counter, visit, headers) {
         Ok(session) => session,
         Err(named) => return no_session(Some(&asked.id), named),
     };

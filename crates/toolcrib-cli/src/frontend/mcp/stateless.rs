@@ -13,20 +13,20 @@ use toolcrib::wire::revision::Era;
 
 use super::super::body::{Body, CallStream, Working};
 use super::super::face::told::WORDS_WAITING;
-use super::super::face::{Face, View, refuse};
+use super::super::face::{Face, Visit, refuse};
 use super::super::http::{Counter, respond};
 use super::{Asked, events, listen};
 
-pub(super) async fn ask(counter: &Counter, view: View, asked: Asked, claimed: Claimed) -> Response<Body> {
+pub(super) async fn ask(counter: &Counter, visit: Visit, asked: Asked, claimed: Claimed) -> Response<Body> {
     if asked.method == LISTEN {
-        return listen::open(counter, view, asked, &claimed).await;
+        return listen::open(counter, visit, asked, &claimed).await;
     }
     let Asked { id, method, params, streams } = asked;
     let tells = streams
         && (claimed.progress.is_some() || claimed.log.is_some())
-        && Face::goes_out(&view, Era::Stateless, &method);
+        && Face::goes_out(&visit.view, Era::Stateless, &method);
     let face = counter.desk.face.clone();
-    let asker = face.stateless(view, &claimed, counter.client.key, None);
+    let asker = Face::stateless(visit, &claimed, counter.client.key, None);
     if !tells {
         let answer = face.respond(asker, &method, params, None).await;
         return whole(&id, &answer);

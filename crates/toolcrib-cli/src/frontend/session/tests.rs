@@ -1,31 +1,35 @@
 //! Sessions end when they are told to, when nobody uses them, and when there are too many.
 
+use toolcrib::Caller;
+
 use super::*;
-use crate::frontend::face::Face;
+use crate::frontend::face::{Face, View};
 
 fn face() -> Face {
     Face::new(toolcrib::Crib::builder().build().unwrap())
 }
 
 fn begin(sessions: &Sessions, face: &Face) -> String {
-    sessions.begin(Talk::new(face, View::All, None, None)).unwrap().id
+    sessions.begin(Talk::new(face, Visit::local(), None, None)).unwrap().id
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {
-    sessions.find(id, &View::All, &Caller::local()).is_some()
+    sessions.find(id, &Visit::local()).is_some()
 }
 
 #[tokio::test]
 async fn a_session_is_found_by_its_caller_in_its_view_until_it_ends() {
     let (sessions, face) = (Sessions::new(10), face());
-    let (one, me) = (View::One("git".parse().unwrap()), Caller::local());
+    let (me, one) = (Visit::local(), View::One("git".parse().unwrap()));
     let id = begin(&sessions, &face);
     assert!(is_open(&sessions, &id));
-    assert!(sessions.find(&id, &one, &me).is_none() && !sessions.end(&id, &one, &me));
-    let other = Caller::named("other");
-    assert!(sessions.find(&id, &View::All, &other).is_none() && !sessions.end(&id, &View::All, &other));
-    assert!(sessions.end(&id, &View::All, &me));
-    assert!(!is_open(&sessions, &id) && !sessions.end(&id, &View::All, &me));
+    let elsewhere = Visit { view: one, ..Visit::local() };
+    let foreign = Visit { caller: Caller::named("other"), ..Visit::local() };
+    for visit in [elsewhere, foreign] {
+        assert!(sessions.find(&id, &visit).is_none() && !sessions.end(&id, &visit));
+    }
+    assert!(sessions.end(&id, &me));
+    assert!(!is_open(&sessions, &id) && !sessions.end(&id, &me));
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,10 +50,10 @@ async fn the_longest_idle_session_makes_room() {
 #[tokio::test(start_paused = true)]
 async fn a_session_that_nobody_uses_ends_and_then_nobody_watches() {
     let (sessions, face) = (Sessions::new(10), face());
-    let first = sessions.begin(Talk::new(&face, View::All, None, None)).unwrap();
+    let first = sessions.begin(Talk::new(&face, Visit::local(), None, None)).unwrap();
     assert!(first.unwatched);
-    let held = sessions.find(&first.id, &View::All, &Caller::local()).unwrap();
-    let second = sessions.begin(Talk::new(&face, View::All, None, None)).unwrap();
+    let held = sessions.find(&first.id, &Visit::local()).unwrap();
+    let second = sessions.begin(Talk::new(&face, Visit::local(), None, None)).unwrap();
     assert!(!second.unwatched);
     let ended = sessions.open().sessions[&second.id].ended.clone();
     let watch = sessions.watch();
@@ -62,14 +66,14 @@ async fn a_session_that_nobody_uses_ends_and_then_nobody_watches() {
     drop(held);
     watch.await;
     assert!(!is_open(&sessions, &first.id));
-    assert!(sessions.begin(Talk::new(&face, View::All, None, None)).unwrap().unwatched);
+    assert!(sessions.begin(Talk::new(&face, Visit::local(), None, None)).unwrap().unwatched);
 }
 
 #[tokio::test]
 async fn the_news_of_a_session_are_heard_by_one_at_a_time() {
     let (sessions, face) = (Sessions::new(10), face());
     let id = begin(&sessions, &face);
-    let session = sessions.find(&id, &View::All, &Caller::local()).unwrap();
+    let session = sessions.find(&id, &Visit::local()).unwrap();
     let listening = session.listen().unwrap();
     assert!(session.listen().is_none());
     drop(listening);

@@ -1,0 +1,88 @@
+//! `toolcrib policy test`: whether a caller may use something, and which rule says so. Nothing is called or started.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use toolcrib::catalog::name::SEPARATOR;
+use toolcrib::config::Config;
+use toolcrib::policy::Finding;
+use toolcrib::spelling::nearest;
+use toolcrib::{Caller, ServerId};
+
+use crate::cli::PolicyTest;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::place::Place;
+
+/// Explains the decision; exits 7 if it is a no.
+pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result<Exit> {
+    let config = place.usable()?;
+    let caller = caller(&config, &args.caller)?;
+    let (server, name) = thing(&config, &args.tool)?;
+    let sees = config.policy.sees(&caller, &server);
+    let findings: Vec<Finding<'_>> = config.policy.findings(&caller, &server, Some(&name)).collect();
+    let refusal = findings.iter().find(|finding| finding.denies());
+    let allowed = refusal.is_none();
+    if out.json {
+        out.value(&json!({
+            "caller": caller.as_str(),
+            "server": server.as_str(),
+            "tool": name,
+            "allowed": allowed,
+            "server_visible": sees,
+            "rule": refusal.map(ToString::to_string),
+            "file": refusal.and_then(Finding::origin).map(|at| at.file.display().to_string()),
+            "line": refusal.and_then(Finding::origin).map(|at| at.line),
+            "rules": findings.iter().map(finding_json).collect::<Vec<_>>(),
+        }))?;
+        return Ok(if allowed { Exit::Fine } else { Exit::Denied });
+    }
+    let (verdict, may) = if allowed { ("allowed", "may") } else { ("denied", "may not") };
+    out.line(&format!("{verdict}: `{}` {may} use `{server}.{name}`", caller.as_str()))?;
+    for finding in findings.iter().filter(|finding| allowed || finding.denies()) {
+        let place = finding.origin().map(|at| format!(" ({}:{})", at.file.display(), at.line));
+        out.line(&format!("  {finding}{}", place.unwrap_or_default()))?;
+    }
+    if findings.is_empty() {
+        out.line("  no rule is about it")?;
+    }
+    if !sees {
+        out.line(&format!("  nothing of `{server}` is for it: to this caller there is no such server"))?;
+    }
+    Ok(if allowed { Exit::Fine } else { Exit::Denied })
+}
+
+fn finding_json(finding: &Finding<'_>) -> Value {
+    json!({
+        "rule": finding.to_string(),
+        "denies": finding.denies(),
+        "file": finding.origin().map(|at| at.file.display().to_string()),
+        "line": finding.origin().map(|at| at.line),
+    })
+}
+
+fn caller(config: &Config, name: &str) -> Result<Caller, Failure> {
+    let local = Caller::local();
+    let known = || config.callers.iter().map(|caller| caller.name.as_str()).chain([local.as_str()]);
+    if known().any(|known| known == name) {
+        return Ok(Caller::named(name));
+    }
+    let failure = Failure::usage(format!("no caller is called `{name}`"));
+    Err(match nearest(name, known()) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure.hint("declare `[callers.NAME]`, or ask about `local`"),
+    })
+}
+
+/// The server and its own name for the thing.
+fn thing(config: &Config, written: &str) -> Result<(ServerId, String), Failure> {
+    let parts = [written.split_once('.'), written.split_once(SEPARATOR)];
+    let declared = |(server, name): (&str, &str)| {
+        let server: ServerId = server.parse().ok().filter(|server| config.origins.contains_key(server))?;
+        (!name.is_empty()).then(|| (server, name.to_owned()))
+    };
+    parts.into_iter().flatten().find_map(declared).ok_or_else(|| {
+        Failure::usage(format!("`{written}` names nothing of a server that is declared here"))
+            .hint("write `SERVER.TOOL`, with the server's own name for the tool")
+    })
+}

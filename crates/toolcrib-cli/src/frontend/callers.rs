@@ -1,0 +1,152 @@
+//! `Callers`: who comes in by which door, by the token shown there. Tokens are known by their digests alone.
+
+use std::sync::Arc;
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use sha2::{Digest as _, Sha256};
+use toolcrib::Caller;
+use toolcrib::config::{self, Config, Digest};
+
+use super::Door;
+use crate::exit::Exit;
+use crate::failure::{Failure, problem_json};
+
+/// Somebody who may come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) caller: Caller,
+    /// Whether it may use the admin API.
+    pub(crate) admin: bool,
+}
+
+/// Everybody who may come in. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Callers {
+    local: Known,
+    known: Arc<[(Digest, Known)]>,
+}
+
+impl Callers {
+    /// Those of a config. Tokens that cannot be had now, or that two share, are refused.
+    pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
+        let digests = config::digests(&config.callers).map_err(|problem| {
+            let message = problem.to_string();
+            let mut failure = Failure::new(Exit::BadConfig, "config_invalid", message);
+            failure.hint = problem.hint.clone();
+            failure.data = serde_json::json!({"problems": [problem_json(&problem)], "count": 1});
+            failure
+        })?;
+        let known =
+            config.callers.iter().map(|spec| Known { caller: Caller::named(&spec.name), admin: spec.admin });
+        let local = Known { caller: Caller::local(), admin: true };
+        Ok(Self { local, known: digests.into_iter().zip(known).collect() })
+    }
+
+    /// Whether nobody needs a token.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Who comes in; `None` for a stranger. Only this user can open the socket, and only this machine can reach an address
+    /// for which no callers are declared.
+    pub(crate) fn admit(&self, door: Door, headers: &HeaderMap) -> Option<&Known> {
+        if door == Door::Socket || self.known.is_empty() {
+            return Some(&self.local);
+        }
+        let mut shown = headers.get_all(AUTHORIZATION).iter();
+        let (Some(shown), None) = (shown.next(), shown.next()) else { return None };
+        let (scheme, token) = shown.as_bytes().split_at_checked(b"Bearer ".len())?;
+        if !scheme.eq_ignore_ascii_case(b"Bearer ") {
+            return None;
+        }
+        let digest: Digest = Sha256::digest(token).into();
+        // Every one is compared, and each to its end: the time taken tells nothing.
+        let mut found = None;
+        for (known, who) in self.known.iter() {
+            if same(known, &digest) {
+                found = Some(who);
+            }
+        }
+        found
+    }
+}
+
+fn same(one: &Digest, other: &Digest) -> bool {
+    let differing = one.iter().zip(other).fold(0, |differing, (one, other)| differing | (one ^ other));
+    std::hint::black_box(differing) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn callers(text: &str) -> Result<Callers, Failure> {
+        let config = Config::parse(Path::new("/x/config.toml"), text);
+        assert!(config.problems.is_empty(), "{:?}", config.problems);
+        Callers::of(&config)
+    }
+
+    fn who<'a>(callers: &'a Callers, door: Door, shown: &[&str]) -> Option<&'a str> {
+        let mut headers = HeaderMap::new();
+        for value in shown {
+            headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        callers.admit(door, &headers).map(|known| known.caller.as_str())
+    }
+
+    #[test]
+    fn a_caller_is_who_shows_its_token_and_nothing_else() {
+        // The digest is that of `second`.
+        let callers = callers(
+            "[callers.one]\ntoken = 'first-Token'\nadmin = true\n[callers.two]\n\
+             token-sha256 = '16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4'",
+        )
+        .unwrap();
+        let by = |shown: &[&str]| who(&callers, Door::Tcp, shown);
+        assert_eq!(by(&["Bearer first-Token"]), Some("one"));
+        assert_eq!(by(&["bearer first-Token"]), Some("one"));
+        assert_eq!(by(&["Bearer second"]), Some("two"));
+        for stranger in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "first-Token",
+            "Bearer first-token",
+            "Bearer FIRST-TOKEN",
+            "Bearer first-Toke",
+            "Bearer first-Tokens",
+            "Bearer  first-Token",
+            "Bearer first-Token,second",
+            "Basic first-Token",
+            "Bearer 16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4",
+        ] {
+            assert_eq!(by(&[stranger]), None, "{stranger}");
+        }
+        assert_eq!(by(&[]), None);
+        assert_eq!(by(&["Bearer first-Token", "Bearer first-Token"]), None);
+        assert_eq!(who(&callers, Door::Socket, &[]), Some("local"));
+    }
+
+    #[test]
+    fn without_callers_everybody_here_is_local() {
+        let nobody = callers("").unwrap();
+        assert_eq!(who(&nobody, Door::Tcp, &["Bearer anything"]), Some("local"));
+    }
+
+    #[test]
+    fn a_token_that_two_share_or_that_has_no_value_is_refused() {
+        let refused = |text: &str| callers(text).unwrap_err();
+        let shared = refused("[callers.a]\ntoken = 'x'\n[callers.b]\ntoken = 'x'");
+        assert_eq!(shared.exit, Exit::BadConfig);
+        assert_eq!(shared.message, "/x/config.toml:3:1: `callers.a` and `callers.b` have the same token");
+        let unset = refused("[callers.a]\ntoken = '${env:NOBODY_SETS_THIS}'");
+        assert!(unset.message.contains("`NOBODY_SETS_THIS` is not set"), "{unset}");
+        let empty = refused("[callers.a]\ntoken = '${env:NOBODY_SETS_THIS:-}'");
+        assert!(empty.message.contains("cannot be sent"), "{empty}");
+    }
+}

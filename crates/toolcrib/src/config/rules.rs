@@ -1,0 +1,60 @@
+//! `allow` and `deny`: lists of patterns, each of which knows where it is written.
+
+use super::Concern;
+use super::page::Page;
+use super::reader::Reader;
+use super::root::Sections;
+use crate::policy::{AllowList, Rule, Rules};
+use crate::spec::ServerId;
+use crate::spelling;
+
+/// Reads one pattern; `Err` says what is wrong with it and what to write.
+type Parse = fn(&str) -> Result<Rule, (String, &'static str)>;
+
+/// A pattern `SERVER.NAME`.
+pub(super) fn over_servers(written: &str) -> Result<Rule, (String, &'static str)> {
+    let hint = "write `SERVER.NAME`, such as `\"git.push*\"` or `\"git.*\"`; a lone `*` is everything";
+    written.parse().map_err(|bad| (format!("`{written}` is no pattern: {bad}"), hint))
+}
+
+/// A pattern over the names of one server.
+pub(super) fn over_names(written: &str) -> Result<Rule, (String, &'static str)> {
+    let hint = "write the name of a tool; `*` stands for any characters";
+    written.parse().map(Rule::bare).map_err(|_| ("a pattern is empty".to_owned(), hint))
+}
+
+/// Reads `allow` and `deny` of a table.
+pub(super) fn read(reader: &mut Reader<'_>, parse: Parse) -> Rules {
+    let origin = reader.value("allow").map(|node| reader.page().origin(node.span.start));
+    let allow = list(reader, "allow", parse).map(|rules| AllowList { rules, origin });
+    let deny = list(reader, "deny", parse).unwrap_or_default();
+    Rules { allow, deny }
+}
+
+fn list(reader: &mut Reader<'_>, key: &'static str, parse: Parse) -> Option<Vec<Rule>> {
+    let mut rules = Vec::new();
+    for (node, written) in reader.strings(key)? {
+        match parse(written) {
+            Ok(rule) => rules.push(rule.at(reader.page().origin(node.span.start))),
+            Err((message, hint)) => reader.wrong(node.span.start, message, hint),
+        }
+    }
+    Some(rules)
+}
+
+/// Mentions rules about servers that are not declared: such a rule does nothing, which may not be what was meant.
+pub(super) fn note_strangers(page: &mut Page, sections: &Sections) {
+    let all = std::iter::once(&sections.policy.everyone).chain(sections.policy.callers.values());
+    let rules = all.flat_map(|rules| rules.allow.iter().flat_map(|list| &list.rules).chain(&rules.deny));
+    let known: Vec<&str> = sections.origins.keys().map(ServerId::as_str).collect();
+    for rule in rules {
+        let Some(named) = rule.only_server().filter(|named| !known.contains(named)) else { continue };
+        let hint = match spelling::nearest(named, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "nothing has to be done if such a server is to come".to_owned(),
+        };
+        let line = rule.origin.as_ref().map_or(1, |origin| origin.line);
+        let message = format!("`{rule}` is about a server that is not declared here");
+        page.report_in_line(line, &Concern::Note, message, hint);
+    }
+}

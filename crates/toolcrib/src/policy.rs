@@ -1,0 +1,210 @@
+//! `Policy`: who may use what, by patterns over servers and their own names for things.
+//!
+//! Nothing here waits, reads a clock or knows a public name: it is asked about a thing that has been found already.
+
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::call::Caller;
+use crate::config::Origin;
+use crate::error::{Error, ErrorKind};
+use crate::spec::ServerId;
+pub use rule::{AllowList, BadRule, Rule, Rules};
+
+/// What an embedder's own guard says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing against it; the rules still hold.
+    Allow,
+    /// Not this, and why.
+    Deny(String),
+}
+
+/// Decides about a caller, a server and one of its names; without a name, about the server as such.
+pub(crate) type Guard = Arc<dyn Fn(&Caller, &ServerId, Option<&str>) -> Verdict + Send + Sync>;
+
+/// Every rule there is. At each level deny wins over allow, and all levels must agree: those for everyone, those of the
+/// server and those of the caller.
+#[derive(Clone, Default)]
+pub struct Policy {
+    /// For everyone.
+    pub everyone: Rules,
+    /// Over the names of one server.
+    pub servers: BTreeMap<ServerId, Rules>,
+    /// For one caller, by name.
+    pub callers: HashMap<String, Rules>,
+    pub(crate) guard: Option<Guard>,
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("everyone", &self.everyone)
+            .field("servers", &self.servers)
+            .field("callers", &self.callers)
+            .field("guard", &self.guard.is_some())
+            .finish()
+    }
+}
+
+/// The rules alone; two guards cannot be compared.
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.everyone, &self.servers, &self.callers) == (&other.everyone, &other.servers, &other.callers)
+    }
+}
+
+/// Whose rules these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level<'a> {
+    /// Everyone's.
+    Everyone,
+    /// A server's.
+    Server(&'a ServerId),
+    /// A caller's.
+    Caller(&'a str),
+}
+
+impl fmt::Display for Level<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everyone => f.write_str("policy"),
+            Self::Server(server) => write!(f, "servers.{server}.tools"),
+            Self::Caller(caller) => write!(f, "callers.{caller}"),
+        }
+    }
+}
+
+/// What one level has to say about something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finding<'a> {
+    /// This rule forbids it.
+    Denied(Level<'a>, &'a Rule),
+    /// This rule lets it through.
+    Allowed(Level<'a>, &'a Rule),
+    /// Only what is in this list is let through, and it is not.
+    Unlisted(Level<'a>, &'a AllowList),
+}
+
+impl<'a> Finding<'a> {
+    /// Whether it is a no.
+    pub fn denies(&self) -> bool {
+        !matches!(self, Self::Allowed(..))
+    }
+
+    /// Where the rule is written, if it is in a file.
+    pub fn origin(&self) -> Option<&'a Origin> {
+        match self {
+            Self::Denied(_, rule) | Self::Allowed(_, rule) => rule.origin.as_ref(),
+            Self::Unlisted(_, list) => list.origin.as_ref(),
+        }
+    }
+}
+
+impl fmt::Display for Finding<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(level, rule) => write!(f, "`{level}.deny` has `{rule}`"),
+            Self::Allowed(level, rule) => write!(f, "`{level}.allow` has `{rule}`"),
+            Self::Unlisted(level, _) => write!(f, "nothing in `{level}.allow` lets it through"),
+        }
+    }
+}
+
+/// A no, and the rule behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// The rule, in words.
+    pub rule: String,
+    /// Where it is written, if it is in a file.
+    pub origin: Option<Origin>,
+}
+
+impl Policy {
+    /// These rules, for everyone and everything.
+    pub fn for_everyone(everyone: Rules) -> Self {
+        Self { everyone, ..Self::default() }
+    }
+
+    /// Whether there is nothing to ask it about.
+    pub fn is_empty(&self) -> bool {
+        let mut rules = self.servers.values().chain(self.callers.values());
+        self.guard.is_none() && self.everyone.is_empty() && rules.all(Rules::is_empty)
+    }
+
+    /// Whether a caller may use a server's own name for something; without a name, whether the caller may know of the
+    /// server at all.
+    pub fn judge(&self, caller: &Caller, server: &ServerId, name: Option<&str>) -> Result<(), Denial> {
+        if let Some(no) = self.findings(caller, server, name).find(Finding::denies) {
+            return Err(Denial { rule: no.to_string(), origin: no.origin().cloned() });
+        }
+        match self.guard.as_ref().map(|guard| guard(caller, server, name)) {
+            Some(Verdict::Deny(rule)) => Err(Denial { rule, origin: None }),
+            Some(Verdict::Allow) | None => Ok(()),
+        }
+    }
+
+    /// Whether a caller may know of a server.
+    pub fn sees(&self, caller: &Caller, server: &ServerId) -> bool {
+        self.judge(caller, server, None).is_ok()
+    }
+
+    /// Whether nothing at all of a server is kept from a caller.
+    pub fn is_open(&self, caller: &Caller, server: &ServerId) -> bool {
+        let open = |rules: &Rules| {
+            !rules.deny.iter().any(|rule| rule.concerns(server))
+                && rules.allow.as_ref().is_none_or(|list| list.rules.iter().any(|rule| rule.covers(server)))
+        };
+        self.guard.is_none() && self.levels(caller, server).all(|(_, rules)| open(rules))
+    }
+
+    /// What each level has to say, denials first: the first no is the answer.
+    pub fn findings<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = Finding<'a>> {
+        let denied = self.levels(caller, server).filter_map(move |(level, rules)| {
+            let rule = rules.deny.iter().find(|rule| rule.denies(server, name))?;
+            Some(Finding::Denied(level, rule))
+        });
+        let allowed = self.levels(caller, server).filter_map(move |(level, rules)| {
+            let list = rules.allow.as_ref()?;
+            let rule = list.rules.iter().find(|rule| rule.allows(server, name));
+            Some(rule.map_or(Finding::Unlisted(level, list), |rule| Finding::Allowed(level, rule)))
+        });
+        denied.chain(allowed)
+    }
+
+    fn levels<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+    ) -> impl Iterator<Item = (Level<'a>, &'a Rules)> {
+        let of_server = self.servers.get(server).map(|rules| (Level::Server(server), rules));
+        let of_caller =
+            self.callers.get(caller.as_str()).map(|rules| (Level::Caller(caller.as_str()), rules));
+        std::iter::once((Level::Everyone, &self.everyone)).chain(of_server).chain(of_caller)
+    }
+}
+
+impl Denial {
+    /// The failure that a caller gets to see; only whoever is on this machine learns where the rule is written.
+    pub(crate) fn error(self, caller: &Caller, server: &ServerId, name: &str) -> Error {
+        let Self { rule, origin } = self;
+        let origin = origin.filter(|_| *caller == Caller::local());
+        let place = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
+        let message = format!(
+            "`{}` may not use `{server}.{name}`: {rule}{}",
+            caller.as_str(),
+            place.unwrap_or_default()
+        );
+        Error::new(ErrorKind::Denied, message).at(server).denied_by(Self { rule, origin })
+    }
+}

@@ -1,0 +1,202 @@
+//! `Views`: the policy in force, and the catalog as each caller may see it, drawn once for each catalog and caller.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::call::{Call, Caller, Wanted};
+use crate::catalog::{Catalog, Target, decoded};
+use crate::error::{Error, ErrorKind};
+use crate::policy::{Guard, Policy};
+use crate::spec::ServerId;
+use crate::wire::dialect::client::SUBSCRIBE;
+use crate::wire::kind::Kind;
+
+/// Callers whose view is kept. With more of them views are drawn again now and then.
+const MOST_VIEWS: usize = 1000;
+
+/// The policy in force, and what follows from it.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    /// Whether there is anything to ask the policy about; without, no call pays for it.
+    guarded: AtomicBool,
+    policy: RwLock<Arc<Policy>>,
+    drawn: Mutex<Drawn>,
+}
+
+/// Views of one catalog under one policy.
+#[derive(Debug, Default)]
+struct Drawn {
+    of: Option<(Arc<Catalog>, Arc<Policy>)>,
+    by_caller: HashMap<Caller, Arc<Catalog>>,
+}
+
+/// What a request asks a server for, as far as rules can tell.
+enum Subject<'a> {
+    /// Something that the server lists by name.
+    Listed(Kind, &'a str),
+    /// Something with a name or an address of its own.
+    Named(&'a str),
+    /// Nothing but the server: what was begun there is known by names that it made up.
+    Server,
+    /// Nobody here knows.
+    Anything,
+}
+
+impl Views {
+    pub(crate) fn new(policy: Policy) -> Self {
+        let views = Self::default();
+        views.set(policy);
+        views
+    }
+
+    /// Puts another policy in force; the embedder's guard stays.
+    pub(crate) fn replace(&self, policy: Policy) {
+        let guard: Option<Guard> = self.current().guard.clone();
+        self.set(Policy { guard, ..policy });
+    }
+
+    fn set(&self, policy: Policy) {
+        let guarded = !policy.is_empty();
+        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(policy);
+        self.guarded.store(guarded, Ordering::Release);
+    }
+
+    fn current(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The policy in force, if it says anything.
+    pub(crate) fn policy(&self) -> Option<Arc<Policy>> {
+        self.guarded.load(Ordering::Acquire).then(|| self.current())
+    }
+
+    /// Whether a caller may know of a server.
+    pub(crate) fn sees(&self, caller: &Caller, server: &ServerId) -> bool {
+        self.policy().is_none_or(|policy| policy.sees(caller, server))
+    }
+
+    /// A catalog as a caller may see it.
+    pub(crate) fn of(&self, whole: Arc<Catalog>, caller: &Caller) -> Arc<Catalog> {
+        let Some(policy) = self.policy() else { return whole };
+        if let Some(view) = self.drawn(&whole, &policy).by_caller.get(caller) {
+            return view.clone();
+        }
+        // Not under the lock: the embedder's guard is asked here.
+        let view = Arc::new(whole.narrowed(
+            |server| policy.sees(caller, server),
+            |server, name| policy.judge(caller, server, Some(name)).is_ok(),
+        ));
+        let mut drawn = self.drawn(&whole, &policy);
+        if drawn.by_caller.len() >= MOST_VIEWS {
+            drawn.by_caller.clear();
+        }
+        drawn.by_caller.entry(caller.clone()).or_insert(view).clone()
+    }
+
+    /// The views of this catalog under this policy.
+    fn drawn(&self, whole: &Arc<Catalog>, policy: &Arc<Policy>) -> MutexGuard<'_, Drawn> {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |(catalog, rules): &(Arc<Catalog>, Arc<Policy>)| {
+            Arc::ptr_eq(catalog, whole) && Arc::ptr_eq(rules, policy)
+        };
+        if !drawn.of.as_ref().is_some_and(same) {
+            *drawn = Drawn { of: Some((whole.clone(), policy.clone())), ..Drawn::default() };
+        }
+        drawn
+    }
+}
+
+/// Whether a call may go where it was found to go. `seen` is the catalog as the caller sees it.
+pub(crate) fn permit(policy: &Policy, seen: &Catalog, call: &Call, target: &Target) -> Result<(), Error> {
+    let Target { server, name } = target;
+    let unknown = || seen.unknown_server(server.as_str());
+    policy.judge(&call.caller, server, None).map_err(|_| unknown())?;
+    let judge = |name: &str| {
+        let judged = policy.judge(&call.caller, server, Some(name));
+        judged.map_err(|denial| denial.error(&call.caller, server, name))
+    };
+    let is_open = || policy.is_open(&call.caller, server);
+    let denied = |message: String| Error::new(ErrorKind::Denied, message).at(server);
+    match subject(call, name) {
+        Subject::Server => Ok(()),
+        Subject::Named(name) => {
+            judge(name)?;
+            if is_open() || seen.lists(server, Kind::Resources, name) {
+                return Ok(());
+            }
+            match plain(name) {
+                Some(plain) => judge(&plain),
+                None => Err(denied(
+                    "an address that goes by way of `..` must be one that the server lists".to_owned(),
+                )),
+            }
+        }
+        Subject::Listed(kind, name) => {
+            judge(name)?;
+            // A server may take other spellings for the same thing; what it lists is what was judged.
+            if is_open() || seen.lists(server, kind, name) { Ok(()) } else { Err(not_listed(kind, name)) }
+        }
+        Subject::Anything if is_open() => Ok(()),
+        Subject::Anything => Err(denied(format!(
+            "`{}` may not use everything of `{server}`, and no rule can tell what `{}` uses",
+            call.caller.as_str(),
+            call.method()
+        ))),
+    }
+}
+
+fn subject<'a>(call: &'a Call, name: &'a str) -> Subject<'a> {
+    match (&call.wanted, call.method()) {
+        (Wanted::Task(_), _) => Subject::Server,
+        (Wanted::Prompt(_) | Wanted::Resource(_), _) => Subject::Named(name),
+        (Wanted::Named(_), _) | (Wanted::On(..), "tools/call") => Subject::Listed(Kind::Tools, name),
+        (Wanted::On(..), "prompts/get") => Subject::Listed(Kind::Prompts, name),
+        (Wanted::On(..), "resources/read" | "completion/complete" | SUBSCRIBE) => Subject::Named(name),
+        (Wanted::On(..), "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" | "tasks/list") => {
+            Subject::Server
+        }
+        (Wanted::On(..), _) => Subject::Anything,
+    }
+}
+
+fn not_listed(kind: Kind, name: &str) -> Error {
+    let what = if kind == Kind::Prompts { "prompt" } else { "tool" };
+    Error::new(ErrorKind::Unknown, format!("Unknown {what}: {name}"))
+}
+
+/// An address as most servers would read it, without its encoding; `None` if it goes by way of `.` or `..`, which each
+/// server reads in its own way.
+fn plain(address: &str) -> Option<Cow<'_, str>> {
+    let mut text = Cow::Borrowed(address);
+    while let Some(shorter) = decoded(&text).filter(|shorter| shorter.len() < text.len()) {
+        text = Cow::Owned(shorter.into_owned());
+    }
+    let roundabout = text.split(['/', '\\']).any(|step| matches!(step, "." | ".."));
+    (!roundabout).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_judged_as_servers_would_read_it() {
+        for (written, read) in [
+            ("file:///etc/passwd", Some("file:///etc/passwd")),
+            ("file:///a/%65tc%2Fpasswd", Some("file:///a/etc/passwd")),
+            ("file:///%2565tc", Some("file:///etc")),
+            ("file:///a..b/.c", Some("file:///a..b/.c")),
+            ("note:one", Some("note:one")),
+            ("100%", Some("100%")),
+            ("file:///a/../etc/passwd", None),
+            ("file:///a/%2e%2E/etc", None),
+            ("file:///./etc", None),
+            ("..\\etc", None),
+        ] {
+            assert_eq!(plain(written).as_deref(), read, "{written}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Who may come in, and what happens to those who may not.
+
+use e2e::client::{Era, message};
+use e2e::http;
+use serde_json::json;
+
+use super::{CALLERS, home, send};
+
+#[test]
+fn without_the_right_token_nothing_happens() {
+    let (home, _books) = home(CALLERS);
+    let gateway = home.serve();
+    let list = message(Era::Stateless, &1.into(), "tools/list", &json!({}));
+    let stated = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/list")];
+    let with = |path: &str, shown: &[(&str, &str)]| send(&gateway, path, &[&stated, shown].concat(), &list);
+    let rows: [&[(&str, &str)]; 11] = [
+        &[],
+        &[("Authorization", "Bearer")],
+        &[("Authorization", "Bearer wrong")],
+        &[("Authorization", "Bearer ci-Token")],
+        &[("Authorization", "Bearer ci-Token-12")],
+        &[("Authorization", "Bearer CI-TOKEN-1")],
+        &[("Authorization", "Bearer xci-Token-1")],
+        &[("Authorization", "Basic ci-Token-1")],
+        &[("Authorization", "ci-Token-1")],
+        &[("Authorization", "Bearer ci-Token-1"), ("Authorization", "Bearer ci-Token-1")],
+        &[("X-Api-Key", "ci-Token-1"), ("Cookie", "token=ci-Token-1")],
+    ];
+    for shown in rows {
+        for path in
+            ["/mcp", "/mcp/s/fake", "/mcp?token=ci-Token-1", "/mcp?access_token=ci-Token-1", "/nowhere"]
+        {
+            let answer = with(path, shown);
+            assert_eq!(answer.status, 401, "{path} {shown:?}");
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"toolcrib\""));
+        }
+    }
+    let get = |path: &str, token: Option<&str>| {
+        let shown = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<(&str, &str)> =
+            shown.iter().map(|shown| ("Authorization", shown.as_str())).collect();
+        http::request(gateway.address, "GET", path, &headers, b"")
+    };
+    for path in ["/api/v1/status", "/api/v1/tools", "/", "/metrics", "/mcp"] {
+        assert_eq!(get(path, None).status, 401, "{path}");
+    }
+    assert_eq!((get("/healthz", None).status, get("/healthz", None).body.len()), (200, 0));
+    assert_eq!(get("/readyz", None).status, 200);
+    assert_eq!(gateway.children(), [0_u32; 0], "nothing was started for any of them");
+    assert_eq!(get("/api/v1/status", Some("ci-Token-1")).status, 403);
+    assert_eq!(get("/api/v1/status", Some("root-Token")).status, 200);
+    assert_eq!(with("/mcp", &[("Authorization", "Bearer ci-Token-1")]).status, 200);
+    assert_eq!(home.run(&["status"]).status.code(), Some(0), "the command line needs no token");
+}
+
+#[test]
+fn a_session_is_its_callers_alone() {
+    let (home, _books) = home(CALLERS);
+    let gateway = home.serve();
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",
+        "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+    let opened = send(&gateway, "/mcp", &[("Authorization", "Bearer ci-Token-1")], &hello);
+    let session = opened.header("mcp-session-id").unwrap().to_owned();
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let by = |token: &str, method: &str| {
+        let shown = format!("Bearer {token}");
+        let headers = [
+            ("Authorization", shown.as_str()),
+            ("Mcp-Session-Id", &session),
+            ("Accept", "text/event-stream"),
+        ];
+        match method {
+            "POST" => send(&gateway, "/mcp", &headers[..2], &list).status,
+            method => http::open(gateway.address, method, "/mcp", &headers, b"").status,
+        }
+    };
+    for method in ["POST", "GET", "DELETE"] {
+        assert_eq!(by("root-Token", method), 404, "{method}");
+    }
+    assert_eq!(by("stranger", "POST"), 401);
+    assert_eq!(
+        (by("ci-Token-1", "POST"), by("ci-Token-1", "GET"), by("ci-Token-1", "DELETE")),
+        (200, 200, 204)
+    );
+}
+
+#[test]
+fn other_machines_are_served_only_with_tokens() {
+    let (home, _books) = home("");
+    let refused = home.run(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no `callers` are declared"));
+    let config = std::fs::read_to_string(home.file("config.toml")).unwrap();
+    home.write_config(&format!("{config}[callers.a]\ntoken = 'x'\n[callers.b]\ntoken = 'x'\n"));
+    for args in [&["serve"][..], &["check"]] {
+        let shared = home.run(args);
+        assert_eq!(shared.status.code(), Some(6), "{args:?}");
+        let told = [shared.stdout, shared.stderr].concat();
+        assert!(String::from_utf8_lossy(&told).contains("have the same token"));
+    }
+    home.write_config(&format!("{config}{CALLERS}"));
+    let gateway = home.serve_as(|command| {
+        *command = home.command(&["serve", "--listen", "0.0.0.0:0"]);
+    });
+    let here = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.address.port()));
+    let status = |headers: &[(&str, &str)]| http::request(here, "GET", "/api/v1/status", headers, b"").status;
+    assert_eq!((status(&[]), status(&[("Authorization", "Bearer root-Token")])), (401, 200));
+    home.write_config(&config);
+    let reload =
+        http::request(here, "POST", "/api/v1/reload", &[("Authorization", "Bearer root-Token")], b"");
+    assert_eq!(reload.status, 422, "{}", reload.text());
+    assert_eq!(status(&[]), 401);
+}
