@@ -48,7 +48,8 @@ async fn reload(admin: &Admin, out: &mut Output) -> std::io::Result<()> {
                 changes.changed.len()
             ))?;
             if reloaded.restart_needed {
-                out.warn("`limits` and `listen` take effect when the gateway is started again", None)?;
+                let kept = "`listen` and `limits.body`, `sessions` and `drain`";
+                out.warn(&format!("{kept} take effect when the gateway is started again"), None)?;
             }
         }
         Err(failure) => {

@@ -277,7 +277,10 @@ impl Admin {
             let mut loaded = self.loaded();
             loaded.generation += 1;
             (loaded.problems, loaded.stamp) = (problems, stamp);
-            (loaded.generation, loaded.limits != config.limits || loaded.listen != config.listen)
+            // How long any call may take is known to each server, and came with the roster.
+            let call_timeout_max = loaded.limits.call_timeout_max;
+            let limits = HostLimits { call_timeout_max, ..config.limits.clone() };
+            (loaded.generation, loaded.limits != limits || loaded.listen != config.listen)
         };
         // Before the servers: nobody sees a new one by the old rules.
         *self.0.callers.write().unwrap_or_else(PoisonError::into_inner) = callers;

@@ -116,4 +116,8 @@ async fn a_config_that_is_refused_changes_nothing() {
     let (status, body) = office.post("/api/v1/reload").await;
     let expected = json!({"generation": 2, "added": ["new"], "removed": ["house"], "changed": [], "restart_needed": true});
     assert_eq!((status, body), (200, expected));
+    let limits = "[limits]\ncall-timeout-max = \"1m\"\nmemory = \"1GiB\"\nservers-running = 5\n";
+    std::fs::write(office.file.path(), format!("[servers.new]\ncommand = \"x\"\n\n{limits}")).unwrap();
+    let (_, body) = office.post("/api/v1/reload").await;
+    assert_eq!((&body["changed"], &body["restart_needed"]), (&json!(["new"]), &json!(false)));
 }
