@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::policy::Policy;
+pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use callers::{CallerSpec, Digest, Token, digests};
 
@@ -74,15 +75,6 @@ impl Default for HostLimits {
     fn default() -> Self {
         Self { body: 32 << 20, sessions: 10_000, drain: Duration::from_secs(10), call_timeout_max: None }
     }
-}
-
-/// Where something is declared.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
-    /// The file.
-    pub file: PathBuf,
-    /// The line, from 1.
-    pub line: u32,
 }
 
 /// Something to repair in a config file.

@@ -11,9 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::call::Caller;
-use crate::config::Origin;
 use crate::error::{Error, ErrorKind};
-use crate::spec::ServerId;
+use crate::spec::{Origin, ServerId};
 pub use rule::{AllowList, BadRule, Rule, Rules};
 
 /// What an embedder's own guard says.

@@ -30,6 +30,15 @@ pub(crate) use remote::{address, is_header};
 pub use roster::{NameClash, Roster};
 pub use tools::{EmptyPattern, Pattern, ToolsSpec, Trust};
 
+/// Where something is declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: u32,
+}
+
 /// How to reach one MCP server and how to look after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerSpec {

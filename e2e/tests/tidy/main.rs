@@ -35,7 +35,7 @@ const FORBIDDEN: [(&str, &[&str]); 7] = [
 
 /// All that these modules may use.
 const ALLOWED: [(&str, &[&str]); 2] =
-    [("wire", &["wire"]), ("config", &["config", "spec", "text", "spelling", "wire::revision"])];
+    [("wire", &["wire"]), ("config", &["config", "spec", "policy", "text", "spelling", "wire::revision"])];
 
 /// Who may say how a session begins; the last is a server that only tests talk to.
 const HANDSHAKERS: [&str; 3] = [

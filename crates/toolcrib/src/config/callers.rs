@@ -8,7 +8,6 @@ use super::node::Entry;
 use super::reader::Reader;
 use super::root::Sections;
 use super::{Concern, Origin, Position, Problem, rules};
-use crate::call::Caller;
 use crate::spec::ServerId;
 use crate::text::Text;
 
@@ -78,6 +77,9 @@ pub fn digests(callers: &[CallerSpec]) -> Result<Vec<Digest>, Box<Problem>> {
     Ok(digests)
 }
 
+/// Who needs no token.
+const LOCAL: &str = "local";
+
 const TOKENS: &str =
     "a token is letters, digits and signs without blanks, such as `openssl rand -hex 32` makes";
 
@@ -109,7 +111,7 @@ pub(super) fn read(reader: &mut Reader<'_>, sections: &mut Sections) {
 
 fn is_name(reader: &mut Reader<'_>, entry: &Entry) {
     let name = &entry.key;
-    if *name == *Caller::local().as_str() {
+    if name == LOCAL {
         let message = format!("`{name}` is whoever comes by the gateway's own socket, and needs no token");
         reader.wrong(entry.at, message, "choose another name");
     } else if let Err(bad) = name.parse::<ServerId>() {

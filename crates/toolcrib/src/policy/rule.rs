@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::Origin;
-use crate::spec::{Pattern, ServerId};
+use crate::spec::{Origin, Pattern, ServerId};
 
 /// A pattern over servers and their own names: split at the first `.`, and a lone `*` is everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
