@@ -134,7 +134,7 @@ fn a_server_that_dies_at_once_is_started_within_its_budget_and_then_left_alone()
         let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
         let params = json!({"name": "dying__echo", "arguments": {"text": "well"}});
         let codes = (0..20).map(|_| {
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::park_timeout(Duration::from_millis(50));
             client.request("tools/call", &params).code().unwrap()
         });
         codes.collect::<Vec<_>>()
