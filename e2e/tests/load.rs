@@ -118,7 +118,6 @@ fn a_quiet_client_is_served_long_before_everything_that_a_noisy_one_asked_for() 
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the callers come again at a pace of their own")]
 fn a_server_that_dies_at_once_is_started_within_its_budget_and_then_left_alone() {
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
     let count = home.file("starts");
