@@ -36,7 +36,7 @@ pub enum End {
     Answered,
     /// With somebody else's token, or under somebody else's id.
     Crossed,
-    /// With no answer within [`PATIENCE`], or a broken connection.
+    /// With no answer within `PATIENCE`, or a broken connection.
     Unanswered,
     /// With something that is neither a result nor an error of ours.
     Odd,
