@@ -202,9 +202,11 @@ fn shared_run() -> PathBuf {
     std::env::temp_dir().join(format!("toolcrib-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// The one spelling of a path. Links on the way to the file are followed, one that the file itself is, is not: it may be
-/// made to lead elsewhere, and is the same config then.
+/// The path without links; for a file that is gone, as far as that can be told.
 fn canonical(path: &Path) -> PathBuf {
+    if let Ok(found) = path.canonicalize() {
+        return found;
+    }
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (path.parent().and_then(|parent| parent.canonicalize().ok()), path.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),
@@ -249,17 +251,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.toml");
         fs::write(&file, "").unwrap();
-        std::os::unix::fs::symlink(dir.path(), dir.path().join("same")).unwrap();
+        std::os::unix::fs::symlink(&file, dir.path().join("link.toml")).unwrap();
         let env = [("TOOLCRIB_HOME", "/t")];
         let socket = |name: &str| place(Some(dir.path().join(name).to_str().unwrap()), &env).socket();
-        let before = socket("a.toml");
-        assert_eq!(before, socket("./a.toml"));
-        assert_eq!(before, socket("same/a.toml"));
-        assert_ne!(before, socket("b.toml"));
-        // A link that is made to lead elsewhere is still the config that it was.
-        fs::rename(&file, dir.path().join("c.toml")).unwrap();
-        std::os::unix::fs::symlink(dir.path().join("c.toml"), &file).unwrap();
-        assert_eq!(before, socket("a.toml"));
+        assert_eq!(socket("a.toml"), socket("./a.toml"));
+        assert_eq!(socket("a.toml"), socket("link.toml"));
+        assert_ne!(socket("a.toml"), socket("b.toml"));
     }
 
     #[test]
