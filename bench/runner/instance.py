@@ -9,6 +9,7 @@ from .processes import (
     cpu_seconds,
     end_tree,
     free_port,
+    own_share_bytes,
     owns_port,
     resident_bytes,
     tree,
@@ -159,12 +160,13 @@ class Instance:
         wait_until_quiet(self.gateway_pids())
 
     def memory(self):
-        """Resident bytes: of the started process itself, of its helpers, of the echo servers."""
+        """Bytes: resident of the started process itself; of its helpers, which share most with it, what each adds; resident
+        of the echo servers."""
         gateway, servers = self.split()
         helpers = [process.pid for process in gateway if process.pid != self.process.pid]
         return {
             "own": resident_bytes(self.process.pid) if self.process else 0,
-            "helpers": sum(map(resident_bytes, helpers)),
+            "helpers": sum(map(own_share_bytes, helpers)),
             "helper_count": len(helpers),
             "servers": sum(resident_bytes(server.pid) for server in servers),
             "server_count": len(servers),

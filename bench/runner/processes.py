@@ -62,6 +62,17 @@ def resident_bytes(pid):
     return 0
 
 
+def own_share_bytes(pid):
+    """Pss of a process: its own pages, and its share of those that others have, too."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
 def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

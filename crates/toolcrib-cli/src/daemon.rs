@@ -180,9 +180,22 @@ pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) 
 fn builder(place: &Place, config: &Config) -> CribBuilder {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
     let builder = builder.capacity(config.capacity.clone()).policy(config.policy.clone());
-    // This very program, even when another one has taken its place on disk.
-    let shim = Some("/proc/self/exe").filter(|program| Path::new(program).exists());
-    shim.into_iter().fold(builder, CribBuilder::shim)
+    own_program().into_iter().fold(builder, CribBuilder::shim)
+}
+
+/// This very program, even when another one has taken its place on disk: it is kept open for as long as this process
+/// lives. Run by a debugger or a profiler, a process has a `/proc/self/exe` that is theirs to execute, but its own to open.
+#[cfg(target_os = "linux")]
+fn own_program() -> Option<String> {
+    use std::os::fd::IntoRawFd as _;
+    let program = std::fs::File::open("/proc/self/exe").ok()?;
+    Some(format!("/proc/self/fd/{}", program.into_raw_fd()))
+}
+
+/// There are no shims here.
+#[cfg(not(target_os = "linux"))]
+fn own_program() -> Option<String> {
+    None
 }
 
 fn finish(builder: CribBuilder) -> Result<Crib, Failure> {

@@ -9,6 +9,7 @@ use crate::class::FailureClass;
 use crate::error::ErrorKind;
 use crate::sharing::SharingKey;
 use crate::spec::ServerId;
+use crate::wire::kind::Kind;
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -97,6 +98,15 @@ pub enum News {
         instance: SharingKey,
         /// The server's own address of it.
         uri: Arc<str>,
+    },
+    /// An instance offers something else now, and what its server is known for stays as it was.
+    Relisted {
+        /// Whose instance it is.
+        server: ServerId,
+        /// Which one.
+        instance: SharingKey,
+        /// The lists that are others now.
+        lists: Arc<[Kind]>,
     },
     /// How something goes on that outlives the call it began with: a task, or what a person does at an address.
     Noted {

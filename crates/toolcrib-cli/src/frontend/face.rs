@@ -67,6 +67,11 @@ impl Visit {
     pub(crate) fn local() -> Self {
         Self { view: View::All, caller: Caller::local() }
     }
+
+    /// Whether anything of a server can be seen there.
+    fn sees(&self, crib: &Crib, server: &ServerId) -> bool {
+        self.view.server().is_none_or(|own| own == server) && crib.sees(&self.caller, server)
+    }
 }
 
 /// Who asks, and on whose behalf servers are asked.

@@ -29,10 +29,11 @@ use crate::connection::launch::{Around, StartFailure, all_gone, launch};
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
+use crate::event::{Event, News};
 use crate::sharing::{SharingKey, Whose};
 use crate::spec::{Endpoint, KeepAlive, ServerSpec, Start};
 use crate::status::{LastError, StateName};
+use crate::wire::kind::Kind;
 use crate::wire::revision::{Era, Revision};
 use state::{Alive, Happening, State, Then};
 

@@ -4,21 +4,22 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::advance;
+use toolcrib::event::News;
 use toolcrib::spec::Restarts;
 use toolcrib::wire::dialect::party::Abilities;
 use toolcrib::wire::message::Answer;
 use toolcrib::wire::revision::Era;
 use toolcrib::{
-    Call, Caller, Client, Crib, ErrorKind, Guest, KeepAlive, Lifecycle, Limits, Project, ServerSpec, Sharing,
-    SharingKey, StateName, Told,
+    Call, Caller, Client, Crib, ErrorKind, Guest, KeepAlive, Kind, Lifecycle, Limits, Project, ServerSpec,
+    Sharing, SharingKey, StateName, Told,
 };
 
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, id, on, roster, spawn, spec, status};
+use crate::house::{SECOND, breath, id, on, roster, spawn, spec, status, with};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -334,6 +335,30 @@ async fn what_is_on_offer_is_known_without_anybodys_instance() {
     assert_eq!((fake.starts(), fake.living().0, counted(&crib)), (1, 0, 0));
     crib.call(Call::tool("s__echo").of(client(1, Era::Session, "{}"))).await.unwrap();
     assert_eq!(fake.starts(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_told_by_each_instance_it_happens_to() {
+    let fake = Fake::offering(&["say", "echo"]);
+    let crib = crib(&fake, Sharing::PerClient);
+    for key in [1, 2] {
+        crib.call(of(key, "echo")).await.unwrap();
+    }
+    let page = r#"{"jsonrpc":"2.0","id":$ID,"result":{"tools":[{"name":"say"},{"name":"fresh"}]}}"#;
+    let _fake = fake.script("tools/list", &[page]);
+    let says = |key| {
+        let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+        let lines = json!({ "lines": [changed, r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#] });
+        with("s", "say", &lines).of(client(key, Era::Session, "{}"))
+    };
+    let (mut catalog, mut news) = (crib.watch_catalog(), crib.news());
+    crib.call(says(1)).await.unwrap();
+    catalog.wait_for(|catalog| catalog.tools().iter().any(|tool| &*tool.own_name == "fresh")).await.unwrap();
+    // What the server is known for is that already, and yet the second client has to be told.
+    crib.call(says(2)).await.unwrap();
+    let News::Relisted { instance, lists, .. } = news.recv().await.unwrap() else { panic!("something else") };
+    assert!(matches!(instance, SharingKey::Client { number: 2, .. }), "{instance:?}");
+    assert_eq!(*lists, [Kind::Tools]);
 }
 
 #[tokio::test(start_paused = true)]

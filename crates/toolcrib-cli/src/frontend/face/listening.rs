@@ -12,7 +12,7 @@ use toolcrib::wire::message::{Answer, Id, code, notification};
 use toolcrib::wire::object::{Object, as_string, elements};
 
 use super::glance::Digests;
-use super::watcher::{Hears, Stir, changed_line, tagged, updated_lines};
+use super::watcher::{Hears, Stir, changed_line, relisted_lines, tagged, updated_lines};
 use super::{Asker, Face, MOST_SUBSCRIPTIONS, refuse};
 
 /// The lists that a stream may tell of: what clients call them, and the capability behind each.
@@ -107,6 +107,7 @@ impl Hears for Listener {
                 self.known = *now;
                 lines
             }
+            Stir::News(News::Relisted { lists, .. }) => relisted_lines(lists, self.lists, Some(&self.stream)),
             Stir::News(News::Logged { .. } | News::Noted { .. }) => Vec::new(),
             Stir::News(News::Updated { .. }) | Stir::Missed => {
                 updated_lines(&self.subscriptions, stir, Some(&self.stream))

@@ -9,12 +9,12 @@ use toolcrib::wire::dialect::party::{Abilities, LogLevel};
 use toolcrib::wire::message::{Answer, code, notification};
 use toolcrib::wire::object::{Object, string};
 use toolcrib::wire::revision::{Era, Revision};
-use toolcrib::{Catalog, Client, Guest, Kind, Project, ServerId, Subscription};
+use toolcrib::{Catalog, Client, Guest, Kind, Project, ServerId, SharingKey, Subscription};
 
 use super::glance::Digests;
 use super::told::{Asks, Line, Outlet};
 use super::under_way::UnderWay;
-use super::watcher::{Hears, Stir, changed_line, logged_line, updated_lines};
+use super::watcher::{Hears, Stir, changed_line, list_of, logged_line, relisted_lines, updated_lines};
 use super::{Asker, Face, MOST_SUBSCRIPTIONS, Presence, View, Visit, failed, refuse};
 
 /// What a session remembers of its client.
@@ -125,6 +125,11 @@ impl Talk {
         Some(notification(method, Some(&params.to_bytes())))
     }
 
+    /// Whether an instance of a server works for this client.
+    fn shares(&self, instance: &SharingKey) -> bool {
+        instance.concerns(self.presence.key, &self.visit.caller, &self.guest)
+    }
+
     fn set_level(&self, params: Option<&Object>) -> Answer {
         match params.and_then(|params| LogLevel::read(&params.string("level")?)) {
             Some(level) => {
@@ -177,15 +182,6 @@ impl Talk {
     }
 }
 
-/// Which of the lists that clients hear of a list is.
-fn list_of(kind: Kind) -> usize {
-    match kind {
-        Kind::Tools => 0,
-        Kind::Prompts => 1,
-        Kind::Resources | Kind::Templates => 2,
-    }
-}
-
 fn no_uri() -> Answer {
     refuse(code::INVALID_PARAMS, "`params.uri` must be the address of a resource")
 }
@@ -203,6 +199,10 @@ impl Hears for Arc<Talk> {
             Stir::News(News::Updated { .. }) | Stir::Missed => {
                 updated_lines(&locked(&self.subscriptions), stir, None)
             }
+            Stir::News(News::Relisted { instance, lists, .. }) if self.shares(instance) => {
+                relisted_lines(lists, [true; 3], None)
+            }
+            Stir::News(News::Relisted { .. }) => Vec::new(),
             Stir::News(News::Noted { server, method, name, params }) => {
                 self.noted(server, method, name, params).into_iter().collect()
             }
@@ -210,11 +210,8 @@ impl Hears for Arc<Talk> {
                 let level = LogLevel::of_message(params);
                 // Only who asked for log gets what no call of its own led to.
                 let wanted = locked(&self.log).is_some_and(|least| level >= least);
-                let Visit { view, caller } = &self.visit;
-                let seen = view.server().is_none_or(|own| own == server)
-                    && instance.concerns(self.presence.key, caller, &self.guest)
-                    && self.presence.crib.sees(caller, server);
-                (wanted && seen).then(|| logged_line(view, server, params)).into_iter().collect()
+                let seen = self.shares(instance) && self.visit.sees(&self.presence.crib, server);
+                (wanted && seen).then(|| logged_line(&self.visit.view, server, params)).into_iter().collect()
             }
         }
     }

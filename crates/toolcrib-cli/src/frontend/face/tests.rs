@@ -101,6 +101,21 @@ async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
 }
 
 #[tokio::test]
+async fn a_session_hears_of_changes_in_its_own_instances_alone() {
+    let face = Face::new(Crib::builder().build().unwrap());
+    let mut talk = Arc::new(Talk::new(&face, Visit::local(), None, None));
+    let relisted = |instance| {
+        let lists = [Kind::Tools, Kind::Templates, Kind::Resources].into();
+        Stir::News(News::Relisted { server: "git".parse().unwrap(), instance, lists })
+    };
+    assert!(talk.hear(&relisted(SharingKey::Nobody)).is_empty());
+    let told = talk.hear(&relisted(SharingKey::Shared));
+    let methods: Vec<Value> =
+        told.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap()["method"].clone()).collect();
+    assert_eq!(methods, ["notifications/tools/list_changed", "notifications/resources/list_changed"]);
+}
+
+#[tokio::test]
 async fn a_session_hears_how_that_goes_on_which_it_began_and_nothing_else() {
     let face = Face::new(Crib::builder().build().unwrap());
     let mut talk = Arc::new(Talk::new(&face, Visit::local(), None, None));

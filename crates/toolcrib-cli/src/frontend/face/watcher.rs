@@ -12,7 +12,7 @@ use toolcrib::wire::dialect::client::{
 use toolcrib::wire::dialect::meta;
 use toolcrib::wire::message::{Id, notification};
 use toolcrib::wire::object::{Object, string};
-use toolcrib::{Catalog, ServerId, Subscription};
+use toolcrib::{Catalog, Kind, ServerId, Subscription};
 
 use super::glance::Digests;
 use super::{Face, View, Visit};
@@ -53,17 +53,21 @@ impl Watcher {
 
     /// The next thing that happens; `None` when nothing will any more.
     pub(crate) async fn next(&mut self) -> Option<Stir> {
-        tokio::select! {
-            biased;
-            changed = self.catalog.changed() => {
-                changed.ok()?;
-                Some(Stir::Lists(self.face.digests(&self.visit)))
-            }
-            news = self.news.recv() => match news {
+        loop {
+            let news = tokio::select! {
+                biased;
+                changed = self.catalog.changed() => {
+                    changed.ok()?;
+                    return Some(Stir::Lists(self.face.digests(&self.visit)));
+                }
+                news = self.news.recv() => news,
+            };
+            return match news {
+                Ok(News::Relisted { server, .. }) if !self.visit.sees(&self.face.crib, &server) => continue,
                 Ok(news) => Some(Stir::News(news)),
                 Err(RecvError::Lagged(_)) => Some(Stir::Missed),
                 Err(RecvError::Closed) => None,
-            },
+            };
         }
     }
 
@@ -98,6 +102,22 @@ pub(crate) fn tagged(stream: &Id, members: impl IntoIterator<Item = (&'static st
 pub(crate) fn changed_line(place: usize, stream: Option<&Id>) -> Vec<u8> {
     let method = [TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED][place];
     notification(method, stream.map(|stream| tagged(stream, [])).as_deref())
+}
+
+/// Tells that these lists are others now, as far as they are `wanted`.
+pub(crate) fn relisted_lines(lists: &[Kind], wanted: [bool; 3], stream: Option<&Id>) -> Vec<Vec<u8>> {
+    let places = 0..wanted.len();
+    let told = places.filter(|place| wanted[*place] && lists.iter().any(|kind| list_of(*kind) == *place));
+    told.map(|place| changed_line(place, stream)).collect()
+}
+
+/// Which of the lists that clients hear of a list is.
+pub(crate) fn list_of(kind: Kind) -> usize {
+    match kind {
+        Kind::Tools => 0,
+        Kind::Prompts => 1,
+        Kind::Resources | Kind::Templates => 2,
+    }
 }
 
 /// Tells of the resources that have another content now, or may have.

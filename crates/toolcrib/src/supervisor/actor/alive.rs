@@ -189,7 +189,9 @@ impl Actor {
         let (key, before) = (&self.whose.key, self.memory.known());
         let own = self.known.replace(known.clone());
         self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
-        let Some(known) = self.memory.hear(key, known, own.as_ref(), is_change) else { return };
+        let Some(known) = self.memory.hear(key, known.clone(), own.as_ref(), is_change) else {
+            return self.relisted(own.filter(|_| is_change), &known);
+        };
         let changed = before.is_none_or(|before| before.listing != known.listing);
         if changed {
             self.say(Event::Changed { server: self.spec.id.clone() });
@@ -204,6 +206,19 @@ impl Actor {
                 warn!(%server, %error, "its listing could not be remembered");
             }
         });
+    }
+
+    /// Tells of a change that only the clients of this instance can see.
+    fn relisted(&self, before: Option<Known>, now: &Known) {
+        let differs = |kind: &Kind| {
+            before.as_ref().is_some_and(|before| before.listing.of(*kind) != now.listing.of(*kind))
+        };
+        let lists: Arc<[Kind]> = Kind::ALL.into_iter().filter(differs).collect();
+        if !lists.is_empty() {
+            let (server, instance) = (self.spec.id.clone(), self.whose.key.clone());
+            // Nobody may be listening.
+            let _ = self.around.news.send(News::Relisted { server, instance, lists });
+        }
     }
 
     pub(super) fn stopped(&self) -> Error {
