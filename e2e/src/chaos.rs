@@ -10,6 +10,7 @@ pub mod gauge;
 pub mod mischief;
 pub mod random;
 pub mod report;
+pub mod soak;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,6 +78,10 @@ pub struct Ground {
     pub books: Books,
     fake: String,
     names: Vec<String>,
+    /// What else a config says of all servers, as the last words of `[defaults.lifecycle]`.
+    care: &'static str,
+    /// What else a config says of each server.
+    each: fn(usize) -> &'static str,
 }
 
 impl Ground {
@@ -85,9 +90,16 @@ impl Ground {
         let home = Home::new(gateway, "");
         let books = Books::new(home.file("ledger"));
         let names = (0..servers).map(|number| format!("s{number}")).collect();
-        let ground = Self { home, books, fake: fake.to_owned(), names };
+        let ground = Self { home, books, fake: fake.to_owned(), names, care: "", each: |_| "" };
         ground.home.write_config(&ground.config(&BTreeMap::new()));
         ground
+    }
+
+    /// The same, with more said of how servers are looked after, all of them and each.
+    pub fn with(mut self, care: &'static str, each: fn(usize) -> &'static str) -> Self {
+        (self.care, self.each) = (care, each);
+        self.home.write_config(&self.config(&BTreeMap::new()));
+        self
     }
 
     /// The config; `extra` says how many more tools a server has, so that its entry is another one.
@@ -95,15 +107,17 @@ impl Ground {
         let mut config = format!(
             "[limits]\nservers-running = {}\n\
              [defaults.lifecycle]\nrestarts = {{ at-most = 100000, within = \"1m\" }}\n\
-             backoff = {{ first = \"5ms\", most = \"100ms\" }}\nbreaker = {{ failures = 5, cool-off = \"300ms\" }}\n\
+             backoff = {{ first = \"5ms\", most = \"100ms\" }}\nbreaker = {{ failures = 5, cool-off = \"300ms\" }}\n{}\
              [defaults.limits]\ncall-timeout = \"2s\"\n",
-            2 * self.names.len()
+            2 * self.names.len(),
+            self.care
         );
         for (number, name) in self.names.iter().enumerate() {
             let era = ["session", "stateless", "both"][number % 3];
             let ledger = self.books.of(name);
             let tools = extra.get(&number).copied().unwrap_or_default().to_string();
             config += &server(&self.fake, name, &["--ledger", &ledger, "--era", era, "--tools", &tools]);
+            config += (self.each)(number);
         }
         config
     }
@@ -140,34 +154,6 @@ pub async fn run(plan: &Plan) -> Report {
         }
     }
     report.disturbed();
-    report.rested_last(&gauge).await;
-    watched.shutdown().await;
-    drop(callers);
-    report.ended(gateway.stop(), &ground.home);
-    report.compare(&goal, &ground.books.read());
-    report
-}
-
-/// As [`run`], with calls that come at a steady pace for so long and nothing that goes wrong.
-pub async fn soak(plan: &Plan, length: Duration, pace: Duration) -> Report {
-    let ground = Arc::new(Ground::new(&plan.gateway, &plan.fake, plan.servers));
-    let mut gateway = ground.home.serve();
-    let calls = u64::try_from(length.as_millis() / pace.as_millis().max(1)).unwrap_or(u64::MAX);
-    let mut report = Report::new(&Plan { calls, ..plan.clone() });
-    let gauge = Gauge::new(gateway.pid());
-    let mut callers = seated(&gateway, plan);
-    let goal = Goal::new(calls).paced(pace);
-    at_rest(&ground, &mut callers).await;
-    report.rested_first(&gauge);
-    let mut watched = JoinSet::new();
-    watched.spawn(gauge.clone().watch());
-    goal.raise(calls);
-    let phase = Phase { name: "steady", share: 100, faults: Faults::NONE };
-    let maker = Mischief::new(&ground, &gateway, plan.seed);
-    let figures;
-    (callers, figures) = one_phase(&phase, callers, &goal, maker).await;
-    report.phase(&figures, gauge.memory());
-    at_rest(&ground, &mut callers).await;
     report.rested_last(&gauge).await;
     watched.shutdown().await;
     drop(callers);

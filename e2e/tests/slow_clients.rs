@@ -78,3 +78,29 @@ fn a_gateway_without_descriptors_still_tells_how_it_is_and_recovers() {
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     assert_eq!(client.text("fake__echo", &json!({"text": "again"})), "again");
 }
+
+#[test]
+fn very_many_idle_sessions_cost_little_and_make_way_for_new_ones_but_nobody_who_listens_does() {
+    // The hand-run size is 10,000.
+    let wanted = std::env::var("TOOLCRIB_SESSIONS").ok().and_then(|count| count.parse().ok());
+    let sessions: u64 = wanted.unwrap_or(1_000);
+    let fake = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
+    let home =
+        Home::new(env!("CARGO_BIN_EXE_crib"), &format!("[limits]\nsessions = {}\n{fake}", sessions + 1));
+    let gateway = home.serve();
+    let open = || HttpClient::new(gateway.address, "/mcp", Era::Session);
+    let mut listener = open();
+    let news = listener.bare("GET");
+    assert_eq!(news.status, 200);
+    listener.text("fake__echo", &json!({"text": "up"}));
+    let before = memory(gateway.pid());
+    let mut oldest = open();
+    let many = || (0..sessions / 8).for_each(|_| drop(open()));
+    std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(many))));
+    let each = memory(gateway.pid()).saturating_sub(before) / sessions;
+    assert!(each <= 8 << 10, "{each} bytes for each of {sessions} sessions");
+    // One more than there is room for.
+    drop((open(), open()));
+    assert_eq!(oldest.request("tools/list", &json!({})).status, 404, "whoever was idle longest made room");
+    assert_eq!(listener.text("fake__echo", &json!({"text": "still"})), "still");
+}

@@ -280,6 +280,8 @@ async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
         path.to_str().unwrap().to_owned()
     };
     let nowhere = CommandSpec::new("cat").cwd("/no/such/folder");
+    let no_folder = CommandSpec::new("cat").cwd("/dev/null");
+    let endless = CommandSpec::new("cat").arg("x".repeat(4 << 20));
     let cases = [
         (
             CommandSpec::new("no-such-command-anywhere"),
@@ -295,6 +297,8 @@ async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
             "neither a program for this machine nor a script",
         ),
         (nowhere, "the working directory `/no/such/folder` does not exist"),
+        (no_folder, "the working directory `/dev/null` is not a folder"),
+        (endless, "cannot run `cat`: Argument list too long"),
     ];
     for (command, wanted) in cases {
         for shim in [true, false] {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use e2e::chaos::report::Report;
-use e2e::chaos::{self, Plan, cold};
+use e2e::chaos::{self, Plan, cold, soak};
 
 const USAGE: &str = "\
 usage: chaos [--calls N] [--servers N] [--callers N] [--seed N] [--rounds N]
@@ -39,7 +39,7 @@ fn wish(words: &[String]) -> Option<Wish> {
             "--callers" => wish.plan.callers = usize::try_from(number).ok()?,
             "--seed" => wish.plan.seed = number,
             "--rounds" => wish.plan.rounds = number.max(1),
-            "--soak" => wish.soak = Some(number),
+            "--soak" => (wish.soak, wish.plan.callers) = (Some(number), 8),
             "--rate" => wish.rate = number.max(1),
             _ => return None,
         }
@@ -52,7 +52,8 @@ async fn fulfil(wish: &Wish) -> Report {
         _ if wish.cold => cold::start(&wish.plan).await,
         Some(minutes) => {
             let pace = Duration::from_secs(1) / u32::try_from(wish.rate).unwrap_or(10);
-            chaos::soak(&wish.plan, Duration::from_secs(60 * minutes), pace).await
+            let tell = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
+            soak::soak(&wish.plan, Duration::from_secs(60 * minutes), pace, tell).await
         }
         None => chaos::run(&wish.plan).await,
     }

@@ -79,7 +79,10 @@ pub struct Goal {
     ends: Vec<AtomicU8>,
     /// What surprised callers, but not more than a few of it.
     surprises: Mutex<Vec<String>>,
-    pace: Option<(Instant, Duration)>,
+    /// How long there is between two calls, if not as little as can be.
+    pace: Option<Duration>,
+    /// When calls were last allowed, and which one came first then.
+    since: Mutex<(Instant, u64)>,
 }
 
 impl Goal {
@@ -87,20 +90,30 @@ impl Goal {
     pub fn new(calls: u64) -> Arc<Self> {
         let ends = (0..calls).map(|_| AtomicU8::new(0)).collect();
         let (next, end) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { next, end, ends, surprises: Mutex::default(), pace: None })
+        let since = Mutex::new((Instant::now(), 0));
+        Arc::new(Self { next, end, ends, surprises: Mutex::default(), pace: None, since })
     }
 
     /// The same, with this long between two calls.
     pub fn paced(self: Arc<Self>, pace: Duration) -> Arc<Self> {
         let calls = self.ends.len() as u64;
         let mut goal = Arc::into_inner(Self::new(calls)).expect("nobody else has it yet");
-        goal.pace = Some((Instant::now(), pace));
+        goal.pace = Some(pace);
         Arc::new(goal)
     }
 
     /// Allows calls up to here.
     pub fn raise(&self, end: u64) {
+        let next = self.next.load(Ordering::Relaxed);
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), next);
         self.end.store(end, Ordering::Relaxed);
+    }
+
+    /// When this call is due.
+    fn due(&self, token: u64) -> Option<Instant> {
+        let (began, first) = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = u32::try_from(token.saturating_sub(first)).unwrap_or(u32::MAX);
+        self.pace.map(|pace| began + pace * after)
     }
 
     fn token(&self) -> Option<u64> {
@@ -164,8 +177,8 @@ impl Caller {
     /// Calls until the goal is reached.
     pub async fn call_until(&mut self, goal: &Goal, faults: Faults) {
         while let Some(token) = goal.token() {
-            if let Some((began, pace)) = goal.pace {
-                tokio::time::sleep_until(began + pace * u32::try_from(token).unwrap_or(u32::MAX)).await;
+            if let Some(due) = goal.due(token) {
+                tokio::time::sleep_until(due).await;
             }
             let server = self.random.below(self.servers);
             let how = faults.how(&mut self.random);
@@ -177,6 +190,13 @@ impl Caller {
                 goal.surprise(format!("{token} at s{server}, {how:?}, {:?}: {said}", self.era));
             }
             goal.ends[usize::try_from(token).unwrap_or_default()].store(end.to_byte(), Ordering::Relaxed);
+        }
+    }
+
+    /// Says goodbye, if its era has a word for it.
+    pub fn leave(self) {
+        if self.client.session.is_some() {
+            self.client.bare("DELETE").finish();
         }
     }
 

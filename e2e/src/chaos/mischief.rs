@@ -90,6 +90,7 @@ pub struct Mischief {
     /// How many more tools each server has than at the beginning.
     extra: BTreeMap<usize, usize>,
     persons: JoinSet<()>,
+    beat: Duration,
 }
 
 /// How long a person takes to notice that a server is stuck.
@@ -108,13 +109,19 @@ impl Mischief {
             stuck: Vec::new(),
             extra: BTreeMap::new(),
             persons: JoinSet::new(),
+            beat: Duration::from_millis(50),
         }
+    }
+
+    /// The same at this pace: something every third, every seventh and every eleventh beat.
+    pub fn paced(self, beat: Duration) -> Self {
+        Self { beat, ..self }
     }
 
     /// Does it, again and again, until the future is dropped.
     pub async fn make(&mut self, faults: Faults) {
         for beat in 1_u64.. {
-            sleep(Duration::from_millis(50)).await;
+            sleep(self.beat).await;
             self.thaw();
             if faults.kill && beat % 3 == 0 {
                 self.kill();

@@ -91,15 +91,16 @@ impl SpawnError {
 
     /// Whoever was to start it died first, which says nothing about the command.
     fn of_shim() -> Self {
-        let why = "its shim was killed before it could start it".to_owned();
+        let why = "its shim ended before it could start it".to_owned();
         Self { why, class: FailureClass::Crashed }
     }
 
     fn of_system(why: String, error: &io::Error) -> Self {
         // No room for it now, or somebody is just writing it: the next try may go better.
-        let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
+        let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOSPC];
+        let busy = [Errno::TXTBSY, Errno::BUSY, Errno::INTR];
         let class = match Errno::from_io_error(error) {
-            Some(errno) if full.contains(&errno) => FailureClass::Refused,
+            Some(errno) if full.contains(&errno) || busy.contains(&errno) => FailureClass::Refused,
             _ => FailureClass::Misconfigured,
         };
         Self { why, class }
@@ -125,7 +126,10 @@ impl Process {
         home: Home<'_>,
     ) -> Result<(Self, pipe::Sender, pipe::Receiver), SpawnError> {
         let tree = getrandom::u64().map(|number| format!("{number:016x}"));
-        let tree = tree.map_err(|error| SpawnError::of_command(format!("no random numbers: {error}")))?;
+        let tree = tree.map_err(|error| SpawnError {
+            why: format!("no random numbers: {error}"),
+            class: FailureClass::Refused,
+        })?;
         let order = Order::of(spec, &tree).map_err(SpawnError::of_command)?;
         let program = order.name();
         let cannot =
@@ -268,6 +272,10 @@ async fn start(
             Ok(child) => keeper.keep(child).await,
             Err(error) => {
                 keeper.failed(SpawnError::of_system(order.explain(&error), &error));
+                // It may have been started, and then there was nothing to wait for it with.
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    keeper.sweep().await;
+                }
                 keeper.close();
             }
         }

@@ -1,7 +1,7 @@
 //! Which trees of processes there are, on disk: what a crib that was killed left behind is ended when the next one begins.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ struct Noted {
 
 impl Journal {
     pub(super) fn new(folder: PathBuf) -> Self {
-        if let Err(error) = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
+        if let Err(error) = make(&folder) {
             tracing::warn!(folder = %folder.display(), %error, "cannot keep a journal of processes");
         }
         Self { folder }
@@ -42,9 +42,10 @@ impl Journal {
         let (mut lost, mut files) = (Lost::default(), Vec::new());
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let (file, tree) = (entry.path(), entry.file_name());
-            let Some(tree) = tree.to_str().filter(|tree| !tree.starts_with('.')) else { continue };
+            let Some(tree) = tree.to_str() else { continue };
             let noted = fs::read_to_string(&file).map(|text| Noted::read(&text)).unwrap_or_default();
-            if noted.boot == boot && noted.owner.is_some_and(Known::lives) {
+            let is_being_written = tree.starts_with('.') && noted.owner.is_none();
+            if is_being_written || (noted.boot == boot && noted.owner.is_some_and(Known::lives)) {
                 continue;
             }
             files.push(file);
@@ -91,7 +92,14 @@ impl Entry {
     }
 
     fn note(&self, text: &str) {
-        let opened = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&self.file);
+        let open = || fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&self.file);
+        let opened = match (open(), self.file.parent()) {
+            // Somebody has tidied up.
+            (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+                make(folder).and_then(|()| open())
+            }
+            (opened, _) => opened,
+        };
         if let Err(error) = opened.and_then(|mut file| file.write_all(text.as_bytes())) {
             tracing::warn!(file = %self.file.display(), %error, "cannot note a process");
         }
@@ -126,6 +134,10 @@ impl Noted {
         }
         noted
     }
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// Which run of the system this is; processes do not outlive it.
@@ -177,14 +189,27 @@ mod tests {
             written(folder, "journal-stranger", &noted(dead, Known { began: other.began - 1, ..other })),
             written(folder, "journal-old", &Noted { boot: "other".to_owned(), ..noted(dead, other) }),
         ];
+        let abandoned = written(folder, ".journal-draft", &Noted { server: None, ..noted(dead, known) });
+        let half =
+            written(folder, ".journal-half", &Noted { owner: None, server: None, ..noted(None, known) });
         let living = written(folder, "journal-kept", &noted(Known::now(std::process::id()), of_living));
         journal.clear();
         assert!(!files.iter().any(|file| file.exists()) && living.exists());
+        assert!(!abandoned.exists() && half.exists(), "somebody may still be writing half of one");
         assert!(!known.lives() && other.lives() && of_living.lives());
         for child in [&mut left, &mut stranger, &mut kept] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_folder_that_is_lost_is_made_again() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = Journal::new(state.path().join("trees"));
+        fs::remove_dir_all(&journal.folder).unwrap();
+        let entry = journal.open("tree");
+        assert!(Noted::read(&fs::read_to_string(&entry.file).unwrap()).owner.is_some_and(Known::lives));
     }
 
     #[test]

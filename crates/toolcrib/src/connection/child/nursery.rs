@@ -2,8 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::OnceLock;
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
@@ -21,7 +20,7 @@ pub(crate) struct Nursery {
     journal: Option<Journal>,
     /// A child without a shim is told to die when the thread that started it ends, so one thread starts them all, and
     /// lives as long as any of them.
-    thread: OnceLock<mpsc::Sender<Job>>,
+    thread: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Nursery {
@@ -31,7 +30,7 @@ impl Nursery {
         if let Some(journal) = &journal {
             journal.clear();
         }
-        Self { shim, journal, thread: OnceLock::new() }
+        Self { shim, journal, thread: Mutex::default() }
     }
 
     /// The program to put between us and a server.
@@ -51,14 +50,20 @@ impl Nursery {
             let _runtime = runtime.enter();
             let _ = answer.send(Command::from(command).kill_on_drop(true).spawn());
         });
-        let thread = self.thread.get_or_init(|| {
-            let (jobs, todo) = mpsc::channel::<Job>();
-            let work = move || todo.into_iter().for_each(|job| job());
-            // Without a thread nobody takes jobs, and whoever has one is told below.
-            let _ = std::thread::Builder::new().name("toolcrib-spawn".to_owned()).spawn(work);
-            jobs
-        });
-        let _ = thread.send(job);
+        // A thread that is gone drops the job, and whoever waits is told below.
+        let _ = self.thread()?.send(job);
         answered.await.unwrap_or_else(|_| Err(io::Error::other("there is no thread to start it from")))
+    }
+
+    /// The thread that starts children; one that could not be had is asked for again by whoever needs it next.
+    fn thread(&self) -> io::Result<mpsc::Sender<Job>> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(jobs) = &*thread {
+            return Ok(jobs.clone());
+        }
+        let (jobs, todo) = mpsc::channel::<Job>();
+        let work = move || todo.into_iter().for_each(|job| job());
+        std::thread::Builder::new().name("toolcrib-spawn".to_owned()).spawn(work)?;
+        Ok(thread.insert(jobs).clone())
     }
 }

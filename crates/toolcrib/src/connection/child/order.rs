@@ -7,6 +7,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use super::birth::Birth;
 use super::raw::{self, Image};
 use crate::spec::CommandSpec;
@@ -118,9 +121,16 @@ impl Order {
         let program = self.name();
         let here = |place: PathBuf| self.cwd.as_ref().map_or(place.clone(), |cwd| cwd.join(place));
         let found = || self.places().into_iter().map(here).find(|place| place.is_file());
+        let is_refused = error.raw_os_error() == Some(Errno::ACCESS.raw_os_error());
         match (error.kind(), &self.cwd) {
-            (_, Some(cwd)) if !cwd.is_dir() => {
+            (_, Some(cwd)) if !cwd.exists() => {
                 format!("the working directory `{}` does not exist", cwd.display())
+            }
+            (_, Some(cwd)) if !cwd.is_dir() => {
+                format!("the working directory `{}` is not a folder", cwd.display())
+            }
+            (_, Some(cwd)) if is_refused && access(cwd, Access::EXEC_OK).is_err() => {
+                format!("the working directory `{}` may not be entered", cwd.display())
             }
             (io::ErrorKind::NotFound, _) => match found() {
                 Some(file) => match interpreter(&file) {
@@ -132,8 +142,8 @@ impl Order {
                 None if program.contains('/') => format!("the command `{program}` was not found"),
                 None => format!("`{program}` was not found on the `PATH`"),
             },
-            (io::ErrorKind::PermissionDenied, _) => format!("`{program}` is not executable"),
-            _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            _ if is_refused => format!("`{program}` is not executable"),
+            _ if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
                 format!(
                     "`{program}` is neither a program for this machine nor a script with `#!` at its head"
                 )
