@@ -9,6 +9,7 @@ mod breaker;
 pub(crate) mod fate;
 pub(crate) mod gauges;
 mod lease;
+pub(crate) mod leaving;
 pub(crate) mod memory;
 mod rest;
 mod restart;
@@ -40,9 +41,6 @@ use memory::{Known, Memory};
 pub(crate) use rest::Rest;
 use scales::{Verdict, Weight};
 pub(crate) use surroundings::Surroundings;
-
-/// How long calls under way may take when their server is replaced or leaves the roster.
-pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// What one may ask of an actor.
 #[derive(Debug)]
@@ -87,6 +85,8 @@ struct Snapshot {
     since: Option<Instant>,
     /// When the present state ends by itself.
     until: Option<Instant>,
+    /// It leaves, and has calls to finish first.
+    is_draining: bool,
     last_error: Option<LastError>,
     known: Option<Known>,
     connection: Weak<Connection>,
@@ -96,8 +96,8 @@ impl Snapshot {
     /// A server that has not been started.
     fn new(known: Option<Known>) -> Self {
         let (generation, since, until, last_error) = (0, None, None, None);
-        let state = StateName::Asleep;
-        Self { state, generation, since, until, last_error, known, connection: Weak::new() }
+        let (state, is_draining) = (StateName::Asleep, false);
+        Self { state, is_draining, generation, since, until, last_error, known, connection: Weak::new() }
     }
 }
 
@@ -126,7 +126,7 @@ struct Handle {
 
 impl Supervisor {
     /// Starts the actor of a server that everybody shares; what is remembered of the server is known from then on.
-    /// Nothing is started before the supervisors that this one replaces have ended.
+    /// Nothing is started before the supervisors that this one replaces have ended, or only finish calls.
     pub(crate) fn start(
         spec: ServerSpec,
         before: impl IntoIterator<Item = Self>,
@@ -154,10 +154,11 @@ impl Supervisor {
         let Books { gauges, stderr, fate, .. } = books.clone();
         let tasks = around.tasks.clone();
         let own = (mailbox.downgrade(), commands);
-        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around);
+        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around.clone());
+        before.iter().for_each(|before| before.see_out(&around));
         tasks.spawn(async move {
             for before in before {
-                before.retire(DRAIN).await;
+                before.makes_way().await;
             }
             actor.run().await;
         });

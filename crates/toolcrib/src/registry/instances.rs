@@ -26,9 +26,6 @@ use crate::supervisor::gauges::Gauges;
 use crate::supervisor::memory::Memory;
 use crate::supervisor::{Books, Lease, Rest, Supervisor, Surroundings};
 
-/// How long a call may go on whose client has left: as long as one may wait for its client to come back.
-const PARTING: Duration = Duration::from_secs(15 * 60);
-
 /// The copies of one server.
 #[derive(Debug)]
 pub(crate) struct Instances {
@@ -256,7 +253,7 @@ impl Instances {
             !leaves
         });
         for supervisor in leaving {
-            self.around.tasks.spawn(async move { supervisor.retire(PARTING).await });
+            supervisor.see_out(&self.around);
         }
     }
 

@@ -270,7 +270,11 @@ impl Actor {
             match happening {
                 Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
                 Ok(Happening::Released { .. } | Happening::Answered) => {}
-                Ok(Happening::Ordered(_, told) | Happening::Retired(_, told)) => self.mourners.push(told),
+                Ok(Happening::Retired(_, told)) => self.mourners.push(told),
+                Ok(Happening::Ordered(_, told)) => {
+                    self.mourners.push(told);
+                    break;
+                }
                 Ok(_) | Err(_) => break,
             }
         }

@@ -297,6 +297,7 @@ impl Actor {
         self.snapshot.send_modify(|snapshot| {
             snapshot.state = name;
             snapshot.until = until;
+            snapshot.is_draining = matches!(state, State::Draining { alive, .. } if alive.leases > 0);
             snapshot.generation = self.generation;
             snapshot.since = alive.map(|alive| alive.since);
             snapshot.connection = alive.map(|alive| Arc::downgrade(&alive.connection)).unwrap_or_default();
