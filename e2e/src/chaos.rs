@@ -9,6 +9,7 @@ pub mod cold;
 pub mod gauge;
 pub mod mischief;
 pub mod random;
+pub mod reloads;
 pub mod report;
 pub mod soak;
 

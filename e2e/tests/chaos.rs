@@ -1,7 +1,7 @@
 //! A small chaos run and a small cold start; `scripts/chaos` runs large ones.
 
 use e2e::chaos::report::Report;
-use e2e::chaos::{self, Plan, cold};
+use e2e::chaos::{self, Plan, cold, reloads};
 
 fn plan(calls: u64, servers: usize) -> Plan {
     let (gateway, fake) =
@@ -21,4 +21,9 @@ async fn whatever_is_done_to_servers_no_call_is_lost_doubled_or_crossed_and_noth
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_calls_to_many_cold_servers_start_each_of_them_once() {
     assert_held(&cold::start(&plan(300, 30)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reloads_without_end_cost_no_call_and_leave_what_did_not_change_alone() {
+    assert_held(&reloads::run(&plan(1_000_000, 6), 20).await);
 }

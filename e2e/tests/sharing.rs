@@ -245,3 +245,27 @@ fn one_client_too_many_is_told_so() {
         session(&gateway).call("s__echo", &json!({"text": "x"}))["error"].is_null()
     });
 }
+
+#[test]
+fn a_server_that_dies_at_once_has_one_budget_for_all_its_clients() {
+    let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
+    let starts = home.file("starts");
+    let args = ["--era", "session", "--count-file", starts.to_str().unwrap(), "--exit-at-start", "1000"];
+    let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
+    let care = "[servers.s.lifecycle]\nrestarts = { at-most = 3, within = '5m' }\n";
+    home.write_config(&format!("{server}sharing = 'per-client'\nera = 'legacy'\n{care}"));
+    let gateway = home.serve();
+    let address = gateway.address;
+    let refused = || {
+        let mut client = HttpClient::new(address, "/mcp/s/s", Era::Session);
+        let answer = client.call("echo", &json!({"text": "x"}));
+        assert!(matches!(answer["error"]["code"].as_i64(), Some(-31014 | -31013)), "{answer}");
+    };
+    std::thread::scope(|scope| (0..15).for_each(|_| drop(scope.spawn(refused))));
+    let seen = status(&home);
+    assert_eq!((&seen["state"], &seen["restarts_left"]), (&json!("ejected"), &json!(0)), "{seen}");
+    assert_eq!(std::fs::metadata(&starts).unwrap().len(), 4);
+    // The next one learns of it without a start.
+    refused();
+    assert_eq!(std::fs::metadata(&starts).unwrap().len(), 4);
+}

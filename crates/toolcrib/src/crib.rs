@@ -25,7 +25,7 @@ use crate::spec::{Capacity, Roster, ServerId};
 use crate::status::ServerStatus;
 use crate::stock::Stock;
 use crate::subscription::{self, Subscription};
-use crate::supervisor::{DRAIN, Supervisor};
+use crate::supervisor::Supervisor;
 use crate::wire::dialect::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::wire::object::Object;
 use crate::{bridge, telemetry};
@@ -189,7 +189,16 @@ impl Crib {
 
     /// Stops a server, whatever leases exist; the next call wakes it. Of one that is not shared, every instance.
     pub async fn stop(&self, server: &ServerId) -> Result<(), Error> {
-        self.entry(server)?.stop().await
+        let entry = self.entry(server)?;
+        let leaving = self.stock().around.leaving.all();
+        let mut stops = JoinSet::new();
+        for old in leaving.into_iter().filter(|old| old.spec().id == *server) {
+            stops.spawn(async move { old.stop().await });
+        }
+        let stopped = entry.stop().await;
+        // One that is gone meanwhile has stopped.
+        stops.join_all().await;
+        stopped
     }
 
     /// Tells that a client has left: the servers that were its alone are stopped, once what they work on is done.
@@ -215,13 +224,13 @@ impl Crib {
     }
 
     /// Makes the servers those of `roster`: only what changed is stopped and started. The catalog knows of it before
-    /// this returns.
+    /// this returns. What is replaced or gone finishes the calls under way, within their own limits, while others are
+    /// served.
     pub async fn apply(&self, roster: Roster) -> Changes {
-        let (changes, retired) = self.stock().registry.apply(roster);
+        let changes = self.stock().registry.apply(roster);
         self.stock().around.offers.notify_one();
         self.shared.capacity.send_modify(|_| ()); // what servers may weigh may be another now
         self.stock().await_servers(&changes).await;
-        retire(retired, DRAIN).await;
         changes
     }
 

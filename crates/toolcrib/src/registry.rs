@@ -158,18 +158,18 @@ impl Registry {
     }
 
     /// Makes the servers those of `roster`: new ones are added, equal ones left alone; one with another spec is
-    /// replaced by a supervisor that first sees the old one out. Those that are gone are returned, to be retired.
-    pub(crate) fn apply(&self, roster: Roster) -> (Changes, Vec<Supervisor>) {
+    /// replaced by another supervisor. The old ones and those that are gone finish what they work on.
+    pub(crate) fn apply(&self, roster: Roster) -> Changes {
         let mut changes = Changes::default();
-        let mut retired = Vec::new();
+        let mut leaving = Vec::new();
         let mut servers = self.servers_mut();
         let old = servers.clone();
         if self.closed.load(Ordering::Acquire) {
-            return (changes, retired);
+            return changes;
         }
         let gone: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
         for id in gone {
-            retired.extend(servers.remove(&id).map(Entry::close).into_iter().flatten().map(|(_, gone)| gone));
+            leaving.extend(servers.remove(&id).map(Entry::close).into_iter().flatten().map(|(_, gone)| gone));
             changes.removed.push(id);
         }
         for spec in roster.into_servers() {
@@ -181,13 +181,14 @@ impl Registry {
             }
             let before = servers.remove(&id).map(Entry::close).unwrap_or_default();
             let (entry, gone) = self.entry(spec, before);
-            retired.extend(gone);
+            leaving.extend(gone);
             servers.insert(id, entry);
         }
         // A server of the embedder's own may take its time to be dropped: nobody waits for it at the lock.
         drop(servers);
         drop(old);
-        (changes, retired)
+        leaving.iter().for_each(|gone| gone.see_out(&self.around));
+        changes
     }
 
     /// Gives every server out, to be retired, and takes none in any more.
@@ -209,14 +210,16 @@ impl Registry {
         self.all().into_iter().filter(Entry::is_on).collect()
     }
 
-    /// Everything that runs or may, instance by instance.
+    /// Everything that runs or may, instance by instance, those included that are on their way out.
     pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
         let of = |entry: &Entry| match entry {
             Entry::On(supervisor) => vec![supervisor.clone()],
             Entry::Many(instances) => instances.supervisors(),
             Entry::Off(_) => Vec::new(),
         };
-        self.servers().values().flat_map(of).collect()
+        let mut all: Vec<Supervisor> = self.servers().values().flat_map(of).collect();
+        all.extend(self.around.leaving.all());
+        all
     }
 
     /// Whether a server that may run has a limit of its own to the memory it uses.
@@ -341,7 +344,7 @@ mod tests {
         assert!(panicked && registry.servers.is_poisoned());
         let mut roster = Roster::default();
         roster.add(ServerSpec::command("git".parse().unwrap(), CommandSpec::new("true"))).unwrap();
-        let (changes, _) = registry.apply(roster);
+        let changes = registry.apply(roster);
         assert_eq!((changes.added.len(), registry.all().len()), (1, 1));
         assert_eq!(registry.close().len(), 1);
     }

@@ -6,8 +6,10 @@
 
 mod actor;
 mod breaker;
+pub(crate) mod fate;
 pub(crate) mod gauges;
 mod lease;
+pub(crate) mod leaving;
 pub(crate) mod memory;
 mod rest;
 mod restart;
@@ -32,16 +34,13 @@ use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
 use actor::Actor;
 use breaker::Health;
+use fate::Fate;
 use gauges::Gauges;
 pub(crate) use lease::Lease;
 use memory::{Known, Memory};
 pub(crate) use rest::Rest;
-use restart::RestartBudget;
 use scales::{Verdict, Weight};
 pub(crate) use surroundings::Surroundings;
-
-/// How long calls under way may take when their server is replaced or leaves the roster.
-pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// What one may ask of an actor.
 #[derive(Debug)]
@@ -86,7 +85,8 @@ struct Snapshot {
     since: Option<Instant>,
     /// When the present state ends by itself.
     until: Option<Instant>,
-    budget: RestartBudget,
+    /// It leaves, and has calls to finish first.
+    is_draining: bool,
     last_error: Option<LastError>,
     known: Option<Known>,
     connection: Weak<Connection>,
@@ -94,14 +94,10 @@ struct Snapshot {
 
 impl Snapshot {
     /// A server that has not been started.
-    fn new(budget: RestartBudget, known: Option<Known>) -> Self {
+    fn new(known: Option<Known>) -> Self {
         let (generation, since, until, last_error) = (0, None, None, None);
-        let state = StateName::Asleep;
-        Self { state, generation, since, until, budget, last_error, known, connection: Weak::new() }
-    }
-
-    fn is_at_rest(&self) -> bool {
-        self.state == StateName::Asleep && self.budget.spent(Instant::now()) == 0
+        let (state, is_draining) = (StateName::Asleep, false);
+        Self { state, is_draining, generation, since, until, last_error, known, connection: Weak::new() }
     }
 }
 
@@ -111,6 +107,7 @@ pub(crate) struct Books {
     pub(crate) memory: Memory,
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) stderr: Arc<StderrTail>,
+    pub(crate) fate: Arc<Fate>,
 }
 
 /// A handle on one server's actor. Cheap to clone: every call does.
@@ -124,11 +121,12 @@ struct Handle {
     snapshot: watch::Receiver<Snapshot>,
     gauges: Arc<Gauges>,
     stderr: Arc<StderrTail>,
+    fate: Arc<Fate>,
 }
 
 impl Supervisor {
     /// Starts the actor of a server that everybody shares; what is remembered of the server is known from then on.
-    /// Nothing is started before the supervisors that this one replaces have ended.
+    /// Nothing is started before the supervisors that this one replaces have ended, or only finish calls.
     pub(crate) fn start(
         spec: ServerSpec,
         before: impl IntoIterator<Item = Self>,
@@ -138,7 +136,8 @@ impl Supervisor {
         let before: Vec<Self> = before.into_iter().collect();
         let fresh = || Arc::new(StderrTail::new(&spec.id, around.log.as_ref()));
         let stderr = before.first().map_or_else(fresh, |before| before.0.stderr.clone());
-        let books = Books { memory: Memory::of(&spec, listings), gauges: Arc::default(), stderr };
+        let (memory, fate) = (Memory::of(&spec, listings), Arc::new(Fate::new(&spec.lifecycle)));
+        let books = Books { memory, gauges: Arc::default(), stderr, fate };
         Self::start_for(Arc::default(), spec, before, books, around)
     }
 
@@ -152,17 +151,18 @@ impl Supervisor {
     ) -> Self {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let spec = Arc::new(spec);
-        let Books { gauges, stderr, .. } = books.clone();
+        let Books { gauges, stderr, fate, .. } = books.clone();
         let tasks = around.tasks.clone();
         let own = (mailbox.downgrade(), commands);
-        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around);
+        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around.clone());
+        before.iter().for_each(|before| before.see_out(&around));
         tasks.spawn(async move {
             for before in before {
-                before.retire(DRAIN).await;
+                before.makes_way().await;
             }
             actor.run().await;
         });
-        Self(Arc::new(Handle { spec, mailbox, snapshot, gauges, stderr }))
+        Self(Arc::new(Handle { spec, mailbox, snapshot, gauges, stderr, fate }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -180,12 +180,7 @@ impl Supervisor {
 
     /// Waits for it to come to rest, without keeping it.
     pub(crate) fn rest(&self) -> Rest {
-        Rest::new(self.0.snapshot.clone(), self.0.spec.lifecycle.restarts.within)
-    }
-
-    /// Whether it sleeps with nothing held against it: then nothing is lost if it is forgotten.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.0.snapshot.borrow().is_at_rest()
+        Rest::new(self.0.snapshot.clone())
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -282,6 +277,7 @@ impl Supervisor {
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         let snapshot = self.0.snapshot.borrow();
         let connection = snapshot.connection.upgrade();
+        let (restarts, restarts_left) = self.0.fate.restarts(now);
         ServerStatus {
             state: snapshot.state,
             pid: connection.as_ref().and_then(|connection| connection.pid()),
@@ -289,8 +285,8 @@ impl Supervisor {
             generation: snapshot.generation,
             leases: self.0.gauges.leases.load(Ordering::Relaxed),
             in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
-            restarts: snapshot.budget.spent(now),
-            restarts_left: snapshot.budget.left(now),
+            restarts,
+            restarts_left,
             consecutive_failures: self.0.gauges.failures.load(Ordering::Relaxed),
             next_attempt_in: snapshot.until.map(|until| until.saturating_duration_since(now)),
             last_error: snapshot.last_error.clone(),

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use e2e::chaos::report::Report;
-use e2e::chaos::{self, Plan, cold, soak};
+use e2e::chaos::{self, Plan, cold, reloads, soak};
 
 const USAGE: &str = "\
 usage: chaos [--calls N] [--servers N] [--callers N] [--seed N] [--rounds N]
        chaos --cold [--calls N] [--servers N]      first calls to servers of which none runs
        chaos --soak MINUTES [--rate CALLS-A-SECOND]
+       chaos --reloads N                           nothing goes wrong but that the config changes that often
 ";
 
 #[derive(Debug)]
@@ -18,6 +19,7 @@ struct Wish {
     plan: Plan,
     cold: bool,
     soak: Option<u64>,
+    reloads: Option<u64>,
     rate: u64,
 }
 
@@ -29,7 +31,7 @@ fn wish(words: &[String]) -> Option<Wish> {
     let cold = words.iter().any(|word| word == "--cold");
     let (calls, servers) = if cold { (1000, 100) } else { (1_000_000, 10) };
     let plan = Plan { gateway, fake, calls, servers, callers: 64, seed, rounds: 1 };
-    let mut wish = Wish { plan, cold, soak: None, rate: 10 };
+    let mut wish = Wish { plan, cold, soak: None, reloads: None, rate: 10 };
     let mut words = words.iter().filter(|word| *word != "--cold");
     while let Some(word) = words.next() {
         let number: u64 = words.next()?.replace('_', "").parse().ok()?;
@@ -40,6 +42,7 @@ fn wish(words: &[String]) -> Option<Wish> {
             "--seed" => wish.plan.seed = number,
             "--rounds" => wish.plan.rounds = number.max(1),
             "--soak" => (wish.soak, wish.plan.callers) = (Some(number), 8),
+            "--reloads" => wish.reloads = Some(number),
             "--rate" => wish.rate = number.max(1),
             _ => return None,
         }
@@ -48,14 +51,15 @@ fn wish(words: &[String]) -> Option<Wish> {
 }
 
 async fn fulfil(wish: &Wish) -> Report {
-    match wish.soak {
+    match (wish.soak, wish.reloads) {
         _ if wish.cold => cold::start(&wish.plan).await,
-        Some(minutes) => {
+        (_, Some(times)) => reloads::run(&wish.plan, times).await,
+        (Some(minutes), None) => {
             let pace = Duration::from_secs(1) / u32::try_from(wish.rate).unwrap_or(10);
             let tell = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
             soak::soak(&wish.plan, Duration::from_secs(60 * minutes), pace, tell).await
         }
-        None => chaos::run(&wish.plan).await,
+        (None, None) => chaos::run(&wish.plan).await,
     }
 }
 

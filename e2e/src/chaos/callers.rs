@@ -102,6 +102,11 @@ impl Goal {
         Arc::new(goal)
     }
 
+    /// Allows no more calls.
+    pub fn stop(&self) {
+        self.raise(0);
+    }
+
     /// Allows calls up to here.
     pub fn raise(&self, end: u64) {
         let next = self.next.load(Ordering::Relaxed);
@@ -125,7 +130,7 @@ impl Goal {
 
     /// How every call that was begun ended.
     pub fn ends(&self) -> impl Iterator<Item = End> + '_ {
-        self.ends.iter().map(|end| End::from_byte(end.load(Ordering::Relaxed)))
+        self.ends.iter().take(self.ended()).map(|end| End::from_byte(end.load(Ordering::Relaxed)))
     }
 
     /// How many were begun.

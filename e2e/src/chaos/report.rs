@@ -60,7 +60,7 @@ impl PhaseFigures {
     ) -> Self {
         waits.sort_unstable();
         let mut ends = BTreeMap::new();
-        let all = goal.ends().take(goal.ended()).skip(before);
+        let all = goal.ends().skip(before);
         all.for_each(|end| *ends.entry(word(end)).or_default() += 1);
         Self { name, calls: goal.ended() - before, took, waits, ends, acts }
     }

@@ -21,12 +21,10 @@ use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::sharing::{SharingKey, Whose};
 use crate::spec::{Endpoint, ServerSpec, Start};
+use crate::supervisor::fate::Fate;
 use crate::supervisor::gauges::Gauges;
 use crate::supervisor::memory::Memory;
 use crate::supervisor::{Books, Lease, Rest, Supervisor, Surroundings};
-
-/// How long a call may go on whose client has left: as long as one may wait for its client to come back.
-const PARTING: Duration = Duration::from_secs(15 * 60);
 
 /// The copies of one server.
 #[derive(Debug)]
@@ -98,7 +96,8 @@ impl Instances {
         before: Vec<(SharingKey, Supervisor)>,
         around: Surroundings,
     ) -> Self {
-        let books = Books { memory, gauges: Arc::default(), stderr: Arc::default() };
+        let fate = Arc::new(Fate::new(&spec.lifecycle));
+        let books = Books { memory, gauges: Arc::default(), stderr: Arc::default(), fate };
         let open = Mutex::new(Open { before, ..Open::default() });
         Self { spec: Arc::new(spec), books, open, begun: Notify::new(), around }
     }
@@ -122,9 +121,8 @@ impl Instances {
 
     /// Whether it is worth starting one to be listed.
     pub(crate) fn may_be_listed(&self) -> bool {
-        let open = self.open();
-        let failed =
-            open.instances.get(&SharingKey::Nobody).is_some_and(|scout| !scout.supervisor.may_be_listed());
+        let fate = &self.books.fate;
+        let failed = fate.is_ejected() || fate.until(Instant::now()).is_some();
         !failed && !self.books.gauges.slow.load(Ordering::Relaxed)
     }
 
@@ -193,6 +191,7 @@ impl Instances {
             memory: self.books.memory.clone(),
             gauges: Arc::new(Gauges::part_of(self.books.gauges.clone())),
             stderr: Arc::new(StderrTail::part_of(self.books.stderr.clone())),
+            fate: self.books.fate.clone(),
         };
         let spec = self.spec_in(folder);
         let supervisor = Supervisor::start_for(Arc::new(whose), spec, before, books, self.around.clone());
@@ -237,7 +236,7 @@ impl Instances {
     fn forget(&self, key: &SharingKey, waiting: &Arc<Waiting>) -> Option<Supervisor> {
         let mut open = self.open();
         let there = open.instances.get(key).filter(|there| Arc::ptr_eq(&there.waiting, waiting))?;
-        if !there.is_idle() || !there.supervisor.is_at_rest() {
+        if !there.is_idle() || !there.supervisor.is_asleep() {
             return None;
         }
         open.instances.remove(key).map(|there| there.supervisor)
@@ -254,7 +253,7 @@ impl Instances {
             !leaves
         });
         for supervisor in leaving {
-            self.around.tasks.spawn(async move { supervisor.retire(PARTING).await });
+            supervisor.see_out(&self.around);
         }
     }
 
@@ -290,8 +289,9 @@ impl Instances {
         Ok(())
     }
 
-    /// Starts every instance anew that is not asleep.
+    /// Forgives everything, and starts every instance anew that is not asleep.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
+        self.books.fate.pardon();
         let mut restarts = JoinSet::new();
         for supervisor in self.supervisors().into_iter().filter(|supervisor| !supervisor.is_asleep()) {
             restarts.spawn(async move { supervisor.restart().await });

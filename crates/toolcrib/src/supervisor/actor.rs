@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, Health};
+use super::fate::{Attempt, Fate, Prospect, Sentence};
 use super::gauges::Gauges;
 use super::memory::{Known, Memory};
-use super::restart::RestartBudget;
 use super::room::Seat;
 use super::{Books, Command, Lease, Seen, Snapshot, Surroundings};
 use crate::clock;
@@ -49,11 +49,9 @@ pub(super) struct Actor {
     own_mailbox: mpsc::WeakUnboundedSender<Command>,
     commands: mpsc::UnboundedReceiver<Command>,
     snapshot: watch::Sender<Snapshot>,
-    budget: RestartBudget,
+    fate: Arc<Fate>,
     generation: u64,
     known: Option<Known>,
-    /// It died when asked for its era and has not been up since.
-    wants_session: bool,
     memory: Memory,
     last_error: Option<LastError>,
     waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
@@ -78,21 +76,18 @@ impl Actor {
         whose: Arc<Whose>,
         around: Surroundings,
     ) -> (Self, watch::Receiver<Snapshot>) {
-        let care = &spec.lifecycle;
-        let budget = RestartBudget::new(care.restarts.clone(), care.backoff.clone());
-        let Books { memory, gauges, stderr } = books;
+        let Books { memory, gauges, stderr, fate } = books;
         let known = memory.known();
-        let (snapshot, seen) = watch::channel(Snapshot::new(budget.clone(), known.clone()));
+        let (snapshot, seen) = watch::channel(Snapshot::new(known.clone()));
         let (waiters, mourners) = (Vec::new(), Vec::new());
         let actor = Self {
             spec,
             own_mailbox,
             commands,
             snapshot,
-            budget,
+            fate,
             generation: 0,
             known,
-            wants_session: false,
             memory,
             last_error: None,
             waiters,
@@ -149,11 +144,10 @@ impl Actor {
 
     async fn starting(&mut self) -> State {
         self.mourn().await;
-        if self.seat.is_none()
-            && let Some(state) = self.take_seat().await
-        {
-            return state;
-        }
+        let _attempt = match self.take_turn().await {
+            Ok(attempt) => attempt,
+            Err(state) => return *state,
+        };
         self.generation += 1;
         let began = Instant::now();
         let spec = self.spec.clone();
@@ -166,9 +160,9 @@ impl Actor {
             strange: Arc::default(),
             whose: self.whose.clone(),
         };
-        let remembered = match self.wants_session {
+        let remembered = match self.fate.wants_session() {
             true => Some(Revision::newest(Era::Session)),
-            false => self.known.as_ref().map(|known| known.revision),
+            false => self.known.clone().or_else(|| self.memory.known()).map(|known| known.revision),
         };
         let limit = spec.lifecycle.start_timeout;
         let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, &around)));
@@ -277,7 +271,11 @@ impl Actor {
             match happening {
                 Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
                 Ok(Happening::Released { .. } | Happening::Answered) => {}
-                Ok(Happening::Ordered(_, told) | Happening::Retired(_, told)) => self.mourners.push(told),
+                Ok(Happening::Retired(_, told)) => self.mourners.push(told),
+                Ok(Happening::Ordered(_, told)) => {
+                    self.mourners.push(told);
+                    break;
+                }
                 Ok(_) | Err(_) => break,
             }
         }
@@ -300,7 +298,7 @@ impl Actor {
                         Command::Release { .. } | Command::Seen { .. } | Command::MakeRoom | Command::Weighed { .. },
                     ) => {}
                     Some(Command::Restart(told)) => {
-                        self.budget.refill();
+                        self.fate.pardon();
                         self.mourners.push(told);
                         then = if matches!(then, Then::Leave) { then } else { Then::Start };
                     }

@@ -95,6 +95,8 @@ pub(crate) async fn watch(
         if limited {
             // The system is asked about every process, and nobody else should wait for that. Only a panic fails.
             let _ = spawn_blocking(move || weigh(&servers, all)).await;
+        } else {
+            drop(servers); // or one that leaves would be kept until the next look
         }
         tokio::select! {
             () = sleep(WEIGH), if limited => {}

@@ -6,6 +6,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::leaving::Leaving;
 use super::room::Room;
 use crate::clock::Sleeps;
 use crate::connection::child::Nursery;
@@ -32,6 +33,8 @@ pub(crate) struct Surroundings {
     pub(crate) nursery: Arc<Nursery>,
     /// How many servers may run.
     pub(crate) room: Arc<Room>,
+    /// Servers on their way out.
+    pub(crate) leaving: Arc<Leaving>,
     /// How long the machine has slept.
     pub(crate) sleeps: Sleeps,
     /// Keeps a log of each server.
@@ -49,6 +52,7 @@ impl Default for Surroundings {
             hurry: CancellationToken::new(),
             nursery: Arc::default(),
             room: Arc::new(Room::new(usize::MAX)),
+            leaving: Arc::default(),
             sleeps: Sleeps::default(),
             log: None,
         }

@@ -54,27 +54,70 @@ async fn calls_in_flight_on_a_replaced_server_are_finished_by_the_old_one() {
     (0..3).for_each(|_| spawn(&mut calls, &crib, on("git", "hold")));
     breath().await;
     crib.apply(roster([changed("git", &fake)])).await;
-    let mut later = JoinSet::new();
-    spawn(&mut later, &crib, on("git", "echo"));
-    breath().await;
-    assert_eq!((later.len(), fake.starts()), (1, 1));
+    // Others are served meanwhile.
+    crib.call(on("git", "echo")).await.unwrap();
+    assert_eq!((calls.len(), fake.starts(), fake.living().0), (3, 2, 2));
     fake.open(true);
     assert!(calls.join_all().await.iter().all(Result::is_ok));
-    assert!(later.join_all().await.iter().all(Result::is_ok));
-    assert_eq!((fake.starts(), fake.living()), (2, (1, 1)));
+    breath().await;
+    assert_eq!(fake.living().0, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_never_ends_does_not_hold_up_a_reload_for_ever() {
+async fn a_call_that_never_ends_holds_up_no_reload_and_ends_by_its_own_limit() {
+    let fakes = [Fake::new(), Fake::new(), Fake::new()];
+    let crib = crib(&[("git", &fakes[0])]);
+    let (mut calls, before) = (JoinSet::new(), Instant::now());
+    spawn(&mut calls, &crib, on("git", "hang"));
+    breath().await;
+    for fake in &fakes[1..] {
+        crib.apply(roster([changed("git", fake)])).await;
+        crib.call(on("git", "echo")).await.unwrap();
+        spawn(&mut calls, &crib, on("git", "hang"));
+        breath().await;
+    }
+    crib.apply(roster([])).await;
+    assert_eq!(before.elapsed().as_secs(), 0);
+    assert_eq!(fakes.each_ref().map(|fake| fake.living().0), [1, 1, 1]);
+    for ended in calls.join_all().await {
+        assert_eq!(kind(ended), ErrorKind::TimedOut);
+    }
+    assert_eq!(before.elapsed().as_secs(), 60);
+    breath().await;
+    assert_eq!(fakes.each_ref().map(|fake| fake.living().0), [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_nobody_uses_is_gone_before_its_successor_starts() {
     let fake = Fake::new();
     let crib = crib(&[("git", &fake)]);
+    for _ in 0..3 {
+        crib.call(on("git", "echo")).await.unwrap();
+        crib.apply(roster([changed("git", &fake)])).await;
+        crib.call(on("git", "echo")).await.unwrap();
+        crib.apply(roster([spec("git", &fake)])).await;
+    }
+    assert_eq!(fake.living().1, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_and_a_shutdown_are_for_those_that_are_on_their_way_out_as_well() {
+    let fakes = [Fake::new(), Fake::new()];
+    let crib = crib(&[("git", &fakes[0])]);
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, on("git", "hang"));
     breath().await;
-    let before = Instant::now();
-    crib.apply(roster([changed("git", &fake)])).await;
+    crib.apply(roster([changed("git", &fakes[1])])).await;
     crib.call(on("git", "echo")).await.unwrap();
-    assert_eq!(before.elapsed().as_secs(), 10);
+    crib.stop(&id("git")).await.unwrap();
+    assert_eq!(fakes.each_ref().map(|fake| fake.living().0), [0, 0]);
+    assert_eq!(kind(calls.join_next().await.unwrap().unwrap()), ErrorKind::Lost);
+    spawn(&mut calls, &crib, on("git", "hang"));
+    breath().await;
+    crib.apply(roster([])).await;
+    let before = Instant::now();
+    crib.shutdown(SECOND).await;
+    assert_eq!((before.elapsed().as_secs(), fakes[1].living().0), (1, 0));
     assert_eq!(kind(calls.join_next().await.unwrap().unwrap()), ErrorKind::Lost);
 }
 
@@ -173,6 +216,7 @@ async fn a_server_that_leaves_the_roster_is_said_to_be_stopped() {
     let mut events = crib.events();
     crib.call(on("git", "echo")).await.unwrap();
     crib.apply(roster([])).await;
+    breath().await;
     assert_eq!(stopped(&mut events), ["git"], "the other one never ran");
     assert_eq!(git.living(), (0, 1));
 }

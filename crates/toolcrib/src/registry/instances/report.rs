@@ -6,7 +6,7 @@ use super::Instances;
 use crate::status::{InstanceStatus, ServerStatus, StateName};
 
 /// States from the one that says most about a server to the one that says least.
-const TELLING: [StateName; 8] = [
+const TELLING: [StateName; 7] = [
     StateName::Ready,
     StateName::Probing,
     StateName::Tripped,
@@ -14,7 +14,6 @@ const TELLING: [StateName; 8] = [
     StateName::BackingOff,
     StateName::Ejected,
     StateName::Stopping,
-    StateName::Asleep,
 ];
 
 impl Instances {
@@ -38,25 +37,29 @@ impl Instances {
             _ => None,
         };
         let known = self.books.memory.known();
-        let gauges = &self.books.gauges;
+        let (gauges, fate) = (&self.books.gauges, &self.books.fate);
+        let (restarts, restarts_left) = fate.restarts(now);
+        let wait = fate.until(now).map(|until| until.saturating_duration_since(now));
+        let otherwise = match (fate.is_ejected(), wait) {
+            (true, _) => StateName::Ejected,
+            (false, Some(_)) => StateName::BackingOff,
+            (false, None) => StateName::Asleep,
+        };
         ServerStatus {
             state: TELLING
                 .into_iter()
                 .find(|state| each().any(|status| status.state == *state))
-                .unwrap_or(StateName::Asleep),
+                .unwrap_or(otherwise),
             pid: only.and_then(|only| only.pid),
             uptime: running.iter().filter_map(|status| status.uptime).max(),
             generation: each().map(|status| status.generation).sum(),
             leases: each().map(|status| status.leases).sum(),
             in_flight: each().map(|status| status.in_flight).sum(),
-            restarts: each().map(|status| status.restarts).sum(),
-            restarts_left: each()
-                .map(|status| status.restarts_left)
-                .min()
-                .unwrap_or(self.spec.lifecycle.restarts.at_most),
+            restarts,
+            restarts_left,
             consecutive_failures: each().map(|status| status.consecutive_failures).max().unwrap_or(0),
-            next_attempt_in: each().filter_map(|status| status.next_attempt_in).min(),
-            last_error: each().filter_map(|status| status.last_error.clone()).max_by_key(|error| error.at),
+            next_attempt_in: each().filter_map(|status| status.next_attempt_in).min().or(wait),
+            last_error: fate.last_error(),
             stderr_tail: self.books.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
             noise: each().map(|status| status.noise).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|one, other| one + other),

@@ -50,7 +50,7 @@ impl Actor {
                     }
                     Some(Command::Release { .. } | Command::Seen { .. } | Command::Weighed { .. }) => {}
                     Some(Command::Restart(told)) => {
-                        self.budget.refill();
+                        self.fate.pardon();
                         return Happening::Ordered(Then::Start, told);
                     }
                     Some(Command::Stop(told)) => return Happening::Ordered(Then::Sleep, told),
@@ -165,7 +165,7 @@ impl Actor {
         let now = Instant::now();
         let breaker = Breaker::new(self.spec.lifecycle.breaker.clone());
         self.gauges.failures.store(0, Ordering::Relaxed);
-        self.wants_session = false;
+        self.fate.came_up();
         let watcher = watch(connection.clone(), self.generation, self.own_mailbox.clone());
         self.around.tasks.spawn(watcher);
         let idle_since = (self.spec.lifecycle.start == Start::OnDemand).then_some(now);
@@ -238,8 +238,7 @@ impl Actor {
                 None
             }
             Some(Command::Restart(told)) => {
-                self.budget.refill();
-                self.wants_session = false;
+                self.fate.pardon();
                 tell(told);
                 Some(State::Starting)
             }
@@ -291,7 +290,9 @@ impl Actor {
 
     pub(super) fn note(&mut self, error: &Error) {
         let (kind, class, message, hint) = (error.kind(), error.class(), error.to_string(), error.advice());
-        self.last_error = Some(LastError { kind, class, message, hint, at: clock::wall() });
+        let noted = LastError { kind, class, message, hint, at: clock::wall() };
+        self.fate.note(noted.clone());
+        self.last_error = Some(noted);
     }
 
     pub(super) fn publish(&self, state: &State) {
@@ -311,10 +312,10 @@ impl Actor {
         self.snapshot.send_modify(|snapshot| {
             snapshot.state = name;
             snapshot.until = until;
+            snapshot.is_draining = matches!(state, State::Draining { alive, .. } if alive.leases > 0);
             snapshot.generation = self.generation;
             snapshot.since = alive.map(|alive| alive.since);
             snapshot.connection = alive.map(|alive| Arc::downgrade(&alive.connection)).unwrap_or_default();
-            snapshot.budget = self.budget.clone();
             snapshot.last_error.clone_from(&self.last_error);
         });
     }

@@ -6,6 +6,40 @@ use crate::supervisor::room::Tenant;
 use crate::supervisor::scales::{self, Verdict};
 
 impl Actor {
+    /// Waits for the moment in which this server may be started, among its instances and among the servers of its crib;
+    /// what follows instead, if it may not or something else is wanted meanwhile.
+    pub(super) async fn take_turn(&mut self) -> Result<Attempt, Box<State>> {
+        let (fate, mut waited) = (self.fate.clone(), false);
+        loop {
+            let mut turned = std::pin::pin!(fate.turned());
+            turned.as_mut().enable();
+            match fate.prospect(Instant::now()) {
+                Prospect::Closed(sentence) => return Err(Box::new(self.serve(sentence, waited))),
+                Prospect::Open => {
+                    if self.seat.is_none()
+                        && let Some(state) = self.take_seat().await
+                    {
+                        return Err(Box::new(state));
+                    }
+                    if let Some(attempt) = fate.attempt(Instant::now()) {
+                        return Ok(attempt);
+                    }
+                }
+                Prospect::Wait => {
+                    // Who only waits takes no room.
+                    all_gone(&self.lives).await;
+                    (self.seat, waited) = (None, true);
+                    tokio::select! {
+                        () = &mut turned => {}
+                        command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                            return Err(Box::new(state));
+                        },
+                    }
+                }
+            }
+        }
+    }
+
     /// Waits for the right to run; if there is none to be had, or something else is wanted meanwhile, what follows.
     pub(super) async fn take_seat(&mut self) -> Option<State> {
         if matches!(self.spec.endpoint, Endpoint::Http(_)) {

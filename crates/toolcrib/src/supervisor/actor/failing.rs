@@ -58,6 +58,11 @@ impl Actor {
         self.refuse_waiters(&error);
         loop {
             match self.commands.recv().await {
+                // Pardoned together with another instance.
+                Some(Command::Lease(waiter)) if !self.fate.is_ejected() => {
+                    self.waiters.push(waiter);
+                    return State::Starting;
+                }
                 Some(Command::Lease(waiter)) => self.refuse(waiter, error.clone()),
                 Some(Command::Stop(told)) => tell(told),
                 command => {
@@ -69,8 +74,29 @@ impl Actor {
         }
     }
 
+    /// What another instance's failure means for this one; those who waited for how it would go hear of it.
+    pub(super) fn serve(&mut self, sentence: Sentence, waited: bool) -> State {
+        match sentence {
+            Sentence::BackOff(until, error) => {
+                let worth_waiting = error.class().is_none_or(|class| class.facts().worth_waiting);
+                if waited && !worth_waiting {
+                    self.refuse_waiters(&error);
+                }
+                State::BackingOff { until }
+            }
+            Sentence::Rest(until, error) => {
+                let wait = until.saturating_duration_since(Instant::now());
+                self.refuse_waiters(&error.again_in(wait));
+                State::Resting { until, error }
+            }
+            Sentence::Eject(error) => State::Ejected(error),
+        }
+    }
+
     pub(super) fn not_started(&mut self, failure: StartFailure) -> State {
-        self.wants_session |= failure.died_on_probe;
+        if failure.died_on_probe {
+            self.fate.died_on_probe();
+        }
         self.failed(failure.error, Duration::ZERO).into()
     }
 
@@ -127,7 +153,7 @@ impl Actor {
             return self.failed(error, up);
         }
         let error = error.of_class(FailureClass::Unreachable);
-        let wait = self.budget.wait(up, chance());
+        let wait = self.fate.wait(up, chance());
         self.restart_in(&error, FailureClass::Unreachable, wait)
     }
 
@@ -164,7 +190,7 @@ impl Actor {
         let error = error.of_class(class);
         self.note(&error);
         match class.facts().treatment {
-            Treatment::Restart => match self.budget.spend(Instant::now(), up, chance()) {
+            Treatment::Restart => match self.fate.spend(Instant::now(), up, chance()) {
                 Some(wait) => self.restart_in(&error, class, wait),
                 None => self.spent(error, class),
             },
@@ -175,7 +201,7 @@ impl Actor {
                 self.pause(error, class, wait)
             }
             Treatment::PauseLonger => {
-                let wait = self.budget.wait(up, chance());
+                let wait = self.fate.wait(up, chance());
                 self.pause(error, class, wait)
             }
         }
@@ -188,7 +214,9 @@ impl Actor {
         }
         warn!(%server, %error, class = class.name(), ?wait, "failed");
         self.say(Event::Crashed { server, class, why: error.to_string() });
-        Then::BackOff(Instant::now() + wait)
+        let until = Instant::now() + wait;
+        self.fate.pass(Sentence::BackOff(until, error.clone()));
+        Then::BackOff(until)
     }
 
     fn pause(&mut self, error: Error, class: FailureClass, wait: Duration) -> Then {
@@ -196,13 +224,15 @@ impl Actor {
         self.refuse_waiters(&error.again_in(wait));
         warn!(%server, %error, class = class.name(), ?wait, "is left alone");
         self.say(Event::Paused { server, class, why: error.to_string(), wait });
-        Then::Rest(Instant::now() + wait, error)
+        let until = Instant::now() + wait;
+        self.fate.pass(Sentence::Rest(until, error.clone()));
+        Then::Rest(until, error)
     }
 
     /// The budget is spent.
     fn spent(&mut self, error: Error, class: FailureClass) -> Then {
         let (server, within) = (&self.spec.id, self.spec.lifecycle.restarts.within);
-        let times = self.budget.spent(Instant::now()) + 1;
+        let times = self.fate.restarts(Instant::now()).0 + 1;
         let why = error.words().map_or_else(|| error.to_string(), ToString::to_string);
         let message = format!("`{server}` was ejected, it failed {times} times within {within:?}: {why}");
         self.refuse_waiters(&error);
@@ -224,6 +254,7 @@ impl Actor {
         let server = self.spec.id.clone();
         warn!(%server, why, class = class.name(), "ejected");
         self.say(Event::Ejected { server, class, why });
+        self.fate.pass(Sentence::Eject(error.clone()));
         Then::Eject(error)
     }
 

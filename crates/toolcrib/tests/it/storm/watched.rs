@@ -36,7 +36,9 @@ pub(super) struct Watched {
     pub(super) fake: Fake,
     /// Whether every client has one of its own.
     pub(super) own: bool,
-    /// When it was told to stop, to restart or to be another one.
+    /// Whether it was ever told to be another one.
+    pub(super) reloaded: bool,
+    /// When it was told to stop or to restart.
     pub(super) orders: Arc<Mutex<Vec<Instant>>>,
     /// When it was stopped, also without being told to: idle, in the way or too heavy.
     pub(super) stops: Arc<Mutex<Vec<Instant>>>,
