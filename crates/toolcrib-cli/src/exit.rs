@@ -45,6 +45,7 @@ impl Exit {
             | ErrorKind::Lost
             | ErrorKind::BadReply
             | ErrorKind::Overloaded
+            | ErrorKind::Unrecorded
             | ErrorKind::ShuttingDown => Self::Unreachable,
         }
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::record::Record;
 use crate::sharing::Guest;
 use crate::spec::ServerId;
 use crate::told::{Hear, Told};
@@ -75,6 +76,8 @@ pub struct Call {
     pub(crate) left: bool,
     /// What is known of the client beyond this call.
     pub(crate) guest: Option<Arc<Guest>>,
+    /// What it met on its way.
+    pub(crate) record: Record,
 }
 
 impl Call {
@@ -101,8 +104,8 @@ impl Call {
     /// Any request, with a client's own parameters.
     pub fn request(method: impl Into<Cow<'static, str>>, wanted: Wanted, params: Object) -> Self {
         let (caller, client) = (Caller::local(), Client::silent());
-        let (timeout, told, left, guest) = (None, None, false, None);
-        Self { caller, wanted, method: method.into(), params, timeout, client, told, left, guest }
+        let (timeout, told, left, guest, record) = (None, None, false, None, Record::default());
+        Self { caller, wanted, method: method.into(), params, timeout, client, told, left, guest, record }
     }
 
     /// With these arguments.

@@ -19,6 +19,7 @@ use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
 use crate::policy::Policy;
+use crate::record::{Watched, Watchers};
 use crate::registry::{Changes, Entry};
 use crate::sharing::Guest;
 use crate::spec::{Capacity, Roster, ServerId};
@@ -47,6 +48,8 @@ struct Shared {
     capacity: watch::Sender<Capacity>,
     /// Ends the tasks of the crib itself.
     end: CancellationToken,
+    /// Who hears of the end of calls.
+    watchers: Watchers,
     /// Calls under way, so that a shutdown can wait for them.
     calls: TaskTracker,
 }
@@ -74,19 +77,17 @@ impl Crib {
 
     /// Calls a tool: finds the server that has it, makes sure that it is alive, asks it. Dropping the future cancels
     /// the call, also at the server.
-    pub async fn call(&self, mut call: Call) -> Result<Outcome, Error> {
+    pub async fn call(&self, call: Call) -> Result<Outcome, Error> {
         let shared = &*self.shared;
-        if shared.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down").unsent());
-        }
         let _under_way = shared.calls.token();
-        match shared.is_watched() {
-            false => shared.run(&mut call).await,
-            true => {
-                let span = telemetry::span(&call);
-                Box::pin(shared.run_watched(&mut call).instrument(span)).await
-            }
-        }
+        let mut watched = Watched::new(call, &shared.watchers);
+        let outcome = match watched.admit() {
+            Err(refused) => Err(refused),
+            Ok(()) if telemetry::is_on() => Box::pin(shared.run_traced(&mut watched.call)).await,
+            Ok(()) => shared.run(&mut watched.call).await,
+        };
+        watched.end(&outcome);
+        outcome
     }
 
     /// What is known to be on offer, whoever may use it; starts nothing.
@@ -300,12 +301,10 @@ impl Crib {
 }
 
 impl Shared {
-    /// Whether anybody sees what a call does.
-    fn is_watched(&self) -> bool {
-        telemetry::is_on() || self.stock.around.events.receiver_count() > 0
-    }
-
     async fn run(&self, call: &mut Call) -> Result<Outcome, Error> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down").unsent());
+        }
         let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
         let ended = Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await;
         ended.unwrap_or_else(|_| {
@@ -315,21 +314,10 @@ impl Shared {
         })
     }
 
-    async fn run_watched(&self, call: &mut Call) -> Result<Outcome, Error> {
-        let (began, tool) = (Instant::now(), call.name().to_owned());
-        let outcome = self.run(call).await;
-        let took = began.elapsed();
-        telemetry::ended(&outcome, took);
-        let error = outcome.as_ref().err();
-        let event = Event::Called {
-            server: outcome.as_ref().map_or_else(Error::server, |outcome| outcome.server.as_ref()).cloned(),
-            tool,
-            error: error.map(Error::kind),
-            tool_error: outcome.as_ref().is_ok_and(Outcome::is_error),
-            took,
-        };
-        // Nobody has to listen.
-        let _ = self.stock.around.events.send(event);
+    async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {
+        let (began, span) = (Instant::now(), telemetry::span(call));
+        let outcome = self.run(call).instrument(span.clone()).await;
+        span.in_scope(|| telemetry::ended(&outcome, began.elapsed()));
         outcome
     }
 }

@@ -58,6 +58,8 @@ pub enum ErrorKind {
     Overloaded,
     /// The crib is being shut down.
     ShuttingDown,
+    /// Every call has to be recorded, and none can be now.
+    Unrecorded,
 }
 
 /// Whose fault a failure is.
@@ -107,7 +109,7 @@ pub struct Facts {
 
 impl ErrorKind {
     /// Every kind, in the table's order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Unknown,
         Self::Malformed,
         Self::Denied,
@@ -121,6 +123,7 @@ impl ErrorKind {
         Self::BadReply,
         Self::AuthNeeded,
         Self::Overloaded,
+        Self::Unrecorded,
     ];
 
     /// The table.
@@ -142,6 +145,7 @@ impl ErrorKind {
             Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer cannot be understood", "toolcrib logs {server}"),
             Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server wants to know who is asking", "set `servers.{server}.headers`"),
             Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server already", "raise `servers.{server}.limits.in-flight`"),
+            Self::Unrecorded => row("unrecorded", B::Crib, R::Later, -31021, "calls must be recorded and cannot be now", "make room for the file that `audit` names"),
         }
     }
 }
@@ -335,7 +339,7 @@ mod tests {
         codes.dedup();
         assert_eq!(codes.len(), ErrorKind::ALL.len());
         let ours = codes.iter().filter(|code| **code > -32000);
-        assert!(ours.clone().count() == 11 && ours.clone().all(|code| (-31020..=-31010).contains(code)));
+        assert!(ours.clone().count() == 12 && ours.clone().all(|code| (-31021..=-31010).contains(code)));
     }
 
     #[test]

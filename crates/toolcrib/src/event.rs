@@ -1,12 +1,15 @@
 //! `Event`: the closed list of things that can happen, said once for logs, metrics and dashboards alike.
 
+use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::call::Caller;
 use crate::class::FailureClass;
 use crate::error::ErrorKind;
+use crate::policy::Denial;
 use crate::sharing::SharingKey;
 use crate::spec::ServerId;
 use crate::wire::kind::Kind;
@@ -73,18 +76,111 @@ pub enum Event {
         server: ServerId,
     },
     /// A call came to its end.
-    Called {
-        /// The server that has the tool, if one was found.
-        server: Option<ServerId>,
-        /// The tool's name as asked for.
-        tool: String,
-        /// Why it failed, if it did.
-        error: Option<ErrorKind>,
-        /// Whether the tool itself said that it failed.
-        tool_error: bool,
-        /// How long it took.
-        took: Duration,
-    },
+    Called(Arc<Called>),
+}
+
+/// How one call went: everything but what was said in it.
+#[derive(Debug, Clone)]
+pub struct Called {
+    /// When it ended.
+    pub at: SystemTime,
+    /// Who made it.
+    pub caller: Caller,
+    /// The request's method.
+    pub method: Cow<'static, str>,
+    /// The server that has what was asked for, if one was found.
+    pub server: Option<ServerId>,
+    /// The server's own name for it; the name asked for, if no server was found.
+    pub name: Arc<str>,
+    /// What the rules said.
+    pub decision: Decision,
+    /// The rule that forbids it, also where whoever made the call does not get to know of it.
+    pub denial: Option<Denial>,
+    /// What the cache had for it, if it was asked.
+    pub cache: Option<CacheUse>,
+    /// Bytes of its parameters.
+    pub asked: usize,
+    /// Bytes of its result, or of the error that the server answered with.
+    pub answered: usize,
+    /// How it ended.
+    pub ending: Ending,
+    /// How long it took.
+    pub took: Duration,
+    /// Its arguments, for a [`Witness`](crate::Witness) that wants them and nobody else.
+    pub arguments: Option<Bytes>,
+}
+
+/// What the rules said about a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// It did not come that far.
+    #[default]
+    Unjudged,
+    /// Nothing against it.
+    Allowed,
+    /// Not this.
+    Denied,
+}
+
+impl Decision {
+    /// Its stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unjudged => "none",
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// What the cache had for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CacheUse {
+    /// Nothing: the server was asked.
+    Miss,
+    /// The answer.
+    Hit,
+    /// An equal call under way, whose answer was shared.
+    Joined,
+}
+
+impl CacheUse {
+    /// Its stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Miss => "miss",
+            Self::Hit => "hit",
+            Self::Joined => "joined",
+        }
+    }
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// With a result.
+    Done,
+    /// The tool, or the server, said that it failed.
+    ToolError,
+    /// With questions that its client has to answer first.
+    Asks,
+    /// No answer came from a server.
+    Failed(ErrorKind),
+    /// Whoever made it took it back.
+    Cancelled,
+}
+
+impl Ending {
+    /// Its stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Done => "ok",
+            Self::ToolError => "tool_error",
+            Self::Asks => "input_required",
+            Self::Failed(kind) => kind.facts().name,
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// What a server says unasked and to nobody in particular.

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::call::{Call, Outcome};
 use crate::error::{Error, ErrorKind};
+use crate::event::Decision;
 use crate::public;
 use crate::stock::Stock;
 use crate::telemetry;
@@ -16,7 +17,9 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         Ok(target) => target, // which server has it?
         Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
+    call.record.note(|met| met.target = Some(target.clone()));
     stock.permit(call, &target).await?; // may they?
+    call.record.note(|met| met.decision = Decision::Allowed);
     telemetry::found(&target.server);
     let mut lease = stock.registry.lease(&target.server, call).await?; // is it alive and well? (wakes it)
     let began = Instant::now();

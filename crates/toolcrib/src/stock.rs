@@ -145,9 +145,12 @@ impl Stock {
     pub(crate) fn denied(&self, call: &Call) -> Option<Error> {
         let policy = self.views.policy()?;
         let target = self.catalog().find_listed(&call.wanted).ok()?;
-        let sees = policy.sees(&call.caller, &target.server);
-        let denial = policy.judge(&call.caller, &target.server, Some(&target.name)).err().filter(|_| sees)?;
-        Some(denial.error(&call.caller, &target.server, &target.name))
+        let denial = policy.judge(&call.caller, &target.server, Some(&target.name)).err()?;
+        let error = policy
+            .sees(&call.caller, &target.server)
+            .then(|| denial.clone().error(&call.caller, &target.server, &target.name));
+        call.record.note(|met| (met.target, met.denial) = (Some(target), Some(denial)));
+        error
     }
 
     /// Whether a call that was lost may be made once more: it was never sent, or its tool may run twice because the

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::call::{Call, Caller, Wanted};
 use crate::catalog::{Catalog, Target, decoded};
 use crate::error::{Error, ErrorKind};
-use crate::policy::{Guard, Policy};
+use crate::policy::{Denial, Guard, Policy};
 use crate::spec::ServerId;
 use crate::wire::dialect::client::SUBSCRIBE;
 use crate::wire::kind::Kind;
@@ -113,11 +113,13 @@ impl Views {
 pub(crate) fn permit(policy: &Policy, seen: &Catalog, call: &Call, target: &Target) -> Result<(), Error> {
     let Target { server, name } = target;
     let unknown = || seen.unknown_server(server.as_str());
-    policy.judge(&call.caller, server, None).map_err(|_| unknown())?;
-    let judge = |name: &str| {
-        let judged = policy.judge(&call.caller, server, Some(name));
-        judged.map_err(|denial| denial.error(&call.caller, server, name))
+    let judged = |name: Option<&str>| {
+        policy.judge(&call.caller, server, name).inspect_err(|denial: &Denial| {
+            call.record.note(|met| met.denial = Some(denial.clone()));
+        })
     };
+    judged(None).map_err(|_| unknown())?;
+    let judge = |name: &str| judged(Some(name)).map_err(|denial| denial.error(&call.caller, server, name));
     let is_open = || policy.is_open(&call.caller, server);
     let denied = |message: String| Error::new(ErrorKind::Denied, message).at(server);
     match subject(call, name) {

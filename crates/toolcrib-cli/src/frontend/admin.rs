@@ -359,7 +359,9 @@ fn refusal(status: StatusCode, message: &str) -> Told {
 fn failed(error: &Error) -> Told {
     let status = match error.kind() {
         ErrorKind::Unknown => StatusCode::NOT_FOUND,
-        ErrorKind::ShuttingDown | ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::ShuttingDown | ErrorKind::Overloaded | ErrorKind::Unrecorded => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };

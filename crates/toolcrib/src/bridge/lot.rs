@@ -19,6 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::error::Error;
 use crate::pipeline;
+use crate::record::Record;
 use crate::stock::Stock;
 use crate::told::{Ask, Hear, Told};
 use crate::wire::dialect::input::{self, Question};
@@ -68,6 +69,7 @@ struct Parked {
     wanted: Wanted,
     method: String,
     params: Object,
+    record: Record,
     /// Ends the wait when time is up.
     _patience: AbortOnDropHandle<()>,
 }
@@ -157,7 +159,7 @@ impl Lot {
 
     /// Takes a call up again with the client's answers. Those that are missing are asked for again.
     pub(super) async fn resume(self: &Arc<Self>, state: &str, mut call: Call) -> Result<Outcome, Error> {
-        let Some(Parked { running, asks, .. }) = self.take(state, &call) else {
+        let Some(Parked { running, asks, record, .. }) = self.take(state, &call) else {
             return Ok(stateless(Answer::Error(input::bad_state())));
         };
         let responses =
@@ -173,7 +175,11 @@ impl Lot {
         if !missing.is_empty() {
             return Ok(self.park(running, missing, call));
         }
-        self.drive(running, call, heard).await
+        let now = std::mem::replace(&mut call.record, record.clone());
+        now.go_on_from(&record);
+        let outcome = self.drive(running, call, heard).await;
+        now.go_on_from(&record);
+        outcome
     }
 
     async fn drive(
@@ -208,10 +214,10 @@ impl Lot {
         if places.closed || places.parked.len() >= MOST || of_one >= MOST_OF_ONE {
             return no_room("too many calls wait for input: answer some of them first");
         }
-        let Call { caller, wanted, method, params, .. } = call;
+        let Call { caller, wanted, method, params, record, .. } = call;
         let patience = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.clone())));
         let method = method.into_owned();
-        let waiting = Parked { running, asks, caller, wanted, method, params, _patience: patience };
+        let waiting = Parked { running, asks, caller, wanted, method, params, record, _patience: patience };
         places.parked.insert(id, waiting);
         stateless(Answer::Result(input::result_asking(&questions, Some(&state))))
     }

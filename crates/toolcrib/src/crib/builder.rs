@@ -18,6 +18,7 @@ use crate::connection::child::Nursery;
 use crate::error::Error;
 use crate::log_line::{LogLine, LogSink};
 use crate::policy::{Policy, Verdict};
+use crate::record::{Watchers, Witness};
 use crate::registry::Registry;
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::stock::{Fallback, PATIENCE, Stock};
@@ -37,6 +38,7 @@ pub struct CribBuilder {
     policy: Policy,
     fallback: Option<Fallback>,
     log: Option<LogSink>,
+    witness: Option<Arc<dyn Witness>>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -96,6 +98,13 @@ impl CribBuilder {
         self
     }
 
+    /// Who sees the end of every call, refused ones included, and may keep calls from being made.
+    #[must_use]
+    pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
+        self.witness = Some(witness);
+        self
+    }
+
     /// What all servers together may take: as much as they get unless said otherwise.
     #[must_use]
     pub fn capacity(mut self, capacity: Capacity) -> Self {
@@ -152,6 +161,7 @@ impl CribBuilder {
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
             end: CancellationToken::new(),
+            watchers: Watchers { events: around.events.clone(), witness: self.witness },
             calls: TaskTracker::new(),
         });
         let stock = Arc::downgrade(&shared.stock);
