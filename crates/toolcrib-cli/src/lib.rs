@@ -8,6 +8,8 @@ mod client;
 mod commands;
 mod daemon;
 mod demo_server;
+#[cfg_attr(not(test), expect(dead_code, reason = "the commands that edit files come next"))]
+mod edit;
 mod exit;
 mod failure;
 mod frontend;
