@@ -389,7 +389,7 @@ async fn a_change_is_told_by_each_instance_it_happens_to() {
         crib.call(of(key, "echo")).await.unwrap();
     }
     let page = r#"{"jsonrpc":"2.0","id":$ID,"result":{"tools":[{"name":"say"},{"name":"fresh"}]}}"#;
-    let _fake = fake.script("tools/list", &[page]);
+    let _fake = fake.script("tools/list", &[page, page]);
     let says = |key| {
         let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
         let lines = json!({ "lines": [changed, r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#] });
