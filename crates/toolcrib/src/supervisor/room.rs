@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
@@ -80,6 +80,8 @@ impl Room {
     /// This server is used by nobody from now on, and may be asked to leave.
     pub(super) fn idle(self: &Arc<Self>, gauges: &Gauges) {
         gauges.set_idle(self.idle.fetch_add(1, Ordering::Relaxed) + 1);
+        // Either it is seen to be idle by whoever wants a seat, or it sees here that one is wanted.
+        fence(Ordering::SeqCst);
         self.go_on();
     }
 
@@ -89,19 +91,21 @@ impl Room {
         }
     }
 
-    /// Gives free seats to those in line, and asks as many to leave as still stand.
+    /// Gives free seats to those in line, and asks as many to leave as still stand. A seat that becomes free meanwhile is
+    /// given back after this, and then it is known that somebody wants it.
     fn settle(self: &Arc<Self>) {
-        loop {
-            let next = self.books().seat_next();
-            let Some((number, give)) = next else { break };
+        let mut books = self.books();
+        let given: Vec<_> = std::iter::from_fn(|| books.seat_next()).collect();
+        let leaving = books.seated.values().filter(|tenant| tenant.leaving).count();
+        let wanted = books.line.len() + books.seated.len().saturating_sub(books.seats);
+        self.wanted.store(wanted, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        (leaving..wanted).for_each(|_| books.ask_one_to_leave());
+        drop(books);
+        for (number, give) in given {
             // Somebody who stopped waiting drops the seat here, which makes it free again.
             let _ = give.send(Seat { room: self.clone(), number });
         }
-        let mut books = self.books();
-        let leaving = books.seated.values().filter(|tenant| tenant.leaving).count();
-        let wanted = books.line.len() + books.seated.len().saturating_sub(books.seats);
-        (leaving..wanted).for_each(|_| books.ask_one_to_leave());
-        self.wanted.store(wanted, Ordering::Relaxed);
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -155,5 +159,50 @@ impl Drop for Seat {
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Seat").field(&self.number).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn tenant() -> Tenant {
+        let (mailbox, _) = mpsc::unbounded_channel();
+        let gauges = Arc::new(Gauges::default());
+        Tenant { mailbox: mailbox.downgrade(), gauges, kept: false, leaving: false }
+    }
+
+    #[test]
+    fn a_seat_that_becomes_free_while_somebody_asks_is_not_overlooked() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let room = Arc::new(Room::new(1));
+        let (leave, leaving) = std::sync::mpsc::channel::<(usize, Seat)>();
+        // Two threads meet here more closely than one that wakes the other.
+        let now = Arc::new(AtomicUsize::new(0));
+        let gate = now.clone();
+        let leaver = std::thread::spawn(move || {
+            for (turn, seat) in leaving {
+                while gate.load(Ordering::Acquire) < turn {
+                    std::hint::spin_loop();
+                }
+                drop(seat);
+            }
+        });
+        runtime.block_on(async {
+            for turn in 1..=30_000 {
+                leave.send((turn, room.seat(tenant()).await)).unwrap();
+                now.store(turn, Ordering::Release);
+                (0..turn % 64).for_each(|_| std::hint::spin_loop());
+                let seat = timeout(Duration::from_secs(20), room.seat(tenant())).await;
+                assert!(seat.is_ok(), "nobody gave it the seat that is free, in turn {turn}");
+            }
+        });
+        drop(leave);
+        leaver.join().unwrap();
+        assert!(room.books().seated.is_empty());
     }
 }
