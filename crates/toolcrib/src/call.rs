@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::quota::Budget;
 use crate::record::Record;
 use crate::sharing::Guest;
 use crate::spec::ServerId;
@@ -76,6 +77,8 @@ pub struct Call {
     pub(crate) left: bool,
     /// What is known of the client beyond this call.
     pub(crate) guest: Option<Arc<Guest>>,
+    /// What the work that it is a part of may spend.
+    pub(crate) budget: Option<Budget>,
     /// What it met on its way.
     pub(crate) record: Record,
 }
@@ -104,8 +107,9 @@ impl Call {
     /// Any request, with a client's own parameters.
     pub fn request(method: impl Into<Cow<'static, str>>, wanted: Wanted, params: Object) -> Self {
         let (caller, client) = (Caller::local(), Client::silent());
-        let (timeout, told, left, guest, record) = (None, None, false, None, Record::default());
-        Self { caller, wanted, method: method.into(), params, timeout, client, told, left, guest, record }
+        let (timeout, told, left, guest, budget, record) = Default::default();
+        let method = method.into();
+        Self { caller, wanted, method, params, timeout, client, told, left, guest, budget, record }
     }
 
     /// With these arguments.
@@ -154,6 +158,13 @@ impl Call {
     #[must_use]
     pub fn from_guest(mut self, guest: Arc<Guest>) -> Self {
         self.guest = Some(guest);
+        self
+    }
+
+    /// As a part of some work, at the cost of its budget.
+    #[must_use]
+    pub fn within(mut self, budget: &Budget) -> Self {
+        self.budget = Some(budget.clone());
         self
     }
 

@@ -8,6 +8,7 @@ mod care;
 mod file;
 mod node;
 mod page;
+mod quota;
 mod reader;
 mod remote;
 mod root;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::policy::Policy;
+use crate::quota::Quota;
 pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use callers::{CallerSpec, Digest, Token, digests};
@@ -43,6 +45,8 @@ pub struct Config {
     pub capacity: Capacity,
     /// Who may see and use what.
     pub policy: Policy,
+    /// How much.
+    pub quota: Quota,
     /// Who may come in, if not everybody on this machine may.
     pub callers: Vec<CallerSpec>,
     /// Where each server is declared, those left out of the roster included.
@@ -151,9 +155,9 @@ impl Config {
                 root::Sections::default()
             }
         };
-        let root::Sections { roster, listen, limits, capacity, policy, callers, origins } = sections;
+        let root::Sections { roster, listen, limits, capacity, policy, quota, callers, origins } = sections;
         let (file, problems) = (path.to_owned(), page.problems());
-        Self { file, roster, listen, limits, capacity, policy, callers, origins, problems }
+        Self { file, roster, listen, limits, capacity, policy, quota, callers, origins, problems }
     }
 
     /// Whether some problem forbids serving this file at all.

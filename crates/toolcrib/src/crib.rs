@@ -19,6 +19,7 @@ use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
 use crate::policy::Policy;
+use crate::quota::{Quota, Standing};
 use crate::record::{Watched, Watchers};
 use crate::registry::{Changes, Entry};
 use crate::sharing::Guest;
@@ -171,6 +172,16 @@ impl Crib {
         self.stock().around.offers.notify_one();
     }
 
+    /// Puts another quota in force, from the next call on. What was used of limits that stay counts on.
+    pub fn ration(&self, quota: Quota) {
+        self.stock().meter.replace(quota);
+    }
+
+    /// What is left to every caller that has limits and is declared, or has made a call.
+    pub fn standings(&self) -> Vec<Standing> {
+        self.stock().meter.standings(Instant::now())
+    }
+
     /// Whether there is a server of this name, running or not.
     pub fn has(&self, server: &ServerId) -> bool {
         self.stock().registry.get(server).is_some()
@@ -205,6 +216,7 @@ impl Crib {
     /// Tells that a client has left: the servers that were its alone are stopped, once what they work on is done.
     pub fn part_with(&self, client: u64) {
         self.stock().registry.part_with(client);
+        self.stock().meter.forget(client);
     }
 
     /// Tells that a client works elsewhere now: the servers that are its alone hear of it.

@@ -27,6 +27,7 @@ struct Inner {
     class: Option<FailureClass>,
     sent: Option<Sent>,
     denial: Option<Denial>,
+    for_model: bool,
 }
 
 /// Every way a call can fail. Adding one means adding a row to [`ErrorKind::facts`].
@@ -163,6 +164,7 @@ impl Error {
             class: None,
             sent: None,
             denial: None,
+            for_model: false,
         }))
     }
 
@@ -196,6 +198,18 @@ impl Error {
     /// Names the rule that forbids it.
     pub(crate) fn denied_by(mut self, denial: Denial) -> Self {
         self.0.denial = Some(denial);
+        self
+    }
+
+    /// Tells it to the model that made the call, as the result of its tool: it can do something about it.
+    pub(crate) fn for_model(mut self) -> Self {
+        self.0.for_model = true;
+        self
+    }
+
+    /// The call was made, and failed only afterwards.
+    pub(crate) fn ran(mut self) -> Self {
+        self.0.sent = Some(Sent::Maybe);
         self
     }
 
@@ -262,6 +276,11 @@ impl Error {
             (None, K::Lost | K::TimedOut | K::BadReply) => Sent::Maybe,
             (None, _) => Sent::Never,
         }
+    }
+
+    /// Whether the model that made the call can do something about it, so that it should see this as the tool's result.
+    pub fn is_for_model(&self) -> bool {
+        self.0.for_model
     }
 
     /// What is wrong with the server, where that is known.

@@ -36,13 +36,14 @@
 //! | `Connection` | A live, multiplexed wire to one server. |
 //! | [`Catalog`] | A frozen picture of everything on offer and whose it is. |
 //! | [`Policy`] | Who may use what of it. |
+//! | [`Quota`] | How much of it. |
 //! | [`Call`] | One request on its way through. |
 //! | [`Outcome`] | What came back: the server's own bytes. |
 //! | [`Event`] | Something that happened, said once. |
 //!
 //! # The walk of one call
 //!
-//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → [`Policy::judge`] → `Registry::lease` → `Supervisor` (wakes the server) →
+//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → [`Policy::judge`] → `Meter::admit` → `Registry::lease` → `Supervisor` (wakes the server) →
 //! `Lease::send` → `Connection::call` → [`wire`] → the server, and back. `pipeline.rs` is the page to read first,
 //! `supervisor/actor.rs` the second.
 //!
@@ -64,6 +65,7 @@ pub mod log_line;
 mod pipeline;
 pub mod policy;
 mod public;
+pub mod quota;
 mod record;
 mod registry;
 pub mod sharing;
@@ -91,6 +93,7 @@ pub use event::{Called, Event, News};
 pub use last_words::LastWords;
 pub use log_line::{LogLine, LogWhat};
 pub use policy::{Policy, Verdict};
+pub use quota::{Budget, Quota};
 pub use record::Witness;
 pub use registry::Changes;
 pub use sharing::{Guest, Project, SharingKey};

@@ -1,6 +1,6 @@
 //! The steps of a call, in order. Read this file first.
 //!
-//! Quota and cache have their place between the policy and the lease.
+//! The cache has its place between the quota and the lease.
 
 use tokio::time::Instant;
 
@@ -21,20 +21,23 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     stock.permit(call, &target).await?; // may they?
     call.record.note(|met| met.decision = Decision::Allowed);
     telemetry::found(&target.server);
-    let mut lease = stock.registry.lease(&target.server, call).await?; // is it alive and well? (wakes it)
+    let mut call = stock.meter.admit(call, &target).await?; // have they any left?
+    let mut lease = stock.registry.lease(&target.server, &call).await?; // is it alive and well? (wakes it)
     let began = Instant::now();
-    let outcome = lease.send(call, &target.name, began).await; // ask it
+    let outcome = lease.send(&mut call, &target.name, began).await; // ask it
     drop(lease);
     let outcome = match outcome {
         // The next server may have what no server can have run, or what may run twice.
-        Err(error) if error.kind() == ErrorKind::Lost && stock.may_repeat(&error, call, &target) => {
+        Err(error) if error.kind() == ErrorKind::Lost && stock.may_repeat(&error, &call, &target) => {
+            call.note(&error);
             let again = async {
-                let mut lease = stock.registry.lease(&target.server, call).await?;
-                lease.send(call, &target.name, began).await
+                let mut lease = stock.registry.lease(&target.server, &call).await?;
+                lease.send(&mut call, &target.name, began).await
             };
             Box::pin(again).await
         }
         outcome => outcome,
     };
-    outcome.map(|outcome| public::named(outcome, call, &target))
+    let outcome = outcome.map(|outcome| public::named(outcome, &call, &target));
+    call.settle(outcome)
 }

@@ -12,6 +12,7 @@ use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
 use crate::error::{Error, ErrorKind};
 use crate::policy::Policy;
+use crate::quota::meter::Meter;
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::{ServerId, Trust};
 use crate::supervisor::Surroundings;
@@ -33,6 +34,8 @@ pub(crate) struct Stock {
     pub(crate) around: Surroundings,
     /// Who may see and use what.
     pub(crate) views: Views,
+    /// How much of it.
+    pub(crate) meter: Meter,
     starts: Arc<Semaphore>,
     patience: Duration,
     fallback: Option<Fallback>,
@@ -44,11 +47,12 @@ impl Stock {
         catalog: watch::Receiver<Arc<Catalog>>,
         around: Surroundings,
         views: Views,
+        meter: Meter,
         patience: Duration,
         fallback: Option<Fallback>,
     ) -> Self {
         let starts = Arc::new(Semaphore::new(PARALLEL_STARTS));
-        Self { registry, catalog, around, views, starts, patience, fallback }
+        Self { registry, catalog, around, views, meter, starts, patience, fallback }
     }
 
     /// What is known to be on offer; starts nothing.

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "tests may stop at the first surprise")]
 
 mod callers;
+mod quota;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -34,8 +34,10 @@ const FORBIDDEN: [(&str, &[&str]); 7] = [
 ];
 
 /// All that these modules may use.
-const ALLOWED: [(&str, &[&str]); 2] =
-    [("wire", &["wire"]), ("config", &["config", "spec", "policy", "text", "spelling", "wire::revision"])];
+const ALLOWED: [(&str, &[&str]); 2] = [
+    ("wire", &["wire"]),
+    ("config", &["config", "spec", "policy", "quota", "text", "spelling", "wire::revision"]),
+];
 
 /// Who may say how a session begins; the last is a server that only tests talk to.
 const HANDSHAKERS: [&str; 3] = [

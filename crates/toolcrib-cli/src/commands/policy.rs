@@ -1,10 +1,11 @@
-//! `toolcrib policy test`: whether a caller may use something, and which rule says so. Nothing is called or started.
+//! `toolcrib policy test`: whether a caller may use something, which rule says so, and which limits it has. Nothing is called or started.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::catalog::name::SEPARATOR;
 use toolcrib::config::Config;
 use toolcrib::policy::Finding;
+use toolcrib::quota::{Limit, Owner};
 use toolcrib::spelling::nearest;
 use toolcrib::{Caller, ServerId};
 
@@ -23,6 +24,8 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
     let findings: Vec<Finding<'_>> = config.policy.findings(&caller, &server, Some(&name)).collect();
     let refusal = findings.iter().find(|finding| finding.denies());
     let allowed = refusal.is_none();
+    let limits: Vec<(Owner<'_>, &Limit)> =
+        config.quota.of(caller.as_str()).filter(|(_, limit)| limit.what().matches(&server, &name)).collect();
     if out.json {
         out.value(&json!({
             "caller": caller.as_str(),
@@ -34,6 +37,7 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
             "file": refusal.and_then(Finding::origin).map(|at| at.file.display().to_string()),
             "line": refusal.and_then(Finding::origin).map(|at| at.line),
             "rules": findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "limits": limits.iter().map(limit_json).collect::<Vec<_>>(),
         }))?;
         return Ok(if allowed { Exit::Fine } else { Exit::Denied });
     }
@@ -45,6 +49,10 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
     }
     if findings.is_empty() {
         out.line("  no rule is about it")?;
+    }
+    for (owner, limit) in limits.iter().filter(|_| allowed) {
+        let place = limit.origin().map(|at| format!(" ({}:{})", at.file.display(), at.line));
+        out.line(&format!("  `{}` is {}{}", limit.name(*owner), limit.share(), place.unwrap_or_default()))?;
     }
     if !sees {
         out.line(&format!("  nothing of `{server}` is for it: to this caller there is no such server"))?;
@@ -58,6 +66,17 @@ fn finding_json(finding: &Finding<'_>) -> Value {
         "denies": finding.denies(),
         "file": finding.origin().map(|at| at.file.display().to_string()),
         "line": finding.origin().map(|at| at.line),
+    })
+}
+
+fn limit_json((owner, limit): &(Owner<'_>, &Limit)) -> Value {
+    let (calls, per) = limit.share().measure();
+    json!({
+        "limit": limit.name(*owner),
+        "calls": calls,
+        "per": per.as_secs_f64(),
+        "file": limit.origin().map(|at| at.file.display().to_string()),
+        "line": limit.origin().map(|at| at.line),
     })
 }
 

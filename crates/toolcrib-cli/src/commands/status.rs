@@ -37,6 +37,10 @@ fn table(status: &Value, out: &mut Output) -> Result<Exit> {
     let servers = status["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rows: Vec<Vec<String>> = servers.iter().map(row).collect();
     out.rows(&["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"], &rows)?;
+    let limits: Vec<Vec<String>> = status["quota"].as_array().into_iter().flatten().map(limit).collect();
+    if !limits.is_empty() {
+        out.rows(&["CALLER", "LIMIT", "CALLS", "PER", "LEFT", "ROOM IN"], &limits)?;
+    }
     let pid = plain(&status["pid"]);
     out.say(&format!("gateway {} (pid {pid}), up {}", plain(&status["version"]), time(&status["uptime"])))?;
     for problem in status["config"]["problems"].as_array().into_iter().flatten() {
@@ -78,6 +82,12 @@ fn row(server: &Value) -> Vec<String> {
     row.extend(counts);
     row.extend([time(&server["p50"]), plain(&server["restarts"])]);
     row
+}
+
+fn limit(standing: &Value) -> Vec<String> {
+    let [caller, limit, calls, left] =
+        ["caller", "limit", "calls", "left"].map(|field| plain(&standing[field]));
+    vec![caller, limit, calls, time(&standing["per"]), left, time(&standing["room_in"])]
 }
 
 fn one(server: &Value, out: &mut Output) -> Result<()> {

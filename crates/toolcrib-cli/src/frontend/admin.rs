@@ -168,6 +168,7 @@ impl Admin {
                 "problems": loaded.problems,
             },
             "servers": servers,
+            "quota": self.0.crib.standings().iter().map(report::standing).collect::<Vec<_>>(),
         })
     }
 
@@ -285,6 +286,7 @@ impl Admin {
         // Before the servers: nobody sees a new one by the old rules.
         *self.0.callers.write().unwrap_or_else(PoisonError::into_inner) = callers;
         self.0.crib.govern(config.policy);
+        self.0.crib.ration(config.quota);
         self.0.crib.resize(config.capacity);
         let changes = self.0.crib.apply(config.roster).await;
         Ok(Reloaded { generation, changes, restart_needed })

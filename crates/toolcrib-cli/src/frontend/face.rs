@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::json;
 use toolcrib::wire::dialect::client::{self, Claimed};
 use toolcrib::wire::dialect::to_client;
 use toolcrib::wire::message::{Answer, code, error_object};
@@ -172,6 +173,9 @@ impl Face {
         let call = told.into_iter().fold(call, Call::listen);
         match self.crib.call(call).await {
             Ok(outcome) => to_client(outcome.answer, method, outcome.era, era),
+            Err(error) if error.is_for_model() && method == "tools/call" => {
+                to_client(told_to_model(&error), method, Era::Session, era)
+            }
             Err(error) => failed(&error),
         }
     }
@@ -234,6 +238,17 @@ impl Face {
 /// A failure as the client sees it.
 pub(crate) fn failed(error: &Error) -> Answer {
     Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
+}
+
+/// A failure that the model can do something about: most clients show their models the results of tools, and no errors.
+fn told_to_model(error: &Error) -> Answer {
+    let text = format!("{error}; {}", error.advice());
+    let mut data = error.data();
+    data["code"] = error.kind().facts().code.into();
+    let content = json!([{"type": "text", "text": text}]);
+    Answer::Result(
+        json!({"content": content, "isError": true, "_meta": {"toolcrib/error": data}}).to_string().into(),
+    )
 }
 
 pub(crate) fn refuse(code: i32, why: &str) -> Answer {

@@ -1,4 +1,4 @@
-//! `[callers.NAME]`: who may come in, by which token, and what each may use.
+//! `[callers.NAME]`: who may come in, by which token, and what each may use, and how much.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::node::Entry;
 use super::reader::Reader;
 use super::root::Sections;
-use super::{Concern, Origin, Position, Problem, rules};
+use super::{Concern, Origin, Position, Problem, quota, rules};
 use crate::spec::ServerId;
 use crate::text::Text;
 
@@ -99,10 +99,12 @@ pub(super) fn read(reader: &mut Reader<'_>, sections: &mut Sections) {
         let rules = rules::read(&mut table, rules::over_servers);
         let admin = table.boolean("admin").unwrap_or(false);
         let token = token(&mut table, &entry.key);
-        ["profile", "quota", "rate"].into_iter().for_each(|key| table.not_yet(key));
+        let limits = quota::read(&mut table);
+        table.not_yet("profile");
         let origin = table.page().origin(entry.at);
         table.finish();
         sections.policy.callers.insert(entry.key.clone(), rules);
+        sections.quota.callers.insert(entry.key.clone(), limits);
         if let Some(token) = token {
             sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, origin });
         }

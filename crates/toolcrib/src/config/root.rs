@@ -1,13 +1,15 @@
 //! The file as a whole: its sections, and the names of its servers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use super::care::Care;
 use super::node::{Entry, Table, Value};
 use super::page::Page;
 use super::reader::Reader;
-use super::{CallerSpec, Concern, HostLimits, Listen, Origin, callers, rules, server};
+use super::{CallerSpec, Concern, HostLimits, Listen, Origin, callers, quota, rules, server};
 use crate::policy::Policy;
+use crate::quota::Quota;
 use crate::spec::{BadName, Capacity, Roster, ServerId};
 
 /// Servers that run at the same time unless the file says otherwise.
@@ -20,19 +22,21 @@ pub(super) struct Sections {
     pub(super) limits: HostLimits,
     pub(super) capacity: Capacity,
     pub(super) policy: Policy,
+    pub(super) quota: Quota,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) origins: BTreeMap<ServerId, Origin>,
 }
 
 impl Default for Sections {
     fn default() -> Self {
-        let (roster, listen, limits, policy, callers, origins) = Default::default();
+        let (roster, listen, limits, policy, quota, callers, origins) = Default::default();
         Self {
             roster,
             listen,
             limits,
             capacity: Capacity { servers: SERVERS_RUNNING, memory: None },
             policy,
+            quota,
             callers,
             origins,
         }
@@ -50,13 +54,14 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
         table.finish();
     }
     if let Some(table) = reader.table("limits") {
-        (sections.limits, sections.capacity) = limits(table);
+        (sections.limits, sections.capacity) = limits(table, &mut sections.quota);
     }
     if let Some(table) = reader.table("listen") {
         sections.listen = listen(table);
     }
     if let Some(mut table) = reader.table("policy") {
         sections.policy.everyone = rules::read(&mut table, rules::over_servers);
+        sections.quota.everyone = quota::read(&mut table);
         table.not_yet("ask");
         table.finish();
     }
@@ -79,6 +84,7 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     let servers: Vec<_> = roots.iter().filter_map(|key| root.entries(key).next()).flat_map(members).collect();
     read_servers(page, &servers, &defaults, &mut sections);
     rules::note_strangers(page, &sections);
+    quota::note_unreached(page, &sections);
     sections
 }
 
@@ -89,7 +95,7 @@ fn members(section: &Entry) -> &[Entry] {
     }
 }
 
-fn limits(mut reader: Reader<'_>) -> (HostLimits, Capacity) {
+fn limits(mut reader: Reader<'_>, quota: &mut Quota) -> (HostLimits, Capacity) {
     let otherwise = HostLimits::default();
     let limits = HostLimits {
         body: reader.size("body").unwrap_or(otherwise.body),
@@ -101,6 +107,8 @@ fn limits(mut reader: Reader<'_>) -> (HostLimits, Capacity) {
         call_timeout_max: reader.duration("call-timeout-max"),
     };
     let servers = reader.count("servers-running", 1).and_then(|count| usize::try_from(count).ok());
+    quota.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
+    quota.results = reader.size("results").map(|bytes| bytes as u64);
     let memory = reader.size("memory").map(|bytes| bytes as u64);
     reader.finish();
     (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory })

@@ -5,6 +5,7 @@ use super::page::Page;
 use super::reader::Reader;
 use super::root::Sections;
 use crate::policy::{AllowList, Rule, Rules};
+use crate::quota::Limit;
 use crate::spec::ServerId;
 use crate::spelling;
 
@@ -46,8 +47,10 @@ fn list(reader: &mut Reader<'_>, key: &'static str, parse: Parse) -> Option<Vec<
 pub(super) fn note_strangers(page: &mut Page, sections: &Sections) {
     let all = std::iter::once(&sections.policy.everyone).chain(sections.policy.callers.values());
     let rules = all.flat_map(|rules| rules.allow.iter().flat_map(|list| &list.rules).chain(&rules.deny));
+    let quota = &sections.quota;
+    let limits = quota.callers.values().chain([&quota.everyone]).flatten().map(Limit::what);
     let known: Vec<&str> = sections.origins.keys().map(ServerId::as_str).collect();
-    for rule in rules {
+    for rule in rules.chain(limits) {
         let Some(named) = rule.only_server().filter(|named| !known.contains(named)) else { continue };
         let hint = match spelling::nearest(named, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),

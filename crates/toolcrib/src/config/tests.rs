@@ -5,6 +5,7 @@ mod files;
 mod json;
 mod mistakes;
 mod properties;
+mod quota;
 
 use std::path::Path;
 use std::time::Duration;

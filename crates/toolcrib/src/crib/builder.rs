@@ -18,6 +18,8 @@ use crate::connection::child::Nursery;
 use crate::error::Error;
 use crate::log_line::{LogLine, LogSink};
 use crate::policy::{Policy, Verdict};
+use crate::quota::Quota;
+use crate::quota::meter::Meter;
 use crate::record::{Watchers, Witness};
 use crate::registry::Registry;
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
@@ -36,6 +38,7 @@ pub struct CribBuilder {
     patience: Option<Duration>,
     capacity: Capacity,
     policy: Policy,
+    quota: Quota,
     fallback: Option<Fallback>,
     log: Option<LogSink>,
     witness: Option<Arc<dyn Witness>>,
@@ -132,6 +135,13 @@ impl CribBuilder {
         self
     }
 
+    /// How much callers and clients may use: as much as they like unless said otherwise.
+    #[must_use]
+    pub fn quota(mut self, quota: Quota) -> Self {
+        self.quota = quota;
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -152,11 +162,20 @@ impl CribBuilder {
         let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
         let around = Surroundings { nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
         let (patience, views) = (self.patience.unwrap_or(PATIENCE), Views::new(self.policy));
+        let meter = Meter::new(self.quota);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let shared = Arc::new(Shared {
-            stock: Arc::new(Stock::new(registry, catalog, around.clone(), views, patience, self.fallback)),
+            stock: Arc::new(Stock::new(
+                registry,
+                catalog,
+                around.clone(),
+                views,
+                meter,
+                patience,
+                self.fallback,
+            )),
             lot: Arc::new(Lot::new(around.tasks.clone())),
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),

@@ -89,10 +89,15 @@ impl Rule {
         self.name.is_any() && self.concerns(server)
     }
 
+    /// Whether it is about a name of a server.
+    pub fn matches(&self, server: &ServerId, name: &str) -> bool {
+        self.name.matches(name) && self.concerns(server)
+    }
+
     /// Whether it forbids a name; a server as such is forbidden only with everything of it.
     pub(super) fn denies(&self, server: &ServerId, name: Option<&str>) -> bool {
         match name {
-            Some(name) => self.name.matches(name) && self.concerns(server),
+            Some(name) => self.matches(server, name),
             None => self.covers(server),
         }
     }

@@ -19,6 +19,7 @@ mod many_cribs;
 mod nobody_waits;
 mod own_servers;
 mod policy;
+mod quota;
 mod records;
 mod registration;
 mod reload;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolcrib::quota::Standing;
 use toolcrib::status::{InstanceStatus, LastError};
 use toolcrib::wire::revision::Era;
 use toolcrib::{FailureClass, ServerStatus, Sharing, Start, StateName};
@@ -52,6 +53,19 @@ pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
         "era": status.protocol.map(|revision| match revision.era() { Era::Session => "legacy", Era::Stateless => "modern" }),
         "protocol_version": status.protocol.map(toolcrib::wire::revision::Revision::as_str),
         "server_info": info,
+    })
+}
+
+/// What is left of one limit of one caller.
+pub(super) fn standing(standing: &Standing) -> Value {
+    let (calls, per) = standing.share.measure();
+    json!({
+        "caller": standing.caller.as_str(),
+        "limit": standing.name,
+        "calls": calls,
+        "per": per.as_secs_f64(),
+        "left": standing.left,
+        "room_in": seconds(standing.room_in),
     })
 }
 

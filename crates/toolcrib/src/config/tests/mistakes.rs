@@ -184,8 +184,6 @@ fn a_problem_outside_the_servers_refuses_the_file() {
             "another name",
         ),
         ("[callers.Me]\ntoken = 'x'", "`Me` cannot be a caller", "`ci`"),
-        ("[callers.me]\ntoken = 'x'\nquota = {}", "`callers.me.quota` is not supported yet", "leave it out"),
-        ("[callers.me]\ntoken = 'x'\nrate = {}", "`callers.me.rate` is not supported yet", "leave it out"),
         (
             "[callers.me]\ntoken = 'x'\nprofile = 'p'",
             "`callers.me.profile` is not supported yet",

@@ -1,0 +1,265 @@
+//! `Meter`: the quota in force, and the step of a call that asks whether there is any left.
+//!
+//! What a call takes is reserved before anything is waited for, spent when it is answered or may have reached its
+//! server, and given back otherwise, also when whoever made it gives it up.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::accounts::{Accounts, Refusal, Standing};
+use super::clients::{self, Clients};
+use super::{Budget, Quota};
+use crate::call::{Call, Caller, Outcome};
+use crate::catalog::Target;
+use crate::class::Sent;
+use crate::error::{Error, ErrorKind};
+use crate::policy::Denial;
+
+/// The quota in force, and what was used of it.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Whether there is anything to count; without, no call pays for it.
+    counts: AtomicBool,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    quota: Quota,
+    accounts: Accounts,
+    clients: Clients,
+}
+
+/// A call that may go on.
+#[derive(Debug)]
+pub(crate) struct Admitted<'a> {
+    call: &'a mut Call,
+    meter: &'a Meter,
+    taken: Option<Taken<'a>>,
+}
+
+/// What was taken for a call.
+#[derive(Debug)]
+struct Taken<'a> {
+    target: &'a Target,
+    /// When it is to be sent.
+    sent: Instant,
+}
+
+impl Meter {
+    pub(crate) fn new(quota: Quota) -> Self {
+        let meter = Self::default();
+        meter.replace(quota);
+        meter
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts another quota in force; what was used counts on.
+    pub(crate) fn replace(&self, quota: Quota) {
+        let mut books = self.books();
+        self.counts.store(!quota.is_empty(), Ordering::Release);
+        books.accounts.replace(&quota);
+        books.quota = quota;
+    }
+
+    fn counts(&self) -> bool {
+        self.counts.load(Ordering::Acquire)
+    }
+
+    /// Lets a call go on if there is room for it in everything that limits it, at once or when its turn comes.
+    pub(crate) async fn admit<'a>(
+        &'a self,
+        call: &'a mut Call,
+        target: &'a Target,
+    ) -> Result<Admitted<'a>, Error> {
+        // A call that goes out once more with what its server asked for is the same call.
+        let counted =
+            (self.counts() || call.budget.is_some()) && !call.left && !call.method.starts_with("tasks/");
+        if !counted {
+            return Ok(Admitted { call, meter: self, taken: None });
+        }
+        let now = Instant::now();
+        let sent = self.reserve(call, target, now)?;
+        let admitted = Admitted { call, meter: self, taken: Some(Taken { target, sent }) };
+        if sent > now {
+            Box::pin(sleep_until(sent)).await;
+        }
+        Ok(admitted)
+    }
+
+    /// Takes what a call needs, or nothing: when it may be sent.
+    fn reserve(&self, call: &Call, target: &Target, now: Instant) -> Result<Instant, Error> {
+        let Target { server, name } = target;
+        let digest =
+            || clients::digest(server.as_str(), name, call.params.get("arguments").map(|raw| &**raw));
+        let mut books = self.books();
+        let Books { quota, accounts, clients } = &mut *books;
+        let client = call.client.key;
+        if let Some(most) = quota.results
+            && clients.got(client) >= most
+        {
+            return Err(had_enough(target, most));
+        }
+        let repeated = quota.identical_calls.filter(|_| call.method == "tools/call");
+        let repeated = repeated.map(|most| (most, digest()));
+        if let Some((most, digest)) = repeated
+            && let Some(wait) = clients.repeats(client, digest, most, now)
+        {
+            return Err(repeats(target, most.get(), wait));
+        }
+        let reserved = accounts.reserve(quota, &call.caller, target, call.timeout, now);
+        let sent = reserved.map_err(|refusal| over(*refusal, &call.caller, target))?;
+        if let Some(budget) = call.budget.as_ref().filter(|budget| !budget.take()) {
+            accounts.give_back(&call.caller, target, sent);
+            return Err(spent(target, budget));
+        }
+        if quota.identical_calls.is_some() || quota.results.is_some() {
+            clients.saw(client, repeated.map(|(_, digest)| digest), now);
+        }
+        Ok(sent)
+    }
+
+    fn give_back(&self, call: &Call, taken: &Taken<'_>) {
+        if let Some(budget) = &call.budget {
+            budget.give_back();
+        }
+        if self.counts() {
+            self.books().accounts.give_back(&call.caller, taken.target, taken.sent);
+        }
+    }
+
+    /// Hands an answer out, if it is not more than its client may get.
+    fn hand(&self, call: &Call, outcome: Outcome) -> Result<Outcome, Error> {
+        let mut books = self.books();
+        let Some(most) = books.quota.results else { return Ok(outcome) };
+        let bytes = u64::try_from(outcome.raw().len()).unwrap_or(u64::MAX);
+        books
+            .clients
+            .hand(call.client.key, bytes, most)
+            .map(|()| outcome)
+            .map_err(|left| too_large(bytes, left, most))
+    }
+
+    /// A client has left.
+    pub(crate) fn forget(&self, client: u64) {
+        if self.counts() {
+            self.books().clients.forget(client);
+        }
+    }
+
+    /// What is left to every caller that is known.
+    pub(crate) fn standings(&self, now: Instant) -> Vec<Standing> {
+        let mut books = self.books();
+        let Books { quota, accounts, .. } = &mut *books;
+        accounts.standings(quota, now)
+    }
+}
+
+impl Admitted<'_> {
+    /// It failed, at least this time: what certainly never reached a server has cost nothing yet.
+    pub(crate) fn note(&mut self, error: &Error) {
+        match error.sent() {
+            Sent::Never => self.call.left = false,
+            Sent::Maybe => self.taken = None,
+        }
+    }
+
+    /// The end of it: an answer costs what was taken, whoever knew it.
+    pub(crate) fn settle(mut self, outcome: Result<Outcome, Error>) -> Result<Outcome, Error> {
+        match &outcome {
+            Ok(_) => self.taken = None,
+            Err(error) => self.note(error),
+        }
+        if self.meter.counts() { self.meter.hand(self.call, outcome?) } else { outcome }
+    }
+}
+
+impl Deref for Admitted<'_> {
+    type Target = Call;
+
+    fn deref(&self) -> &Call {
+        self.call
+    }
+}
+
+impl DerefMut for Admitted<'_> {
+    fn deref_mut(&mut self) -> &mut Call {
+        self.call
+    }
+}
+
+/// A call that is given up before it left takes nothing with it.
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.take()
+            && !self.call.left
+        {
+            self.meter.give_back(self.call, &taken);
+        }
+    }
+}
+
+/// A caller has used up one of its limits.
+fn over(refusal: Refusal, caller: &Caller, target: &Target) -> Error {
+    let Refusal { name, limit, wait } = refusal;
+    let Target { server, name: tool } = target;
+    let rule = format!("`{name}` is {}", limit.share);
+    let origin = limit.origin.filter(|_| *caller == Caller::local());
+    let place = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
+    let (who, place, seconds) = (caller.as_str(), place.unwrap_or_default(), shown(wait));
+    let message =
+        format!("`{who}` may not use `{server}.{tool}` now: {rule}{place}; there is room again in {seconds}");
+    let error = Error::new(ErrorKind::OverQuota, message).at(server).retry_in(wait);
+    error.hint(format!("ask again in {seconds}")).denied_by(Denial { rule, origin })
+}
+
+fn spent(target: &Target, budget: &Budget) -> Error {
+    let rule = format!("the budget is {} calls", budget.whole());
+    let message = format!("`{}.{}` is one call too many: {rule}", target.server, target.name);
+    let error = Error::new(ErrorKind::OverQuota, message).at(&target.server);
+    error.hint("open a larger budget").denied_by(Denial { rule, origin: None })
+}
+
+fn repeats(target: &Target, most: u32, wait: Duration) -> Error {
+    let rule = format!("`limits.identical-calls` is {most}");
+    let message = format!(
+        "`{}` was called {most} times in a row with the same arguments, and is not called with them again: {rule}",
+        target.name
+    );
+    let hint = "use the answer you have, change the arguments, or do something else first";
+    let error = Error::new(ErrorKind::OverQuota, message).at(&target.server).retry_in(wait);
+    error.hint(hint).denied_by(Denial { rule, origin: None }).for_model()
+}
+
+fn had_enough(target: &Target, most: u64) -> Error {
+    let rule = format!("`limits.results` is {most} bytes");
+    let message = format!(
+        "you have had all the answers that one client gets, and `{}` was not called: {rule}",
+        target.name
+    );
+    let error = Error::new(ErrorKind::OverQuota, message).at(&target.server);
+    error
+        .hint("go on with what you have, or begin a new session")
+        .denied_by(Denial { rule, origin: None })
+        .for_model()
+}
+
+fn too_large(bytes: u64, left: u64, most: u64) -> Error {
+    let rule = format!("`limits.results` is {most} bytes");
+    let message =
+        format!("the answer is left out: it has {bytes} bytes, and you get only {left} more: {rule}");
+    let error = Error::new(ErrorKind::OverQuota, message).ran();
+    error.hint("ask for less, or begin a new session").denied_by(Denial { rule, origin: None }).for_model()
+}
+
+fn shown(wait: Duration) -> String {
+    let tenths = wait.as_millis().div_ceil(100);
+    format!("{}.{} s", tenths / 10, tenths % 10)
+}
