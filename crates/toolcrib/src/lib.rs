@@ -50,6 +50,7 @@
 //! one process.
 
 mod bridge;
+mod cache;
 pub mod call;
 pub mod catalog;
 pub mod class;

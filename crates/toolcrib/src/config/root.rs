@@ -31,7 +31,7 @@ impl Default for Sections {
             roster,
             listen,
             limits,
-            capacity: Capacity { servers: SERVERS_RUNNING, memory: None },
+            capacity: Capacity { servers: SERVERS_RUNNING, ..Capacity::default() },
             policy,
             callers,
             origins,
@@ -102,8 +102,9 @@ fn limits(mut reader: Reader<'_>) -> (HostLimits, Capacity) {
     };
     let servers = reader.count("servers-running", 1).and_then(|count| usize::try_from(count).ok());
     let memory = reader.size("memory").map(|bytes| bytes as u64);
+    let cache = reader.size("cache").unwrap_or(Capacity::default().cache);
     reader.finish();
-    (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory })
+    (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory, cache })
 }
 
 fn listen(mut reader: Reader<'_>) -> Listen {
