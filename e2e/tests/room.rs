@@ -23,7 +23,7 @@ fn limited(soft: Option<u64>, hard: Option<u64>) -> ServerSpec {
 #[tokio::test]
 async fn ten_servers_take_turns_in_a_room_for_two() {
     let names: Vec<String> = (0..10).map(|number| format!("s{number}")).collect();
-    let crib = crib(names.iter().map(|name| fake!(name)), Capacity { servers: 2, memory: None });
+    let crib = crib(names.iter().map(|name| fake!(name)), Capacity { servers: 2, ..Capacity::default() });
     let mut calls = JoinSet::new();
     for name in names.iter().cycle().take(40) {
         let (crib, name) = (crib.clone(), name.clone());

@@ -174,9 +174,14 @@ impl Catalog {
         self.servers.get(server)?.listing.as_ref()?.instructions.as_deref()
     }
 
+    /// What a server lists under exactly this name of its own.
+    pub(crate) fn listed(&self, server: &ServerId, kind: Kind, own: &str) -> Option<&Item> {
+        self.shelf(kind).own(own).find(|item| item.server == *server)
+    }
+
     /// Whether a server lists something of its own under exactly this name.
     pub(crate) fn lists(&self, server: &ServerId, kind: Kind, own: &str) -> bool {
-        self.shelf(kind).own(own).any(|item| item.server == *server)
+        self.listed(server, kind, own).is_some()
     }
 
     /// Whether there is a server of this name that may run.
@@ -187,6 +192,11 @@ impl Catalog {
     /// Servers whose offer nobody has seen yet.
     pub fn strangers(&self) -> impl Iterator<Item = &ServerId> {
         self.servers.iter().filter(|(_, offer)| offer.listing.is_none()).map(|(server, _)| server)
+    }
+
+    /// Whether nobody has seen yet what a server offers.
+    pub(crate) fn is_stranger(&self, server: &ServerId) -> bool {
+        self.servers.get(server).is_some_and(|offer| offer.listing.is_none())
     }
 
     /// The stranger a public name points at, if its first part names one.

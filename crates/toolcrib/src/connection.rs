@@ -4,7 +4,7 @@
 //! at the other end; when that end is gone, every call in flight hears of it at once.
 
 pub(crate) mod child;
-mod deadline;
+pub(crate) mod deadline;
 pub(crate) mod greet;
 mod interest;
 pub(crate) mod launch;

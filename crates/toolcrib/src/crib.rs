@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::bridge::Lot;
+use crate::cache::{Stale, Tally};
 use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::catalog::{Catalog, Tool};
 use crate::error::{Error, ErrorKind};
@@ -189,14 +190,21 @@ impl Crib {
 
     /// Every server, by name.
     pub fn status(&self) -> Vec<ServerStatus> {
-        let now = Instant::now();
-        self.stock().registry.all().iter().map(|entry| entry.status(now)).collect()
+        let (now, around) = (Instant::now(), &self.stock().around);
+        let status = |entry: &Entry| {
+            let Tally { entries, hits, misses, .. } = around.cache.tally(&entry.spec().id, around.moment());
+            let kept = ServerStatus { cache_entries: entries, cache_hits: hits, ..entry.status(now) };
+            ServerStatus { cache_misses: misses, ..kept }
+        };
+        self.stock().registry.all().iter().map(status).collect()
     }
 
     /// Stops a server if it runs, forgives everything that went wrong, and waits until it is up. Of one that is not
     /// shared, every instance.
     pub async fn restart(&self, server: &ServerId) -> Result<(), Error> {
-        self.entry(server)?.restart().await
+        let restarted = self.entry(server)?.restart().await;
+        self.stock().around.cache.forget(server, None, Stale::All);
+        restarted
     }
 
     /// Stops a server, whatever leases exist; the next call wakes it. Of one that is not shared, every instance.
@@ -210,6 +218,7 @@ impl Crib {
         let stopped = entry.stop().await;
         // One that is gone meanwhile has stopped.
         stops.join_all().await;
+        self.stock().around.cache.forget(server, None, Stale::All);
         stopped
     }
 
@@ -250,6 +259,7 @@ impl Crib {
     /// What all servers together may take from now on: those that are idle make room at once, the others when they are.
     pub fn resize(&self, capacity: Capacity) {
         self.stock().around.room.resize(capacity.servers);
+        self.stock().around.cache.resize(capacity.cache);
         self.shared.capacity.send_replace(capacity);
     }
 

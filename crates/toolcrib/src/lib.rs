@@ -51,6 +51,7 @@
 //! one process.
 
 mod bridge;
+mod cache;
 pub mod call;
 pub mod catalog;
 pub mod class;

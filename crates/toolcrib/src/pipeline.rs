@@ -1,11 +1,14 @@
 //! The steps of a call, in order. Read this file first.
 //!
-//! The cache has its place between the quota and the lease.
+mod cache;
+mod retry;
 
 use tokio::time::Instant;
 
+use crate::cache::Flight;
 use crate::call::{Call, Outcome};
-use crate::error::{Error, ErrorKind};
+use crate::catalog::Target;
+use crate::error::Error;
 use crate::event::Decision;
 use crate::public;
 use crate::stock::Stock;
@@ -22,22 +25,30 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
     call.record.note(|met| met.decision = Decision::Allowed);
     telemetry::found(&target.server);
     let mut call = stock.meter.admit(call, &target).await?; // have they any left?
-    let mut lease = stock.registry.lease(&target.server, &call).await?; // is it alive and well? (wakes it)
-    let began = Instant::now();
-    let outcome = lease.send(&mut call, &target.name, began).await; // ask it
-    drop(lease);
-    let outcome = match outcome {
-        // The next server may have what no server can have run, or what may run twice.
-        Err(error) if error.kind() == ErrorKind::Lost && stock.may_repeat(&error, &call, &target) => {
-            call.note(&error);
-            let again = async {
-                let mut lease = stock.registry.lease(&target.server, &call).await?;
-                lease.send(&mut call, &target.name, began).await
-            };
-            Box::pin(again).await
-        }
-        outcome => outcome,
+    let outcome = match cache::wish(stock, &call, &target) {
+        None => ask(stock, &mut call, &target, None).await,
+        Some(wish) => Box::pin(wish.grant(stock, &mut call, &target)).await, // do we already know?
     };
     let outcome = outcome.map(|outcome| public::named(outcome, &call, &target));
     call.settle(outcome)
+}
+
+/// Makes sure that the server is alive and well, which wakes it, and asks it; others may wait for the answer.
+async fn ask(
+    stock: &Stock,
+    call: &mut Call,
+    target: &Target,
+    flight: Option<&Flight>,
+) -> Result<Outcome, Error> {
+    let mut lease = stock.registry.lease(&target.server, call).await?;
+    let began = Instant::now();
+    flight.into_iter().for_each(Flight::leaves);
+    let outcome = lease.send(call, &target.name, began).await;
+    drop(lease);
+    match outcome {
+        Err(error) if retry::may_repeat(stock, &error, call, target) => {
+            Box::pin(retry::again(stock, call, target, flight, (error, began))).await
+        }
+        outcome => outcome,
+    }
 }

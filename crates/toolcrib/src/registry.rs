@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::time::Instant;
 
+use crate::cache::Stale;
 use crate::call::Call;
 use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
@@ -184,11 +185,21 @@ impl Registry {
             leaving.extend(gone);
             servers.insert(id, entry);
         }
+        self.settle_cache(&servers, &changes);
         // A server of the embedder's own may take its time to be dropped: nobody waits for it at the lock.
         drop(servers);
         drop(old);
         leaving.iter().for_each(|gone| gone.see_out(&self.around));
         changes
+    }
+
+    /// What those have said that are gone or others now is not good any more.
+    fn settle_cache(&self, servers: &BTreeMap<ServerId, Entry>, changes: &Changes) {
+        let cache = &self.around.cache;
+        cache.expect_tools(servers.values().any(|entry| entry.is_on() && entry.spec().may_keep_results()));
+        for server in changes.removed.iter().chain(&changes.changed) {
+            cache.forget(server, None, Stale::All);
+        }
     }
 
     /// Gives every server out, to be retired, and takes none in any more.

@@ -91,6 +91,11 @@ impl ServerSpec {
         self
     }
 
+    /// Whether results of any of its tools may be kept.
+    pub(crate) fn may_keep_results(&self) -> bool {
+        !self.tools.cache.is_empty() || self.trust == Trust::Trusted
+    }
+
     /// The same server with other limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {

@@ -98,6 +98,12 @@ pub struct ServerStatus {
     pub stderr_tail: Vec<String>,
     /// Lines on its stdout that were not messages.
     pub noise: u64,
+    /// Answers of its that are kept and may be given again.
+    pub cache_entries: usize,
+    /// Calls that were answered without it.
+    pub cache_hits: u64,
+    /// Calls that could have been, and were not.
+    pub cache_misses: u64,
     /// How many tools it offers, if it was ever asked.
     pub tools: Option<usize>,
     /// Bytes of memory that it uses, with everything it started.

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::policy::Policy;
 use crate::quota::meter::Meter;
 use crate::registry::{Changes, Entry, Registry};
-use crate::spec::{ServerId, Trust};
+use crate::spec::ServerId;
 use crate::supervisor::Surroundings;
 use crate::views::{self, Views};
 
@@ -155,22 +155,6 @@ impl Stock {
             .then(|| denial.clone().error(&call.caller, &target.server, &target.name));
         call.record.note(|met| (met.target, met.denial) = (Some(target), Some(denial)));
         error
-    }
-
-    /// Whether a call that was lost may be made once more: it was never sent, or its tool may run twice because the
-    /// config says so, or because a server says so that is trusted.
-    pub(crate) fn may_repeat(&self, error: &Error, call: &Call, target: &Target) -> bool {
-        if error.is_unsent() {
-            return true;
-        }
-        let supervisor = self.registry.get(&target.server).and_then(Result::ok);
-        call.method() == "tools/call"
-            && supervisor.is_some_and(|supervisor| {
-                let (spec, listing) = (supervisor.spec(), supervisor.listing());
-                spec.tools.may_repeat(&target.name)
-                    || (spec.trust == Trust::Trusted
-                        && listing.is_some_and(|listing| listing.may_repeat(&target.name)))
-            })
     }
 
     /// Gives the call to the fallback, or says what the caller may have meant.

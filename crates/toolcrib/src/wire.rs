@@ -10,5 +10,5 @@ pub mod message;
 pub mod mirror;
 pub mod object;
 pub mod revision;
-mod scan;
+pub(crate) mod scan;
 pub mod sse;

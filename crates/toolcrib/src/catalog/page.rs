@@ -160,6 +160,7 @@ mod tests {
     fn item(server: &str, own_name: &str) -> Item {
         let (server, name): (ServerId, _) = (server.parse().unwrap(), own_name);
         Item {
+            changes_nothing: false,
             server,
             own_name: name.into(),
             public_name: name.into(),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::render::Written;
 use super::{Listings, address, name};
-use crate::connection::listing::Listed;
+use crate::connection::listing::{Listed, says};
 use crate::spec::ServerId;
 use crate::wire::kind::Kind;
 use crate::wire::object::Object;
@@ -23,6 +23,8 @@ pub struct Item {
     pub public_name: Arc<str>,
     /// Its definition, as the server sent it.
     pub definition: Bytes,
+    /// Whether its server says that it only reads.
+    pub(crate) changes_nothing: bool,
 }
 
 /// One tool of one server.
@@ -87,7 +89,8 @@ impl Shelf {
 
     fn add(&mut self, server: &ServerId, listed: &Listed, public_name: Arc<str>) {
         let (server, own_name, definition) = (server.clone(), listed.name.clone(), listed.definition.clone());
-        self.items.push(Item { server, own_name, public_name, definition });
+        let changes_nothing = says(&definition, "readOnlyHint");
+        self.items.push(Item { server, own_name, public_name, definition, changes_nothing });
     }
 
     /// Gives an address that several servers have, or that could be taken for another server's, one for each of them.

@@ -67,6 +67,11 @@ impl Care {
                 patterns.into_iter().filter_map(|(node, text)| pattern(&mut reader, node.span.start, text));
             self.tools.idempotent = patterns.collect();
         }
+        if let Some(patterns) = reader.strings("cache") {
+            let patterns =
+                patterns.into_iter().filter_map(|(node, text)| pattern(&mut reader, node.span.start, text));
+            self.tools.cache = patterns.collect();
+        }
         let limits = reader.members("call-timeout").map_or(&[][..], |table| &table.0);
         for entry in limits {
             let limit = reader.duration_of("call-timeout", entry);
@@ -92,7 +97,7 @@ impl Care {
         if reader.has("deny") {
             self.rules.deny = deny;
         }
-        ["rename", "cache"].into_iter().for_each(|key| reader.not_yet(key));
+        reader.not_yet("rename");
         reader.finish();
     }
 
@@ -167,6 +172,9 @@ fn overlay_limits(limits: &mut Limits, mut reader: Reader<'_>) {
     set(&mut limits.message, reader.size("message"));
     let instances = reader.count("instances", 1).and_then(|count| usize::try_from(count).ok());
     set(&mut limits.instances, instances.and_then(NonZeroUsize::new));
+    let entries = reader.count("cache-entries", 0).and_then(|count| usize::try_from(count).ok());
+    set(&mut limits.cache_entries, entries);
+    set(&mut limits.cache_ttl_max, reader.duration("cache-ttl-max"));
     reader.finish();
 }
 

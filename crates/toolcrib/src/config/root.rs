@@ -34,7 +34,7 @@ impl Default for Sections {
             roster,
             listen,
             limits,
-            capacity: Capacity { servers: SERVERS_RUNNING, memory: None },
+            capacity: Capacity { servers: SERVERS_RUNNING, ..Capacity::default() },
             policy,
             quota,
             callers,
@@ -110,8 +110,9 @@ fn limits(mut reader: Reader<'_>, quota: &mut Quota) -> (HostLimits, Capacity) {
     quota.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
     quota.results = reader.size("results").map(|bytes| bytes as u64);
     let memory = reader.size("memory").map(|bytes| bytes as u64);
+    let cache = reader.size("cache").unwrap_or(Capacity::default().cache);
     reader.finish();
-    (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory })
+    (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory, cache })
 }
 
 fn listen(mut reader: Reader<'_>) -> Listen {

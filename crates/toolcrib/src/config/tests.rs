@@ -83,6 +83,10 @@ fn every_key_of_a_server_is_read() {
         in-flight = 1
         message = "64KiB"
         instances = 3
+        cache-entries = 0
+        cache-ttl-max = "5m"
+        [servers.git.tools]
+        cache = ["get_*", "log"]
         "#,
     );
     let spec = only(&config);
@@ -99,6 +103,8 @@ fn every_key_of_a_server_is_read() {
         (Duration::from_secs(120), Duration::from_secs(120))
     );
     assert_eq!((limits.in_flight.get(), limits.message, limits.instances.get()), (1, 64 << 10, 3));
+    assert_eq!((limits.cache_entries, limits.cache_ttl_max), (0, Duration::from_secs(300)));
+    assert_eq!(spec.tools.cache, ["get_*", "log"].map(|pattern| pattern.parse().unwrap()));
     let command = command(spec);
     assert_eq!(command.program.written(), "uvx");
     assert_eq!(command.args[1].written(), "--repo=${env:REPO:-.}");
@@ -113,17 +119,17 @@ fn a_server_with_only_a_command_has_the_defaults_of_the_library() {
     let config = toml("[servers.a]\ncommand = 'x'");
     assert_eq!(*only(&config), ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x")));
     assert_eq!((config.listen, config.limits), (Listen::default(), HostLimits::default()));
-    assert_eq!(config.capacity, Capacity { servers: 32, memory: None });
+    assert_eq!(config.capacity, Capacity { servers: 32, ..Capacity::default() });
 }
 
 #[test]
 fn the_gateways_own_sections_are_read() {
     let config = toml(
-        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nservers-running = 3\nmemory = '4GiB'",
+        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
     assert_eq!(lines(&config), [""; 0]);
     assert_eq!(config.listen.hosts, ["still.local"]);
-    assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30) });
+    assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30), cache: 8 << 20 });
     assert_eq!(
         config.limits,
         HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1), ..HostLimits::default() }

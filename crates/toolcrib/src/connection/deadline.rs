@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::spec::{Limits, Pattern, ServerId, ToolsSpec};
 
 /// How long one call may take.
-pub(super) struct Deadline<'a> {
+pub(crate) struct Deadline<'a> {
     began: Instant,
     /// Without a sign of progress.
     usual: Duration,
@@ -23,7 +23,7 @@ pub(super) struct Deadline<'a> {
 
 impl<'a> Deadline<'a> {
     /// For a call of this tool that began then.
-    pub(super) fn of(limits: &Limits, tools: &'a ToolsSpec, tool: &str, began: Instant) -> Self {
+    pub(crate) fn of(limits: &Limits, tools: &'a ToolsSpec, tool: &str, began: Instant) -> Self {
         let of_tool = tools.call_timeout(tool);
         let usual = of_tool.map_or(limits.call_timeout, |(_, limit)| limit);
         let host = limits.host_max.filter(|host| *host < limits.call_timeout_max);
@@ -36,7 +36,7 @@ impl<'a> Deadline<'a> {
     }
 
     /// When it is over, if nothing is heard.
-    pub(super) fn first(&self) -> Instant {
+    pub(crate) fn first(&self) -> Instant {
         self.began + self.usual.min(self.most)
     }
 

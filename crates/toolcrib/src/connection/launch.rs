@@ -13,6 +13,7 @@ use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::turns::Turns;
 use super::{Connection, FarEnd};
+use crate::cache::Cache;
 use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
@@ -46,6 +47,8 @@ pub(crate) struct Around {
     pub(crate) stderr: Arc<StderrTail>,
     /// Where the server is heard that speaks to nobody in particular.
     pub(crate) news: broadcast::Sender<News>,
+    /// What the server has said that may be said again.
+    pub(crate) cache: Arc<Cache>,
     /// The first line of this start's stdout that was no message.
     pub(crate) strange: Arc<OnceLock<String>>,
     /// Whose it is.
@@ -54,8 +57,8 @@ pub(crate) struct Around {
 
 impl Around {
     fn link(&self, spec: &ServerSpec) -> (Link, mpsc::UnboundedReceiver<Outgoing>) {
-        let (news, tasks) = (self.news.clone(), self.tasks.clone());
-        Link::new(spec.id.clone(), news, tasks, self.strange.clone(), self.whose.clone())
+        let (news, tasks, cache) = (self.news.clone(), self.tasks.clone(), self.cache.clone());
+        Link::new(spec.id.clone(), (news, cache), tasks, self.strange.clone(), self.whose.clone())
     }
 }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::pending::{Ended, Listener, Pending, Waiter};
+use crate::cache::Cache;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::LastWords;
@@ -66,6 +67,8 @@ struct Shared {
     /// Rung when the server says that it offers something else now.
     relist: Notify,
     news: broadcast::Sender<News>,
+    /// What the server has said that may be said again.
+    cache: Arc<Cache>,
     /// The last request that the server has said it listens to, and what it said.
     acknowledged: watch::Sender<(u64, Option<Bytes>)>,
     tasks: TaskTracker,
@@ -97,7 +100,7 @@ impl Link {
     /// A link, and what it wants carried to the server.
     pub(super) fn new(
         server: ServerId,
-        news: broadcast::Sender<News>,
+        (news, cache): (broadcast::Sender<News>, Arc<Cache>),
         tasks: TaskTracker,
         strange: Arc<OnceLock<String>>,
         whose: Arc<Whose>,
@@ -119,6 +122,7 @@ impl Link {
             unknown_until_end: AtomicBool::new(false),
             relist: Notify::new(),
             news,
+            cache,
             acknowledged: watch::Sender::default(),
             tasks,
             hang_up: broken.child_token(),

@@ -106,12 +106,9 @@ impl Listing {
     /// Whether the server says that a tool may run twice: because it changes nothing, or nothing more the second time.
     pub(crate) fn may_repeat(&self, tool: &str) -> bool {
         let listed = self.tools.iter().find(|listed| *listed.name == *tool);
-        let definition = listed.and_then(|listed| Object::parse(&listed.definition).ok());
-        let annotations = definition.and_then(|tool| Object::parse(tool.get("annotations")?).ok());
-        let says = |hint: &str| {
-            annotations.as_ref().and_then(|said| said.get(hint)).is_some_and(|raw| &**raw == b"true")
-        };
-        says("readOnlyHint") || says("idempotentHint")
+        listed.is_some_and(|listed| {
+            says(&listed.definition, "readOnlyHint") || says(&listed.definition, "idempotentHint")
+        })
     }
 
     /// With the lists that could not be read this time as they were before.
@@ -228,6 +225,16 @@ async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Listed>, Error>
         }
     }
     Err(nonsense(&format!("its list of {member} has more than 1000 pages")))
+}
+
+/// Whether a tool's definition holds this hint.
+pub(crate) fn says(definition: &Bytes, hint: &str) -> bool {
+    if memchr::memmem::find(definition, hint.as_bytes()).is_none() {
+        return false;
+    }
+    let annotations =
+        Object::parse(definition).ok().and_then(|tool| Object::parse(tool.get("annotations")?).ok());
+    annotations.is_some_and(|said| said.get(hint).is_some_and(|raw| &**raw == b"true"))
 }
 
 fn nonsense(why: &str) -> Error {

@@ -38,7 +38,8 @@ async fn launched(
     let (tasks, lives) = (TaskTracker::new(), TaskTracker::new());
     let (stderr, news) = (Arc::<StderrTail>::default(), tokio::sync::broadcast::channel(8).0);
     let (strange, whose) = (Arc::default(), Arc::default());
-    let around = Around { tasks, lives, nursery: Arc::default(), stderr, news, strange, whose };
+    let (nursery, cache) = (Arc::default(), Arc::default());
+    let around = Around { tasks, lives, nursery, stderr, news, cache, strange, whose };
     launch(spec, remembered, &around).await
 }
 

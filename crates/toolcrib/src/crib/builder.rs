@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Crib, Shared};
 use crate::bridge::Lot;
+use crate::cache::Cache;
 use crate::call::{Call, Caller, Outcome};
 use crate::catalog::Catalog;
 use crate::connection::child::Nursery;
@@ -160,7 +161,10 @@ impl CribBuilder {
         }
         let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
-        let around = Surroundings { nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
+        let cache = Arc::<Cache>::default();
+        cache.resize(self.capacity.cache);
+        let around =
+            Surroundings { cache, nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
         let (patience, views) = (self.patience.unwrap_or(PATIENCE), Views::new(self.policy));
         let meter = Meter::new(self.quota);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());

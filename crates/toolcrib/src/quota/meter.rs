@@ -163,19 +163,11 @@ impl Meter {
 }
 
 impl Admitted<'_> {
-    /// It failed, at least this time: what certainly never reached a server has cost nothing yet.
-    pub(crate) fn note(&mut self, error: &Error) {
-        match error.sent() {
-            Sent::Never => self.call.left = false,
-            Sent::Maybe => self.taken = None,
-        }
-    }
-
-    /// The end of it: an answer costs what was taken, whoever knew it.
+    /// The end of it: an answer costs what was taken, whoever knew it; what certainly never reached a server costs nothing.
     pub(crate) fn settle(mut self, outcome: Result<Outcome, Error>) -> Result<Outcome, Error> {
         match &outcome {
-            Ok(_) => self.taken = None,
-            Err(error) => self.note(error),
+            Err(error) if error.sent() == Sent::Never => self.call.left = false,
+            _ => self.taken = None,
         }
         if self.meter.counts() { self.meter.hand(self.call, outcome?) } else { outcome }
     }

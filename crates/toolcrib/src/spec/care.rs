@@ -144,6 +144,10 @@ pub struct Limits {
     pub message: usize,
     /// Instances there may be at the same time of a server that is not shared.
     pub instances: NonZeroUsize,
+    /// Results of one tool that are kept at most, and resources; none if it is zero.
+    pub cache_entries: usize,
+    /// How long one is kept at most, whatever the server says.
+    pub cache_ttl_max: Duration,
 }
 
 impl Default for Limits {
@@ -155,6 +159,8 @@ impl Default for Limits {
             in_flight: NonZeroUsize::MIN.saturating_add(63),
             message: 32 << 20,
             instances: NonZeroUsize::MIN.saturating_add(15),
+            cache_entries: 64,
+            cache_ttl_max: Duration::from_secs(24 * 60 * 60),
         }
     }
 }
@@ -166,10 +172,12 @@ pub struct Capacity {
     pub servers: usize,
     /// Bytes of memory. Beyond it idle servers are stopped, and then the heaviest.
     pub memory: Option<u64>,
+    /// Bytes of answers that are kept.
+    pub cache: usize,
 }
 
 impl Default for Capacity {
     fn default() -> Self {
-        Self { servers: usize::MAX, memory: None }
+        Self { servers: usize::MAX, memory: None, cache: 32 << 20 }
     }
 }

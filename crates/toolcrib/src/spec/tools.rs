@@ -9,6 +9,8 @@ use std::time::Duration;
 pub struct ToolsSpec {
     /// Tools that do no harm if they run twice: a call that was lost is made once more.
     pub idempotent: Vec<Pattern>,
+    /// Tools whose results may be kept for as long as the server says that they are good.
+    pub cache: Vec<Pattern>,
     /// How long calls of some tools may take without a sign of progress, instead of the server's usual limit.
     pub call_timeout: Vec<(Pattern, Duration)>,
 }
@@ -17,6 +19,11 @@ impl ToolsSpec {
     /// Whether somebody wrote that this tool may run twice.
     pub(crate) fn may_repeat(&self, tool: &str) -> bool {
         self.idempotent.iter().any(|pattern| pattern.matches(tool))
+    }
+
+    /// Whether somebody wrote that results of this tool may be kept.
+    pub(crate) fn may_keep(&self, tool: &str) -> bool {
+        self.cache.iter().any(|pattern| pattern.matches(tool))
     }
 
     /// A tool's own limit: of the patterns that fit, the longest says most.
@@ -32,7 +39,8 @@ pub enum Trust {
     /// Its hints are passed on and not acted on.
     #[default]
     Normal,
-    /// Its hints count: what it calls read-only or idempotent may run twice.
+    /// Its hints count: what it calls read-only or idempotent may run twice, and results of what it calls read-only may be
+    /// kept for as long as it says.
     Trusted,
 }
 

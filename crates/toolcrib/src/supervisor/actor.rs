@@ -157,6 +157,7 @@ impl Actor {
             nursery: self.around.nursery.clone(),
             stderr: self.stderr.clone(),
             news: self.around.news.clone(),
+            cache: self.around.cache.clone(),
             strange: Arc::default(),
             whose: self.whose.clone(),
         };

@@ -1,13 +1,16 @@
 //! `Surroundings`: what every actor of a crib shares with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::leaving::Leaving;
 use super::room::Room;
+use crate::cache::Cache;
 use crate::clock::Sleeps;
 use crate::connection::child::Nursery;
 use crate::event::{Event, News};
@@ -37,6 +40,8 @@ pub(crate) struct Surroundings {
     pub(crate) leaving: Arc<Leaving>,
     /// How long the machine has slept.
     pub(crate) sleeps: Sleeps,
+    /// What servers have said that may be said again.
+    pub(crate) cache: Arc<Cache>,
     /// Keeps a log of each server.
     pub(crate) log: Option<LogSink>,
 }
@@ -54,7 +59,16 @@ impl Default for Surroundings {
             room: Arc::new(Room::new(usize::MAX)),
             leaving: Arc::default(),
             sleeps: Sleeps::default(),
+            cache: Arc::default(),
             log: None,
         }
+    }
+}
+
+impl Surroundings {
+    /// What time it is for what is kept: that which the machine has slept through has passed, too. In whole seconds,
+    /// because two clocks are never read at the same time.
+    pub(crate) fn moment(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.sleeps.so_far().as_secs())
     }
 }

@@ -1,11 +1,11 @@
 //! A call that may have run is made once more only if running twice does no harm, and every error says which it was.
 
 use tokio::task::JoinSet;
-use tokio::time::timeout;
-use toolcrib::spec::{ToolsSpec, Trust};
-use toolcrib::{Crib, ErrorKind, Sent, ServerSpec};
+use tokio::time::{Instant, timeout};
+use toolcrib::spec::{Pattern, ToolsSpec, Trust};
+use toolcrib::{Crib, ErrorKind, Limits, Sent, ServerSpec};
 
-use crate::fake::Fake;
+use crate::fake::{Boot, Fake};
 use crate::house::{Ended, SECOND, breath, on, spawn, spec};
 
 /// A call that is in flight when its server dies, this often; `hold` answers from then on.
@@ -62,4 +62,18 @@ async fn what_the_config_calls_harmless_is_made_once_more_and_only_once() {
     let fake = Fake::new();
     lost(spec("git", &fake).tools(tools("get_*")), &fake, 1).await.unwrap_err();
     assert_eq!(fake.called().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_try_has_only_the_time_that_the_first_has_left() {
+    let fake = Fake::new();
+    let tools = ToolsSpec { idempotent: vec![Pattern::any()], ..ToolsSpec::default() };
+    let limits = Limits { call_timeout: 10 * SECOND, ..Limits::default() };
+    let crib = Crib::builder().server(spec("git", &fake).tools(tools).limits(limits)).build().unwrap();
+    crib.call(on("git", "echo")).await.unwrap();
+    let fake = fake.boots(&[Boot::Late(25 * SECOND)]);
+    let before = Instant::now();
+    let error = crib.call(on("git", "die")).await.unwrap_err();
+    assert_eq!((error.kind(), error.sent()), (ErrorKind::Lost, Sent::Maybe), "what happened first is told");
+    assert_eq!((before.elapsed().as_secs(), fake.called().len()), (10, 2));
 }

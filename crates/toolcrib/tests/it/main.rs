@@ -1,10 +1,12 @@
 //! What an embedder relies on, told as stories: one file each, one binary, in-process servers, a paused clock.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+mod asked_once;
 mod asking;
 mod asks;
 mod at_most_once;
 mod byte_transparency;
+mod cache;
 mod cancel;
 mod deadlines;
 mod everything;

@@ -30,7 +30,7 @@ fn crib_of(fakes: &[(&'static str, &Fake)], capacity: Capacity) -> Crib {
 async fn no_more_run_than_may_however_many_are_asked_for() {
     let fakes: Vec<(String, Fake)> = (0..12).map(|number| (format!("s{number}"), Fake::new())).collect();
     let specs = fakes.iter().map(|(name, fake)| spec(name, fake));
-    let capacity = Capacity { servers: 3, memory: None };
+    let capacity = Capacity { servers: 3, ..Capacity::default() };
     let crib = Crib::builder().roster(roster(specs)).capacity(capacity).build().unwrap();
     let mut calls = JoinSet::new();
     for round in 0..5 {

@@ -92,7 +92,7 @@ impl Storm {
         let specs: Vec<ServerSpec> =
             NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
         let seats = 1 + usize::try_from(random.below(4)).unwrap();
-        let capacity = Capacity { servers: seats, memory: None };
+        let capacity = Capacity { servers: seats, ..Capacity::default() };
         let crib = Crib::builder().roster(roster(specs.clone())).capacity(capacity).build().unwrap();
         let (calls, orders, handles, wrong) = (JoinSet::new(), JoinSet::new(), Vec::new(), Arc::default());
         let (seats, rebuilt, made) = ((seats, seats), random.below(4) == 0, 0);
@@ -208,7 +208,11 @@ impl Storm {
             self.seats.0 = 1 + usize::try_from(self.random.below(4)).unwrap();
             self.seats.1 = self.seats.1.max(self.seats.0);
         }
-        self.crib.resize(Capacity { servers: self.seats.0, memory: tight.then_some(TIGHT) });
+        self.crib.resize(Capacity {
+            servers: self.seats.0,
+            memory: tight.then_some(TIGHT),
+            ..Capacity::default()
+        });
     }
 
     fn reload(&mut self, at: usize) {

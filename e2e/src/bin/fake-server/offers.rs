@@ -17,6 +17,9 @@ pub(crate) const METHODS: [&str; 9] = [
     "logging/setLevel",
 ];
 
+/// Resources that are good for a minute; each read is counted.
+const LASTING: &str = "note://lasting";
+
 /// The key under which messages name the stream they are on.
 const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
 
@@ -31,6 +34,14 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
         "resources/list" => json!({"resources": [{"uri": "note://one", "name": "one"}]}),
         "resources/templates/list" => {
             json!({"resourceTemplates": [{"uriTemplate": "note://{name}", "name": "note"}]})
+        }
+        "resources/read" if text("uri").starts_with(LASTING) => {
+            let reads = {
+                let mut state = server.state();
+                state.reads += 1;
+                state.reads
+            };
+            json!({"contents": [{"uri": text("uri"), "text": format!("read {reads}")}]})
         }
         "resources/read" if text("uri").starts_with("note://") => {
             json!({"contents": [{"uri": text("uri"), "text": format!("read {}", text("uri"))}]})
@@ -57,7 +68,8 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
     if server.script.era.is_stateless() {
         result["resultType"] = "complete".into();
         if method.ends_with("/list") || method == "resources/read" {
-            result["ttlMs"] = 0.into();
+            let lasting = text("uri").starts_with(LASTING);
+            result["ttlMs"] = if lasting { 60_000 } else { 0 }.into();
             result["cacheScope"] = "private".into();
         }
     }

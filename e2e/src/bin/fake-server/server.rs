@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) subscribed: Vec<(String, Value)>,
     /// What the other side answered to our own requests.
     pub(crate) replies: HashMap<String, Vec<Value>>,
+    /// How often one of the resources was read that last.
+    pub(crate) reads: u64,
     /// What clients had it keep in mind.
     pub(crate) kept: Vec<String>,
     /// What its client said it can, when it opened a session.

@@ -26,7 +26,7 @@ const TOOLS: [(&str, &[&str]); 30] = [
     ("deep", &["levels"]),
     ("received", &[]),
     ("ping", &[]),
-    ("count", &["file", "then"]),
+    ("count", &["file", "then", "ms", "ttlMs", "cacheScope"]),
     ("peak", &[]),
     ("notify_list_changed", &[]),
     ("flood_notifications", &["n"]),
@@ -54,7 +54,7 @@ pub(crate) fn definitions(extra: usize, added: usize) -> Vec<Value> {
 
 fn definition(name: &str, arguments: &[&str]) -> Value {
     let typed = |argument: &&str| {
-        let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels") {
+        let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels" | "ttlMs") {
             "integer"
         } else {
             "string"
@@ -125,9 +125,15 @@ pub(crate) fn run(server: &Server, request: &Request) {
                 "hang" => loop {
                     std::thread::park();
                 },
-                _ => {}
+                _ => std::thread::sleep(Duration::from_millis(arguments.number("ms"))),
             }
-            say(server, request, &count.to_string());
+            let mut result = said(server, &count.to_string());
+            for member in ["ttlMs", "cacheScope"] {
+                if !arguments.0[member].is_null() {
+                    result[member] = arguments.0[member].clone();
+                }
+            }
+            server.answer(&request.id, &result);
         }
         "hang" => loop {
             std::thread::park();

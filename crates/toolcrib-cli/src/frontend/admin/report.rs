@@ -38,7 +38,9 @@ pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
         "last_error": status.last_error.as_ref().map(last_error),
         "class": status.last_error.as_ref().and_then(|error| error.class).map(FailureClass::name),
         "stderr_tail": status.stderr_tail,
-        "cache_entries": null,
+        "cache_entries": status.cache_entries,
+        "cache_hits": status.cache_hits,
+        "cache_misses": status.cache_misses,
         "tools": status.tools,
         "memory": status.memory,
         "calls": status.calls,
@@ -122,6 +124,9 @@ mod tests {
             last_error: None,
             stderr_tail: vec!["boom".to_owned()],
             noise: 0,
+            cache_entries: 2,
+            cache_hits: 0,
+            cache_misses: 0,
             tools: None,
             memory: None,
             calls: 0,
@@ -136,7 +141,7 @@ mod tests {
         };
         let told = server(&status, 3);
         let fields = "name transport state pid uptime generation leases in_flight restarts restarts_left \
-            consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries tools memory calls \
+            consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits cache_misses tools memory calls \
             errors p50 p99 start sharing instances instances_list revision era protocol_version server_info";
         let members = told.as_object().unwrap();
         assert!(fields.split_whitespace().all(|field| members.contains_key(field)), "{told}");

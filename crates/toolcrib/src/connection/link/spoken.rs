@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::super::pending::{Ended, Unheard};
 use super::Shared;
+use crate::cache::Stale;
 use crate::event::News;
 use crate::told::{Ask, Told};
 use crate::wire::dialect::client::{
@@ -246,7 +247,10 @@ impl Shared {
             }
             ELICITED => self.note(ELICITED, "elicitationId", params),
             TASK_STATUS => self.note(TASK_STATUS, "taskId", params),
-            TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => self.relist.notify_one(),
+            TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => {
+                self.cache.forget(&self.server, Some(&self.whose.key), Stale::All);
+                self.relist.notify_one();
+            }
             ACKNOWLEDGED => {
                 let tagged = params.as_ref().and_then(subscription_of).or(origin);
                 self.acknowledged.send_replace((tagged.unwrap_or_default(), params));
@@ -254,8 +258,9 @@ impl Shared {
             RESOURCE_UPDATED => {
                 let params = params.and_then(|params| Object::parse(&params).ok());
                 if let Some(uri) = params.as_ref().and_then(|params| params.string("uri")) {
-                    // Nobody has to listen.
                     let (server, instance) = (self.server.clone(), self.whose.key.clone());
+                    self.cache.forget(&server, Some(&instance), Stale::Resource(&uri));
+                    // Nobody has to listen.
                     let _ = self.news.send(News::Updated { server, instance, uri: (&*uri).into() });
                 }
             }

@@ -14,8 +14,13 @@ fn open() -> (Link, DuplexStream, oneshot::Sender<LastWords>) {
     let farewell = Box::pin(async move { words.await.unwrap_or_default() });
     let (pipes, gone) = (tokio::io::split(ours), std::future::pending());
     let news = tokio::sync::broadcast::channel(8).0;
-    let (link, queue) =
-        Link::new("fake".parse().unwrap(), news, TaskTracker::new(), Arc::default(), Arc::default());
+    let (link, queue) = Link::new(
+        "fake".parse().unwrap(),
+        (news, Arc::default()),
+        TaskTracker::new(),
+        Arc::default(),
+        Arc::default(),
+    );
     (link.over_pipes(queue, pipes, 1 << 20, gone, farewell), theirs, told)
 }
 

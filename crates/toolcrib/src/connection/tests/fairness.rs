@@ -46,8 +46,13 @@ async fn a_server_that_floods_its_output_does_not_starve_anothers_call() {
     let pipes = (Flood(heard.clone()), tokio::io::sink());
     let gone = std::future::pending();
     let news = tokio::sync::broadcast::channel(8).0;
-    let (link, queue) =
-        Link::new("chatty".parse().unwrap(), news, TaskTracker::new(), Arc::default(), Arc::default());
+    let (link, queue) = Link::new(
+        "chatty".parse().unwrap(),
+        (news, Arc::default()),
+        TaskTracker::new(),
+        Arc::default(),
+        Arc::default(),
+    );
     let link = link.over_pipes(queue, pipes, 1 << 20, gone, farewell);
     let reads = reads_before_an_answer(&connection, &heard).await;
     assert!((1..MOST / 10).contains(&reads), "{reads} reads of noise came first");

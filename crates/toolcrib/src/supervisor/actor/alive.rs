@@ -1,6 +1,7 @@
 //! What the actor's states have in common: the life of a connection, the books, and the words to those who wait.
 
 use super::*;
+use crate::cache::Stale;
 use crate::log_line::LogWhat;
 
 impl Actor {
@@ -161,6 +162,7 @@ impl Actor {
         info!(%server, ?pid, ?took, tools = listing.tools.len(), revision = %connection.welcome.revision, "started");
         self.say(Event::Started { server, pid, took });
         let connection = Arc::new(connection);
+        self.around.cache.forget(&self.spec.id, Some(&self.whose.key), Stale::All);
         self.learn(&connection, listing, false);
         let now = Instant::now();
         let breaker = Breaker::new(self.spec.lifecycle.breaker.clone());

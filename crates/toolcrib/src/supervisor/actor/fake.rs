@@ -89,7 +89,8 @@ impl Fake {
         Self::offering(&["echo", "hold", "hang", "slow", "fail", "refuse", "die", "say", "progress"])
     }
 
-    /// A server with these tools; one without a trick of its name echoes its arguments.
+    /// A server with these tools; one without a trick of its name echoes its arguments, and says of its answer what they
+    /// say: `ttlMs`, `cacheScope`.
     pub(crate) fn offering(tools: &[&str]) -> Self {
         Self(Arc::new(Shared {
             tools: tools.iter().map(ToString::to_string).collect(),
@@ -344,7 +345,13 @@ async fn trick(
         }
         _ => {}
     }
-    Some(result(id, &json!({"content": [{"type": "text", "text": arguments.to_string()}]})))
+    let mut answer = json!({"content": [{"type": "text", "text": arguments.to_string()}]});
+    for said in ["ttlMs", "cacheScope"] {
+        if let Some(value) = arguments.get(said) {
+            answer[said] = value.clone();
+        }
+    }
+    Some(result(id, &answer))
 }
 
 fn result(id: &str, result: &Value) -> String {
