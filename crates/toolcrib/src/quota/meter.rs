@@ -105,20 +105,20 @@ impl Meter {
         if let Some(most) = quota.results
             && clients.got(client) >= most
         {
-            return Err(had_enough(target, most));
+            return Err(had_enough(most, call, target));
         }
         let repeated = quota.identical_calls.filter(|_| call.method == "tools/call");
         let repeated = repeated.map(|most| (most, digest()));
         if let Some((most, digest)) = repeated
             && let Some(wait) = clients.repeats(client, digest, most, now)
         {
-            return Err(repeats(target, most.get(), wait));
+            return Err(repeats(most.get(), wait, call, target));
         }
         let reserved = accounts.reserve(quota, &call.caller, target, call.timeout, now);
-        let sent = reserved.map_err(|refusal| over(*refusal, &call.caller, target))?;
+        let sent = reserved.map_err(|refusal| over(*refusal, call, target))?;
         if let Some(budget) = call.budget.as_ref().filter(|budget| !budget.take()) {
             accounts.give_back(&call.caller, target, sent);
-            return Err(spent(target, budget));
+            return Err(spent(budget, call, target));
         }
         if quota.identical_calls.is_some() || quota.results.is_some() {
             clients.saw(client, repeated.map(|(_, digest)| digest), now);
@@ -144,7 +144,7 @@ impl Meter {
             .clients
             .hand(call.client.key, bytes, most)
             .map(|()| outcome)
-            .map_err(|left| too_large(bytes, left, most))
+            .map_err(|left| too_large(bytes, left, most, call))
     }
 
     /// A client has left.
@@ -198,57 +198,61 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// A caller has used up one of its limits.
-fn over(refusal: Refusal, caller: &Caller, target: &Target) -> Error {
-    let Refusal { name, limit, wait } = refusal;
-    let Target { server, name: tool } = target;
-    let rule = format!("`{name}` is {}", limit.share);
-    let origin = limit.origin.filter(|_| *caller == Caller::local());
-    let place = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
-    let (who, place, seconds) = (caller.as_str(), place.unwrap_or_default(), shown(wait));
-    let message =
-        format!("`{who}` may not use `{server}.{tool}` now: {rule}{place}; there is room again in {seconds}");
-    let error = Error::new(ErrorKind::OverQuota, message).at(server).retry_in(wait);
-    error.hint(format!("ask again in {seconds}")).denied_by(Denial { rule, origin })
+/// A no, noted for whoever keeps a record; only whoever is on this machine learns where the rule is written.
+fn refused(call: &Call, message: String, denial: Denial) -> Error {
+    call.record.note(|met| met.denial = Some(denial.clone()));
+    let Denial { rule, origin } = denial;
+    let origin = origin.filter(|_| call.caller == Caller::local());
+    Error::new(ErrorKind::OverQuota, message).denied_by(Denial { rule, origin })
 }
 
-fn spent(target: &Target, budget: &Budget) -> Error {
+fn over(refusal: Refusal, call: &Call, target: &Target) -> Error {
+    let Refusal { name, limit, wait } = refusal;
+    let rule = format!("`{name}` is {}", limit.share);
+    let place = limit.origin.as_ref().filter(|_| call.caller == Caller::local());
+    let place = place.map_or_else(String::new, |at| format!(" ({}:{})", at.file.display(), at.line));
+    let (who, seconds) = (call.caller.as_str(), shown(wait));
+    let message = format!(
+        "`{who}` may not use `{}.{}` now: {rule}{place}; there is room again in {seconds}",
+        target.server, target.name
+    );
+    let error = refused(call, message, Denial { rule, origin: limit.origin });
+    error.at(&target.server).retry_in(wait).hint(format!("ask again in {seconds}"))
+}
+
+fn spent(budget: &Budget, call: &Call, target: &Target) -> Error {
     let rule = format!("the budget is {} calls", budget.whole());
     let message = format!("`{}.{}` is one call too many: {rule}", target.server, target.name);
-    let error = Error::new(ErrorKind::OverQuota, message).at(&target.server);
-    error.hint("open a larger budget").denied_by(Denial { rule, origin: None })
+    refused(call, message, Denial { rule, origin: None }).at(&target.server).hint("open a larger budget")
 }
 
-fn repeats(target: &Target, most: u32, wait: Duration) -> Error {
+fn repeats(most: u32, wait: Duration, call: &Call, target: &Target) -> Error {
     let rule = format!("`limits.identical-calls` is {most}");
     let message = format!(
         "`{}` was called {most} times in a row with the same arguments, and is not called with them again: {rule}",
         target.name
     );
     let hint = "use the answer you have, change the arguments, or do something else first";
-    let error = Error::new(ErrorKind::OverQuota, message).at(&target.server).retry_in(wait);
-    error.hint(hint).denied_by(Denial { rule, origin: None }).for_model()
+    let error = refused(call, message, Denial { rule, origin: None }).at(&target.server);
+    error.retry_in(wait).hint(hint).for_model()
 }
 
-fn had_enough(target: &Target, most: u64) -> Error {
+fn had_enough(most: u64, call: &Call, target: &Target) -> Error {
     let rule = format!("`limits.results` is {most} bytes");
     let message = format!(
         "you have had all the answers that one client gets, and `{}` was not called: {rule}",
         target.name
     );
-    let error = Error::new(ErrorKind::OverQuota, message).at(&target.server);
-    error
-        .hint("go on with what you have, or begin a new session")
-        .denied_by(Denial { rule, origin: None })
-        .for_model()
+    let error = refused(call, message, Denial { rule, origin: None }).at(&target.server);
+    error.hint("go on with what you have, or begin a new session").for_model()
 }
 
-fn too_large(bytes: u64, left: u64, most: u64) -> Error {
+fn too_large(bytes: u64, left: u64, most: u64, call: &Call) -> Error {
     let rule = format!("`limits.results` is {most} bytes");
     let message =
         format!("the answer is left out: it has {bytes} bytes, and you get only {left} more: {rule}");
-    let error = Error::new(ErrorKind::OverQuota, message).ran();
-    error.hint("ask for less, or begin a new session").denied_by(Denial { rule, origin: None }).for_model()
+    let error = refused(call, message, Denial { rule, origin: None }).ran();
+    error.hint("ask for less, or begin a new session").for_model()
 }
 
 fn shown(wait: Duration) -> String {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use toolcrib::event::{Decision, Event};
 use toolcrib::policy::{Policy, Rules};
 use toolcrib::quota::{Limit, Quota};
 use toolcrib::{
@@ -94,7 +95,11 @@ async fn the_error_says_which_limit_whose_and_when_there_is_room() {
     let by_ci = |tool: &str| crib.call(on("a", tool).by(Caller::named("ci")));
     by_ci("write").await.unwrap();
     sleep(20 * SECOND).await;
+    let mut events = crib.events();
     let error = by_ci("write").await.unwrap_err();
+    let Ok(Event::Called(called)) = events.try_recv() else { panic!("a call is told of") };
+    assert_eq!((called.decision, called.ending.name()), (Decision::Denied, "over_quota"));
+    assert!(called.denial.as_ref().unwrap().rule.contains("a.write"));
     assert_eq!(
         (error.kind(), error.wait(), error.sent()),
         (ErrorKind::OverQuota, Some(40 * SECOND), Sent::Never)
