@@ -1,5 +1,5 @@
 //! The steps of a call, in order. Read this file first.
-//!
+
 mod cache;
 mod retry;
 
