@@ -38,6 +38,6 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         }
         outcome => outcome,
     };
-    let outcome = outcome.map(|outcome| public::named(outcome, &call, &target));
+    let outcome = outcome.map(|outcome| public::named(outcome, &call, &target, &stock.tasks));
     call.settle(outcome)
 }
