@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use toolcrib::event::Called;
+use toolcrib::ServerId;
+use toolcrib::event::{CacheUse, Called};
 use toolcrib::wire::object::write_string;
 
 use crate::timestamp::timestamp;
@@ -68,7 +69,7 @@ pub(super) fn write(out: &mut Vec<u8>, called: &Called, clock: &mut Clock) {
     let _ = write!(out, "{{\"at\":\"{moment}.{millis:03}Z\",\"caller\":");
     write_string(out, called.caller.as_str());
     member(out, "method", Some(&called.method));
-    member(out, "server", called.server.as_ref().map(|server| server.as_str()));
+    member(out, "server", called.server.as_ref().map(ServerId::as_str));
     let is_address = called.method.starts_with("resources/");
     member(out, "name", Some(if is_address { without_secrets(&called.name) } else { &called.name }));
     member(out, "decision", Some(called.decision.name()));
@@ -77,7 +78,7 @@ pub(super) fn write(out: &mut Vec<u8>, called: &Called, clock: &mut Clock) {
         member(out, "file", Some(&origin.file.to_string_lossy()));
         let _ = write!(out, ",\"line\":{}", origin.line);
     }
-    member(out, "cache", called.cache.map(|cache| cache.name()));
+    member(out, "cache", called.cache.map(CacheUse::name));
     member(out, "outcome", Some(called.ending.name()));
     let micros = called.took.as_micros();
     let (asked, answered) = (called.asked, called.answered);

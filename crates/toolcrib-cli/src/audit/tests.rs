@@ -134,7 +134,7 @@ fn several_writers_turn_over_one_file_and_lose_no_line() {
             thread::spawn(move || {
                 let mut book = Book::new(spec);
                 (0..50).for_each(|n| {
-                    book.append(format!("{{\"n\":{}}}\n", writer * 50 + n).as_bytes()).unwrap()
+                    book.append(format!("{{\"n\":{}}}\n", writer * 50 + n).as_bytes()).unwrap();
                 });
             })
         })
