@@ -179,7 +179,7 @@ pub(crate) struct Serve {
 /// Arguments of `stdio`.
 #[derive(Debug, Args)]
 pub(crate) struct Stdio {
-    /// Show only what this profile allows (not supported yet)
+    /// Show and let through only what this profile has
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<String>,
 }
@@ -249,6 +249,9 @@ pub(crate) struct PolicyTest {
     /// Who asks: a name under `[callers]`, or `local`
     #[arg(long, value_name = "NAME", default_value = "local")]
     pub(crate) caller: String,
+    /// The profile it looks through: a name under `[profiles]`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
     /// What for: `SERVER.TOOL`, by the server's own name for it
     #[arg(long, value_name = "TOOL")]
     pub(crate) tool: String,

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::{Crib, CribBuilder};
 
+use crate::audit::Audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::frontend::admin::Admin;
@@ -97,8 +98,9 @@ impl Daemon {
             .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let logs = LogFiles::new(place.logs(), &tasks);
-        let crib = finish(builder(place, config).log(logs.sink()))?;
-        let admin = Admin::new(crib.clone(), config, stamp, callers, listen.is_open());
+        let audit = Arc::new(Audit::new(config.audit.as_ref())?);
+        let crib = finish(builder(place, config).log(logs.sink()).witness(audit.clone()))?;
+        let admin = Admin::new(crib.clone(), config, stamp, (callers, audit), listen.is_open());
         let mut hosts = config.listen.hosts.clone();
         hosts.extend(listen.host());
         let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts));
@@ -174,7 +176,9 @@ impl Daemon {
 /// A crib for this config, as the daemon and the commands that stand alone use it; lists wait for new servers as long as
 /// `patience` says, or as long as agents can bear.
 pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) -> Result<Crib, Failure> {
-    finish(patience.into_iter().fold(builder(place, config), CribBuilder::patience))
+    let audit = Arc::new(Audit::new(config.audit.as_ref())?);
+    let builder = builder(place, config).witness(audit);
+    finish(patience.into_iter().fold(builder, CribBuilder::patience))
 }
 
 fn builder(place: &Place, config: &Config) -> CribBuilder {

@@ -75,7 +75,16 @@ mod tests {
         assert_eq!(codes(Exit::Unexpected), ["malformed"]);
         assert_eq!(
             codes(Exit::Unreachable),
-            ["tripped", "ejected", "could_not_start", "lost", "shutting_down", "bad_reply", "overloaded"]
+            [
+                "tripped",
+                "ejected",
+                "could_not_start",
+                "lost",
+                "shutting_down",
+                "bad_reply",
+                "overloaded",
+                "unrecorded"
+            ]
         );
         assert_eq!(codes(Exit::AuthNeeded), ["auth_needed"]);
         assert_eq!(codes(Exit::ToolError), ["unknown"]);

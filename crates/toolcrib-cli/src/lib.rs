@@ -3,6 +3,7 @@
 //! Commands live in `commands`, one file each; `daemon` is the gateway as a running thing; `frontend` is what clients
 //! see of it. The binary calls [`main`] and nothing else.
 
+mod audit;
 mod cli;
 mod client;
 mod commands;

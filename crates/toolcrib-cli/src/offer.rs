@@ -13,10 +13,10 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Asks every server.
-    pub(crate) async fn of(crib: &Crib) -> Self {
+    /// Asks every server that a caller may know of.
+    pub(crate) async fn of(crib: &Crib, caller: &Caller) -> Self {
         let mut offer = Self { tools: Vec::new(), failed: Vec::new() };
-        for discovery in crib.discover().await {
+        for discovery in crib.discover_for(caller).await {
             match discovery.tools {
                 Ok(tools) => offer.tools.extend(tools),
                 Err(error) => offer.failed.push(error.at(&discovery.server)),
@@ -50,9 +50,9 @@ pub(crate) fn error_json(error: &Error) -> Value {
     told
 }
 
-/// The tool that is meant, if a server can be found that lists it. Servers that were never seen are asked for it.
-pub(crate) async fn look_up(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
-    if let Some(tool) = known(crib, wanted) {
+/// The tool that a caller means, if a server can be found that lists it. Servers that were never seen are asked for it.
+pub(crate) async fn look_up(crib: &Crib, caller: &Caller, wanted: &Wanted) -> Option<Tool> {
+    if let Some(tool) = known(crib, caller, wanted) {
         return Some(tool);
     }
     let behind: Option<ServerId> = match wanted {
@@ -63,15 +63,15 @@ pub(crate) async fn look_up(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
     };
     match (behind.filter(|server| crib.has(server)), wanted) {
         // One that fails to start says so when it is called.
-        (Some(server), _) => drop(crib.list_of(&server).await),
+        (Some(server), _) => drop(crib.list_of_for(&server, caller).await),
         (None, Wanted::On(..)) => {}
-        (None, _) => drop(crib.list().await),
+        (None, _) => drop(crib.list_for(caller).await),
     }
-    known(crib, wanted)
+    known(crib, caller, wanted)
 }
 
-fn known(crib: &Crib, wanted: &Wanted) -> Option<Tool> {
-    let catalog = crib.catalog_for(&Caller::local());
+fn known(crib: &Crib, caller: &Caller, wanted: &Wanted) -> Option<Tool> {
+    let catalog = crib.catalog_for(caller);
     let target = catalog.find(wanted).ok()?;
     let mut tools = catalog.tools().iter();
     tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned()

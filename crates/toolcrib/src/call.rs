@@ -1,6 +1,7 @@
 //! `Call`, one request on its way through, and `Outcome`, what came back.
 
 use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,14 +20,31 @@ use crate::wire::message::Answer;
 use crate::wire::object::{self, Object};
 use crate::wire::revision::Era;
 
-/// Who is asking.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Caller(Arc<str>);
+/// Who is asking, and maybe the profile it looks through. Callers of one name are the same, whatever they look through.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    name: Arc<str>,
+    profile: Option<Arc<str>>,
+}
+
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Caller {}
+
+impl Hash for Caller {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
 
 impl Caller {
     /// A caller by name.
     pub fn named(name: &str) -> Self {
-        Self(name.into())
+        Self { name: name.into(), profile: None }
     }
 
     /// Whoever runs on this machine as this user.
@@ -34,9 +52,25 @@ impl Caller {
         Self::named("local")
     }
 
+    /// The same caller, which gets to see and use only what this profile has, too.
+    #[must_use]
+    pub fn within(mut self, profile: &str) -> Self {
+        self.profile = Some(profile.into());
+        self
+    }
+
     /// Its name.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// The profile it looks through.
+    pub fn profile(&self) -> Option<&str> {
+        self.profile.as_deref()
+    }
+
+    pub(crate) fn shared_profile(&self) -> &Option<Arc<str>> {
+        &self.profile
     }
 }
 

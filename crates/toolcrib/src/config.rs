@@ -3,11 +3,13 @@
 //! One file is read: TOML, or JSON in the common `mcpServers` shape. A problem inside one server leaves only that
 //! server out; the rest of the file is read to its end, so that one look shows everything there is to repair.
 
+mod audit;
 mod callers;
 mod care;
 mod file;
 mod node;
 mod page;
+mod profiles;
 mod quota;
 mod reader;
 mod remote;
@@ -28,6 +30,7 @@ use crate::policy::Policy;
 use crate::quota::Quota;
 pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
+pub use audit::AuditSpec;
 pub use callers::{CallerSpec, Digest, Token, digests};
 
 /// One config file, read: what is good in it, and what is not.
@@ -49,6 +52,8 @@ pub struct Config {
     pub quota: Quota,
     /// Who may come in, if not everybody on this machine may.
     pub callers: Vec<CallerSpec>,
+    /// Whether and where calls are recorded.
+    pub audit: Option<AuditSpec>,
     /// Where each server is declared, those left out of the roster included.
     pub origins: BTreeMap<ServerId, Origin>,
     /// Everything there is to repair, in the order of the file.
@@ -155,9 +160,10 @@ impl Config {
                 root::Sections::default()
             }
         };
-        let root::Sections { roster, listen, limits, capacity, policy, quota, callers, origins } = sections;
+        let root::Sections { roster, listen, limits, capacity, policy, quota, callers, audit, origins } =
+            sections;
         let (file, problems) = (path.to_owned(), page.problems());
-        Self { file, roster, listen, limits, capacity, policy, quota, callers, origins, problems }
+        Self { file, roster, listen, limits, capacity, policy, quota, callers, audit, origins, problems }
     }
 
     /// Whether some problem forbids serving this file at all.

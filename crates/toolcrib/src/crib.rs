@@ -107,6 +107,11 @@ impl Crib {
         self.stock().views.sees(caller, server)
     }
 
+    /// Whether there is a profile of this name.
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.stock().views.has_profile(name)
+    }
+
     /// Every change of what is on offer, or of who may use it.
     pub fn watch_catalog(&self) -> watch::Receiver<Arc<Catalog>> {
         self.stock().catalog.clone()
@@ -310,6 +315,7 @@ impl Crib {
         shared.end.cancel();
         shared.stock.around.tasks.close();
         shared.stock.around.tasks.wait().await;
+        shared.watchers.close();
     }
 
     fn stock(&self) -> &Stock {

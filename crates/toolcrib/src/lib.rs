@@ -76,6 +76,7 @@ pub mod status;
 mod stock;
 pub mod subscription;
 mod supervisor;
+mod tasks;
 pub mod telemetry;
 pub mod text;
 pub mod told;

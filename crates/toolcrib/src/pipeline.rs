@@ -29,7 +29,7 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         None => ask(stock, &mut call, &target, None).await,
         Some(wish) => Box::pin(wish.grant(stock, &mut call, &target)).await, // do we already know?
     };
-    let outcome = outcome.map(|outcome| public::named(outcome, &call, &target));
+    let outcome = outcome.map(|outcome| public::named(outcome, &call, &target, &stock.tasks));
     call.settle(outcome)
 }
 

@@ -28,11 +28,13 @@ pub enum Verdict {
 pub(crate) type Guard = Arc<dyn Fn(&Caller, &ServerId, Option<&str>) -> Verdict + Send + Sync>;
 
 /// Every rule there is. At each level deny wins over allow, and all levels must agree: those for everyone, those of the
-/// server and those of the caller.
+/// profile that the caller looks through, those of the server and those of the caller.
 #[derive(Clone, Default)]
 pub struct Policy {
     /// For everyone.
     pub everyone: Rules,
+    /// For whoever looks through one, by name.
+    pub profiles: BTreeMap<String, Profile>,
     /// Over the names of one server.
     pub servers: BTreeMap<ServerId, Rules>,
     /// For one caller, by name.
@@ -44,6 +46,7 @@ impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
             .field("everyone", &self.everyone)
+            .field("profiles", &self.profiles)
             .field("servers", &self.servers)
             .field("callers", &self.callers)
             .field("guard", &self.guard.is_some())
@@ -54,8 +57,18 @@ impl fmt::Debug for Policy {
 /// The rules alone; two guards cannot be compared.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
-        (&self.everyone, &self.servers, &self.callers) == (&other.everyone, &other.servers, &other.callers)
+        (&self.everyone, &self.profiles, &self.servers, &self.callers)
+            == (&other.everyone, &other.profiles, &other.servers, &other.callers)
     }
+}
+
+/// A part of everything, for some purpose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// The servers in it, if it does not have all of them.
+    pub servers: Rules,
+    /// What it has of them.
+    pub rules: Rules,
 }
 
 /// Whose rules these are.
@@ -63,6 +76,10 @@ impl PartialEq for Policy {
 pub enum Level<'a> {
     /// Everyone's.
     Everyone,
+    /// The servers of a profile.
+    ServersOf(&'a str),
+    /// A profile's.
+    Profile(&'a str),
     /// A server's.
     Server(&'a ServerId),
     /// A caller's.
@@ -73,6 +90,7 @@ impl fmt::Display for Level<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everyone => f.write_str("policy"),
+            Self::ServersOf(profile) | Self::Profile(profile) => write!(f, "profiles.{profile}"),
             Self::Server(server) => write!(f, "servers.{server}.tools"),
             Self::Caller(caller) => write!(f, "callers.{caller}"),
         }
@@ -108,6 +126,10 @@ impl<'a> Finding<'a> {
 impl fmt::Display for Finding<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Allowed(level @ Level::ServersOf(_), rule) => write!(f, "`{level}.servers` has `{rule}`"),
+            Self::Unlisted(level @ Level::ServersOf(_), _) => {
+                write!(f, "nothing in `{level}.servers` lets it through")
+            }
             Self::Denied(level, rule) => write!(f, "`{level}.deny` has `{rule}`"),
             Self::Allowed(level, rule) => write!(f, "`{level}.allow` has `{rule}`"),
             Self::Unlisted(level, _) => write!(f, "nothing in `{level}.allow` lets it through"),
@@ -133,12 +155,23 @@ impl Policy {
     /// Whether there is nothing to ask it about.
     pub fn is_empty(&self) -> bool {
         let mut rules = self.servers.values().chain(self.callers.values());
-        self.guard.is_none() && self.everyone.is_empty() && rules.all(Rules::is_empty)
+        self.guard.is_none()
+            && self.everyone.is_empty()
+            && self.profiles.is_empty()
+            && rules.all(Rules::is_empty)
+    }
+
+    /// The profile that a caller looks through and that is not there: nothing can be seen through it.
+    pub fn lost_profile<'a>(&self, caller: &'a Caller) -> Option<&'a str> {
+        caller.profile().filter(|profile| !self.profiles.contains_key(*profile))
     }
 
     /// Whether a caller may use a server's own name for something; without a name, whether the caller may know of the
     /// server at all.
     pub fn judge(&self, caller: &Caller, server: &ServerId, name: Option<&str>) -> Result<(), Denial> {
+        if let Some(profile) = self.lost_profile(caller) {
+            return Err(Denial { rule: format!("there is no profile `{profile}`"), origin: None });
+        }
         if let Some(no) = self.findings(caller, server, name).find(Finding::denies) {
             return Err(Denial { rule: no.to_string(), origin: no.origin().cloned() });
         }
@@ -159,7 +192,9 @@ impl Policy {
             !rules.deny.iter().any(|rule| rule.concerns(server))
                 && rules.allow.as_ref().is_none_or(|list| list.rules.iter().any(|rule| rule.covers(server)))
         };
-        self.guard.is_none() && self.levels(caller, server).all(|(_, rules)| open(rules))
+        self.guard.is_none()
+            && self.lost_profile(caller).is_none()
+            && self.levels(caller, server).all(|(_, rules)| open(rules))
     }
 
     /// What each level has to say, denials first: the first no is the answer.
@@ -189,7 +224,11 @@ impl Policy {
         let of_server = self.servers.get(server).map(|rules| (Level::Server(server), rules));
         let of_caller =
             self.callers.get(caller.as_str()).map(|rules| (Level::Caller(caller.as_str()), rules));
-        std::iter::once((Level::Everyone, &self.everyone)).chain(of_server).chain(of_caller)
+        let profile = caller.profile().and_then(|name| Some((name, self.profiles.get(name)?)));
+        let of_profile = profile.into_iter().flat_map(|(name, profile)| {
+            [(Level::ServersOf(name), &profile.servers), (Level::Profile(name), &profile.rules)]
+        });
+        std::iter::once((Level::Everyone, &self.everyone)).chain(of_profile).chain(of_server).chain(of_caller)
     }
 }
 

@@ -1,21 +1,29 @@
 //! Gives what came back the names that clients of the whole crib know: of tasks, and of resources that two servers have.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::call::{Call, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
+use crate::tasks::Tasks;
 use crate::wire::message::Answer;
 use crate::wire::object::{self, Object, elements};
 
 /// The outcome under public names; whoever asked one server by its own names gets its own bytes.
-pub(crate) fn named(mut outcome: Outcome, call: &Call, target: &Target) -> Outcome {
+/// Tasks that it tells of are noted.
+pub(crate) fn named(mut outcome: Outcome, call: &Call, target: &Target, tasks: &Tasks) -> Outcome {
     let Answer::Result(result) = &mut outcome.answer else { return outcome };
+    let makes_task = call.method == "tools/call" && may_make_a_task(call);
+    if makes_task && let Some(task) = task_in(result) {
+        tasks.note(&target.server, &task, &target.name);
+    }
     let renamed = match &call.wanted {
         Wanted::Resource(asked) if call.method == "resources/read" && **asked != *target.name => {
             with_address(result, &target.name, asked)
         }
         Wanted::Task(_) => with_task(result, target),
-        Wanted::Named(_) if may_make_a_task(call) => with_task(result, target),
+        Wanted::Named(_) if makes_task => with_task(result, target),
         _ => None,
     };
     if let Some(renamed) = renamed {
@@ -28,6 +36,13 @@ pub(crate) fn named(mut outcome: Outcome, call: &Call, target: &Target) -> Outco
 fn may_make_a_task(call: &Call) -> bool {
     call.params.get("task").is_some()
         || memchr::memmem::find(call.client.abilities.raw(), b"/tasks\"").is_some()
+}
+
+/// The server's own name of the task that a result tells of.
+fn task_in(result: &Bytes) -> Option<String> {
+    let object = Object::parse(result).ok()?;
+    let nested = object.get("task").and_then(|raw| Object::parse(raw).ok());
+    nested.as_ref().unwrap_or(&object).string("taskId").map(Cow::into_owned)
 }
 
 fn with_task(result: &Bytes, target: &Target) -> Option<Bytes> {
@@ -76,7 +91,7 @@ mod tests {
         let target = Target { server: "a".parse().unwrap(), name: "own:x".into() };
         let answer = Answer::Result(Bytes::from_static(result.as_bytes()));
         let outcome = Outcome { answer, era: Era::Stateless, server: None };
-        let outcome = named(outcome, &Call::request(method, wanted, params), &target);
+        let outcome = named(outcome, &Call::request(method, wanted, params), &target, &Tasks::default());
         String::from_utf8(outcome.raw().to_vec()).unwrap()
     }
 

@@ -77,6 +77,9 @@ pub trait Witness: Send + Sync {
 
     /// A call has ended.
     fn saw(&self, called: &Called);
+
+    /// No more calls come. Only here it may take the time to put away what it saw.
+    fn close(&self) {}
 }
 
 /// Who hears of the end of calls.
@@ -93,6 +96,13 @@ impl fmt::Debug for Watchers {
 }
 
 impl Watchers {
+    /// No more calls come.
+    pub(crate) fn close(&self) {
+        if let Some(witness) = &self.witness {
+            witness.close();
+        }
+    }
+
     fn are_there(&self) -> bool {
         self.witness.as_ref().is_some_and(|witness| witness.is_watching()) || self.events.receiver_count() > 0
     }
@@ -128,7 +138,8 @@ impl<'a> Watched<'a> {
     }
 
     fn tell(&self, began: Instant, outcome: Option<&Result<Outcome, Error>>) {
-        let (call, witness) = (&self.call, self.watchers.witness.as_ref());
+        let call = &self.call;
+        let witness = self.watchers.witness.as_ref().filter(|witness| witness.is_watching());
         let Met { target, decision, denial, cache } = call.record.met();
         let answer = outcome.and_then(|outcome| outcome.as_ref().ok());
         let failure = outcome.and_then(|outcome| outcome.as_ref().err());

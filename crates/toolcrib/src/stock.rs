@@ -16,6 +16,7 @@ use crate::quota::meter::Meter;
 use crate::registry::{Changes, Entry, Registry};
 use crate::spec::ServerId;
 use crate::supervisor::Surroundings;
+use crate::tasks::Tasks;
 use crate::views::{self, Views};
 
 /// How many servers are started at the same time to be listed.
@@ -36,6 +37,8 @@ pub(crate) struct Stock {
     pub(crate) views: Views,
     /// How much of it.
     pub(crate) meter: Meter,
+    /// Which tools made the tasks that go on.
+    pub(crate) tasks: Tasks,
     starts: Arc<Semaphore>,
     patience: Duration,
     fallback: Option<Fallback>,
@@ -52,7 +55,8 @@ impl Stock {
         fallback: Option<Fallback>,
     ) -> Self {
         let starts = Arc::new(Semaphore::new(PARALLEL_STARTS));
-        Self { registry, catalog, around, views, meter, starts, patience, fallback }
+        let tasks = Tasks::default();
+        Self { registry, catalog, around, views, meter, tasks, starts, patience, fallback }
     }
 
     /// What is known to be on offer; starts nothing.
@@ -121,7 +125,7 @@ impl Stock {
 
     /// Whether a call may go where it was found to go.
     pub(crate) async fn permit(&self, call: &Call, target: &Target) -> Result<(), Error> {
-        match self.views.policy() {
+        match self.views.policy_for(&call.caller) {
             None => Ok(()),
             Some(policy) => Box::pin(self.judge(&policy, call, target)).await,
         }
@@ -142,13 +146,20 @@ impl Stock {
             }
             seen = self.seen(&call.caller);
         }
-        views::permit(policy, &seen, call, target)
+        views::permit(policy, &seen, call, target, |task| self.tasks.maker(&target.server, task))
     }
 
     /// Why a call was not found that would have been without rules: it is there, and forbidden.
     pub(crate) fn denied(&self, call: &Call) -> Option<Error> {
-        let policy = self.views.policy()?;
-        let target = self.catalog().find_listed(&call.wanted).ok()?;
+        let policy = self.views.policy_for(&call.caller)?;
+        let whole = self.catalog();
+        let Ok(target) = whole.find_listed(&call.wanted) else {
+            let server = whole.stranger_behind(call.name())?;
+            let denial = policy.judge(&call.caller, server, None).err()?;
+            let target = Target { server: server.clone(), name: call.name().into() };
+            call.record.note(|met| (met.target, met.denial) = (Some(target), Some(denial)));
+            return None;
+        };
         let denial = policy.judge(&call.caller, &target.server, Some(&target.name)).err()?;
         let error = policy
             .sees(&call.caller, &target.server)

@@ -4,7 +4,7 @@ use e2e::client::{Era, message};
 use e2e::http;
 use serde_json::json;
 
-use super::{CALLERS, home, send};
+use super::{CALLERS, ask, home, send};
 
 #[test]
 fn without_the_right_token_nothing_happens() {
@@ -82,6 +82,79 @@ fn a_session_is_its_callers_alone() {
         (by("ci-Token-1", "POST"), by("ci-Token-1", "GET"), by("ci-Token-1", "DELETE")),
         (200, 200, 204)
     );
+}
+
+#[test]
+fn streams_of_a_caller_that_may_not_come_in_any_more_end_at_the_reload() {
+    let (home, _books) = home(CALLERS);
+    let gateway = home.serve();
+    let shown = |token: &str| format!("Bearer {token}");
+    let listen = |token: &str| {
+        let wanted = json!({"notifications": {"toolsListChanged": true}});
+        let body = message(Era::Stateless, &1.into(), "subscriptions/listen", &wanted).to_string();
+        let shown = shown(token);
+        let headers = [
+            ("Content-Type", "application/json"),
+            ("Accept", "application/json, text/event-stream"),
+            ("MCP-Protocol-Version", "2026-07-28"),
+            ("Mcp-Method", "subscriptions/listen"),
+            ("Authorization", &shown),
+        ];
+        let mut stream = http::open(gateway.address, "POST", "/mcp", &headers, body.as_bytes());
+        assert!(stream.next_event().is_some(), "it says what will be told");
+        stream
+    };
+    let news = |token: &str| {
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",
+            "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+        let shown = shown(token);
+        let opened = send(&gateway, "/mcp", &[("Authorization", &shown)], &hello);
+        let session = opened.header("mcp-session-id").unwrap().to_owned();
+        let headers = [
+            ("Authorization", shown.as_str()),
+            ("Mcp-Session-Id", &session),
+            ("Accept", "text/event-stream"),
+        ];
+        let stream = http::open(gateway.address, "GET", "/mcp", &headers, b"");
+        assert_eq!(stream.status, 200);
+        stream
+    };
+    assert!(
+        ask(&gateway, "/mcp", Some("root-Token"), "tools/list", &json!({})).text().contains("other__echo")
+    );
+    let (mut gone, mut news_gone) = (listen("ci-Token-1"), news("ci-Token-1"));
+    let mut stays = listen("root-Token");
+    let config = std::fs::read_to_string(home.file("config.toml")).unwrap();
+    home.write_config(&config.replace("ci-Token-1", "ci-Token-2"));
+    let reload = [("Authorization", "Bearer root-Token")];
+    assert_eq!(http::request(gateway.address, "POST", "/api/v1/reload", &reload, b"").status, 200);
+    // What was told before the end may still come: a stream ends when there is nothing more.
+    while gone.next_event().is_some() {}
+    while news_gone.next_event().is_some() {}
+    home.write_config(
+        &config.replace("ci-Token-1", "ci-Token-2").replace("[servers.other]", "[servers.another]"),
+    );
+    assert_eq!(http::request(gateway.address, "POST", "/api/v1/reload", &reload, b"").status, 200);
+    let told = stays.next_event().expect("who may still come in goes on hearing");
+    assert_eq!(told["method"], "notifications/tools/list_changed", "{told}");
+}
+
+#[test]
+fn the_admin_api_shows_the_tools_of_whoever_asks() {
+    let (home, _books) =
+        home(&CALLERS.replace("admin = true", "admin = true\ndeny = ['other.*', 'fake.stamp']"));
+    let gateway = home.serve();
+    let shown = [("Authorization", "Bearer root-Token")];
+    let get = |path: &str| http::request(gateway.address, "GET", path, &shown, b"").text();
+    let listed = get("/api/v1/tools");
+    assert!(
+        listed.contains("fake__echo") && !listed.contains("fake__stamp") && !listed.contains("other"),
+        "{listed}"
+    );
+    assert!(!get("/api/v1/tools?name=fake__stamp").contains("inputSchema"));
+    let local = home.run(&["tools", "--json"]);
+    let local = String::from_utf8_lossy(&local.stdout);
+    assert!(local.contains("fake__stamp") && local.contains("other__echo"), "{local}");
 }
 
 #[test]

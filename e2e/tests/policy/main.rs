@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "tests may stop at the first surprise")]
 
 mod callers;
+mod profiles;
 mod quota;
 
 use std::collections::BTreeSet;

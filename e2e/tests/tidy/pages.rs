@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use toolcrib::class::Treatment;
 use toolcrib::{ErrorKind, FailureClass};
 
-use super::{Source, root, sources};
+use super::{Source, none, root, sources};
 
 /// Compares a page with what it should be, or writes it when told to.
 fn fresh(page: &str, wanted: &str) {
@@ -107,4 +107,16 @@ fn row(source: &Source) -> (String, String) {
     let words = words.join(" ");
     let sentence = words.split_once(". ").map_or(words.as_str(), |(sentence, _)| sentence);
     (source.path.clone(), format!("{}.", sentence.trim_end_matches('.')))
+}
+
+#[test]
+fn a_test_that_a_page_names_exists() {
+    let all = sources(&["crates/toolcrib", "crates/toolcrib-cli", "e2e/tests"]);
+    let page = std::fs::read_to_string(root().join("docs/behaviours.md")).unwrap();
+    let named = page.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() >= 3);
+    let missing: Vec<String> = named
+        .filter(|name| !all.iter().any(|source| source.text.contains(&format!("fn {name}("))))
+        .map(str::to_owned)
+        .collect();
+    none("docs/behaviours.md names a test that is not there", &missing);
 }

@@ -120,7 +120,7 @@ impl Asked {
                 Err(_) => return Err(crib.catalog_for(&Caller::local()).unknown_server(server).into()),
             },
         };
-        let found = offer::look_up(crib, &wanted).await;
+        let found = offer::look_up(crib, &Caller::local(), &wanted).await;
         let definition = found.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
         let arguments = self.arguments.typed(definition.and_then(schema).as_ref())?;
         let call = match wanted.clone() {

@@ -18,7 +18,7 @@ use crate::place::Place;
 /// Explains the decision; exits 7 if it is a no.
 pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result<Exit> {
     let config = place.usable()?;
-    let caller = caller(&config, &args.caller)?;
+    let caller = caller(&config, &args.caller, args.profile.as_deref())?;
     let (server, name) = thing(&config, &args.tool)?;
     let sees = config.policy.sees(&caller, &server);
     let findings: Vec<Finding<'_>> = config.policy.findings(&caller, &server, Some(&name)).collect();
@@ -29,6 +29,7 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
     if out.json {
         out.value(&json!({
             "caller": caller.as_str(),
+            "profile": caller.profile(),
             "server": server.as_str(),
             "tool": name,
             "allowed": allowed,
@@ -80,16 +81,37 @@ fn limit_json((owner, limit): &(Owner<'_>, &Limit)) -> Value {
     })
 }
 
-fn caller(config: &Config, name: &str) -> Result<Caller, Failure> {
+fn caller(config: &Config, name: &str, profile: Option<&str>) -> Result<Caller, Failure> {
     let local = Caller::local();
     let known = || config.callers.iter().map(|caller| caller.name.as_str()).chain([local.as_str()]);
     if known().any(|known| known == name) {
-        return Ok(Caller::named(name));
+        let own = config.callers.iter().find(|caller| caller.name == name);
+        let own = own.and_then(|caller| caller.profile.as_deref());
+        if let (Some(own), Some(other)) = (own, profile)
+            && own != other
+        {
+            return Err(Failure::usage(format!("`{name}` looks through `{own}` and no other profile")));
+        }
+        let profile = own.or(profile).map(|profile| known_profile(config, profile)).transpose()?;
+        return Ok(profile.into_iter().fold(Caller::named(name), Caller::within));
     }
     let failure = Failure::usage(format!("no caller is called `{name}`"));
     Err(match nearest(name, known()) {
         Some(near) => failure.hint(format!("did you mean `{near}`?")),
         None => failure.hint("declare `[callers.NAME]`, or ask about `local`"),
+    })
+}
+
+/// The name of a profile that is declared.
+pub(crate) fn known_profile<'a>(config: &Config, name: &'a str) -> Result<&'a str, Failure> {
+    let known = || config.policy.profiles.keys().map(String::as_str);
+    if known().any(|known| known == name) {
+        return Ok(name);
+    }
+    let failure = Failure::usage(format!("no profile is called `{name}`"));
+    Err(match nearest(name, known()) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure.hint(format!("declare `[profiles.{name}]`")),
     })
 }
 

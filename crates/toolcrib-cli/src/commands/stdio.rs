@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use tokio_util::sync::CancellationToken;
-use toolcrib::Project;
+use toolcrib::{Caller, Project};
 
 use crate::cli::Stdio;
 use crate::client;
+use crate::commands::policy::known_profile;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::frontend;
 use crate::output::Output;
 use crate::place::Place;
@@ -25,14 +25,20 @@ fn folder() -> Option<String> {
     std::env::current_dir().ok().and_then(|folder| folder.to_str().map(str::to_owned))
 }
 
+/// Whoever runs this command, and what it looks through.
+fn local(profile: Option<&str>) -> Caller {
+    profile.into_iter().fold(Caller::local(), Caller::within)
+}
+
 /// Serves until stdin ends.
 pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result<Exit> {
-    if args.profile.is_some() {
-        return Err(Failure::usage("profiles are not supported yet").hint("toolcrib stdio").into());
+    let profile = args.profile.as_deref();
+    if let Some(name) = profile {
+        known_profile(&place.usable()?, name)?;
     }
     match client::connect(place).await? {
         Some(daemon) => {
-            let mut reach = reach::Reach::new(place);
+            let mut reach = reach::Reach::new(place, profile);
             let attached = attached::run(&mut reach, daemon);
             let ended = super::until_interrupted(attached).await;
             reach.close().await;
@@ -44,7 +50,8 @@ pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result
                 let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
                 let face = Arc::new(frontend::Face::new(crib));
                 let (project, stop) = (Project::of(folder()), CancellationToken::new());
-                let served = frontend::stdio::serve(stdin, stdout, face, largest, (project, 0), stop);
+                let known = (local(profile), project, 0);
+                let served = frontend::stdio::serve(stdin, stdout, face, largest, known, stop);
                 Box::pin(served).await;
             };
             super::alone(place, out, super::Waits::ForSome, serve).await?;

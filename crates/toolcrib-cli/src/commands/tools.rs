@@ -3,6 +3,8 @@
 use anyhow::Result;
 use serde_json::Value;
 
+use toolcrib::Caller;
+
 use crate::cli::Tools;
 use crate::client::Client;
 use crate::exit::Exit;
@@ -15,9 +17,10 @@ pub(crate) async fn run(args: &Tools, place: &Place, out: &mut Output) -> Result
     let asked = match Client::find(place).await? {
         Some(client) => super::until_interrupted(client.get("/api/v1/tools")).await?.transpose()?,
         None => {
-            let offer =
-                super::alone(place, out, super::Waits::ForAll, async |crib| Offer::of(&crib).await.to_json())
-                    .await?;
+            let offer = super::alone(place, out, super::Waits::ForAll, async |crib| {
+                Offer::of(&crib, &Caller::local()).await.to_json()
+            })
+            .await?;
             offer.map(|offer| advised(offer, place))
         }
     };

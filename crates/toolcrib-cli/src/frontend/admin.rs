@@ -20,6 +20,7 @@ use toolcrib::{Caller, Changes, Crib, Error, ErrorKind, ServerId, ServerStatus, 
 
 use super::Door;
 use super::callers::{Callers, Known};
+use crate::audit::Audit;
 use crate::daemon::watch;
 use crate::exit::Exit;
 use crate::failure::{Failure, problem_json};
@@ -47,6 +48,7 @@ struct Inner {
     started: Instant,
     loaded: Mutex<Loaded>,
     callers: RwLock<Callers>,
+    audit: Arc<Audit>,
     /// Whether other machines can reach us: somebody must have to show a token then.
     is_open: bool,
     /// One reload after the other: two at once could leave the older roster in place. Whoever waited while another one
@@ -81,7 +83,13 @@ pub(crate) struct Reloaded {
 
 impl Admin {
     /// The admin of a crib that was built from this config, which was read from the file as `stamp` knows it.
-    pub(crate) fn new(crib: Crib, config: &Config, stamp: Stamp, callers: Callers, is_open: bool) -> Self {
+    pub(crate) fn new(
+        crib: Crib,
+        config: &Config,
+        stamp: Stamp,
+        (callers, audit): (Callers, Arc<Audit>),
+        is_open: bool,
+    ) -> Self {
         let loaded = Loaded {
             generation: 1,
             problems: config.problems.iter().map(problem_json).collect(),
@@ -95,6 +103,7 @@ impl Admin {
             started: Instant::now(),
             loaded: Mutex::new(loaded),
             callers: RwLock::new(callers),
+            audit,
             is_open,
             reload: tokio::sync::Mutex::default(),
             begun: AtomicU64::new(0),
@@ -107,13 +116,30 @@ impl Admin {
         self.0.callers.read().unwrap_or_else(PoisonError::into_inner).admit(door, headers).cloned()
     }
 
+    /// Ended when a caller may not come in any more as it does now.
+    pub(crate) fn leave(&self, caller: &Caller) -> CancellationToken {
+        self.0.callers.read().unwrap_or_else(PoisonError::into_inner).leave(caller)
+    }
+
+    fn replace(&self, mut callers: Callers) {
+        let mut current = self.0.callers.write().unwrap_or_else(PoisonError::into_inner);
+        callers.take_over(&current);
+        *current = callers;
+    }
+
     /// From now on it says that it is not ready, and nobody waits for log lines any more.
     pub(crate) fn close(&self) {
         self.0.closing.cancel();
     }
 
     /// Answers one request.
-    pub(crate) async fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Told {
+    pub(crate) async fn answer(
+        &self,
+        caller: &Caller,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+    ) -> Told {
         let segments: Vec<String> = path.trim_start_matches('/').split('/').map(percent::decode).collect();
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let get = method == Method::GET;
@@ -122,7 +148,7 @@ impl Admin {
             ["healthz"] if get => (StatusCode::OK, json!({"status": "ok"})),
             ["readyz"] if get => self.ready(),
             ["api", "v1", "status"] if get => (StatusCode::OK, self.status().await),
-            ["api", "v1", "tools"] if get => (StatusCode::OK, self.tools(query).await),
+            ["api", "v1", "tools"] if get => (StatusCode::OK, self.tools(caller, query).await),
             ["api", "v1", "reload"] if post => self.reload_told().await,
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
@@ -158,6 +184,7 @@ impl Admin {
         let servers: Vec<Value> =
             self.servers().await.iter().map(|status| report::server(status, revision)).collect();
         let loaded = self.loaded();
+        let problems: Vec<Value> = loaded.problems.iter().cloned().chain(self.0.audit.problem()).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -165,7 +192,7 @@ impl Admin {
             "config": {
                 "file": self.0.file.display().to_string(),
                 "generation": loaded.generation,
-                "problems": loaded.problems,
+                "problems": problems,
             },
             "servers": servers,
             "quota": self.0.crib.standings().iter().map(report::standing).collect::<Vec<_>>(),
@@ -180,10 +207,10 @@ impl Admin {
         }
     }
 
-    /// Everything on offer; with `name`, and maybe `server`, only the tool that is meant, or the name it is `near`.
-    async fn tools(&self, query: Option<&str>) -> Value {
+    /// Everything on offer to a caller; with `name`, and maybe `server`, only the tool that is meant, or the name it is `near`.
+    async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         let Some(name) = percent::query(query, "name") else {
-            return Offer::of(&self.0.crib).await.to_json();
+            return Offer::of(&self.0.crib, caller).await.to_json();
         };
         let wanted = match percent::query(query, "server").map(|server| server.parse()) {
             Some(Ok(server)) => Some(Wanted::On(server, name)),
@@ -191,10 +218,10 @@ impl Admin {
             None => Some(Wanted::Named(name)),
         };
         let found = match &wanted {
-            Some(wanted) => offer::look_up(&self.0.crib, wanted).await,
+            Some(wanted) => offer::look_up(&self.0.crib, caller, wanted).await,
             None => None,
         };
-        let catalog = self.0.crib.catalog_for(&Caller::local());
+        let catalog = self.0.crib.catalog_for(caller);
         let near = wanted.as_ref().and_then(|wanted| catalog.near(wanted));
         json!({"tools": found.iter().map(offer::tool_json).collect::<Vec<_>>(), "failed": [], "near": near})
     }
@@ -263,7 +290,9 @@ impl Admin {
         let problems: Vec<Value> = config.problems.iter().map(problem_json).collect();
         let callers = match config.refused() {
             true => Err(Failure::bad_config(&config)),
-            false => Callers::of(&config).and_then(|callers| self.guarded(callers)),
+            false => Callers::of(&config)
+                .and_then(|callers| self.guarded(callers))
+                .and_then(|callers| self.0.audit.change(config.audit.as_ref()).map(|()| callers)),
         };
         let callers = match callers {
             Ok(callers) => callers,
@@ -284,7 +313,7 @@ impl Admin {
             (loaded.generation, loaded.limits != limits || loaded.listen != config.listen)
         };
         // Before the servers: nobody sees a new one by the old rules.
-        *self.0.callers.write().unwrap_or_else(PoisonError::into_inner) = callers;
+        self.replace(callers);
         self.0.crib.govern(config.policy);
         self.0.crib.ration(config.quota);
         self.0.crib.resize(config.capacity);

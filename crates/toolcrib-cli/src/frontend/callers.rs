@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
 use toolcrib::Caller;
 use toolcrib::config::{self, Config, Digest};
 
@@ -25,6 +26,8 @@ pub(crate) struct Known {
 pub(crate) struct Callers {
     local: Known,
     known: Arc<[(Digest, Known)]>,
+    /// Rung for each of those when it may not come in any more, and last for everybody who needs no token.
+    leave: Arc<[CancellationToken]>,
 }
 
 impl Callers {
@@ -37,10 +40,34 @@ impl Callers {
             failure.data = serde_json::json!({"problems": [problem_json(&problem)], "count": 1});
             failure
         })?;
-        let known =
-            config.callers.iter().map(|spec| Known { caller: Caller::named(&spec.name), admin: spec.admin });
+        let known = config.callers.iter().map(|spec| {
+            let caller = Caller::named(&spec.name);
+            let caller = spec.profile.iter().fold(caller, |caller, profile| caller.within(profile));
+            Known { caller, admin: spec.admin }
+        });
         let local = Known { caller: Caller::local(), admin: true };
-        Ok(Self { local, known: digests.into_iter().zip(known).collect() })
+        let known: Arc<[_]> = digests.into_iter().zip(known).collect();
+        let leave = (0..=known.len()).map(|_| CancellationToken::new()).collect();
+        Ok(Self { local, known, leave })
+    }
+
+    /// Ended when a caller that comes in now may not come in any more as it did.
+    pub(crate) fn leave(&self, caller: &Caller) -> CancellationToken {
+        let at = self.known.iter().position(|(_, known)| known.caller == *caller);
+        self.leave.get(at.unwrap_or(self.known.len())).cloned().unwrap_or_default()
+    }
+
+    /// Takes over from those who could come in before: whoever comes in by the same token as the same stays, all others
+    /// leave.
+    pub(crate) fn take_over(&mut self, before: &Self) {
+        let place = |entry: &(Digest, Known)| before.known.iter().position(|known| is_same(known, entry));
+        let needless = self.known.is_empty() && before.known.is_empty();
+        let mut stay: Vec<Option<usize>> = self.known.iter().map(place).collect();
+        stay.push(needless.then_some(before.known.len()));
+        let kept = |at: &Option<usize>| at.and_then(|at| before.leave.get(at)).cloned();
+        self.leave = stay.iter().map(|at| kept(at).unwrap_or_default()).collect();
+        let gone = before.leave.iter().enumerate().filter(|(at, _)| !stay.contains(&Some(*at)));
+        gone.for_each(|(_, leave)| leave.cancel());
     }
 
     /// Whether nobody needs a token.
@@ -70,6 +97,11 @@ impl Callers {
         }
         found
     }
+}
+
+/// Whether two come in by the same token, as the same caller with the same rights.
+fn is_same((token, one): &(Digest, Known), (other_token, other): &(Digest, Known)) -> bool {
+    (token, one, one.caller.profile()) == (other_token, other, other.caller.profile())
 }
 
 fn same(one: &Digest, other: &Digest) -> bool {
@@ -130,6 +162,35 @@ mod tests {
         assert_eq!(by(&[]), None);
         assert_eq!(by(&["Bearer first-Token", "Bearer first-Token"]), None);
         assert_eq!(who(&callers, Door::Socket, &[]), Some("local"));
+    }
+
+    #[test]
+    fn whoever_may_not_come_in_any_more_as_it_did_has_to_leave() {
+        let before = callers(
+            "[profiles.p]\n[callers.stays]\ntoken = 'a'\n[callers.goes]\ntoken = 'b'\n[callers.rekeyed]\ntoken = 'c'\n\
+             [callers.narrowed]\ntoken = 'd'",
+        );
+        let before = before.unwrap();
+        let leave = |name: &str| before.leave(&Caller::named(name));
+        let names = ["stays", "goes", "rekeyed", "narrowed", "local"];
+        let leaves = names.map(leave);
+        let mut after = callers(
+            "[profiles.p]\n[callers.rekeyed]\ntoken = 'x'\n[callers.stays]\ntoken = 'a'\n[callers.narrowed]\ntoken = 'd'\n\
+             profile = 'p'",
+        )
+        .unwrap();
+        after.take_over(&before);
+        assert_eq!(leaves.map(|leave| leave.is_cancelled()), [false, true, true, true, true]);
+        let mut open = callers("").unwrap();
+        open.take_over(&after);
+        assert!(after.leave(&Caller::named("stays")).is_cancelled());
+        let local = open.leave(&Caller::local());
+        let mut same = callers("").unwrap();
+        same.take_over(&open);
+        assert!(!local.is_cancelled());
+        let mut closed = callers("[callers.a]\ntoken = 'a'").unwrap();
+        closed.take_over(&same);
+        assert!(local.is_cancelled(), "who needed no token needs one now");
     }
 
     #[test]

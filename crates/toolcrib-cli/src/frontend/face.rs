@@ -57,16 +57,30 @@ impl View {
 }
 
 /// Who comes, and to which page.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Visit {
     pub(crate) view: View,
     pub(crate) caller: Caller,
 }
 
+/// The same caller through another profile is another visit.
+impl PartialEq for Visit {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.view, &self.caller, self.caller.profile())
+            == (&other.view, &other.caller, other.caller.profile())
+    }
+}
+
 impl Visit {
     /// Whoever is on this machine, and sees everything at once.
+    #[cfg(test)]
     pub(crate) fn local() -> Self {
-        Self { view: View::All, caller: Caller::local() }
+        Self::by(Caller::local())
+    }
+
+    /// Somebody who sees everything at once.
+    pub(crate) fn by(caller: Caller) -> Self {
+        Self { view: View::All, caller }
     }
 
     /// Whether anything of a server can be seen there.

@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::Project;
 use toolcrib::wire::dialect::client::Claims;
+use toolcrib::{Caller, Project};
 
 use super::body::Body;
 use super::callers::Known;
@@ -126,14 +126,22 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
         return problem(StatusCode::FORBIDDEN, &why);
     }
     let path = request.uri().path();
-    let Some(Known { caller, admin }) = counter.desk.admin.admit(door, request.headers()) else {
+    let Some(Known { mut caller, admin }) = counter.desk.admin.admit(door, request.headers()) else {
         return stranger(counter, &request).await;
     };
+    let crib = &counter.desk.face.crib;
+    if let Some(name) = path.strip_prefix("/mcp/p/") {
+        // Whoever has a profile of its own does not get to look through another one.
+        if !crib.has_profile(name) || caller.profile().is_some_and(|own| own != name) {
+            return problem(StatusCode::NOT_FOUND, &format!("no profile is called `{name}`"));
+        }
+        caller = caller.within(name);
+        return mcp::answer(counter, Visit::by(caller), request).await;
+    }
     if path == "/mcp" {
-        return mcp::answer(counter, Visit { view: View::All, caller }, request).await;
+        return mcp::answer(counter, Visit::by(caller), request).await;
     }
     if let Some(name) = path.strip_prefix("/mcp/s/") {
-        let crib = &counter.desk.face.crib;
         let server = name.parse().ok().filter(|server| crib.has(server) && crib.sees(&caller, server));
         return match server {
             Some(server) => mcp::answer(counter, Visit { view: View::One(server), caller }, request).await,
@@ -147,7 +155,8 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
     if path == "/api/v1/stdio" && door == Door::Socket {
         return upgrade(counter, request);
     }
-    let (status, body) = counter.desk.admin.answer(request.method(), path, request.uri().query()).await;
+    let query = request.uri().query();
+    let (status, body) = counter.desk.admin.answer(&caller, request.method(), path, query).await;
     json_response(status, body.to_string())
 }
 
@@ -158,7 +167,9 @@ fn is_health(path: &str) -> bool {
 /// Whoever shows no token learns whether we are well, and nothing else.
 async fn stranger(counter: &Counter, request: &Request<Incoming>) -> Response<Body> {
     if is_health(request.uri().path()) && request.method() == Method::GET {
-        let (status, _) = counter.desk.admin.answer(request.method(), request.uri().path(), None).await;
+        let nobody = Caller::named("");
+        let asked = counter.desk.admin.answer(&nobody, request.method(), request.uri().path(), None);
+        let (status, _) = asked.await;
         return respond(status, Body::empty());
     }
     let why = "a caller shows its token: `Authorization: Bearer TOKEN`";
@@ -178,11 +189,16 @@ fn upgrade(counter: &Counter, mut request: Request<Incoming>) -> Response<Body> 
     let place = request.headers().get(PROJECT).and_then(|place| place.to_str().ok()).map(percent::decode);
     let project = Project::of(place);
     let asked = percent::query(request.uri().query(), "asked").and_then(|asked| asked.parse().ok());
+    let profile = percent::query(request.uri().query(), "profile");
+    if let Some(name) = profile.as_ref().filter(|name| !face.crib.has_profile(name)) {
+        return problem(StatusCode::NOT_FOUND, &format!("no profile is called `{name}`"));
+    }
+    let caller = profile.iter().fold(Caller::local(), |caller, profile| caller.within(profile));
     let upgraded = hyper::upgrade::on(&mut request);
     counter.desk.tasks.spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        let known = (project, asked.unwrap_or(0));
+        let known = (caller, project, asked.unwrap_or(0));
         stdio::serve(reader, writer, face, largest, known, stop).await;
     });
     let mut response = Response::new(Body::empty());

@@ -64,9 +64,9 @@ impl Sessions {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a session. When there are too many, the one that has been idle longest makes room; `None` if all are busy
+    /// Opens a session, whose streams end when its caller has to leave. When there are too many, the one that has been idle longest makes room; `None` if all are busy
     /// or no id could be drawn.
-    pub(crate) fn begin(&self, talk: Talk) -> Option<Begun> {
+    pub(crate) fn begin(&self, talk: Talk, leave: &CancellationToken) -> Option<Begun> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).ok()?;
         let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -77,14 +77,15 @@ impl Sessions {
             let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
             open.sessions.remove(&oldest).inspect(|session| session.end());
         }
-        open.sessions.insert(id.clone(), Arc::new(Session::new(talk)));
+        open.sessions.insert(id.clone(), Arc::new(Session::new(talk, leave.child_token())));
         let unwatched = !std::mem::replace(&mut open.watched, true);
         Some(Begun { id, unwatched })
     }
 
     /// A session that was opened on the same visit and is still open.
     pub(crate) fn find(&self, id: &str, visit: &Visit) -> Option<Arc<Session>> {
-        let session = self.open().sessions.get(id).filter(|session| session.talk.visit == *visit).cloned()?;
+        let goes_on = |session: &&Arc<Session>| session.talk.visit == *visit && !session.ended.is_cancelled();
+        let session = self.open().sessions.get(id).filter(goes_on).cloned()?;
         session.touch();
         Some(session)
     }
@@ -134,11 +135,11 @@ impl Sessions {
 }
 
 impl Session {
-    fn new(talk: Talk) -> Self {
+    fn new(talk: Talk, ended: CancellationToken) -> Self {
         Self {
             talk: Arc::new(talk),
             used: Mutex::new(Instant::now()),
-            ended: CancellationToken::new(),
+            ended,
             streams: Streams::default(),
             listening: AtomicBool::new(false),
         }

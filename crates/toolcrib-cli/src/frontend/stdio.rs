@@ -22,7 +22,7 @@ use toolcrib::wire::message::{
 };
 use toolcrib::wire::object::Object;
 use toolcrib::wire::revision::Era;
-use toolcrib::{Error, ErrorKind, Guest, Project};
+use toolcrib::{Caller, Error, ErrorKind, Guest, Project};
 
 use super::batch::{NO_SESSION, Part, is_batch, parts, together, twice};
 use super::face::talk::Talk;
@@ -72,13 +72,14 @@ enum Work {
 }
 
 /// Serves one client until it hangs up or, after `stop`, until what it asked for is answered; messages have at most
-/// `largest` bytes. It works in the project, if that is known, and questions to it are numbered after `asked`.
+/// `largest` bytes. It asks as the caller, works in the project, if that is known, and questions to it are numbered after
+/// `asked`.
 pub(crate) async fn serve<R, W>(
     mut reader: R,
     writer: W,
     face: Arc<Face>,
     largest: usize,
-    (project, asked): (Option<Project>, u64),
+    (caller, project, asked): (Caller, Option<Project>, u64),
     stop: CancellationToken,
 ) where
     R: AsyncRead + Unpin + Send + 'static,
@@ -88,10 +89,11 @@ pub(crate) async fn serve<R, W>(
     let (session, opened) = watch::channel(None);
     let tasks = TaskTracker::new();
     let mut writing = tasks.spawn(outgoing.write(writer));
-    let news = tasks.spawn(announce(face.clone(), opened, out.clone()));
+    let visit = Visit::by(caller);
+    let news = tasks.spawn(announce(face.clone(), visit.clone(), opened, out.clone()));
     let pipe = Pipe {
         presence: face.welcome(),
-        visit: Visit::local(),
+        visit,
         guest: Arc::new(Guest::default().working_in(project.clone())),
         project,
         asked,
@@ -336,7 +338,7 @@ async fn listen(
     out: &Outbox,
     ending: &CancellationToken,
 ) -> Answer {
-    let mut watcher = Watcher::new(face.clone(), Visit::local());
+    let mut watcher = Watcher::new(face.clone(), asker.visit.clone());
     let mut told = match face.listen(&asker, id, params).await {
         Ok(told) => told,
         Err(answer) => return answer,
@@ -356,14 +358,19 @@ async fn listen(
 }
 
 /// Tells an open session what happens.
-async fn announce(face: Arc<Face>, mut opened: watch::Receiver<Option<Arc<Talk>>>, out: Outbox) {
+async fn announce(
+    face: Arc<Face>,
+    visit: Visit,
+    mut opened: watch::Receiver<Option<Arc<Talk>>>,
+    out: Outbox,
+) {
     loop {
         let talk = match opened.wait_for(Option::is_some).await {
             Ok(talk) => talk.clone(),
             Err(_) => return,
         };
         let Some(mut talk) = talk else { return };
-        let mut watcher = Watcher::new(face.clone(), Visit::local());
+        let mut watcher = Watcher::new(face.clone(), visit.clone());
         loop {
             tokio::select! {
                 messages = watcher.next_messages(&mut talk) => {

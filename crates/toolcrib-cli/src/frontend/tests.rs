@@ -15,6 +15,7 @@ use toolcrib::config::{Config, HostLimits};
 use super::admin::Admin;
 use super::callers::Callers;
 use super::{Desk, Door, http};
+use crate::audit::Audit;
 use crate::place::Stamp;
 
 /// Longer than anything here may take, on a clock that runs ahead when nobody has anything to do.
@@ -39,7 +40,13 @@ impl House {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
         let config = Config::load(file.path());
         let callers = Callers::of(&config).unwrap();
-        let admin = Admin::new(crib.clone(), &config, Stamp::of(file.path()), callers, false);
+        let admin = Admin::new(
+            crib.clone(),
+            &config,
+            Stamp::of(file.path()),
+            (callers, Arc::new(Audit::new(None).unwrap())),
+            false,
+        );
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new()));
         Self { desk, tasks: TaskTracker::new(), stop: CancellationToken::new() }

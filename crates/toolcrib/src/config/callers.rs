@@ -9,6 +9,7 @@ use super::reader::Reader;
 use super::root::Sections;
 use super::{Concern, Origin, Position, Problem, quota, rules};
 use crate::spec::ServerId;
+use crate::spelling;
 use crate::text::Text;
 
 /// A token that nobody can read any more.
@@ -23,6 +24,8 @@ pub struct CallerSpec {
     pub token: Token,
     /// Whether it may use the admin API.
     pub admin: bool,
+    /// The profile that it looks through, if it has to.
+    pub profile: Option<String>,
     /// Where it is declared.
     pub origin: Origin,
 }
@@ -100,15 +103,29 @@ pub(super) fn read(reader: &mut Reader<'_>, sections: &mut Sections) {
         let admin = table.boolean("admin").unwrap_or(false);
         let token = token(&mut table, &entry.key);
         let limits = quota::read(&mut table);
-        table.not_yet("profile");
+        let profile = profile(&mut table, sections);
         let origin = table.page().origin(entry.at);
         table.finish();
         sections.policy.callers.insert(entry.key.clone(), rules);
         sections.quota.callers.insert(entry.key.clone(), limits);
         if let Some(token) = token {
-            sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, origin });
+            sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, profile, origin });
         }
     }
+}
+
+/// The profile of a caller, which must be there.
+fn profile(reader: &mut Reader<'_>, sections: &Sections) -> Option<String> {
+    let name = reader.string("profile")?;
+    let known = || sections.policy.profiles.keys().map(String::as_str);
+    if !known().any(|known| known == name) {
+        let hint = match spelling::nearest(name, known()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("declare `[profiles.{name}]`"),
+        };
+        reader.wrong_value("profile", format!("there is no profile `{name}`"), hint);
+    }
+    Some(name.to_owned())
 }
 
 fn is_name(reader: &mut Reader<'_>, entry: &Entry) {

@@ -7,7 +7,10 @@ use super::care::Care;
 use super::node::{Entry, Table, Value};
 use super::page::Page;
 use super::reader::Reader;
-use super::{CallerSpec, Concern, HostLimits, Listen, Origin, callers, quota, rules, server};
+use super::{
+    AuditSpec, CallerSpec, Concern, HostLimits, Listen, Origin, audit, callers, profiles, quota, rules,
+    server,
+};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::spec::{BadName, Capacity, Roster, ServerId};
@@ -24,12 +27,13 @@ pub(super) struct Sections {
     pub(super) policy: Policy,
     pub(super) quota: Quota,
     pub(super) callers: Vec<CallerSpec>,
+    pub(super) audit: Option<AuditSpec>,
     pub(super) origins: BTreeMap<ServerId, Origin>,
 }
 
 impl Default for Sections {
     fn default() -> Self {
-        let (roster, listen, limits, policy, quota, callers, origins) = Default::default();
+        let (roster, listen, limits, policy, quota, callers, audit, origins) = Default::default();
         Self {
             roster,
             listen,
@@ -38,6 +42,7 @@ impl Default for Sections {
             policy,
             quota,
             callers,
+            audit,
             origins,
         }
     }
@@ -65,8 +70,9 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
         table.not_yet("ask");
         table.finish();
     }
+    profiles::read(&mut reader, &mut sections);
     callers::read(&mut reader, &mut sections);
-    reader.not_yet("profiles");
+    sections.audit = audit::read(&mut reader);
     ["hosts", "scopes"].into_iter().for_each(|key| reader.not_yet_but_harmless(key));
     let roots: &[&'static str] = if json { &["mcpServers", "servers"] } else { &["servers"] };
     for key in roots {

@@ -45,7 +45,9 @@ fn list(reader: &mut Reader<'_>, key: &'static str, parse: Parse) -> Option<Vec<
 
 /// Mentions rules about servers that are not declared: such a rule does nothing, which may not be what was meant.
 pub(super) fn note_strangers(page: &mut Page, sections: &Sections) {
-    let all = std::iter::once(&sections.policy.everyone).chain(sections.policy.callers.values());
+    let policy = &sections.policy;
+    let of_profiles = policy.profiles.values().flat_map(|profile| [&profile.servers, &profile.rules]);
+    let all = std::iter::once(&policy.everyone).chain(of_profiles).chain(policy.callers.values());
     let rules = all.flat_map(|rules| rules.allow.iter().flat_map(|list| &list.rules).chain(&rules.deny));
     let quota = &sections.quota;
     let limits = quota.callers.values().chain([&quota.everyone]).flatten().map(Limit::what);

@@ -147,13 +147,19 @@ fn variables(reader: &mut Reader<'_>) -> BTreeMap<String, Text> {
 
 fn cwd(reader: &mut Reader<'_>) -> Option<PathBuf> {
     let written = reader.string("cwd")?;
-    no_tilde(reader, "cwd", written)?;
+    path_below(reader, "cwd", written)
+}
+
+/// A path as it is written at a key, below the folder of the file.
+pub(super) fn path_below(reader: &mut Reader<'_>, key: &str, written: &str) -> Option<PathBuf> {
+    no_tilde(reader, key, written)?;
     if written.is_empty() {
-        reader.wrong_value("cwd", "`cwd` is empty", "write a path, or leave it out");
+        reader.wrong_value(key, format!("`{key}` is empty"), "write a path, or leave it out");
         return None;
     }
     if written.contains("${") {
-        reader.wrong_value("cwd", "references in `cwd` are not supported yet", "write the path itself");
+        let message = format!("references in `{key}` are not supported yet");
+        reader.wrong_value(key, message, "write the path itself");
         return None;
     }
     // Through `components`, so that `.` leaves no trace.
@@ -165,7 +171,11 @@ fn no_tilde(reader: &mut Reader<'_>, key: &str, written: &str) -> Option<()> {
         return Some(());
     }
     let message = format!("`~` means nothing in `{key}`: there is no shell");
-    let hint = if key == "cwd" { "write the whole path" } else { "write `${env:HOME}` in its place" };
+    let hint = if matches!(key, "cwd" | "audit") {
+        "write the whole path"
+    } else {
+        "write `${env:HOME}` in its place"
+    };
     reader.wrong_value(key, message, hint);
     None
 }

@@ -67,6 +67,14 @@ impl Rule {
         Self { server: Pattern::any(), written: name.to_string(), name, origin: None }
     }
 
+    /// A rule over everything of the servers of such names.
+    pub fn server(written: &str) -> Result<Self, BadRule> {
+        match written.contains('.') {
+            true => Err(BadRule::NoServer),
+            false => Ok(Self { written: written.to_owned(), ..format!("{written}.*").parse()? }),
+        }
+    }
+
     /// The rule with the place it is written at.
     #[must_use]
     pub(crate) fn at(mut self, origin: Origin) -> Self {

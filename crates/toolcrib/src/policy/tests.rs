@@ -35,6 +35,39 @@ fn judged(policy: &Policy, caller: &str, thing: &str) -> String {
 }
 
 #[test]
+fn a_profile_is_one_more_level_and_one_that_is_gone_has_nothing() {
+    let servers = Rules::default().allowing([Rule::server("git").unwrap(), Rule::server("t*").unwrap()]);
+    let work = Profile { servers, rules: rules(Some(&["git.*", "other.*", "time.now"]), &["git.push"]) };
+    let policy = Policy {
+        everyone: rules(None, &["git.rm"]),
+        profiles: [("work".to_owned(), work), ("all".to_owned(), Profile::default())].into(),
+        callers: [("ci".to_owned(), rules(None, &["git.log"]))].into(),
+        ..Policy::default()
+    };
+    let judged = |caller: &str, profile: &str, thing: &str| {
+        let (server, name) = thing.split_once('.').unwrap();
+        let judged = policy.judge(&Caller::named(caller).within(profile), &id(server), Some(name));
+        judged.map_or_else(|denial| denial.rule, |()| "yes".to_owned())
+    };
+    for (caller, profile, thing, verdict) in [
+        ("local", "work", "git.log", "yes"),
+        ("local", "work", "time.now", "yes"),
+        ("local", "work", "time.set", "nothing in `profiles.work.allow` lets it through"),
+        ("local", "work", "git.push", "`profiles.work.deny` has `git.push`"),
+        ("local", "work", "git.rm", "`policy.deny` has `git.rm`"),
+        ("local", "work", "other.x", "nothing in `profiles.work.servers` lets it through"),
+        ("ci", "work", "git.log", "`callers.ci.deny` has `git.log`"),
+        ("local", "all", "other.x", "yes"),
+        ("local", "gone", "git.log", "there is no profile `gone`"),
+        ("local", "Work", "git.log", "there is no profile `Work`"),
+    ] {
+        assert_eq!(judged(caller, profile, thing), verdict, "{caller} {profile} {thing}");
+    }
+    let gone = Caller::local().within("gone");
+    assert!(!Policy::default().sees(&gone, &id("git")) && !Policy::default().is_open(&gone, &id("git")));
+}
+
+#[test]
 fn every_level_must_agree_and_deny_wins_at_each() {
     let policy = Policy {
         everyone: rules(None, &["git.push*", "*.rm_rf"]),
@@ -50,7 +83,7 @@ fn every_level_must_agree_and_deny_wins_at_each() {
             ("no-git".to_owned(), rules(None, &["git.*"])),
         ]
         .into(),
-        guard: None,
+        ..Policy::default()
     };
     for (caller, thing, verdict) in [
         ("local", "git.log", "yes"),

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use serde_json::json;
 use toolcrib::policy::{Policy, Rule, Rules};
+use toolcrib::wire::object::Object;
 use toolcrib::{Call, Caller, Crib, CribBuilder, ErrorKind, ServerSpec, Toolbox, Verdict, Wanted};
 
-use crate::house::id;
+use crate::fake::Fake;
+use crate::house::{id, spec};
 
 /// A crib with servers `a` and `b`, each of which counts how often its tools really run.
 fn crib(ran: &Arc<AtomicUsize>) -> CribBuilder {
@@ -86,10 +88,7 @@ async fn what_no_rule_can_tell_goes_only_where_everything_is_allowed() {
     let crib = crib(&ran).policy(policy()).build().unwrap();
     let ask = |caller: &str, server: &str, method: &'static str, name: &str| {
         let wanted = Wanted::On(id(server), name.to_owned());
-        crib.call(
-            Call::request(method, wanted, toolcrib::wire::object::Object::default())
-                .by(Caller::named(caller)),
-        )
+        crib.call(Call::request(method, wanted, Object::default()).by(Caller::named(caller)))
     };
     for method in ["Tools/call", "tools/call ", "skills/run"] {
         assert_eq!(ask("ci", "a", method, method).await.unwrap_err().kind(), ErrorKind::Denied, "{method}");
@@ -135,6 +134,36 @@ async fn rules_that_change_hold_from_the_next_call_on_and_are_announced() {
     assert!(!names(&crib.catalog_for(&Caller::local())).contains(&"a.write".to_owned()));
     crib.govern(Policy::default());
     crib.call(Call::tool("a__write")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_is_judged_by_the_tool_that_made_it() {
+    let task = r#"{"jsonrpc":"2.0","id":$ID,"result":{"taskId":"7","status":"working"}}"#;
+    let fake = Fake::offering(&["build", "other"])
+        .script(
+            "tools/call",
+            &[r#"{"jsonrpc":"2.0","id":$ID,"result":{"task":{"taskId":"7","status":"working"}}}"#],
+        )
+        .script("tasks/get", &[task; 3]);
+    let crib = Crib::builder().server(spec("a", &fake)).build().unwrap();
+    let params = Object::parse(&br#"{"name":"build","task":{}}"#.as_slice().into()).unwrap();
+    let made =
+        crib.call(Call::request("tools/call", Wanted::Named("a__build".into()), params)).await.unwrap();
+    assert_eq!(made.to_value()["task"]["taskId"], "a__7");
+    let get = |wanted: Wanted| crib.call(Call::request("tasks/get", wanted, Object::default()));
+    let ways = || [Wanted::Task("a__7".into()), Wanted::On(id("a"), "7".into())];
+    crib.govern(Policy::for_everyone(rules(None, &["a.other"])));
+    for wanted in ways() {
+        get(wanted).await.unwrap();
+    }
+    crib.govern(Policy::for_everyone(rules(None, &["a.build"])));
+    for wanted in ways() {
+        let refused = get(wanted).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+        assert!(refused.to_string().contains("`policy.deny` has `a.build`"), "{refused}");
+    }
+    // Of whom nothing is known is judged by its server alone.
+    get(Wanted::Task("a__8".into())).await.unwrap();
 }
 
 #[test]

@@ -34,6 +34,7 @@ const PIPE: usize = 64 << 10;
 /// Where gateways are found.
 pub(super) struct Reach<'a> {
     place: &'a Place,
+    profile: Option<&'a str>,
     /// What this command runs itself, once it stands alone.
     own: Option<Crib>,
     tasks: TaskTracker,
@@ -48,8 +49,8 @@ pub(super) struct Line {
 }
 
 impl<'a> Reach<'a> {
-    pub(super) fn new(place: &'a Place) -> Self {
-        Self { place, own: None, tasks: TaskTracker::new() }
+    pub(super) fn new(place: &'a Place, profile: Option<&'a str>) -> Self {
+        Self { place, profile, own: None, tasks: TaskTracker::new() }
     }
 
     /// The largest message; what the config says now, if it can be read.
@@ -66,8 +67,10 @@ impl<'a> Reach<'a> {
         let project = super::folder().map_or_else(String::new, |folder| {
             format!("{}: {}\r\n", frontend::http::PROJECT, percent::encode(&folder))
         });
+        let profile = self.profile.map(|profile| format!("&profile={}", percent::encode(profile)));
+        let profile = profile.unwrap_or_default();
         let request = format!(
-            "GET /api/v1/stdio?asked={asked} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\
+            "GET /api/v1/stdio?asked={asked}{profile} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\
              {project}\r\n"
         );
         to.write_all(request.as_bytes()).await?;
@@ -109,7 +112,7 @@ impl<'a> Reach<'a> {
         let (ours, theirs) = tokio::io::duplex(PIPE);
         let (reader, writer) = tokio::io::split(theirs);
         let (largest, stop) = (config.limits.body, CancellationToken::new());
-        let known = (Project::of(super::folder()), asked);
+        let known = (super::local(self.profile), Project::of(super::folder()), asked);
         self.tasks.spawn(frontend::stdio::serve(reader, writer, face, largest, known, stop));
         let (from, to) = tokio::io::split(ours);
         Ok(Line { from: Box::new(from), to: Box::new(to), first: Vec::new() })

@@ -1,10 +1,13 @@
 //! The admin API over a crib whose servers live in this process.
 
+use std::sync::Arc;
+
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use toolcrib::{Config, Crib, ServerSpec, Toolbox};
+use toolcrib::{Caller, Config, Crib, ServerSpec, Toolbox};
 
 use super::Admin;
+use crate::audit::Audit;
 use crate::frontend::callers::Callers;
 use crate::place::Stamp;
 
@@ -25,7 +28,13 @@ impl Office {
             admin: {
                 let config = Config::load(file.path());
                 let callers = Callers::of(&config).unwrap();
-                Admin::new(crib.clone(), &config, Stamp::of(file.path()), callers, false)
+                Admin::new(
+                    crib.clone(),
+                    &config,
+                    Stamp::of(file.path()),
+                    (callers, Arc::new(Audit::new(None).unwrap())),
+                    false,
+                )
             },
             crib,
             file,
@@ -43,7 +52,7 @@ impl Office {
     async fn ask(&self, method: &Method, target: &str) -> (u16, Value) {
         let (path, query) =
             target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
-        let (status, body) = self.admin.answer(method, path, query).await;
+        let (status, body) = self.admin.answer(&Caller::local(), method, path, query).await;
         (status.as_u16(), body)
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use hyper::{Response, StatusCode};
-use tokio_util::sync::CancellationToken;
 use toolcrib::wire::dialect::client::Claimed;
 use toolcrib::wire::message::{code, reply};
 
@@ -29,7 +28,7 @@ pub(super) async fn open(counter: &Counter, visit: Visit, asked: Asked, claimed:
         Err(answer) => return stateless::whole(&id, &answer),
     };
     let (first, last) = (VecDeque::from([told.first()]), reply(&id, &told.last()));
-    let over = CancellationToken::new();
+    let over = counter.desk.admin.leave(&asker.visit.caller).child_token();
     if told.is_empty() {
         over.cancel();
     }

@@ -23,8 +23,9 @@ use super::{Asked, events, not_allowed, refuse, unspoken};
 pub(super) async fn begin(counter: &Counter, visit: Visit, asked: &Asked) -> Response<Body> {
     let desk = &counter.desk;
     let hello = desk.face.hello(&visit, agreed_revision(asked.params.as_ref())).await;
+    let leave = desk.admin.leave(&visit.caller);
     let talk = Talk::new(&desk.face, visit, asked.params.as_ref(), None);
-    let Some(begun) = desk.sessions.begin(talk) else {
+    let Some(begun) = desk.sessions.begin(talk, &leave) else {
         let why = "too many sessions are open and busy";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, Some(&asked.id), code::INVALID_REQUEST, why);
     };

@@ -10,7 +10,7 @@ fn face() -> Face {
 }
 
 fn begin(sessions: &Sessions, face: &Face) -> String {
-    sessions.begin(Talk::new(face, Visit::local(), None, None)).unwrap().id
+    sessions.begin(Talk::new(face, Visit::local(), None, None), &CancellationToken::new()).unwrap().id
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {
@@ -50,10 +50,12 @@ async fn the_longest_idle_session_makes_room() {
 #[tokio::test(start_paused = true)]
 async fn a_session_that_nobody_uses_ends_and_then_nobody_watches() {
     let (sessions, face) = (Sessions::new(10), face());
-    let first = sessions.begin(Talk::new(&face, Visit::local(), None, None)).unwrap();
+    let first =
+        sessions.begin(Talk::new(&face, Visit::local(), None, None), &CancellationToken::new()).unwrap();
     assert!(first.unwatched);
     let held = sessions.find(&first.id, &Visit::local()).unwrap();
-    let second = sessions.begin(Talk::new(&face, Visit::local(), None, None)).unwrap();
+    let second =
+        sessions.begin(Talk::new(&face, Visit::local(), None, None), &CancellationToken::new()).unwrap();
     assert!(!second.unwatched);
     let ended = sessions.open().sessions[&second.id].ended.clone();
     let watch = sessions.watch();
@@ -66,7 +68,12 @@ async fn a_session_that_nobody_uses_ends_and_then_nobody_watches() {
     drop(held);
     watch.await;
     assert!(!is_open(&sessions, &first.id));
-    assert!(sessions.begin(Talk::new(&face, Visit::local(), None, None)).unwrap().unwatched);
+    assert!(
+        sessions
+            .begin(Talk::new(&face, Visit::local(), None, None), &CancellationToken::new())
+            .unwrap()
+            .unwatched
+    );
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ fn a_mistake_in_json_is_named_where_it_stands() {
         ("{\"mcpServers\": {'a': 1}}", "1:17 WHOLE: "),
         ("{\"mcpServers\": []}", "1:16 WHOLE: `mcpServers` must be an object, not an array"),
         ("{\"mcpServers\": {}, \"mcpServers\": {}}", "1:20 WHOLE: `mcpServers` is there twice"),
-        ("{\"mcpServers\": {}, \"profiles\": {}}", "1:20 WHOLE: `profiles` is not supported yet"),
+        ("{\"mcpServers\": {}, \"profiles\": []}", "1:32 WHOLE: `profiles` must be an object, not an array"),
         ("{\"mcpServers\": {\"a\": 1}}", "1:22 a: `a` must be an object"),
         ("{\"mcpServers\": {\"!\": {\"command\": \"x\"}}}", "1:17 !: `!` cannot be a server"),
         ("{\"mcpServers\": {\"a\": {\"url\": \"x\"}}}", "1:30 a: `url` cannot be used"),

@@ -184,12 +184,6 @@ fn a_problem_outside_the_servers_refuses_the_file() {
             "another name",
         ),
         ("[callers.Me]\ntoken = 'x'", "`Me` cannot be a caller", "`ci`"),
-        (
-            "[callers.me]\ntoken = 'x'\nprofile = 'p'",
-            "`callers.me.profile` is not supported yet",
-            "leave it out",
-        ),
-        ("[profiles.p]", "`profiles` is not supported yet", "leave it out"),
         ("[limits]\nservers-running = 0", "from 1 to", "`servers-running = 5`"),
         ("[limits]\nmemory = 4", "`limits.memory` must be a size", "`memory = \"4MiB\"`"),
         ("[limits]\ncache = '0B'", "`limits.cache`", "`\"64KiB\"`"),
@@ -214,11 +208,43 @@ fn a_problem_outside_the_servers_refuses_the_file() {
         ("[mcpServers.x]", "there is no key `mcpServers`", "did you mean `servers`?"),
         ("servers = 1", "`servers` must be a table, not a number", "`servers = { … }`"),
     ] {
-        let config = toml(text);
-        assert_eq!(config.problems.len(), 1, "{text}: {:?}", lines(&config));
-        assert!(config.refused(), "{text}");
-        let problem = &config.problems[0];
-        assert!(problem.message.contains(message), "{text}: {}", problem.message);
-        assert!(problem.hint.as_ref().is_some_and(|text| text.contains(hint)), "{text}: {:?}", problem.hint);
+        check_refused(text, message, hint);
     }
+}
+
+#[test]
+fn a_problem_of_a_profile_or_of_the_audit_refuses_the_file() {
+    for (text, message, hint) in [
+        ("[callers.me]\ntoken = 'x'\nprofile = 'p'", "there is no profile `p`", "declare `[profiles.p]`"),
+        (
+            "[profiles.work]\n[callers.me]\ntoken = 'x'\nprofile = 'wrok'",
+            "there is no profile `wrok`",
+            "did you mean `work`?",
+        ),
+        ("[profiles.Work]", "`Work` cannot be a profile", "`work`"),
+        ("[profiles.p]\nservers = ['a.b']", "`a.b` cannot be a server", "under `[servers]`"),
+        ("[profiles.p]\nservers = 'a'", "`profiles.p.servers` must be an array of strings", "servers = ["),
+        ("[profiles.p]\nallow = ['git']", "`git` is no pattern", "`SERVER.NAME`"),
+        ("[profiles.p]\ntags = ['x']", "`profiles.p.tags` is not supported yet", "leave it out"),
+        ("[profiles.p]\nexpose = 'search'", "`expose = \"search\"` is not supported yet", "leave it out"),
+        ("[profiles.p]\nexpose = 'some'", "`profiles.p.expose` cannot be `some`", "`auto`, `all`, `search`"),
+        ("[profiles.p]\nserver = []", "there is no key `profiles.p.server`", "`servers`"),
+        ("audit = ''", "`audit` is empty", "write a path"),
+        ("audit = '~/audit'", "`~` means nothing in `audit`", "the whole path"),
+        ("audit = 1", "`audit` must be a string", "audit = "),
+        ("audit-required = true", "`audit-required` means nothing without `audit`", "`audit = \"FILE\"`"),
+        ("audit = 'a'\naudit-size = '0B'", "`audit-size` may not be zero", "MiB"),
+        ("audit = 'a'\naudit-requierd = true", "there is no key `audit-requierd`", "`audit-required`"),
+    ] {
+        check_refused(text, message, hint);
+    }
+}
+
+fn check_refused(text: &str, message: &str, hint: &str) {
+    let config = toml(text);
+    assert_eq!(config.problems.len(), 1, "{text}: {:?}", lines(&config));
+    assert!(config.refused(), "{text}");
+    let problem = &config.problems[0];
+    assert!(problem.message.contains(message), "{text}: {}", problem.message);
+    assert!(problem.hint.as_ref().is_some_and(|text| text.contains(hint)), "{text}: {:?}", problem.hint);
 }
