@@ -78,7 +78,7 @@ fn a_stop_lets_calls_finish_and_leaves_no_process() {
 
 #[test]
 fn a_second_request_to_stop_does_not_wait_for_calls() {
-    let home = home(&server("fake", &[]));
+    let home = home(&format!("[limits]\ndrain = \"10m\"\n{}", server("fake", &[])));
     let mut gateway = home.serve();
     let address = gateway.address;
     let hanging = std::thread::spawn(move || {

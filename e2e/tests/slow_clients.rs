@@ -15,6 +15,17 @@ fn home() -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), &fake)
 }
 
+/// A request of a stateless client, for who writes it and reads nothing.
+fn request(method: &str, name: Option<&str>, params: &Value) -> String {
+    let body = message(Era::Stateless, &json!(1), method, params).to_string();
+    let name = name.map_or(String::new(), |name| format!("Mcp-Name: {name}\r\n"));
+    format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, \
+         text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
 /// The memory of a process, in bytes.
 fn memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -30,18 +41,11 @@ fn clients_that_never_read_large_answers_hold_up_nobody_else() {
     let mut honest = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     honest.text("fake__echo", &json!({"text": "up"}));
     let arguments = json!({"name": "fake__raw", "arguments": {"json": format!(r#"{{"content":[],"x":"{}"}}"#, "x".repeat(LARGE))}});
-    let body = message(Era::Stateless, &json!(1), "tools/call", &arguments).to_string();
-    let head = format!(
-        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, \
-         text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: fake__raw\r\n\
-         Content-Length: {}\r\n\r\n",
-        body.len()
-    );
+    let request = request("tools/call", Some("fake__raw"), &arguments);
     let deaf: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = TcpStream::connect(gateway.address).unwrap();
-            stream.write_all(head.as_bytes()).unwrap();
-            stream.write_all(body.as_bytes()).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
             stream
         })
         .collect();
@@ -67,14 +71,23 @@ fn a_gateway_without_descriptors_still_tells_how_it_is_and_recovers() {
     limited.args(["-c", r#"ulimit -n 64; exec "$@""#, "sh", env!("CARGO_BIN_EXE_crib")]);
     limited.args(["serve", "--listen", "127.0.0.1:0"]).env("TOOLCRIB_HOME", home.path());
     let gateway = home.serve_by(limited);
-    let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(gateway.address).unwrap()).collect();
+    // They hear what changes, so nobody sends them away for being idle.
+    let listen = json!({"notifications": {"toolsListChanged": true}});
+    let request = request("subscriptions/listen", None, &listen);
+    let lasting: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(gateway.address).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
     let open = || std::fs::read_dir(format!("/proc/{}/fd", gateway.pid())).unwrap().count();
     wait_until("no more get in", || open() >= 40);
     let status: Value = serde_json::from_slice(&home.run(&["status", "--json"]).stdout).unwrap();
     assert_eq!(status["servers"][0]["name"], "fake");
     let called = home.run(&["call", "fake__echo", "text=well"]);
     assert_eq!(String::from_utf8_lossy(&called.stdout).trim(), "well", "servers can still be started");
-    drop(idle);
+    drop(lasting);
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     assert_eq!(client.text("fake__echo", &json!({"text": "again"})), "again");
 }
