@@ -103,7 +103,7 @@ impl Daemon {
         let admin = Admin::new(crib.clone(), config, stamp, (callers, audit), listen.is_open());
         let mut hosts = config.listen.hosts.clone();
         hosts.extend(listen.host());
-        let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts));
+        let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts, place.advice()));
         let drain = config.limits.drain;
         Ok(Self { crib, admin, desk, public, socket, drain, tasks, logs, stop, _lock: lock })
     }

@@ -29,6 +29,8 @@ pub(crate) use face::listening::ended as listen_ended;
 use guard::Guard;
 use session::Sessions;
 
+use crate::advice::Advice;
+
 /// Which way a client came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
@@ -53,10 +55,16 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// A desk for everybody who asks for `localhost` or one of `hosts`.
-    pub(crate) fn new(crib: Crib, admin: Admin, limits: &HostLimits, hosts: Vec<String>) -> Self {
+    pub(crate) fn new(
+        crib: Crib,
+        admin: Admin,
+        limits: &HostLimits,
+        hosts: Vec<String>,
+        advice: Advice,
+    ) -> Self {
         let sessions = Sessions::new(limits.sessions);
         Self {
-            face: Arc::new(Face::new(crib)),
+            face: Arc::new(Face::new(crib).advising(advice)),
             admin,
             sessions,
             guard: Guard::new(hosts),

@@ -3,6 +3,7 @@
 //! Commands live in `commands`, one file each; `daemon` is the gateway as a running thing; `frontend` is what clients
 //! see of it. The binary calls [`main`] and nothing else.
 
+mod advice;
 mod audit;
 mod cli;
 mod client;
@@ -87,6 +88,7 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         return commands::demo::run(out).await;
     }
     let place = Place::find(cli.globals.config.as_deref())?;
+    out.advise(place.advice());
     match &cli.command {
         Command::Serve(args) => commands::serve::run(args, &place, out).await,
         Command::Stdio(args) => commands::stdio::run(args, &place, out).await,

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write};
 use serde_json::Value;
 use toolcrib::config::{Concern, Problem};
 
+use crate::advice::Advice;
 use crate::cli::{Colour, Globals};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -19,6 +20,7 @@ pub(crate) struct Output {
     /// Whether columns are aligned for a person.
     table: bool,
     colour: bool,
+    advice: Advice,
 }
 
 const RED: &str = "\x1b[1;31m";
@@ -36,7 +38,13 @@ impl Output {
             quiet: globals.quiet,
             table: io::stdout().is_terminal(),
             colour: coloured(globals.color, io::stderr().is_terminal(), |name| std::env::var(name).ok()),
+            advice: Advice::default(),
         }
+    }
+
+    /// How hints are completed from now on.
+    pub(crate) fn advise(&mut self, advice: Advice) {
+        self.advice = advice;
     }
 
     /// One line of data.
@@ -107,7 +115,8 @@ impl Output {
     /// Why the command did not do what was asked.
     pub(crate) fn failure(&mut self, failure: &Failure) -> io::Result<()> {
         if self.json {
-            return self.always(&failure.to_json().to_string());
+            let hint = failure.hint.as_deref().map(|hint| self.advice.complete(hint).into_owned());
+            return self.always(&Failure { hint, ..failure.clone() }.to_json().to_string());
         }
         for problem in failure.data["problems"].as_array().into_iter().flatten() {
             self.broken(problem)?;
@@ -126,7 +135,7 @@ impl Output {
     }
 
     fn hint(&mut self, hint: &str) -> io::Result<()> {
-        let label = self.painted(CYAN, "hint:");
+        let (label, hint) = (self.painted(CYAN, "hint:"), self.advice.complete(hint));
         writeln!(self.stderr, "{label} {hint}")
     }
 

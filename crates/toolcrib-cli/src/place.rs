@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use toolcrib::config::Config;
 
+use crate::advice::Advice;
+
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -82,6 +84,11 @@ impl Place {
             self.run = shared_run();
         }
         self
+    }
+
+    /// What to type for this config.
+    pub(crate) fn advice(&self) -> Advice {
+        if self.usual { Advice::default() } else { Advice::naming(&self.config) }
     }
 
     /// Where things are remembered between runs.

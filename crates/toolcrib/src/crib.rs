@@ -25,6 +25,7 @@ use crate::record::{Watched, Watchers};
 use crate::registry::{Changes, Entry};
 use crate::sharing::Guest;
 use crate::spec::{Capacity, Roster, ServerId};
+use crate::spelling;
 use crate::status::ServerStatus;
 use crate::stock::Stock;
 use crate::subscription::{self, Subscription};
@@ -336,7 +337,8 @@ impl Shared {
         let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
         let ended = Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await;
         ended.unwrap_or_else(|_| {
-            let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+            let error =
+                Error::new(ErrorKind::TimedOut, format!("no answer within {}", spelling::time(limit)));
             let error = error.hint("allow the call more time");
             Err(if call.left { error.left() } else { error.unsent() })
         })

@@ -11,6 +11,7 @@ use crate::class::{FailureClass, Sent};
 use crate::last_words::LastWords;
 use crate::policy::Denial;
 use crate::spec::ServerId;
+use crate::spelling;
 
 /// A call that got no answer from a server.
 #[derive(Debug, Clone)]
@@ -244,7 +245,7 @@ impl Error {
     /// The same failure for those who ask before it is time for another try.
     pub(crate) fn again_in(&self, wait: Duration) -> Self {
         let mut again = self.clone().retry_in(wait);
-        again.0.message = format!("{}, next attempt in {:.1} s", self.0.message, wait.as_secs_f64());
+        again.0.message = format!("{}, next attempt in {}", self.0.message, spelling::time(wait));
         again
     }
 

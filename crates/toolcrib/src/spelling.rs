@@ -1,5 +1,7 @@
 //! The nearest spelling: what somebody probably meant to type. Case, `-` and `_` do not count, so `keepAlive` and
-//! `keep_alive` are both `keep-alive`.
+//! `keep_alive` are both `keep-alive`. And times, spelled as people write them.
+
+use std::time::Duration;
 
 /// The candidate that is nearest to a word, if one is near enough to be worth naming.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
@@ -11,6 +13,23 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .filter_map(|(distance, candidate)| Some((distance?, candidate)))
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// A duration as people write it. What is no whole number of anything is rounded: a wait of 12.3456 s is `12.3s`.
+pub fn time(duration: Duration) -> String {
+    let milliseconds = duration.as_millis();
+    let units = [(3_600_000, "h"), (60_000, "m"), (1000, "s")];
+    if let Some((unit, name)) = units.into_iter().find(|(unit, _)| milliseconds.is_multiple_of(*unit))
+        && (milliseconds > 0 || duration.is_zero())
+    {
+        return format!("{}{}", milliseconds / unit, if milliseconds > 0 { name } else { "s" });
+    }
+    if milliseconds < 1000 {
+        return format!("{}ms", milliseconds.max(1));
+    }
+    let tenths = (milliseconds + 50) / 100;
+    let rest = Some(tenths % 10).filter(|rest| *rest > 0).map(|rest| format!(".{rest}"));
+    format!("{}{}s", tenths / 10, rest.unwrap_or_default())
 }
 
 fn fold(word: &str) -> Vec<char> {
@@ -41,6 +60,15 @@ fn distance(a: &[char], b: &[char], reach: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_spelled_as_they_are_written() {
+        let seconds = |seconds| time(Duration::from_secs(seconds));
+        assert_eq!([seconds(30), seconds(90), seconds(600), seconds(129_600)], ["30s", "90s", "10m", "36h"]);
+        let micros = |micros| time(Duration::from_micros(micros));
+        assert_eq!([micros(0), micros(1), micros(100_000), micros(99_900)], ["0s", "1ms", "100ms", "99ms"]);
+        assert_eq!([micros(12_345_600), micros(5_000_100), micros(4_999_900)], ["12.3s", "5s", "5s"]);
+    }
 
     #[test]
     fn the_nearest_spelling_is_found_and_a_far_one_is_not() {

@@ -154,8 +154,8 @@ impl Supervisor {
         let Books { gauges, stderr, fate, .. } = books.clone();
         let tasks = around.tasks.clone();
         let own = (mailbox.downgrade(), commands);
-        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around.clone());
         before.iter().for_each(|before| before.see_out(&around));
+        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around);
         tasks.spawn(async move {
             for before in before {
                 before.makes_way().await;

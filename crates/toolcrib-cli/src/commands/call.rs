@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::{self, Object};
-use toolcrib::{Caller, Crib, Outcome, Wanted};
+use toolcrib::{Caller, Crib, Outcome, Wanted, spelling};
 
 use self::arguments::Arguments;
 use crate::cli::Call;
@@ -75,7 +75,11 @@ impl Asked {
     async fn limited(&self, work: impl Future<Output = Result<Answer, Failure>>) -> Result<Answer, Failure> {
         let Some(limit) = self.timeout else { return work.await };
         timeout(limit, work).await.unwrap_or_else(|_| {
-            let message = format!("`{}` did not answer within {limit:?}; the call was cancelled", self.tool);
+            let message = format!(
+                "`{}` did not answer within {}; the call was cancelled",
+                self.tool,
+                spelling::time(limit)
+            );
             Err(Failure::new(Exit::TimedOut, "timed_out", message).hint("give it more time with `--timeout`"))
         })
     }

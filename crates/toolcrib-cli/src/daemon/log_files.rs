@@ -9,6 +9,8 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
@@ -24,13 +26,14 @@ const LARGEST: u64 = 1 << 20;
 const OLDER: u32 = 2;
 /// Bytes that one server may write within a second; the rest is left out and counted.
 const PER_SECOND: usize = 256 << 10;
-/// Lines that may wait to be written.
+/// Lines of servers that may wait to be written. What happens to servers always may: it is rare.
 const WAITING: usize = 1024;
 
 /// Keeps the log files while it lives.
 #[derive(Debug)]
 pub(super) struct LogFiles {
-    lines: mpsc::Sender<Entry>,
+    lines: mpsc::UnboundedSender<Entry>,
+    waiting: Arc<AtomicUsize>,
 }
 
 /// A line on its way into a file.
@@ -46,18 +49,26 @@ struct Entry {
 impl LogFiles {
     /// Files in this folder, one for each server; written by a task among `tasks` that ends with this.
     pub(super) fn new(folder: PathBuf, tasks: &TaskTracker) -> Self {
-        let (lines, waiting) = mpsc::channel(WAITING);
-        tasks.spawn(keep(Books { folder, books: HashMap::new(), broken: false }, waiting));
-        Self { lines }
+        let (lines, coming) = mpsc::unbounded_channel();
+        let waiting = Arc::<AtomicUsize>::default();
+        let books = Books { folder, books: HashMap::new(), broken: false };
+        tasks.spawn(keep(books, coming, waiting.clone()));
+        Self { lines, waiting }
     }
 
     /// Where lines go, for as long as these files are kept.
     pub(super) fn sink(&self) -> impl Fn(LogLine<'_>) + Send + Sync + 'static {
-        let lines = self.lines.downgrade();
+        let (lines, waiting) = (self.lines.downgrade(), self.waiting.clone());
         move |line| {
-            if let (Some(lines), Some(entry)) = (lines.upgrade(), Entry::new(&line)) {
-                // What does not fit is missed by its number.
-                let _ = lines.try_send(entry);
+            let Some(lines) = lines.upgrade() else { return };
+            // What does not fit is missed by its number.
+            let fits = || waiting.load(Ordering::Relaxed) < WAITING;
+            if (matches!(line.what, LogWhat::Happened(_)) || fits())
+                && let Some(entry) = Entry::new(&line)
+            {
+                waiting.fetch_add(1, Ordering::Relaxed);
+                // Nobody writes any more when everything ends.
+                let _ = lines.send(entry);
             }
         }
     }
@@ -82,15 +93,17 @@ fn told(event: &Event) -> Option<String> {
         Event::Stopped { .. } => "stopped".to_owned(),
         Event::Tripped { .. } => "fails too often, left alone for a while".to_owned(),
         Event::Recovered { .. } => "answers again".to_owned(),
+        Event::Paused { why, .. } => why.clone(),
         Event::Ejected { why, .. } => format!("given up: {why}"),
         _ => return None,
     })
 }
 
-async fn keep(mut books: Books, mut lines: mpsc::Receiver<Entry>) {
+async fn keep(mut books: Books, mut lines: mpsc::UnboundedReceiver<Entry>, waiting: Arc<AtomicUsize>) {
     let mut batch = Vec::new();
     while lines.recv_many(&mut batch, WAITING).await > 0 {
         let entries = std::mem::take(&mut batch);
+        waiting.fetch_sub(entries.len(), Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
             books.write(entries);
             books

@@ -23,6 +23,7 @@ use toolcrib::{Call, Caller, Catalog, Client, Crib, Error, Guest, Hear, Kind, Se
 
 use self::glance::{Digests, Glance};
 use self::methods::Meant;
+use crate::advice::Advice;
 
 /// Resources that one client may want to hear of, in a session or on a stream.
 const MOST_SUBSCRIPTIONS: usize = 1000;
@@ -127,11 +128,26 @@ pub(crate) struct Face {
     keys: AtomicU64,
     /// Of the newest catalog, as each caller sees it.
     glances: Mutex<Vec<Arc<Glance>>>,
+    advice: Advice,
 }
 
 impl Face {
     pub(crate) fn new(crib: Crib) -> Self {
-        Self { crib, keys: AtomicU64::new(1), glances: Mutex::default() }
+        Self { crib, keys: AtomicU64::new(1), glances: Mutex::default(), advice: Advice::default() }
+    }
+
+    /// The same, with hints that are completed so.
+    pub(crate) fn advising(self, advice: Advice) -> Self {
+        Self { advice, ..self }
+    }
+
+    /// A failure as the client sees it.
+    fn failed(&self, error: &Error) -> Answer {
+        let mut data = error.data();
+        if let Some(hint) = data["hint"].as_str() {
+            data["hint"] = self.advice.complete(hint).into();
+        }
+        Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
     }
 
     /// A number that no other client has.
@@ -190,7 +206,7 @@ impl Face {
             Err(error) if error.is_for_model() && method == "tools/call" => {
                 to_client(told_to_model(&error), method, Era::Session, era)
             }
-            Err(error) => failed(&error),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -209,14 +225,14 @@ impl Face {
         }
         let catalog = match self.met(visit).await {
             Ok(catalog) => catalog,
-            Err(error) => return (failed(&error), None),
+            Err(error) => return (self.failed(&error), None),
         };
         match catalog.page(kind, visit.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
                 let result = client::list_result(kind.member(), &page.items, page.next.as_deref(), era);
                 (Answer::Result(result), Some(catalog))
             }
-            Err(error) => (failed(&error), None),
+            Err(error) => (self.failed(&error), None),
         }
     }
 
@@ -249,7 +265,7 @@ impl Face {
     }
 }
 
-/// A failure as the client sees it.
+/// A failure that needs no advice, as the client sees it.
 pub(crate) fn failed(error: &Error) -> Answer {
     Answer::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
 }

@@ -15,6 +15,7 @@ use toolcrib::config::{Config, HostLimits};
 use super::admin::Admin;
 use super::callers::Callers;
 use super::{Desk, Door, http};
+use crate::advice::Advice;
 use crate::audit::Audit;
 use crate::place::Stamp;
 
@@ -48,7 +49,7 @@ impl House {
             false,
         );
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
-        let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new()));
+        let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new(), Advice::default()));
         Self { desk, tasks: TaskTracker::new(), stop: CancellationToken::new() }
     }
 

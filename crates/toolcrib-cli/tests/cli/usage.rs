@@ -97,6 +97,21 @@ fn a_config_that_is_not_there_is_explained() {
 }
 
 #[test]
+fn a_hint_names_the_config_that_has_to_be_named() {
+    let (home, other) = (Home::new(""), Home::new(""));
+    let config = other.config();
+    let named = format!("toolcrib serve --config {}", path_text(&config));
+    let ended = home.run(&["status", "--config", path_text(&config)]).expect(4);
+    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+    assert_eq!(
+        home.run(&["status", "--json", "--config", path_text(&config)]).expect(4).error()["hint"],
+        named
+    );
+    let usual = home.run(&["status"]).expect(4).stderr;
+    assert!(usual.ends_with("hint: toolcrib serve\n"), "{usual}");
+}
+
+#[test]
 fn a_config_with_broken_syntax_is_not_served() {
     let home = Home::new("[servers.one\ncommand = \"x\"\n");
     for args in [&["serve"][..], &["tools"], &["stdio"], &["call", "x"]] {

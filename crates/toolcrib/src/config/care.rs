@@ -4,11 +4,12 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use super::node::Value;
+use super::node::{Node, Value};
 use super::reader::Reader;
 use super::rules;
 use crate::policy::Rules;
 use crate::spec::{KeepAlive, Lifecycle, Limits, MemoryLimits, Pattern, Sharing, Start, ToolsSpec, Trust};
+use crate::spelling;
 
 /// How a server is looked after.
 #[derive(Clone, Default)]
@@ -26,6 +27,15 @@ pub(super) struct Care {
 }
 
 impl Care {
+    /// Reports limits that somebody else has to keep.
+    pub(super) fn check_remote(reader: &mut Reader<'_>) {
+        let has_memory = |node: &Node| matches!(&node.value, Value::Table(table) if table.entries("memory").next().is_some());
+        if reader.value("lifecycle").is_some_and(has_memory) {
+            let message = "`lifecycle.memory` wants a `command`: what runs elsewhere cannot be weighed";
+            reader.wrong_value("lifecycle", message, "leave it out");
+        }
+    }
+
     /// Lays the keys of a table over what is there.
     pub(super) fn overlay(mut self, reader: &mut Reader<'_>) -> Self {
         if let Some(lifecycle) = reader.table("lifecycle") {
@@ -81,7 +91,8 @@ impl Care {
             let most = self.limits.call_timeout_max;
             if limit > most {
                 let message = format!(
-                    "`tools.call-timeout` of `{pattern}` is longer than `limits.call-timeout-max`, which is {most:?}"
+                    "`tools.call-timeout` of `{pattern}` is longer than `limits.call-timeout-max`, which is {}",
+                    spelling::time(most)
                 );
                 reader.wrong(
                     entry.value.span.start,
@@ -202,8 +213,12 @@ fn keep_alive(reader: &mut Reader<'_>) -> Option<KeepAlive> {
 fn in_order(reader: &mut Reader<'_>, (key, usual): (&str, Duration), (key_most, most): (&str, Duration)) {
     let Some(at) = [key, key_most].into_iter().find(|key| reader.has(key)) else { return };
     if usual > most {
-        let message =
-            format!("{} is longer than {}, which is {most:?}", reader.name(key), reader.name(key_most));
+        let message = format!(
+            "{} is longer than {}, which is {}",
+            reader.name(key),
+            reader.name(key_most),
+            spelling::time(most)
+        );
         reader.wrong_value(
             at,
             message,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::spec::{BadName, Capacity, Roster, ServerId};
+use crate::spec::{BadName, Capacity, Endpoint, Roster, ServerId, ServerSpec, Start};
 
 /// Servers that run at the same time unless the file says otherwise.
 const SERVERS_RUNNING: usize = 32;
@@ -91,7 +91,27 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     read_servers(page, &servers, &defaults, &mut sections);
     rules::note_strangers(page, &sections);
     quota::note_unreached(page, &sections);
+    note_seatless(page, &servers, &sections);
     sections
+}
+
+/// Says which servers find no room at the start, because more are to run from the beginning than may run.
+fn note_seatless(page: &mut Page, entries: &[&Entry], sections: &Sections) {
+    let seats = sections.capacity.servers;
+    let at_boot = |spec: &&ServerSpec| {
+        let local = matches!(spec.endpoint, Endpoint::Command(_));
+        spec.enabled && local && spec.lifecycle.start == Start::AtBoot
+    };
+    let wanted: Vec<&ServerSpec> = sections.roster.servers().filter(at_boot).collect();
+    let last = wanted.last().and_then(|spec| entries.iter().find(|entry| entry.key == spec.id.as_str()));
+    if let Some(last) = last.filter(|_| wanted.len() > seats) {
+        let count = wanted.len();
+        let message = format!(
+            "{count} servers start at boot and `limits.servers-running` is {seats}: the others stay asleep"
+        );
+        let hint = format!("write `limits.servers-running = {count}`, or `start = \"on-demand\"`");
+        page.report(last.at, &Concern::Note, message, hint);
+    }
 }
 
 fn members(section: &Entry) -> &[Entry] {

@@ -40,6 +40,9 @@ pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Optio
     let json = reader.page().json;
     let care = defaults.clone().overlay(&mut reader);
     let remote = remote::read(&mut reader);
+    if remote.is_some() {
+        Care::check_remote(&mut reader);
+    }
     let program = if remote.is_some() { None } else { program(&mut reader, name) };
     let args = arguments(&mut reader);
     let env = variables(&mut reader);

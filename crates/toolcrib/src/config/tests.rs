@@ -215,7 +215,7 @@ fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
              and starts with a letter or digit",
             "16:11 Five: `command` is one program, not a command line",
             "19:22 six-a: `limits.message` is not a size: `1MB`",
-            "19:44 six-a: `limits.call-timeout` is longer than `limits.call-timeout-max`, which is 600s",
+            "19:44 six-a: `limits.call-timeout` is longer than `limits.call-timeout-max`, which is 10m",
         ]
     );
     let hints: Vec<_> = config.problems.iter().filter_map(|problem| problem.hint.as_deref()).collect();

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::pending::Heard;
 use crate::error::{Error, ErrorKind};
 use crate::spec::{Limits, Pattern, ServerId, ToolsSpec};
+use crate::spelling;
 
 /// How long one call may take.
 pub(crate) struct Deadline<'a> {
@@ -60,7 +61,7 @@ impl<'a> Deadline<'a> {
             }
             (false, None) => (self.usual, format!("servers.{server}.limits.call-timeout")),
         };
-        let message = format!("`{server}` did not answer within {limit:?}");
+        let message = format!("`{server}` did not answer within {}", spelling::time(limit));
         Error::new(ErrorKind::TimedOut, message).at(server).hint(format!("raise `{key}`"))
     }
 }

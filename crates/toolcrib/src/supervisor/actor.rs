@@ -23,6 +23,7 @@ use super::gauges::Gauges;
 use super::memory::{Known, Memory};
 use super::room::Seat;
 use super::{Books, Command, Lease, Seen, Snapshot, Surroundings};
+use crate::class::FailureClass;
 use crate::clock;
 use crate::connection::Connection;
 use crate::connection::launch::{Around, StartFailure, all_gone, launch};
@@ -197,8 +198,8 @@ impl Actor {
                         self.grant(&mut alive, waiter, false);
                     }
                 }
-                Happening::Released { health: Some(Health::Limited(wait)), .. } => {
-                    return self.leave_alone(alive, wait);
+                Happening::Released { health: Some(Health::Away(class, wait)), .. } => {
+                    return self.leave_alone(alive, class, wait);
                 }
                 Happening::Released { health: Some(health), .. } if self.judge(&mut alive, health) => {
                     let until = Instant::now() + alive.breaker.cool_off();
@@ -210,12 +211,21 @@ impl Actor {
         }
     }
 
-    async fn tripped(&mut self, mut alive: Alive, until: Instant, asked: bool) -> State {
+    async fn tripped(&mut self, mut alive: Alive, until: Instant, asked: Option<FailureClass>) -> State {
         loop {
             match self.next(&mut alive).await {
-                Happening::Asked(waiter) if asked && Instant::now() >= until => {
+                Happening::Asked(waiter)
+                    if asked == Some(FailureClass::RateLimited) && Instant::now() >= until =>
+                {
                     self.waiters.push(waiter);
                     return State::Ready(alive);
+                }
+                // What it is shown is looked up anew by a new connection.
+                Happening::Asked(waiter)
+                    if asked.is_some() && alive.leases == 0 && Instant::now() >= until =>
+                {
+                    self.waiters.push(waiter);
+                    return State::Stopping { connection: alive.connection, then: Then::Start };
                 }
                 Happening::Asked(waiter) if Instant::now() >= until => {
                     self.grant(&mut alive, waiter, true);
@@ -234,20 +244,20 @@ impl Actor {
         let patience = Instant::now() + self.spec.limits.call_timeout;
         loop {
             let Ok(happening) = timeout_at(patience, self.next(&mut alive)).await else {
-                return State::Tripped { alive, until: Instant::now(), asked: false };
+                return State::Tripped { alive, until: Instant::now(), asked: None };
             };
             match happening {
                 Happening::Asked(waiter) => {
-                    self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE, false));
+                    self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE, None));
                 }
                 Happening::Released { probe: true, health } => {
                     let now = Instant::now();
                     return match health {
-                        None => State::Tripped { alive, until: now, asked: false },
-                        Some(Health::Limited(wait)) => self.leave_alone(alive, wait),
+                        None => State::Tripped { alive, until: now, asked: None },
+                        Some(Health::Away(class, wait)) => self.leave_alone(alive, class, wait),
                         Some(health) if self.judge(&mut alive, health) => {
                             let until = now + alive.breaker.cool_off();
-                            State::Tripped { alive, until, asked: false }
+                            State::Tripped { alive, until, asked: None }
                         }
                         Some(_) => {
                             self.say(Event::Recovered { server: self.spec.id.clone() });

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::class::FailureClass;
 use crate::spec::BreakerSpec;
 
 /// How a call left the server that worked on it.
@@ -11,8 +12,8 @@ pub(crate) enum Health {
     Well,
     /// It did not answer in time, or what it sent was no answer.
     Unwell,
-    /// It wants to be left alone for this long, which says nothing about how it is.
-    Limited(Duration),
+    /// It wants to be left alone for this long, and why; which says nothing about how it is.
+    Away(FailureClass, Duration),
 }
 
 /// Counts failures in a row.
@@ -32,7 +33,7 @@ impl Breaker {
         self.failures = match health {
             Health::Well => 0,
             Health::Unwell => self.failures.saturating_add(1),
-            Health::Limited(_) => return false,
+            Health::Away(..) => return false,
         };
         self.failures >= self.spec.failures.get()
     }

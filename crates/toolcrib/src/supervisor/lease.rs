@@ -10,7 +10,7 @@ use super::Command;
 use super::breaker::Health;
 use super::gauges::Gauges;
 use crate::call::{Call, Outcome};
-use crate::class::FailureClass;
+use crate::class::{FailureClass, Treatment};
 use crate::connection::Connection;
 use crate::error::{Error, ErrorKind};
 
@@ -77,7 +77,20 @@ impl Lease {
     fn judge(&self, error: &Error) -> Option<Health> {
         match error.kind() {
             _ if error.is_unsent() => None,
-            _ if error.class() == Some(FailureClass::RateLimited) => error.wait().map(Health::Limited),
+            _ => match (error.class(), error.class().map(|class| class.facts().treatment)) {
+                (Some(class @ FailureClass::RateLimited), _) => {
+                    error.wait().map(|wait| Health::Away(class, wait))
+                }
+                (Some(class @ FailureClass::NeedsAuth), Some(Treatment::Pause(wait))) => {
+                    Some(Health::Away(class, wait))
+                }
+                _ => self.judge_kind(error.kind()),
+            },
+        }
+    }
+
+    fn judge_kind(&self, kind: ErrorKind) -> Option<Health> {
+        match kind {
             ErrorKind::TimedOut | ErrorKind::BadReply => Some(Health::Unwell),
             // A remote server can break off in the middle of a call and live on.
             ErrorKind::Lost if !self.connection.is_closed() => Some(Health::Unwell),

@@ -19,6 +19,7 @@ mod hung_servers;
 mod looked_after;
 mod many_cribs;
 mod nobody_waits;
+mod one_budget;
 mod own_servers;
 mod policy;
 mod quota;

@@ -92,3 +92,21 @@ fn what_happened_to_a_server_is_in_its_log() {
     let line = LogLine { server: &server, at: SystemTime::UNIX_EPOCH, what: LogWhat::Happened(&event) };
     assert_eq!(Entry::new(&line).unwrap().text, "toolcrib: `git` died: exit status 3");
 }
+
+#[tokio::test]
+async fn what_happens_is_written_however_many_lines_wait() {
+    let (dir, tasks) = (tempfile::tempdir().unwrap(), TaskTracker::new());
+    let logs = LogFiles::new(dir.path().to_owned(), &tasks);
+    let (sink, server): (_, ServerId) = (logs.sink(), "git".parse().unwrap());
+    let say = |what| sink(LogLine { server: &server, at: SystemTime::UNIX_EPOCH, what });
+    // Nothing is written before this task waits for something.
+    (1..=5000).for_each(|number| say(LogWhat::Stderr(number, "x")));
+    say(LogWhat::Happened(&Event::Stopped { server: server.clone() }));
+    drop(logs);
+    tasks.close();
+    tasks.wait().await;
+    let text = fs::read_to_string(log_file(dir.path(), "git")).unwrap();
+    let lines: Vec<&str> = text.lines().map(|line| &line[25..]).collect();
+    assert_eq!(lines.len(), WAITING + 1);
+    assert_eq!(lines[WAITING], "toolcrib: stopped");
+}

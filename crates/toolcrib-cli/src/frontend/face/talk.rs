@@ -15,7 +15,7 @@ use super::glance::Digests;
 use super::told::{Asks, Line, Outlet};
 use super::under_way::UnderWay;
 use super::watcher::{Hears, Stir, changed_line, list_of, logged_line, relisted_lines, updated_lines};
-use super::{Asker, Face, MOST_SUBSCRIPTIONS, Presence, View, Visit, failed, refuse};
+use super::{Asker, Face, MOST_SUBSCRIPTIONS, Presence, View, Visit, refuse};
 
 /// What a session remembers of its client.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Talk {
                 locked(&self.subscriptions).push(subscription);
                 done
             }
-            Err(error) => failed(&error),
+            Err(error) => face.failed(&error),
         }
     }
 

@@ -84,6 +84,16 @@ fn one_server_is_asked_whatever_its_client_asks() {
 }
 
 #[tokio::test]
+async fn hints_name_the_config_of_a_gateway_that_has_to_be_told_it() {
+    let crib = Crib::builder().build().unwrap();
+    let face = Face::new(crib).advising(Advice::naming(std::path::Path::new("/my.toml")));
+    let error = Error::new(toolcrib::ErrorKind::Ejected, "it is").at(&"git".parse().unwrap());
+    let Answer::Error(told) = face.failed(&error) else { panic!("an error") };
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!(told["data"]["hint"], "toolcrib restart --config /my.toml git");
+}
+
+#[tokio::test]
 async fn a_session_that_asked_for_no_log_hears_none_but_its_own() {
     let face = Face::new(Crib::builder().build().unwrap());
     let mut talk = Arc::new(Talk::new(&face, Visit::local(), None, None));

@@ -248,3 +248,33 @@ fn check_refused(text: &str, message: &str, hint: &str) {
     assert!(problem.message.contains(message), "{text}: {}", problem.message);
     assert!(problem.hint.as_ref().is_some_and(|text| text.contains(hint)), "{text}: {:?}", problem.hint);
 }
+
+#[test]
+fn a_limit_of_memory_is_for_what_runs_here() {
+    let config = toml(
+        "[servers.far]\nurl = \"https://example.com/mcp\"\n[servers.far.lifecycle]\nmemory = { hard = \"1GiB\" }\n",
+    );
+    let said = lines(&config);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].ends_with("`lifecycle.memory` wants a `command`: what runs elsewhere cannot be weighed"),
+        "{said:?}"
+    );
+    // What is said for all is for those whom it concerns.
+    let both = "[defaults.lifecycle]\nmemory = { hard = \"1GiB\" }\n[servers.far]\nurl = \"https://example.com/mcp\"\n";
+    assert_eq!(lines(&toml(both)), [""; 0]);
+}
+
+#[test]
+fn more_servers_at_boot_than_may_run_are_noted() {
+    let server =
+        |name: &str| format!("[servers.{name}]\ncommand = \"x\"\nlifecycle = {{ start = \"at-boot\" }}\n");
+    let text = |seats: usize| {
+        format!("limits = {{ servers-running = {seats} }}\n{}{}{}", server("a"), server("b"), server("c"))
+    };
+    assert_eq!(lines(&toml(&text(3))), [""; 0]);
+    let config = toml(&text(2));
+    let note = "3 servers start at boot and `limits.servers-running` is 2: the others stay asleep";
+    assert_eq!(lines(&config), [format!("8:10 NOTE: {note}")]);
+    assert_eq!(names(&config), ["a", "b", "c"]);
+}

@@ -109,10 +109,10 @@ impl Actor {
     pub(super) fn trip(&mut self, alive: Alive, until: Instant) -> State {
         warn!(server = %self.spec.id, failures = alive.breaker.failures(), "tripped");
         self.say(Event::Tripped { server: self.spec.id.clone() });
-        let error = self.left_alone(&alive, until, false);
+        let error = self.left_alone(&alive, until, None);
         self.refuse_waiters(&error);
         self.note(&error);
-        State::Tripped { alive, until, asked: false }
+        State::Tripped { alive, until, asked: None }
     }
 
     /// The ways out that every living state has. A server that died may have closed its output and live on, so it is

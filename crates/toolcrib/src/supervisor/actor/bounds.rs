@@ -1,7 +1,6 @@
 //! The bounds within which a server may run: a seat among the servers of its crib, and so much memory.
 
 use super::*;
-use crate::class::FailureClass;
 use crate::supervisor::room::Tenant;
 use crate::supervisor::scales::{self, Verdict};
 
@@ -101,6 +100,7 @@ impl Actor {
         let message = format!("there is no room for `{server}`: {seats} servers are running and in use");
         let hint = "raise `limits.servers-running`, or stop one with `toolcrib stop`";
         let error = Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint);
+        warn!(%server, %error, "stays asleep");
         self.note(&error);
         self.refuse_waiters(&error);
         State::Asleep

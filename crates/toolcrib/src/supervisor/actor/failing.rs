@@ -4,7 +4,8 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
-use crate::class::{FailureClass, Treatment};
+use crate::class::Treatment;
+use crate::spelling;
 
 /// How long a server may take to say that it is still there: as long as a call, between these two.
 const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
@@ -102,7 +103,7 @@ impl Actor {
 
     pub(super) fn too_slow(&self, limit: Duration, around: &Around) -> StartFailure {
         let server = &self.spec.id;
-        let mut message = format!("`{server}` did not come up within {limit:?}");
+        let mut message = format!("`{server}` did not come up within {}", spelling::time(limit));
         if let Some(words) = around.strange.get() {
             message = format!("{message}; it wrote what is no message: `{words}`");
         }
@@ -169,19 +170,14 @@ impl Actor {
         self.failed(error, alive.since.elapsed())
     }
 
-    /// It asked to be left alone.
-    pub(super) fn leave_alone(&mut self, alive: Alive, wait: Duration) -> State {
+    /// It asked to be left alone, or will listen to nobody.
+    pub(super) fn leave_alone(&mut self, alive: Alive, class: FailureClass, wait: Duration) -> State {
         let until = Instant::now() + wait;
-        let error = self.left_alone(&alive, until, true);
+        let error = self.left_alone(&alive, until, Some(class));
         self.note(&error);
         self.refuse_waiters(&error);
-        self.say(Event::Paused {
-            server: self.spec.id.clone(),
-            class: FailureClass::RateLimited,
-            why: error.to_string(),
-            wait,
-        });
-        State::Tripped { alive, until, asked: true }
+        self.say(Event::Paused { server: self.spec.id.clone(), class, why: error.to_string(), wait });
+        State::Tripped { alive, until, asked: Some(class) }
     }
 
     /// What the table says about this failure of a server that had been up for so long.
@@ -234,7 +230,8 @@ impl Actor {
         let (server, within) = (&self.spec.id, self.spec.lifecycle.restarts.within);
         let times = self.fate.restarts(Instant::now()).0 + 1;
         let why = error.words().map_or_else(|| error.to_string(), ToString::to_string);
-        let message = format!("`{server}` was ejected, it failed {times} times within {within:?}: {why}");
+        let within = spelling::time(within);
+        let message = format!("`{server}` was ejected, it failed {times} times within {within}: {why}");
         self.refuse_waiters(&error);
         self.eject(error.become_kind(ErrorKind::Ejected, message), class, why)
     }
@@ -258,16 +255,17 @@ impl Actor {
         Then::Eject(error)
     }
 
-    pub(super) fn left_alone(&self, alive: &Alive, until: Instant, asked: bool) -> Error {
+    pub(super) fn left_alone(&self, alive: &Alive, until: Instant, asked: Option<FailureClass>) -> Error {
         let server = &self.spec.id;
         let wait = until.saturating_duration_since(Instant::now());
-        let (why, class) = match asked {
-            true => ("asked to be left alone".to_owned(), Some(FailureClass::RateLimited)),
-            false => (format!("failed {} times in a row", alive.breaker.failures()), None),
+        let (why, kind) = match asked {
+            Some(FailureClass::NeedsAuth) => ("wants authentication".to_owned(), ErrorKind::AuthNeeded),
+            Some(_) => ("asked to be left alone".to_owned(), ErrorKind::Tripped),
+            None => (format!("failed {} times in a row", alive.breaker.failures()), ErrorKind::Tripped),
         };
-        let message = format!("`{server}` {why}, trying again in {:.1} s", wait.as_secs_f64());
-        let error = Error::new(ErrorKind::Tripped, message).at(server).retry_in(wait);
-        class.into_iter().fold(error, Error::of_class)
+        let message = format!("`{server}` {why}, trying again in {}", spelling::time(wait));
+        let error = Error::new(kind, message).at(server).retry_in(wait);
+        asked.into_iter().fold(error, Error::of_class)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
+use crate::class::FailureClass;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::supervisor::Lease;
@@ -17,11 +18,11 @@ pub(super) enum State {
     Asleep,
     Starting,
     Ready(Alive),
-    /// `asked`: it wants to be left alone itself.
+    /// `asked`: it wants to be left alone itself, and why.
     Tripped {
         alive: Alive,
         until: Instant,
-        asked: bool,
+        asked: Option<FailureClass>,
     },
     Probing(Alive),
     BackingOff {

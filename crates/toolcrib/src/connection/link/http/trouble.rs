@@ -129,7 +129,9 @@ impl Plaint {
             );
             let message = format!("{who} {what} (HTTP {})", status.as_u16());
             let error = Error::new(kind, message).at(server).hint(hint);
-            return Ended::Failed(error.of_class(FailureClass::NeedsAuth));
+            // Who is known, and may not do this one thing, may do others.
+            let known = status == StatusCode::FORBIDDEN && !parcel.opens();
+            return Ended::Failed(if known { error } else { error.of_class(FailureClass::NeedsAuth) });
         }
         let mut message = format!("{who} answered HTTP {}", status.as_u16());
         let said = shortened(body.trim_ascii());

@@ -74,6 +74,51 @@ async fn a_call_that_is_one_too_many_has_everybody_wait_as_long_as_the_server_wa
 }
 
 #[tokio::test]
+async fn a_living_server_that_wants_to_know_who_asks_is_left_alone_and_then_asked_anew() {
+    let (calls, known) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(403)));
+    let (counted, answers) = (calls.clone(), known.clone());
+    let far = Far::start(move |seen| match (seen.what(), answers.load(Ordering::Relaxed)) {
+        ("tools/call", status @ 400..) => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Reply::text(u16::try_from(status).unwrap(), "text/plain", "no")
+        }
+        _ => stateless(seen),
+    });
+    let far = far.await;
+    let supervisor = supervised(&far.url);
+    let ask = async || {
+        let mut lease = supervisor.lease().await?;
+        lease.send(&mut Call::tool("echo"), "echo", Instant::now()).await
+    };
+    // One thing that somebody may not do says nothing about the others.
+    for _ in 0..2 {
+        assert_eq!(ask().await.unwrap_err().kind(), ErrorKind::AuthNeeded);
+    }
+    assert_eq!(
+        (calls.load(Ordering::Relaxed), supervisor.status(Instant::now()).state),
+        (2, StateName::Ready)
+    );
+    known.store(401, Ordering::Relaxed);
+    assert_eq!(ask().await.unwrap_err().class(), Some(FailureClass::NeedsAuth));
+    let mut refused = ask().await.unwrap_err();
+    for _ in 0..20 {
+        refused = ask().await.unwrap_err();
+        assert_eq!((refused.kind(), refused.class()), (ErrorKind::AuthNeeded, Some(FailureClass::NeedsAuth)));
+        assert_eq!(refused.data()["sent"], json!("never"));
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "nobody asked it meanwhile");
+    let status = supervisor.status(Instant::now());
+    assert_eq!((status.state, status.generation), (StateName::Tripped, 1));
+    assert_eq!(status.last_error.unwrap().class, Some(FailureClass::NeedsAuth));
+    assert!(status.next_attempt_in.unwrap() > SECOND);
+    known.store(0, Ordering::Relaxed);
+    sleep(refused.wait().unwrap()).await; // as long as it says
+    assert_eq!(text(ask().await), "echo");
+    assert_eq!(supervisor.status(Instant::now()).generation, 2, "with what it is shown looked up anew");
+    supervisor.retire(Duration::ZERO).await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_down_is_not_hammered_and_never_given_up() {
     let url = Far::start(stateless).await.url;
     let supervisor = supervised(&url);
