@@ -185,6 +185,7 @@ fn builder(place: &Place, config: &Config) -> CribBuilder {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
     let builder =
         builder.capacity(config.capacity.clone()).policy(config.policy.clone()).quota(config.quota.clone());
+    let builder = builder.quota_file(place.quota());
     own_program().into_iter().fold(builder, CribBuilder::shim)
 }
 

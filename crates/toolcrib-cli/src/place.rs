@@ -105,6 +105,14 @@ impl Place {
         }
     }
 
+    /// Where is remembered what was used of the quotas of this config.
+    pub(crate) fn quota(&self) -> PathBuf {
+        match self.usual {
+            true => self.state.join("quota.json"),
+            false => self.state.join(format!("quota-{}.json", self.key())),
+        }
+    }
+
     /// The socket of the daemon that serves this config.
     pub(crate) fn socket(&self) -> PathBuf {
         self.run.join(format!("{}.sock", self.key()))

@@ -1,11 +1,13 @@
 //! `Quota`: how much of what each caller and each client may use, and what was used of it.
 //!
-//! `meter.rs` is the step in the pipeline; everything else here takes `now` and waits for nothing.
+//! `meter.rs` is the step in the pipeline, and `memory.rs` keeps a file; everything else here takes `now` and waits for
+//! nothing.
 
 mod accounts;
 mod bucket;
 mod budget;
 mod clients;
+pub(crate) mod memory;
 pub(crate) mod meter;
 mod window;
 

@@ -2,6 +2,8 @@
 
 use e2e::gateway::Gateway;
 use e2e::http::{self, Response};
+use e2e::wait_until;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{ask, home, send, stamped};
@@ -114,4 +116,24 @@ fn a_model_that_repeats_itself_gets_an_answer_it_can_act_on() {
     let text = large["result"]["content"][0]["text"].as_str().expect("a text");
     assert!(text.contains("the answer is left out") && text.len() < 500, "{text}");
     assert_eq!(call("fake__echo", json!({"text": "small"}))["result"]["content"][0]["text"], "small");
+}
+
+#[test]
+fn a_restart_gives_nobody_a_new_quota() {
+    let (home, books) = home("[policy.limits.'*.stamp']\nquota = { calls = 3, per = '1h' }\n");
+    let mut gateway = home.serve();
+    assert_eq!(stamp(&gateway, None).code(), None);
+    gateway.stop();
+    let mut gateway = home.serve();
+    assert_eq!((stamp(&gateway, None).code(), stamp(&gateway, None).code()), (None, None));
+    let kept = || std::fs::read_to_string(home.file("state/quota.json")).unwrap_or_default();
+    let counts = || {
+        serde_json::from_str::<Value>(&kept())
+            .is_ok_and(|file| file["used"][0]["parts"].as_array().is_some_and(|parts| parts.len() == 3))
+    };
+    wait_until("what was used is kept", counts);
+    gateway.signal(Signal::KILL);
+    gateway.wait();
+    let gateway = home.serve();
+    assert_eq!((stamp(&gateway, None).code(), stamped(books.path())), (Some(-31011), 3));
 }

@@ -19,8 +19,8 @@ use crate::connection::child::Nursery;
 use crate::error::Error;
 use crate::log_line::{LogLine, LogSink};
 use crate::policy::{Policy, Verdict};
-use crate::quota::Quota;
 use crate::quota::meter::Meter;
+use crate::quota::{Quota, memory};
 use crate::record::{Watchers, Witness};
 use crate::registry::Registry;
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
@@ -40,6 +40,7 @@ pub struct CribBuilder {
     capacity: Capacity,
     policy: Policy,
     quota: Quota,
+    quota_file: Option<PathBuf>,
     fallback: Option<Fallback>,
     log: Option<LogSink>,
     witness: Option<Arc<dyn Witness>>,
@@ -143,6 +144,14 @@ impl CribBuilder {
         self
     }
 
+    /// Where is remembered what was used of quotas, so that it counts on in the next crib with this file. Without it each
+    /// crib begins anew.
+    #[must_use]
+    pub fn quota_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.quota_file = Some(file.into());
+        self
+    }
+
     /// Who gets the calls for names that nobody here offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
@@ -166,7 +175,7 @@ impl CribBuilder {
         let around =
             Surroundings { cache, nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
         let (patience, views) = (self.patience.unwrap_or(PATIENCE), Views::new(self.policy));
-        let meter = Meter::new(self.quota);
+        let meter = Meter::new(self.quota, self.quota_file.as_deref());
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
         let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
@@ -188,6 +197,11 @@ impl CribBuilder {
             calls: TaskTracker::new(),
         });
         let stock = Arc::downgrade(&shared.stock);
+        if let Some(file) = self.quota_file {
+            let (used, stock) = (shared.stock.meter.subscribe(), stock.clone());
+            let saved = move || Some(stock.upgrade()?.meter.saved());
+            around.tasks.spawn(memory::keep(file, used, saved, shared.end.clone()));
+        }
         let servers = move || {
             let stock = stock.upgrade()?;
             Some((stock.registry.supervisors(), stock.registry.limits_memory()))

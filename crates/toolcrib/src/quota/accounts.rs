@@ -14,6 +14,9 @@ use crate::catalog::Target;
 /// Callers that are remembered before those are looked for who have used nothing lately.
 const MANY: usize = 1000;
 
+/// The part of a quota that counts as used if nobody knows what was used last.
+const MARGIN: u32 = 64;
+
 /// What each caller has used.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
@@ -58,6 +61,14 @@ pub struct Standing {
     pub left: u32,
     /// How long it is until there is room for one, if there is none.
     pub room_in: Option<Duration>,
+}
+
+/// What was used of one limit of one caller: how long ago the first and the last of some calls were made, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Saved {
+    pub(super) caller: String,
+    pub(super) limit: String,
+    pub(super) parts: Vec<(Duration, Duration, u32)>,
 }
 
 impl Account {
@@ -194,6 +205,42 @@ impl Accounts {
             }
         }
         self.by_caller.retain(|_, accounts| !accounts.is_empty());
+    }
+
+    /// What was used of every quota.
+    pub(super) fn saved(&mut self, now: Instant) -> Vec<Saved> {
+        let mut all = Vec::new();
+        for (caller, accounts) in &mut self.by_caller {
+            for account in accounts {
+                let (limit, per) = (account.name(caller), account.limit.share.measure().1);
+                if let Used::Window(window) = &mut account.used {
+                    all.push(Saved {
+                        caller: caller.as_str().to_owned(),
+                        limit,
+                        parts: window.parts(per, now),
+                    });
+                }
+            }
+        }
+        all.retain(|saved| !saved.parts.is_empty());
+        all
+    }
+
+    /// Goes on from what was used before; where nobody knows what was used last, a little more.
+    pub(super) fn restore(&mut self, quota: &Quota, saved: Vec<Saved>, known: bool, now: Instant) {
+        for Saved { caller, limit, mut parts } in saved {
+            let caller = Caller::named(&caller);
+            let accounts = self.of(quota, &caller, now).into_iter().flatten();
+            for account in accounts.filter(|account| account.name(&caller) == limit) {
+                let last = parts.iter().map(|(_, last, _)| *last).min();
+                if let Some(last) = last.filter(|_| !known) {
+                    parts.push((last, last, account.limit.share.measure().0.get() / MARGIN));
+                }
+                if let Used::Window(window) = &mut account.used {
+                    *window = Window::of(&parts, now);
+                }
+            }
+        }
     }
 
     /// What is left to every caller that is known, by name.

@@ -4,15 +4,17 @@
 //! server, and given back otherwise, also when whoever made it gives it up.
 
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::accounts::{Accounts, Refusal, Standing};
+use super::accounts::{Accounts, Refusal, Saved, Standing};
 use super::clients::{self, Clients};
-use super::{Budget, Quota};
+use super::{Budget, Quota, memory};
 use crate::call::{Call, Caller, Outcome};
 use crate::catalog::Target;
 use crate::class::Sent;
@@ -25,6 +27,8 @@ pub(crate) struct Meter {
     /// Whether there is anything to count; without, no call pays for it.
     counts: AtomicBool,
     books: Mutex<Books>,
+    /// Tells whoever remembers it that something was used.
+    used: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -51,10 +55,25 @@ struct Taken<'a> {
 }
 
 impl Meter {
-    pub(crate) fn new(quota: Quota) -> Self {
+    /// A meter that goes on from what the file remembers.
+    pub(crate) fn new(quota: Quota, file: Option<&Path>) -> Self {
         let meter = Self::default();
+        if let Some(file) = file {
+            let (saved, known) = memory::read(file);
+            meter.books().accounts.restore(&quota, saved, known, Instant::now());
+        }
         meter.replace(quota);
         meter
+    }
+
+    /// Hears when something was used.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
+        self.used.subscribe()
+    }
+
+    /// What was used of every quota.
+    pub(crate) fn saved(&self) -> Vec<Saved> {
+        self.books().accounts.saved(Instant::now())
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -120,6 +139,9 @@ impl Meter {
             accounts.give_back(&call.caller, target, sent);
             return Err(spent(budget, call, target));
         }
+        if self.used.receiver_count() > 0 {
+            self.used.send_replace(());
+        }
         if quota.identical_calls.is_some() || quota.results.is_some() {
             clients.saw(client, repeated.map(|(_, digest)| digest), now);
         }
@@ -132,6 +154,7 @@ impl Meter {
         }
         if self.counts() {
             self.books().accounts.give_back(&call.caller, taken.target, taken.sent);
+            self.used.send_replace(());
         }
     }
 

@@ -68,6 +68,27 @@ impl Window {
         }
     }
 
+    /// How long ago the calls were made that count now: the first and the last of each part, and how many.
+    pub(super) fn parts(&mut self, per: Duration, now: Instant) -> Vec<(Duration, Duration, u32)> {
+        self.used(per, now);
+        let ago = |at: Instant| now.saturating_duration_since(at);
+        let parts = self.parts.iter().filter(|part| part.calls > 0);
+        parts.map(|part| (ago(part.first), ago(part.last), part.calls)).collect()
+    }
+
+    /// The window in which calls were made so long ago.
+    pub(super) fn of(parts: &[(Duration, Duration, u32)], now: Instant) -> Self {
+        let at = |ago: Duration| now.checked_sub(ago).unwrap_or(now);
+        let parts = parts.iter().map(|(first, last, calls)| Part {
+            first: at(*first),
+            last: at(*last),
+            calls: *calls,
+        });
+        let parts: VecDeque<Part> = parts.collect();
+        let calls = parts.iter().fold(0, |all: u32, part| all.saturating_add(part.calls));
+        Self { parts, calls }
+    }
+
     /// How many there are.
     pub(super) fn used(&mut self, per: Duration, now: Instant) -> u32 {
         self.wait(NonZeroU32::MAX, per, now);

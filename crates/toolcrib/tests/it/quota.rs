@@ -287,3 +287,31 @@ async fn a_client_gets_no_more_bytes_than_it_may() {
     assert!(error.is_for_model() && error.sent() == Sent::Never, "{error}");
     assert_eq!(fake.called().len(), before, "nothing is asked for somebody who gets nothing any more");
 }
+
+#[tokio::test]
+async fn what_was_used_counts_on_in_the_next_crib() {
+    let (ran, folder) = (Arc::new(AtomicUsize::new(0)), tempfile::tempdir().unwrap());
+    let file = folder.path().join("state/quota.json");
+    let built = |quota: Quota| counting(&ran).quota(quota).quota_file(&file).build().unwrap();
+    let crib = built(hourly(200));
+    for _ in 0..100 {
+        crib.call(on("a", "read")).await.unwrap();
+    }
+    crib.shutdown(SECOND).await;
+    let crib = built(hourly(200));
+    crib.call(on("a", "read")).await.unwrap();
+    assert_eq!(left(&crib), [99]);
+    // One that ends without a word has remembered it a moment later; what may be missing is counted as used.
+    let kept = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("\"closed\":false"));
+    while !kept() {
+        tokio::task::yield_now().await;
+    }
+    drop(crib);
+    assert_eq!(left(&built(hourly(200))), [99 - 200 / 64]);
+    assert_eq!(left(&built(hourly(50))), [0], "of another limit too");
+    assert!(built(Quota::default()).standings().is_empty());
+    std::fs::write(&file, "rubbish").unwrap();
+    let crib = built(hourly(2));
+    crib.call(on("a", "read")).await.unwrap();
+    assert_eq!(left(&crib), [1]);
+}
