@@ -3,22 +3,25 @@
 //! Commands live in `commands`, one file each; `daemon` is the gateway as a running thing; `frontend` is what clients
 //! see of it. The binary calls [`main`] and nothing else.
 
+mod agents;
 mod cli;
 mod client;
 mod commands;
 mod daemon;
 mod demo_server;
-#[cfg_attr(not(test), expect(dead_code, reason = "the commands that edit files come next"))]
 mod edit;
 mod exit;
+mod export;
 mod failure;
 mod frontend;
+mod import;
 mod listen;
 mod logging;
 mod offer;
 mod output;
 mod percent;
 mod place;
+mod secrecy;
 mod timestamp;
 
 use std::process::ExitCode;
@@ -99,6 +102,9 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &place, out),
         },
+        Command::Import(args) => commands::import::run(args, &place, out),
+        Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &place, out),
+        Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &place),
         Command::Demo | Command::DemoServer(_) => Ok(Exit::Fine),
     }
 }
