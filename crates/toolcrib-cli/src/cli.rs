@@ -1,11 +1,14 @@
 //! The command line. Every doc comment here is help text.
 
+mod agents;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
+pub(crate) use agents::{Export, Import, Run, Secrets};
 
 /// One place for every MCP server your agents use: found, kept alive, asked, answered
 ///
@@ -163,6 +166,43 @@ pub(crate) enum Command {
     /// Says which rule decides, with file and line. Nothing is called. Exit 7 if it is denied.
     #[command(verbatim_doc_comment)]
     Policy(Policy),
+    /// Take servers out of agents' own settings into the config
+    ///
+    /// Examples:
+    ///   toolcrib import --dry-run               what every agent that is here has
+    ///   toolcrib import --from cursor
+    ///   toolcrib import --from ./mcp.json
+    ///
+    /// A line for each server says what became of it. Values that look like secrets are not copied:
+    /// `${env:NAME}` stands for them, and the line says which variable to set.
+    #[command(verbatim_doc_comment)]
+    Import(Import),
+    /// Write toolcrib into an agent's own settings, or take it out again
+    ///
+    /// Examples:
+    ///   toolcrib export claude                  one entry that leads to toolcrib
+    ///   toolcrib export --all --dry-run         what would change, for every agent that is here
+    ///   toolcrib export codex --check           exit 2 if it would change
+    ///   toolcrib export cursor --scope project  the file of this project
+    ///   toolcrib export zed --expand            the servers themselves
+    ///   toolcrib export claude --undo           the file as it was
+    ///
+    /// AGENT is one of amp, augment, claude, claude-desktop, cline, codex, continue, copilot, crush,
+    /// cursor, gemini, goose, jetbrains, junie, kiro, lm-studio, opencode, qwen, roo, vscode, warp,
+    /// windsurf, zed. Comments and order of the file are kept, secrets are never written into it, and
+    /// whether an agent trusts a folder stays between you and the agent.
+    #[command(verbatim_doc_comment)]
+    Export(Export),
+    /// Start an agent with toolcrib among its servers, for this session only
+    ///
+    /// Examples:
+    ///   toolcrib run claude
+    ///   toolcrib run codex -- exec "what time is it?"
+    ///
+    /// AGENT is one of amp, claude, codex, copilot, gemini, goose, opencode, qwen. No file of the agent
+    /// is touched; its exit code and its signals are its own.
+    #[command(verbatim_doc_comment)]
+    Run(Run),
     /// One of the small servers that `demo` runs
     #[command(hide = true)]
     DemoServer(DemoServer),

@@ -3,9 +3,12 @@
 pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod demo;
+pub(crate) mod export;
+pub(crate) mod import;
 pub(crate) mod logs;
 pub(crate) mod policy;
 pub(crate) mod restart;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod stdio;

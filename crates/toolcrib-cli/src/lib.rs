@@ -4,23 +4,26 @@
 //! see of it. The binary calls [`main`] and nothing else.
 
 mod advice;
+mod agents;
 mod audit;
 mod cli;
 mod client;
 mod commands;
 mod daemon;
 mod demo_server;
-#[cfg_attr(not(test), expect(dead_code, reason = "the commands that edit files come next"))]
 mod edit;
 mod exit;
+mod export;
 mod failure;
 mod frontend;
+mod import;
 mod listen;
 mod logging;
 mod offer;
 mod output;
 mod percent;
 mod place;
+mod secrecy;
 mod timestamp;
 
 use std::process::ExitCode;
@@ -102,6 +105,9 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &place, out),
         },
+        Command::Import(args) => commands::import::run(args, &place, out),
+        Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &place, out),
+        Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &place),
         Command::Demo | Command::DemoServer(_) => Ok(Exit::Fine),
     }
 }

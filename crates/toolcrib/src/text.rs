@@ -23,6 +23,22 @@ enum Part {
     File(PathBuf),
 }
 
+/// A part of a `Text`, for those who write it in other words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Exactly these characters.
+    Literal(&'a str),
+    /// The value of a variable.
+    Env {
+        /// Its name.
+        name: &'a str,
+        /// What stands for it when it is not set.
+        default: Option<&'a str>,
+    },
+    /// What a file holds.
+    File(&'a Path),
+}
+
 /// Why a string with references cannot be understood; `at` is the byte where the reference starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadReference {
@@ -108,6 +124,15 @@ impl Text {
         &self.written
     }
 
+    /// The string in parts, references unresolved.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        self.parts.iter().map(|part| match part {
+            Part::Literal(text) => Piece::Literal(text),
+            Part::Env { name, default } => Piece::Env { name, default: default.as_deref() },
+            Part::File(path) => Piece::File(path),
+        })
+    }
+
     /// The string with every reference replaced by its value now.
     pub fn expand(&self) -> Result<String, Unresolved> {
         self.expand_with(|name| std::env::var(name).ok())
@@ -181,6 +206,14 @@ mod tests {
         assert_eq!(expand("plain").unwrap(), "plain");
         assert_eq!(expand("").unwrap(), "");
         assert_eq!(expand("${env:UNSET}"), Err(Unresolved::Env("UNSET".into())));
+    }
+
+    #[test]
+    fn the_parts_of_a_string_can_be_told_apart() {
+        let text = Text::parse("a ${env:X:-y}${file:z}", Path::new("/base")).unwrap();
+        let env = Piece::Env { name: "X", default: Some("y") };
+        let file = Piece::File(Path::new("/base/z"));
+        assert_eq!(text.pieces().collect::<Vec<_>>(), [Piece::Literal("a "), env, file]);
     }
 
     #[test]
