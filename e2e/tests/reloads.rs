@@ -92,6 +92,21 @@ fn a_hundred_reloads_at_once_are_few_and_the_last_wins() {
 }
 
 #[test]
+fn a_tool_that_a_reload_takes_away_finishes_what_it_was_asked_before() {
+    let home = home(&server("fake"));
+    let gateway = home.serve();
+    let address = gateway.address;
+    let client = move || HttpClient::new(address, "/mcp", Era::Stateless);
+    let call = std::thread::spawn(move || client().text("fake__sleep", &json!({"ms": 2000})));
+    wait_until("it is asked", || status(&gateway)["servers"][0]["in_flight"] == 1);
+    home.write_config(&format!("{}[servers.fake.tools]\ndeny = ['sleep']\n", server("fake")));
+    gateway.signal(Signal::HUP);
+    let params = json!({"name": "fake__sleep", "arguments": {"ms": 0}});
+    wait_until("it is denied from now on", || client().request("tools/call", &params).code() == Some(-31010));
+    assert_eq!(call.join().unwrap(), "slept");
+}
+
+#[test]
 fn a_server_that_is_given_up_reloaded_restarted_and_called_in_one_moment_ends_up_as_one() {
     let home = home("");
     let marked = ["--count-file", home.file("starts").to_str().unwrap()].map(str::to_owned);

@@ -78,7 +78,7 @@ pub struct Goal {
     end: AtomicU64,
     ends: Vec<AtomicU8>,
     /// What surprised callers, but not more than a few of it.
-    surprises: Mutex<Vec<String>>,
+    surprises: Mutex<Vec<(u64, String)>>,
     /// How long there is between two calls, if not as little as can be.
     pace: Option<Duration>,
     /// When calls were last allowed, and which one came first then.
@@ -138,15 +138,15 @@ impl Goal {
         usize::try_from(self.next.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// What surprised callers.
-    pub fn surprises(&self) -> Vec<String> {
+    /// What surprised callers, and the token of the call.
+    pub fn surprises(&self) -> Vec<(u64, String)> {
         self.surprises.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn surprise(&self, what: String) {
+    fn surprise(&self, token: u64, what: String) {
         let mut surprises = self.surprises.lock().unwrap_or_else(PoisonError::into_inner);
         if surprises.len() < 10 {
-            surprises.push(what);
+            surprises.push((token, what));
         }
     }
 }
@@ -191,8 +191,9 @@ impl Caller {
             let (end, said) = self.stamp(server, &token.to_string(), how).await;
             self.waits.push(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
             let rare = [End::Crossed, End::Unanswered, End::Odd, End::Failed(ErrorKind::CouldNotStart)];
-            if rare.contains(&end) {
-                goal.surprise(format!("{token} at s{server}, {how:?}, {:?}: {said}", self.era));
+            if rare.contains(&end) || (faults == Faults::NONE && end != End::Answered) {
+                let after = began.elapsed();
+                goal.surprise(token, format!("at s{server}, {how:?}, {:?}, {after:.1?}: {said}", self.era));
             }
             goal.ends[usize::try_from(token).unwrap_or_default()].store(end.to_byte(), Ordering::Relaxed);
         }

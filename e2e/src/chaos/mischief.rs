@@ -15,7 +15,7 @@ use crate::gateway::Gateway;
 use crate::{http, process};
 
 /// What goes wrong in a phase. Numbers are calls in ten thousand that make their server do so.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faults {
     /// Servers are killed as by `kill -9`.
     pub kill: bool,

@@ -183,7 +183,11 @@ impl Report {
             done.starts
         ));
         let all = [lost, twice, crossed, undone, untrue, phantoms];
-        self.lines.extend(goal.surprises().into_iter().map(|surprise| format!("surprise   {surprise}")));
+        for (token, surprise) in goal.surprises() {
+            // A call that was never executed did not get to its server; one that was, its server was slow to answer.
+            let times = done.tokens.get(&token).copied().unwrap_or_default();
+            self.lines.push(format!("surprise   {token}, executed {times} times, {surprise}"));
+        }
         self.check(all.iter().all(|count| *count == 0), || "not every call ended as it must".to_owned());
         self.check(wrong_kinds.is_empty(), || {
             format!("failures that nothing explains: {}", listed(&wrong_kinds))

@@ -112,11 +112,12 @@ fn row(source: &Source) -> (String, String) {
 #[test]
 fn a_test_that_a_page_names_exists() {
     let all = sources(&["crates/toolcrib", "crates/toolcrib-cli", "e2e/tests"]);
-    let page = std::fs::read_to_string(root().join("docs/behaviours.md")).unwrap();
-    let named = page.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() >= 3);
-    let missing: Vec<String> = named
-        .filter(|name| !all.iter().any(|source| source.text.contains(&format!("fn {name}("))))
-        .map(str::to_owned)
-        .collect();
-    none("docs/behaviours.md names a test that is not there", &missing);
+    let exists = |name: &str| all.iter().any(|source| source.text.contains(&format!("fn {name}(")));
+    for page in ["docs/behaviours.md", "docs/reliability.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+        let named = words.filter(|word| word.matches('_').count() >= 3 && *word == word.to_lowercase());
+        let missing: Vec<String> = named.filter(|name| !exists(name)).map(str::to_owned).collect();
+        none(&format!("{page} names tests that are not there"), &missing);
+    }
 }
