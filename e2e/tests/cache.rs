@@ -183,3 +183,23 @@ fn arguments_that_are_no_object_are_refused_and_what_can_be_read_in_two_ways_is_
     }
     assert_eq!(counted(&file), 4, "two names that only look the same");
 }
+
+#[test]
+fn a_list_is_passed_on_with_what_is_left_of_its_time_and_never_with_more() {
+    let home = home("stateless", "");
+    home.write_config(&format!(
+        "{}{}",
+        config("stateless", ""),
+        e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "old", &["--era", "session"])
+    ));
+    let gateway = home.serve();
+    let said = |path: &str, method: &str| {
+        let list =
+            HttpClient::new(gateway.address, path, Era::Stateless).request(method, &json!({})).message();
+        (list["result"]["ttlMs"].as_u64().unwrap(), list["result"]["cacheScope"].as_str().unwrap().to_owned())
+    };
+    let (left, scope) = said("/mcp/s/s", "prompts/list");
+    assert!((1..=30_000).contains(&left) && scope == "public", "{left} {scope}");
+    assert_eq!(said("/mcp/s/s", "tools/list"), (0, "private".to_owned()));
+    assert_eq!(said("/mcp", "prompts/list"), (0, "private".to_owned()), "one of them does not say");
+}

@@ -26,6 +26,7 @@ use crate::spec::{InProcessServer, Limits, ServerId, ToolsSpec};
 use crate::wire::dialect::client::{DISCOVER, PING};
 use crate::wire::dialect::greeting::Welcome;
 use crate::wire::dialect::{self, input};
+use crate::wire::kind::Kind;
 use crate::wire::message::Answer;
 use crate::wire::object::Object;
 use crate::wire::revision::Era;
@@ -145,6 +146,13 @@ impl Connection {
     pub(crate) fn tell(&self, method: &str) {
         if self.era() == Era::Session {
             self.link.tell(method);
+        }
+    }
+
+    /// Has the server asked again for what it offers, unless it tells by itself when that is something else.
+    pub(crate) fn look_again(&self, kind: Kind) {
+        if !self.tells_changes(kind.capability()) {
+            self.link.look_again();
         }
     }
 

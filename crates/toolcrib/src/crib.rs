@@ -1,6 +1,7 @@
 //! `Crib`: what an embedder holds; it answers calls until it is shut down, and owns every task.
 
 mod builder;
+mod freshness;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use tracing::Instrument as _;
 use crate::bridge::Lot;
 use crate::cache::{Stale, Tally};
 use crate::call::{Call, Caller, Outcome, Wanted};
-use crate::catalog::{Catalog, Tool};
+use crate::catalog::{Catalog, Kind, Tool};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
 use crate::policy::Policy;
@@ -34,6 +35,7 @@ use crate::wire::dialect::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::wire::object::Object;
 use crate::{bridge, telemetry};
 pub use builder::CribBuilder;
+pub use freshness::Freshness;
 
 /// Every MCP server an agent uses, behind one door. Cheap to clone; the servers end when it is shut down or when the
 /// last clone is dropped.
@@ -148,6 +150,20 @@ impl Crib {
             Some(failure) => Err(failure),
             None => Ok(self.catalog_for(caller)),
         }
+    }
+
+    /// How long a list is good that a caller was shown just now: of everything, or of one server. One that has become stale
+    /// is asked for again, and a change is announced.
+    pub fn freshness(&self, kind: Kind, of: Option<&ServerId>, caller: &Caller) -> Freshness {
+        let mut entries = self.stock().registry.running();
+        entries.retain(|entry| match of {
+            Some(server) => entry.spec().id == *server,
+            None => self.sees(caller, &entry.spec().id),
+        });
+        let now = Instant::now();
+        let fresh = Freshness::of(entries.iter().map(|entry| entry.good(kind, now)), now);
+        // Where there are rules, a list is its caller's.
+        Freshness { public: fresh.public && self.stock().views.policy().is_none(), ..fresh }
     }
 
     /// Asks every server for the tools that whoever is local may use, in parallel: what is known at once, what is not by

@@ -89,7 +89,7 @@ pub use class::{FailureClass, Sent};
 pub use config::Config;
 pub use connection::child::run_shim;
 pub use connection::memory::Toolbox;
-pub use crib::{Crib, CribBuilder, Discovery};
+pub use crib::{Crib, CribBuilder, Discovery, Freshness};
 pub use error::{Error, ErrorKind};
 pub use event::{Called, Event, News};
 pub use last_words::LastWords;

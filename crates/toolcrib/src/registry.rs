@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::cache::Stale;
 use crate::call::Call;
-use crate::connection::listing::Listing;
+use crate::connection::listing::{Good, Listing};
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::sharing::SharingKey;
@@ -19,6 +19,7 @@ use crate::spec::{Roster, ServerId, ServerSpec, Sharing};
 use crate::status::ServerStatus;
 use crate::supervisor::memory::Memory;
 use crate::supervisor::{Lease, Supervisor, Surroundings};
+use crate::wire::kind::Kind;
 use instances::{Instances, Spot};
 
 /// The servers of one crib. Servers that are switched off are known and have no supervisor.
@@ -69,6 +70,15 @@ impl Entry {
             Self::On(supervisor) => supervisor.listing(),
             Self::Many(instances) => instances.listing(),
             Self::Off(_) => None,
+        }
+    }
+
+    /// How long one of its lists is good. What one instance says of it is nothing that others can rely on.
+    pub(crate) fn good(&self, kind: Kind, now: Instant) -> Good {
+        match self {
+            Self::On(supervisor) => supervisor.good(kind, now),
+            Self::Many(_) => Good::Unsaid,
+            Self::Off(_) => Good::NoList,
         }
     }
 

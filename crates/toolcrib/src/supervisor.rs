@@ -26,12 +26,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::connection::Connection;
-use crate::connection::listing::Listing;
+use crate::connection::listing::{Good, Listing};
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::sharing::Whose;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::status::{LastError, ServerStatus, StateName};
+use crate::wire::kind::Kind;
 use actor::Actor;
 use breaker::Health;
 use fate::Fate;
@@ -227,6 +228,19 @@ impl Supervisor {
     /// The last known listing, of the living server or of the one before.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         self.0.snapshot.borrow().known.as_ref().map(|known| known.listing.clone())
+    }
+
+    /// How long one of its lists is good. One that is not any more is asked for again while the server lives; until it
+    /// comes, the old one is as good as any.
+    pub(crate) fn good(&self, kind: Kind, now: Instant) -> Good {
+        let snapshot = self.0.snapshot.borrow();
+        let good = snapshot.known.as_ref().map(|known| known.listing.good(kind)).unwrap_or_default();
+        if let (Good::Until(until, _), Some(connection)) = (good, snapshot.connection.upgrade())
+            && until <= now
+        {
+            connection.look_again(kind);
+        }
+        good
     }
 
     /// A claim on the living server: wakes it, waits for a start under way, or says why there will be none.

@@ -229,7 +229,9 @@ impl Face {
         };
         match catalog.page(kind, visit.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
-                let result = client::list_result(kind.member(), &page.items, page.next.as_deref(), era);
+                let good = self.crib.freshness(kind, visit.view.server(), &visit.caller);
+                let (next, good) = (page.next.as_deref(), (good.left, good.public));
+                let result = client::list_result(kind.member(), &page.items, next, era, good);
                 (Answer::Result(result), Some(catalog))
             }
             Err(error) => (self.failed(&error), None),

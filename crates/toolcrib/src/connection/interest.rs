@@ -174,7 +174,7 @@ impl Connection {
         drop(before);
     }
 
-    fn tells_changes(&self, part: &str) -> bool {
+    pub(super) fn tells_changes(&self, part: &str) -> bool {
         let capabilities = Object::parse(&self.welcome.capabilities).unwrap_or_default();
         let part = capabilities.get(part).and_then(|raw| Object::parse(raw).ok());
         part.is_some_and(|part| part.get("listChanged").is_some_and(|raw| &**raw == b"true"))

@@ -188,6 +188,11 @@ impl Link {
         self.shared.pending().is_closed()
     }
 
+    /// Has whoever waits for a change of the offer look again.
+    pub(super) fn look_again(&self) {
+        self.shared.relist.notify_one();
+    }
+
     pub(super) async fn offer_changed(&self) {
         self.shared.relist.notified().await;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -14,12 +14,14 @@ use crate::error::{Error, ErrorKind};
 use crate::wire::dialect::greeting::{code_of, declares, refusal};
 use crate::wire::kind::Kind;
 use crate::wire::message::{Answer, code};
-use crate::wire::object::{self, Object};
+use crate::wire::object::{self, Object, as_integer};
 
 /// Pages a server may cut a list into.
 const MOST_PAGES: usize = 1000;
 /// Bytes of definitions a list may have.
 const MOST_BYTES: usize = 64 << 20;
+/// How long a list is taken for good at most, whatever the server says.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// How much longer than its tools a server's other lists may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -36,6 +38,51 @@ pub(crate) struct Listing {
     pub(crate) instructions: Option<String>,
     /// The lists that it has and that could not be read.
     pub(crate) unread: Vec<Kind>,
+    pub(crate) good: Goods,
+}
+
+/// How long each list is good. No part of what is on offer: lists that differ in nothing else are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Goods([Good; Kind::ALL.len()]);
+
+impl PartialEq for Goods {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Goods {}
+
+/// How long a list is good.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Good {
+    /// The server does not say.
+    #[default]
+    Unsaid,
+    /// As long as the server has no such list.
+    NoList,
+    /// Until then, and whether that is so for everybody.
+    Until(Instant, bool),
+}
+
+impl Good {
+    /// What a page says that came at this moment.
+    fn read(page: &Object, now: Instant) -> Self {
+        let Some(time) = page.get("ttlMs").and_then(|raw| as_integer(raw)) else { return Self::Unsaid };
+        let public = page.string("cacheScope").is_some_and(|scope| scope == "public");
+        Self::Until(now + Duration::from_millis(time).min(LONGEST), public)
+    }
+
+    /// What two pages of one list say together.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::NoList, one) | (one, Self::NoList) => one,
+            (Self::Until(one, public), Self::Until(other, also)) => {
+                Self::Until(one.min(other), public && also)
+            }
+            _ => Self::Unsaid,
+        }
+    }
 }
 
 impl Listing {
@@ -70,6 +117,9 @@ impl Listing {
     }
 }
 
+/// All pages of one list, and how long they are good.
+type Pages = (Vec<Listed>, Good);
+
 /// One thing on offer, as the server defined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
@@ -103,6 +153,11 @@ impl Listing {
         }
     }
 
+    /// How long one of the lists is good.
+    pub(crate) fn good(&self, kind: Kind) -> Good {
+        self.good.0[kind as usize]
+    }
+
     /// Whether the server says that a tool may run twice: because it changes nothing, or nothing more the second time.
     pub(crate) fn may_repeat(&self, tool: &str) -> bool {
         let listed = self.tools.iter().find(|listed| *listed.name == *tool);
@@ -128,6 +183,11 @@ impl Listing {
         }
     }
 
+    fn take(&mut self, kind: Kind, (listed, good): Pages) {
+        *self.list(kind) = listed;
+        self.good.0[kind as usize] = good;
+    }
+
     /// Whether the server says that it has this.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         declares(&self.capabilities, capability)
@@ -150,11 +210,12 @@ impl Listing {
         )?;
         let welcome = &connection.welcome;
         let (capabilities, instructions) = (welcome.capabilities.clone(), welcome.instructions.clone());
-        let mut all = Self { tools, capabilities, instructions, ..Self::default() };
+        let mut all = Self { capabilities, instructions, ..Self::default() };
+        all.take(Kind::Tools, tools);
         let spare = [(Kind::Prompts, prompts), (Kind::Resources, resources), (Kind::Templates, templates)];
         for (kind, listed) in spare {
             match listed {
-                Some(listed) => *all.list(kind) = listed,
+                Some(pages) => all.take(kind, pages),
                 None => all.unread.push(kind),
             }
         }
@@ -167,7 +228,7 @@ async fn spare(
     connection: &Connection,
     kind: Kind,
     late: &CancellationToken,
-) -> Result<Option<Vec<Listed>>, Error> {
+) -> Result<Option<Pages>, Error> {
     let patience = async {
         late.cancelled().await;
         sleep(PATIENCE).await;
@@ -185,10 +246,11 @@ async fn spare(
     })
 }
 
-async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Listed>, Error> {
+async fn list(connection: &Connection, kind: Kind) -> Result<Pages, Error> {
     let (mut listed, mut bytes, mut seen) = (Vec::new(), 0, HashSet::new());
+    let mut good = Good::NoList;
     if !connection.welcome.has(kind.capability()) {
-        return Ok(listed);
+        return Ok((listed, good));
     }
     let (method, member) = (kind.method(), kind.member());
     let mut params = Object::default();
@@ -199,7 +261,7 @@ async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Listed>, Error>
             Answer::Error(error)
                 if kind == Kind::Templates && code_of(&error) == Some(code::METHOD_NOT_FOUND) =>
             {
-                return Ok(listed);
+                return Ok((listed, good));
             }
             Answer::Error(error) => {
                 return Err(nonsense(&format!("`{method}` failed: {}", refusal(&error))));
@@ -211,11 +273,12 @@ async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Listed>, Error>
         if bytes > MOST_BYTES {
             return Err(nonsense(&format!("its list of {member} is larger than 64 MiB")));
         }
+        good = good.and(Good::read(&page, Instant::now()));
         let items = Listed::read_all(kind, items);
         listed.extend(items.map_err(|bad| nonsense(&format!("`{member}` in its list: {bad}")))?);
         // An empty string is a cursor like any other.
         let Some(cursor) = page.string("nextCursor").map(std::borrow::Cow::into_owned) else {
-            return Ok(listed);
+            return Ok((listed, good));
         };
         params = Object::default();
         params.set("cursor", object::string(&cursor));

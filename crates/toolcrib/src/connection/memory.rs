@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -61,7 +62,13 @@ impl Toolbox {
             DISCOVER => done(Answer::Result(discover_result(&json!({"tools": {}}), None))),
             "tools/list" => {
                 let tools = Value::from(self.definitions.clone()).to_string();
-                done(Answer::Result(list_result("tools", tools.as_bytes(), None, Era::Stateless)))
+                done(Answer::Result(list_result(
+                    "tools",
+                    tools.as_bytes(),
+                    None,
+                    Era::Stateless,
+                    (Duration::ZERO, false),
+                )))
             }
             "tools/call" => {
                 let params = params.and_then(|params| Object::parse(params).ok()).unwrap_or_default();

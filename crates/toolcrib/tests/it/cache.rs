@@ -11,10 +11,12 @@ use toolcrib::told::Told;
 use toolcrib::wire::dialect::party::Abilities;
 use toolcrib::wire::message::Answer;
 use toolcrib::wire::object::Object;
-use toolcrib::{Call, Caller, Capacity, Crib, Limits, ServerSpec, Sharing, StateName, Wanted};
+use toolcrib::{
+    Call, Caller, Capacity, Crib, Freshness, Kind, Limits, ServerSpec, Sharing, StateName, Wanted,
+};
 
 use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, id, on, roster, spec, status, with};
+use crate::house::{SECOND, breath, id, names, on, roster, spec, status, with};
 
 /// A server whose results may be kept.
 pub(crate) fn kept(fake: &Fake) -> ServerSpec {
@@ -322,4 +324,40 @@ async fn there_is_room_for_so_many_of_a_tool_and_for_so_many_bytes() {
     assert!(status(&crib, "git").cache_entries <= 4, "{}", status(&crib, "git").cache_entries);
     crib.resize(Capacity { cache: 1, ..Capacity::default() });
     assert_eq!(status(&crib, "git").cache_entries, 0);
+}
+
+/// The answer to a request for the list of these tools, good for so long.
+fn listing(tools: &[&str], time: u64) -> String {
+    let tools: Vec<Value> = tools.iter().map(|name| json!({"name": name})).collect();
+    let result = json!({"resultType": "complete", "tools": tools, "ttlMs": time, "cacheScope": "public"});
+    format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_good_for_as_long_as_its_server_says_and_asked_for_again_when_it_is_wanted_after_that() {
+    let lists = [listing(&["echo"], 60_000), listing(&["echo", "new"], 5_000)];
+    let fake =
+        Fake::new().usually(Boot::Stateless).script("tools/list", &lists.each_ref().map(String::as_str));
+    let crib = crib_of(spec("git", &fake));
+    let fresh = |kind| crib.freshness(kind, None, &Caller::local());
+    assert_eq!(
+        fresh(Kind::Tools),
+        Freshness { left: Duration::ZERO, public: false },
+        "a stranger says nothing"
+    );
+    crib.list().await;
+    advance(20 * SECOND).await;
+    assert_eq!(fresh(Kind::Tools), Freshness { left: 40 * SECOND, public: true });
+    assert_eq!(fresh(Kind::Prompts), Freshness { left: Duration::ZERO, public: false });
+    breath().await;
+    assert_eq!(fake.heard("tools/list").len(), 1, "it is good, and nobody asks");
+    advance(40 * SECOND).await;
+    assert_eq!(fresh(Kind::Tools).left, Duration::ZERO);
+    breath().await;
+    assert_eq!(fake.heard("tools/list").len(), 2);
+    assert_eq!(names(&crib.catalog()), ["git__echo", "git__new"]);
+    assert_eq!(fresh(Kind::Tools).left, 5 * SECOND);
+    let rules = toolcrib::policy::Rules { deny: vec!["git.x".parse().unwrap()], ..Default::default() };
+    crib.govern(toolcrib::Policy::for_everyone(rules));
+    assert!(!fresh(Kind::Tools).public, "where there are rules, what one sees is one's own");
 }

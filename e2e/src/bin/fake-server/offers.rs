@@ -68,9 +68,13 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
     if server.script.era.is_stateless() {
         result["resultType"] = "complete".into();
         if method.ends_with("/list") || method == "resources/read" {
-            let lasting = text("uri").starts_with(LASTING);
-            result["ttlMs"] = if lasting { 60_000 } else { 0 }.into();
-            result["cacheScope"] = "private".into();
+            let (time, scope) = match method {
+                "prompts/list" => (30_000, "public"),
+                _ if text("uri").starts_with(LASTING) => (60_000, "private"),
+                _ => (0, "private"),
+            };
+            result["ttlMs"] = time.into();
+            result["cacheScope"] = scope.into();
         }
     }
     server.answer(&request.id, &result);

@@ -1,6 +1,7 @@
 //! Reads which era a client speaks, message by message, and writes the answers only that era has.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -245,8 +246,14 @@ pub fn passed_capabilities(declared: &Bytes, era: Era) -> Option<Value> {
     Some(declared)
 }
 
-/// A page of a list around items that are a JSON array already.
-pub fn list_result(member: &str, items: &[u8], next: Option<&str>, era: Era) -> Bytes {
+/// A page of a list around items that are a JSON array already; `good` for that long, and for everybody or not.
+pub fn list_result(
+    member: &str,
+    items: &[u8],
+    next: Option<&str>,
+    era: Era,
+    good: (Duration, bool),
+) -> Bytes {
     let mut out = Vec::with_capacity(items.len() + 120);
     out.push(b'{');
     write_string(&mut out, member);
@@ -257,7 +264,9 @@ pub fn list_result(member: &str, items: &[u8], next: Option<&str>, era: Era) -> 
         write_string(&mut out, next);
     }
     if era == Era::Stateless {
-        out.extend_from_slice(br#","resultType":"complete","ttlMs":0,"cacheScope":"private""#);
+        let (time, scope) = (good.0.as_millis(), if good.1 { "public" } else { "private" });
+        let said = format!(r#","resultType":"complete","ttlMs":{time},"cacheScope":"{scope}""#);
+        out.extend_from_slice(said.as_bytes());
     }
     out.push(b'}');
     out.into()
