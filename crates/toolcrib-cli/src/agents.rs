@@ -176,8 +176,8 @@ pub(crate) enum Session {
     Overrides { program: &'static str },
     /// A variable holds settings as JSON.
     Variable { program: &'static str, variable: &'static str },
-    /// A variable names a file with settings that come before the user's.
-    File { program: &'static str, variable: &'static str },
+    /// A variable names another home; what is in the folder of settings there leads to the user's own, but for the settings.
+    Home { program: &'static str, variable: &'static str },
     /// A flag of its subcommands takes a command line.
     Extension { program: &'static str, flag: &'static str, usual: &'static str },
 }
@@ -190,7 +190,7 @@ impl Session {
             Self::Flag { program, .. }
             | Self::Overrides { program }
             | Self::Variable { program, .. }
-            | Self::File { program, .. }
+            | Self::Home { program, .. }
             | Self::Extension { program, .. } => Some(program),
         }
     }

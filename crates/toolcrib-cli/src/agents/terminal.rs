@@ -88,7 +88,7 @@ pub(super) const ROWS: &[Agent] = &[
         words: GEMINI,
         next: "start a new session in a folder you trust; `gemini mcp list` shows it",
         next_in_project: "run `gemini` in the project and trust the folder",
-        session: Session::File { program: "gemini", variable: "GEMINI_CLI_SYSTEM_DEFAULTS_PATH" },
+        session: Session::Home { program: "gemini", variable: "GEMINI_CLI_HOME" },
         ..ROW
     },
     Agent {

@@ -1,8 +1,10 @@
 //! `toolcrib run`: an agent, started with toolcrib among its servers for this one session. No file of the agent's is
 //! touched; the agent takes this process's place, so signals and its exit code are its own.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,18 +15,12 @@ use serde_json::{Map, Value, json};
 use crate::agents::{self, Agent, Ground, Scope, Session};
 use crate::cli::Run;
 use crate::edit::entry::{Language, Members};
+use crate::edit::file::Original;
 use crate::edit::jsonc::Manner;
 use crate::exit::Exit;
 use crate::export::{gateway, render};
 use crate::failure::Failure;
 use crate::place::Place;
-
-/// Where Gemini CLI looks for what comes before the user's settings.
-const GEMINI_DEFAULTS: &str = if cfg!(target_os = "macos") {
-    "/Library/Application Support/GeminiCli/system-defaults.json"
-} else {
-    "/etc/gemini-cli/system-defaults.json"
-};
 
 /// How an agent is started.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,8 +73,8 @@ fn launch(
         Session::Variable { variable: name, .. } => {
             variable = Some((name, joined(agent, name, entry, ground)?.into()));
         }
-        Session::File { variable: name, .. } => {
-            variable = Some((name, settings_file(agent, name, entry, ground, state)?.into_os_string()));
+        Session::Home { variable: name, .. } => {
+            variable = Some((name, other_home(agent, entry, ground, state)?.into_os_string()));
         }
         Session::Extension { flag, usual, .. } => {
             // The flag belongs to a subcommand.
@@ -117,29 +113,45 @@ fn joined(agent: &Agent, variable: &str, entry: &Members, ground: &Ground) -> Re
     })
 }
 
-/// A file of our own with what would be read otherwise, and our entry in it.
-fn settings_file(
-    agent: &Agent,
-    variable: &str,
-    entry: &Members,
-    ground: &Ground,
-    state: &Path,
-) -> Result<PathBuf, Failure> {
-    let folder = state.join("sessions");
-    let file = folder.join(format!("{}.json", agent.id));
-    let usual = ground.variable(variable).map_or_else(|| PathBuf::from(GEMINI_DEFAULTS), PathBuf::from);
-    let before = if usual == file { String::new() } else { fs::read_to_string(&usual).unwrap_or_default() };
-    let text = Language::Json(Manner::Relaxed)
-        .put(&before, &agent.path(gateway::NAME), entry)
-        .map_err(|mistake| Failure::usage(format!("`{}` cannot be added to: {mistake}", usual.display())))?;
-    let written = fs::create_dir_all(&folder).and_then(|()| {
-        let new = folder.join(format!("{}.{}.new", agent.id, std::process::id()));
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &file))
-    });
-    written.map_err(|error| {
-        Failure::new(Exit::Unexpected, "cannot_write", format!("cannot write `{}`: {error}", file.display()))
+/// A home of our own, in which everything leads to the agent's folder but for the settings: those have our entry as well.
+fn other_home(agent: &Agent, entry: &Members, ground: &Ground, state: &Path) -> Result<PathBuf, Failure> {
+    let file = agent.file(Scope::User, ground).unwrap_or_default();
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+        return Err(Failure::usage(format!("{} has no folder", agent.name)));
+    };
+    let home = state.join("sessions").join(agent.id);
+    let mirror = home.join(folder.file_name().unwrap_or_default());
+    let settings = Original::read(&file)?;
+    let text = agent.language.put(settings.text(), &agent.path(gateway::NAME), entry).map_err(|mistake| {
+        let message = format!("`{}` cannot be added to: {mistake}", file.display());
+        Failure::new(Exit::BadConfig, "agent_file_invalid", message).hint("repair it first")
     })?;
-    Ok(file)
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&mirror);
+    made.and_then(|()| lead(folder, &mirror, name)).map_err(|error| {
+        Failure::new(
+            Exit::Unexpected,
+            "cannot_write",
+            format!("cannot write `{}`: {error}", mirror.display()),
+        )
+    })?;
+    Original::read(&mirror.join(name))?.replace(&text)?;
+    Ok(home)
+}
+
+/// Makes everything in a mirror lead to a folder, but for one name. What the agent itself put there stays.
+fn lead(folder: &Path, mirror: &Path, but: &OsStr) -> io::Result<()> {
+    for found in fs::read_dir(mirror)?.flatten() {
+        if found.file_type()?.is_symlink() && !found.path().exists() {
+            fs::remove_file(found.path())?;
+        }
+    }
+    for found in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let link = mirror.join(found.file_name());
+        if found.file_name() != but && fs::symlink_metadata(&link).is_err() {
+            std::os::unix::fs::symlink(found.path(), link)?;
+        }
+    }
+    Ok(())
 }
 
 /// Variables, program and arguments in one line, for those who split it at blanks.
@@ -230,19 +242,32 @@ mod tests {
     }
 
     #[test]
-    fn gemini_reads_a_file_of_ours() {
+    fn gemini_gets_a_home_of_ours_that_leads_to_its_own() {
         let dir = tempfile::tempdir().unwrap();
-        let theirs = dir.path().join("theirs.json");
-        fs::write(&theirs, r#"{"theme": "x"}"#).unwrap();
-        let set = [("GEMINI_CLI_SYSTEM_DEFAULTS_PATH", theirs.to_str().unwrap())];
+        let theirs = dir.path().join("theirs/.gemini");
+        fs::create_dir_all(&theirs).unwrap();
+        fs::write(theirs.join("settings.json"), "{\"theme\": \"x\"} // mine").unwrap();
+        fs::write(theirs.join("oauth_creds.json"), "secret").unwrap();
+        let set = [("GEMINI_CLI_HOME", theirs.parent().unwrap().to_str().unwrap())];
+        for _ in 0..2 {
+            let launch = started("gemini", &set, &[], dir.path()).unwrap();
+            let (name, home) = launch.variable.unwrap();
+            let ours = Path::new(&home).join(".gemini");
+            let text = Language::Json(Manner::Relaxed)
+                .read(&fs::read_to_string(ours.join("settings.json")).unwrap());
+            let text = text.unwrap();
+            assert_eq!((name, &text["theme"]), ("GEMINI_CLI_HOME", &json!("x")));
+            assert_eq!(text["mcpServers"]["toolcrib"]["command"], "toolcrib");
+            assert_eq!(fs::read_to_string(ours.join("oauth_creds.json")).unwrap(), "secret");
+        }
+        assert_eq!(fs::read_to_string(theirs.join("settings.json")).unwrap(), "{\"theme\": \"x\"} // mine");
+        fs::remove_file(theirs.join("oauth_creds.json")).unwrap();
         let launch = started("gemini", &set, &[], dir.path()).unwrap();
-        let (_, file) = launch.variable.unwrap();
-        let text: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-        assert_eq!(
-            (&text["theme"], &text["mcpServers"]["toolcrib"]["command"]),
-            (&json!("x"), &json!("toolcrib"))
+        let ours = Path::new(&launch.variable.unwrap().1).join(".gemini");
+        assert!(
+            fs::symlink_metadata(ours.join("oauth_creds.json")).is_err(),
+            "what is gone there is gone here"
         );
-        assert_eq!(fs::read_to_string(&theirs).unwrap(), r#"{"theme": "x"}"#);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// No file of settings is larger.
-const LARGEST: u64 = 4 << 20;
+/// No file of settings is larger; some agents keep all they know in the one that has their servers.
+const LARGEST: u64 = 64 << 20;
 
 /// A file as it was when it was read.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ fn contents(path: &Path) -> io::Result<Option<String>> {
     let mut text = String::new();
     File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LARGEST {
-        return Err(io::Error::other("it is larger than 4 MiB"));
+        return Err(io::Error::other("it is larger than 64 MiB"));
     }
     Ok(Some(text))
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
+mod agents;
 mod alone;
 mod demo;
 mod gateway;

@@ -6,7 +6,10 @@ use super::*;
 fn help_and_version_are_no_mistakes() {
     let home = Home::new("");
     let help = home.run(&["--help"]).expect(0);
-    for command in ["demo", "serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check"] {
+    for command in [
+        "demo", "serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check", "import",
+        "export", "run",
+    ] {
         assert!(help.stdout.contains(&format!("\n  {command} ")), "{command}: {}", help.stdout);
         let help = home.run(&[command, "--help"]).expect(0).stdout;
         let (examples, usage) = (help.find("Examples:").unwrap(), help.find("Usage:").unwrap());
