@@ -203,6 +203,21 @@ pub(crate) enum Command {
     /// is touched; its exit code and its signals are its own.
     #[command(verbatim_doc_comment)]
     Run(Run),
+    /// Show how the tools of a server differ from what was approved, and approve them
+    ///
+    /// Examples:
+    ///   toolcrib approve git
+    ///   toolcrib approve git --yes
+    ///   toolcrib approve --call 5f0c2a91b3de
+    ///
+    /// What a server offers when it is first seen counts as approved. A tool that changes later,
+    /// or comes with a new name, is marked in `tools` and `status`; with `pin = "strict"` it is
+    /// withheld until it is approved here. Exit 2 if nobody says yes.
+    ///
+    /// With --call: says yes to one call that a rule (`ask`) holds back and whose client cannot be
+    /// asked. The same caller may then make the same call, with the same arguments, for 5 minutes.
+    #[command(verbatim_doc_comment)]
+    Approve(Approve),
     /// One of the small servers that `demo` runs
     #[command(hide = true)]
     DemoServer(DemoServer),
@@ -233,6 +248,9 @@ pub(crate) struct Call {
     /// Arguments as one JSON object; `-` reads it from stdin
     #[arg(long, value_name = "JSON")]
     pub(crate) args: Option<String>,
+    /// Send the arguments whether they fit the tool's schema or not
+    #[arg(long)]
+    pub(crate) unchecked: bool,
     /// Give up after this long: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
@@ -257,6 +275,20 @@ pub(crate) struct Status {
 pub(crate) struct OneServer {
     /// The server's name
     pub(crate) server: String,
+}
+
+/// Arguments of `approve`.
+#[derive(Debug, Args)]
+pub(crate) struct Approve {
+    /// The server's name
+    #[arg(required_unless_present = "call", conflicts_with = "call")]
+    pub(crate) server: Option<String>,
+    /// The call that was refused, by the name in its hint
+    #[arg(long, value_name = "ID")]
+    pub(crate) call: Option<String>,
+    /// Approve without asking
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// Arguments of `logs`.

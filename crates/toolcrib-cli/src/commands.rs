@@ -1,5 +1,6 @@
 //! One command per file.
 
+pub(crate) mod approve;
 pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod demo;

@@ -183,6 +183,7 @@ pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) 
 
 fn builder(place: &Place, config: &Config) -> CribBuilder {
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
+    let builder = builder.pins_dir(place.pins());
     let builder =
         builder.capacity(config.capacity.clone()).policy(config.policy.clone()).quota(config.quota.clone());
     let builder = builder.quota_file(place.quota());

@@ -35,7 +35,7 @@ impl Exit {
     pub(crate) fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Unknown => Self::ToolError,
-            ErrorKind::Malformed => Self::Unexpected,
+            ErrorKind::Malformed | ErrorKind::BadArguments => Self::Unexpected,
             ErrorKind::Denied | ErrorKind::OverQuota => Self::Denied,
             ErrorKind::AuthNeeded => Self::AuthNeeded,
             ErrorKind::TimedOut => Self::TimedOut,
@@ -72,7 +72,7 @@ mod tests {
             let kinds = ErrorKind::ALL.into_iter().filter(|kind| Exit::of(*kind) == exit);
             kinds.map(|kind| kind.facts().name).collect()
         };
-        assert_eq!(codes(Exit::Unexpected), ["malformed"]);
+        assert_eq!(codes(Exit::Unexpected), ["malformed", "bad_arguments"]);
         assert_eq!(
             codes(Exit::Unreachable),
             [

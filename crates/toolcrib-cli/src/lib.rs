@@ -101,6 +101,7 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         Command::Restart(args) => commands::restart::run(args, &place, out).await,
         Command::Stop(args) => commands::stop::run(args, &place, out).await,
         Command::Logs(args) => commands::logs::run(args, &place, out).await,
+        Command::Approve(args) => commands::approve::run(args, &place, out).await,
         Command::Check => commands::check::run(&place, out),
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &place, out),

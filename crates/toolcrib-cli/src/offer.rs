@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolcrib::catalog::name::SEPARATOR;
-use toolcrib::{Caller, Crib, Error, ServerId, Tool, Wanted};
+use toolcrib::{Caller, Crib, Error, Mark, Pinning, ServerId, Tool, Wanted};
 
 /// Everything on offer, and why some servers offer nothing.
 pub(crate) struct Offer {
@@ -10,25 +10,33 @@ pub(crate) struct Offer {
     pub(crate) tools: Vec<Tool>,
     /// Servers that could not be asked.
     pub(crate) failed: Vec<Error>,
+    /// Servers that offer something else than was approved, how many such tools, and whether those are withheld.
+    pub(crate) unapproved: Vec<(ServerId, usize, bool)>,
 }
 
 impl Offer {
     /// Asks every server that a caller may know of.
     pub(crate) async fn of(crib: &Crib, caller: &Caller) -> Self {
-        let mut offer = Self { tools: Vec::new(), failed: Vec::new() };
+        let mut offer = Self { tools: Vec::new(), failed: Vec::new(), unapproved: Vec::new() };
         for discovery in crib.discover_for(caller).await {
             match discovery.tools {
                 Ok(tools) => offer.tools.extend(tools),
                 Err(error) => offer.failed.push(error.at(&discovery.server)),
             }
         }
+        let open = crib.status().into_iter().filter(|status| !status.unapproved.is_empty());
+        let open = open.map(|status| (status.server, status.unapproved.len(), status.pin == Pinning::Strict));
+        offer.unapproved = open.collect();
         offer
     }
 
     /// As scripts see it.
     pub(crate) fn to_json(&self) -> Value {
         let failed: Vec<Value> = self.failed.iter().map(error_json).collect();
-        json!({"tools": self.tools.iter().map(tool_json).collect::<Vec<_>>(), "failed": failed})
+        let open = |(server, count, withheld): &(ServerId, usize, bool)| json!({"server": server.as_str(), "tools": count, "withheld": withheld});
+        let unapproved: Vec<Value> = self.unapproved.iter().map(open).collect();
+        let tools: Vec<Value> = self.tools.iter().map(tool_json).collect();
+        json!({"tools": tools, "failed": failed, "unapproved": unapproved})
     }
 }
 
@@ -39,6 +47,7 @@ pub(crate) fn tool_json(tool: &Tool) -> Value {
         "server": tool.server.as_str(),
         "tool": &*tool.own_name,
         "description": tool.description(),
+        "change": tool.mark.map(Mark::as_str),
         "definition": serde_json::from_slice::<Value>(&tool.definition).unwrap_or_default(),
     })
 }

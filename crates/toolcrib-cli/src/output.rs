@@ -21,6 +21,27 @@ pub(crate) struct Output {
     table: bool,
     colour: bool,
     advice: Advice,
+    /// The person in front of it.
+    asker: Asker,
+}
+
+/// The person in front of a command, if there is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker(bool);
+
+impl Asker {
+    /// Whether a person says yes; without one that is a no.
+    pub(crate) fn says_yes(self, question: &str) -> io::Result<bool> {
+        if !self.0 {
+            return Ok(false);
+        }
+        let mut stderr = io::stderr();
+        write!(stderr, "{question} [y/N] ")?;
+        stderr.flush()?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES"))
+    }
 }
 
 const RED: &str = "\x1b[1;31m";
@@ -37,6 +58,7 @@ impl Output {
             json: globals.json,
             quiet: globals.quiet,
             table: io::stdout().is_terminal(),
+            asker: Asker(!globals.no_input && !globals.json && io::stdin().is_terminal()),
             colour: coloured(globals.color, io::stderr().is_terminal(), |name| std::env::var(name).ok()),
             advice: Advice::default(),
         }
@@ -92,6 +114,11 @@ impl Output {
     pub(crate) fn always(&mut self, text: &str) -> io::Result<()> {
         writeln!(self.stderr, "{text}")?;
         self.stderr.flush()
+    }
+
+    /// Who can be asked.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker
     }
 
     /// Something to know, and what to type next.

@@ -113,6 +113,14 @@ impl Place {
         }
     }
 
+    /// Where it is kept what was approved of the servers' tools. Other configs may have servers of the same names.
+    pub(crate) fn pins(&self) -> PathBuf {
+        match self.usual {
+            true => self.state.join("pins"),
+            false => self.state.join(format!("pins-{}", self.key())),
+        }
+    }
+
     /// The socket of the daemon that serves this config.
     pub(crate) fn socket(&self) -> PathBuf {
         self.run.join(format!("{}.sock", self.key()))

@@ -43,7 +43,7 @@ const LISTEN: Duration = Duration::from_millis(50);
 /// A live wire to one server.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    server: ServerId,
+    pub(crate) server: ServerId,
     link: Link,
     far_end: FarEnd,
     pub(crate) welcome: Welcome,

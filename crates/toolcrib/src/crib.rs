@@ -1,5 +1,6 @@
 //! `Crib`: what an embedder holds; it answers calls until it is shut down, and owns every task.
 
+mod approvals;
 mod builder;
 mod freshness;
 
@@ -212,13 +213,14 @@ impl Crib {
 
     /// Every server, by name.
     pub fn status(&self) -> Vec<ServerStatus> {
-        let (now, around) = (Instant::now(), &self.stock().around);
+        let (now, around, registry) = (Instant::now(), &self.stock().around, &self.stock().registry);
         let status = |entry: &Entry| {
             let Tally { entries, hits, misses, .. } = around.cache.tally(&entry.spec().id, around.moment());
             let kept = ServerStatus { cache_entries: entries, cache_hits: hits, ..entry.status(now) };
-            ServerStatus { cache_misses: misses, ..kept }
+            let unapproved = registry.unapproved(entry.spec());
+            ServerStatus { cache_misses: misses, unapproved, ..kept }
         };
-        self.stock().registry.all().iter().map(status).collect()
+        registry.all().iter().map(status).collect()
     }
 
     /// Stops a server if it runs, forgives everything that went wrong, and waits until it is up. Of one that is not

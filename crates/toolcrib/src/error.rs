@@ -29,6 +29,7 @@ struct Inner {
     sent: Option<Sent>,
     denial: Option<Denial>,
     for_model: bool,
+    approval: Option<String>,
 }
 
 /// Every way a call can fail. Adding one means adding a row to [`ErrorKind::facts`].
@@ -38,6 +39,8 @@ pub enum ErrorKind {
     Unknown,
     /// The request itself is wrong.
     Malformed,
+    /// The arguments do not fit the tool's schema.
+    BadArguments,
     /// A rule forbids it.
     Denied,
     /// The caller has used up its share.
@@ -111,7 +114,7 @@ pub struct Facts {
 
 impl ErrorKind {
     /// Every kind, in the table's order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Unknown,
         Self::Malformed,
         Self::Denied,
@@ -126,6 +129,7 @@ impl ErrorKind {
         Self::AuthNeeded,
         Self::Overloaded,
         Self::Unrecorded,
+        Self::BadArguments,
     ];
 
     /// The table.
@@ -136,6 +140,7 @@ impl ErrorKind {
         match self {
             Self::Unknown => row("unknown", B::Caller, R::No, -32602, "no such tool or server", "toolcrib tools"),
             Self::Malformed => row("malformed", B::Caller, R::No, -32600, "the request is wrong", "see what was expected"),
+            Self::BadArguments => row("bad_arguments", B::Caller, R::No, -32602, "the arguments do not fit the tool's schema", "see the tool's `inputSchema`"),
             Self::Denied => row("denied", B::Policy, R::No, -31010, "a rule forbids it", "see the rule named"),
             Self::OverQuota => row("over_quota", B::Policy, R::After, -31011, "the caller's share is used up", "wait until it refills"),
             Self::Tripped => row("tripped", B::Server, R::After, -31012, "the server keeps failing and is left alone for a while", "toolcrib logs {server}"),
@@ -166,6 +171,7 @@ impl Error {
             sent: None,
             denial: None,
             for_model: false,
+            approval: None,
         }))
     }
 
@@ -211,6 +217,12 @@ impl Error {
     /// The call was made, and failed only afterwards.
     pub(crate) fn ran(mut self) -> Self {
         self.0.sent = Some(Sent::Maybe);
+        self
+    }
+
+    /// Names the question that a person can still answer.
+    pub(crate) fn needs_approval(mut self, id: String) -> Self {
+        self.0.approval = Some(id);
         self
     }
 
@@ -332,6 +344,9 @@ impl Error {
                 data["line"] = origin.line.into();
             }
         }
+        if let Some(id) = &self.0.approval {
+            data["approval"] = id.as_str().into();
+        }
         data
     }
 }
@@ -357,7 +372,8 @@ mod tests {
         let mut codes: Vec<i32> = ErrorKind::ALL.iter().map(|kind| kind.facts().code).collect();
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes.len(), ErrorKind::ALL.len());
+        // The protocol has one code for a name that is unknown and for parameters that do not fit.
+        assert_eq!(codes.len(), ErrorKind::ALL.len() - 1);
         let ours = codes.iter().filter(|code| **code > -32000);
         assert!(ours.clone().count() == 12 && ours.clone().all(|code| (-31021..=-31010).contains(code)));
     }

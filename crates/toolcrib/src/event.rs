@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::call::Caller;
 use crate::class::FailureClass;
 use crate::error::ErrorKind;
+use crate::pins::Mark;
 use crate::policy::Denial;
 use crate::sharing::SharingKey;
 use crate::spec::ServerId;
@@ -75,6 +76,15 @@ pub enum Event {
         /// Which.
         server: ServerId,
     },
+    /// A server offers tools that are not what was approved.
+    Unapproved {
+        /// Which.
+        server: ServerId,
+        /// Those that were not known to be so, by the server's own names.
+        tools: Vec<(Arc<str>, Mark)>,
+        /// Whether nobody gets them until a person approves.
+        withheld: bool,
+    },
     /// A call came to its end.
     Called(Arc<Called>),
 }
@@ -118,6 +128,8 @@ pub enum Decision {
     Unjudged,
     /// Nothing against it.
     Allowed,
+    /// A person said yes to it.
+    Approved,
     /// Not this.
     Denied,
 }
@@ -128,6 +140,7 @@ impl Decision {
         match self {
             Self::Unjudged => "none",
             Self::Allowed => "allowed",
+            Self::Approved => "approved",
             Self::Denied => "denied",
         }
     }

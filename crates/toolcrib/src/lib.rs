@@ -50,6 +50,7 @@
 //! The library prints nothing, installs no logger, handles no signal and has no global state: many cribs can live in
 //! one process.
 
+pub mod approval;
 mod bridge;
 mod cache;
 pub mod call;
@@ -63,12 +64,15 @@ pub mod error;
 pub mod event;
 pub mod last_words;
 pub mod log_line;
+pub mod pins;
 mod pipeline;
 pub mod policy;
 mod public;
 pub mod quota;
 mod record;
 mod registry;
+pub mod schema;
+mod schemas;
 pub mod sharing;
 pub mod spec;
 pub mod spelling;
@@ -83,6 +87,7 @@ pub mod told;
 mod views;
 pub mod wire;
 
+pub use approval::OpenCall;
 pub use call::{Call, Caller, Outcome, Wanted};
 pub use catalog::{Catalog, Item, Kind, Page, Target, Tool};
 pub use class::{FailureClass, Sent};
@@ -94,14 +99,15 @@ pub use error::{Error, ErrorKind};
 pub use event::{Called, Event, News};
 pub use last_words::LastWords;
 pub use log_line::{LogLine, LogWhat};
+pub use pins::{Difference, Mark, Unapproved};
 pub use policy::{Policy, Verdict};
 pub use quota::{Budget, Quota};
 pub use record::Witness;
 pub use registry::Changes;
 pub use sharing::{Guest, Project, SharingKey};
 pub use spec::{
-    Capacity, CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Roster, ServerId, ServerSpec,
-    Sharing, Start,
+    Capacity, CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Pinning, Roster, ServerId,
+    ServerSpec, Sharing, Start,
 };
 pub use status::{ServerStatus, StateName};
 pub use subscription::Subscription;

@@ -9,7 +9,6 @@ use crate::cache::Flight;
 use crate::call::{Call, Outcome};
 use crate::catalog::Target;
 use crate::error::Error;
-use crate::event::Decision;
 use crate::public;
 use crate::stock::Stock;
 use crate::telemetry;
@@ -21,8 +20,9 @@ pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error
         Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
     call.record.note(|met| met.target = Some(target.clone()));
-    stock.permit(call, &target).await?; // may they?
-    call.record.note(|met| met.decision = Decision::Allowed);
+    let decision = stock.permit(call, &target).await?; // may they?
+    call.record.note(|met| met.decision = decision);
+    stock.check(call, &target)?; // does the tool take such arguments?
     telemetry::found(&target.server);
     let mut call = stock.meter.admit(call, &target).await?; // have they any left?
     let outcome = match cache::wish(stock, &call, &target) {

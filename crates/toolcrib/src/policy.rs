@@ -28,7 +28,8 @@ pub enum Verdict {
 pub(crate) type Guard = Arc<dyn Fn(&Caller, &ServerId, Option<&str>) -> Verdict + Send + Sync>;
 
 /// Every rule there is. At each level deny wins over allow, and all levels must agree: those for everyone, those of the
-/// profile that the caller looks through, those of the server and those of the caller.
+/// profile that the caller looks through, those of the server and those of the caller. What is let through may still need a
+/// person's yes, if any level asks for one.
 #[derive(Clone, Default)]
 pub struct Policy {
     /// For everyone.
@@ -104,6 +105,8 @@ pub enum Finding<'a> {
     Denied(Level<'a>, &'a Rule),
     /// This rule lets it through.
     Allowed(Level<'a>, &'a Rule),
+    /// This rule has a person asked each time.
+    Asked(Level<'a>, &'a Rule),
     /// Only what is in this list is let through, and it is not.
     Unlisted(Level<'a>, &'a AllowList),
 }
@@ -111,13 +114,13 @@ pub enum Finding<'a> {
 impl<'a> Finding<'a> {
     /// Whether it is a no.
     pub fn denies(&self) -> bool {
-        !matches!(self, Self::Allowed(..))
+        !matches!(self, Self::Allowed(..) | Self::Asked(..))
     }
 
     /// Where the rule is written, if it is in a file.
     pub fn origin(&self) -> Option<&'a Origin> {
         match self {
-            Self::Denied(_, rule) | Self::Allowed(_, rule) => rule.origin.as_ref(),
+            Self::Denied(_, rule) | Self::Allowed(_, rule) | Self::Asked(_, rule) => rule.origin.as_ref(),
             Self::Unlisted(_, list) => list.origin.as_ref(),
         }
     }
@@ -132,6 +135,7 @@ impl fmt::Display for Finding<'_> {
             }
             Self::Denied(level, rule) => write!(f, "`{level}.deny` has `{rule}`"),
             Self::Allowed(level, rule) => write!(f, "`{level}.allow` has `{rule}`"),
+            Self::Asked(level, rule) => write!(f, "`{level}.ask` has `{rule}`"),
             Self::Unlisted(level, _) => write!(f, "nothing in `{level}.allow` lets it through"),
         }
     }
@@ -186,10 +190,18 @@ impl Policy {
         self.judge(caller, server, None).is_ok()
     }
 
-    /// Whether nothing at all of a server is kept from a caller.
+    /// The rule by which a person must say yes, if something is let through at all.
+    pub fn asks<'a>(&'a self, caller: &'a Caller, server: &'a ServerId, name: &str) -> Option<Finding<'a>> {
+        self.levels(caller, server).find_map(|(level, rules)| {
+            let rule = rules.ask.iter().find(|rule| rule.allows(server, Some(name)))?;
+            Some(Finding::Asked(level, rule))
+        })
+    }
+
+    /// Whether nothing at all of a server is kept from a caller, or asked about.
     pub fn is_open(&self, caller: &Caller, server: &ServerId) -> bool {
         let open = |rules: &Rules| {
-            !rules.deny.iter().any(|rule| rule.concerns(server))
+            !rules.deny.iter().chain(&rules.ask).any(|rule| rule.concerns(server))
                 && rules.allow.as_ref().is_none_or(|list| list.rules.iter().any(|rule| rule.covers(server)))
         };
         self.guard.is_none()
@@ -197,7 +209,7 @@ impl Policy {
             && self.levels(caller, server).all(|(_, rules)| open(rules))
     }
 
-    /// What each level has to say, denials first: the first no is the answer.
+    /// What each level has to say, denials first, then what is asked about: the first no is the answer.
     pub fn findings<'a>(
         &'a self,
         caller: &'a Caller,
@@ -213,7 +225,8 @@ impl Policy {
             let rule = list.rules.iter().find(|rule| rule.allows(server, name));
             Some(rule.map_or(Finding::Unlisted(level, list), |rule| Finding::Allowed(level, rule)))
         });
-        denied.chain(allowed)
+        let asked = name.and_then(|name| self.asks(caller, server, name));
+        denied.chain(asked).chain(allowed)
     }
 
     fn levels<'a>(
@@ -235,12 +248,18 @@ impl Policy {
 impl Denial {
     /// The failure that a caller gets to see; only whoever is on this machine learns where the rule is written.
     pub(crate) fn error(self, caller: &Caller, server: &ServerId, name: &str) -> Error {
+        self.error_because(caller, server, name, "")
+    }
+
+    /// The same, and what else there is to say.
+    pub(crate) fn error_because(self, caller: &Caller, server: &ServerId, name: &str, why: &str) -> Error {
         let Self { rule, origin } = self;
         let origin = origin.filter(|_| *caller == Caller::local());
         let place = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
         let message = format!(
-            "`{}` may not use `{server}.{name}`: {rule}{}",
+            "`{}` may not use `{server}.{name}`: {why}{}{rule}{}",
             caller.as_str(),
+            if why.is_empty() { "" } else { ": " },
             place.unwrap_or_default()
         );
         Error::new(ErrorKind::Denied, message).at(server).denied_by(Self { rule, origin })

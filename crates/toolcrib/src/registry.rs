@@ -1,6 +1,7 @@
 //! Which supervisors exist, and what changes when the roster does.
 
 mod instances;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub(crate) struct Registry {
     servers: RwLock<BTreeMap<ServerId, Entry>>,
     /// Set for good, under the lock of `servers`: there will be no servers any more.
     closed: AtomicBool,
+    /// Whether any server wants arguments to be looked at; without, no call pays for it.
+    checks: AtomicBool,
     listings: Option<PathBuf>,
     around: Surroundings,
 }
@@ -157,7 +160,8 @@ pub struct Changes {
 
 impl Registry {
     pub(crate) fn new(listings: Option<PathBuf>, around: Surroundings) -> Self {
-        Self { servers: RwLock::default(), closed: AtomicBool::new(false), listings, around }
+        let (closed, checks) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { servers: RwLock::default(), closed, checks, listings, around }
     }
 
     fn servers(&self) -> RwLockReadGuard<'_, BTreeMap<ServerId, Entry>> {
@@ -196,6 +200,8 @@ impl Registry {
             servers.insert(id, entry);
         }
         self.settle_cache(&servers, &changes);
+        let checks = servers.values().any(|entry| entry.spec().tools.check);
+        self.checks.store(checks, Ordering::Relaxed);
         // A server of the embedder's own may take its time to be dropped: nobody waits for it at the lock.
         drop(servers);
         drop(old);
@@ -210,6 +216,11 @@ impl Registry {
         for server in changes.removed.iter().chain(&changes.changed) {
             cache.forget(server, None, Stale::All);
         }
+    }
+
+    /// Whether any server wants arguments to be looked at.
+    pub(crate) fn checks(&self) -> bool {
+        self.checks.load(Ordering::Relaxed)
     }
 
     /// Gives every server out, to be retired, and takes none in any more.
@@ -334,7 +345,8 @@ impl Registry {
 
     /// What every server that may run is known to offer.
     pub(crate) fn listings(&self) -> BTreeMap<ServerId, Option<Arc<Listing>>> {
-        self.running().iter().map(|entry| (entry.spec().id.clone(), entry.listing())).collect()
+        let shown = |entry: &Entry| entry.listing().map(|listing| self.shown(entry.spec(), listing));
+        self.running().iter().map(|entry| (entry.spec().id.clone(), shown(entry))).collect()
     }
 }
 

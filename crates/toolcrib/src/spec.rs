@@ -28,7 +28,7 @@ pub use name::{BadName, ServerId};
 pub use remote::{HttpSpec, Transport};
 pub(crate) use remote::{address, is_header};
 pub use roster::{NameClash, Roster};
-pub use tools::{EmptyPattern, Pattern, ToolsSpec, Trust};
+pub use tools::{EmptyPattern, Pattern, Pinning, ToolsSpec, Trust};
 
 /// Where something is declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct ServerSpec {
     pub tools: ToolsSpec,
     /// Whether what it says of its tools may be believed.
     pub trust: Trust,
+    /// What is done about tools that are not what was approved.
+    pub pin: Pinning,
     /// Who shares one instance of it.
     pub sharing: Sharing,
 }
@@ -80,8 +82,10 @@ impl ServerSpec {
 
     fn new(id: ServerId, endpoint: Endpoint) -> Self {
         let (lifecycle, limits) = (Lifecycle::default(), Limits::default());
-        let (tools, trust, sharing) = (ToolsSpec::default(), Trust::Normal, Sharing::Shared);
-        Self { id, enabled: true, endpoint, era: EraChoice::Auto, lifecycle, limits, tools, trust, sharing }
+        let (tools, trust, pin, sharing) =
+            (ToolsSpec::default(), Trust::Normal, Pinning::Mark, Sharing::Shared);
+        let (enabled, era) = (true, EraChoice::Auto);
+        Self { id, enabled, endpoint, era, lifecycle, limits, tools, trust, pin, sharing }
     }
 
     /// The same server, looked after in another way.
@@ -114,6 +118,13 @@ impl ServerSpec {
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
+        self
+    }
+
+    /// The same server, whose tools are held to what was approved in another way.
+    #[must_use]
+    pub fn pin(mut self, pin: Pinning) -> Self {
+        self.pin = pin;
         self
     }
 

@@ -1,13 +1,15 @@
 //! `ServerStatus`: one server as people and scripts see it.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
 use crate::class::FailureClass;
 use crate::error::ErrorKind;
+use crate::pins::Mark;
 use crate::sharing::SharingKey;
-use crate::spec::{ServerId, Sharing, Start};
+use crate::spec::{Pinning, ServerId, Sharing, Start};
 use crate::wire::revision::Revision;
 
 /// Where a server is in its life.
@@ -122,6 +124,10 @@ pub struct ServerStatus {
     pub protocol: Option<Revision>,
     /// What it says it is, as JSON.
     pub server_info: Option<Bytes>,
+    /// What is done about tools that are not what was approved.
+    pub pin: Pinning,
+    /// Those, by the server's own names.
+    pub unapproved: Vec<(Arc<str>, Mark)>,
     /// Who shares one instance of it.
     pub sharing: Sharing,
     /// Its instances, if it is not shared: everything above is then about all of them together.

@@ -8,12 +8,15 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::approval::Approvals;
 use crate::call::{Call, Caller, Outcome, Wanted};
 use crate::catalog::{Catalog, Target};
 use crate::error::{Error, ErrorKind};
+use crate::event::Decision;
 use crate::policy::Policy;
 use crate::quota::meter::Meter;
 use crate::registry::{Changes, Entry, Registry};
+use crate::schemas::Schemas;
 use crate::spec::ServerId;
 use crate::supervisor::Surroundings;
 use crate::tasks::Tasks;
@@ -39,6 +42,9 @@ pub(crate) struct Stock {
     pub(crate) meter: Meter,
     /// Which tools made the tasks that go on.
     pub(crate) tasks: Tasks,
+    /// What people said yes and no to.
+    pub(crate) approvals: Approvals,
+    schemas: Schemas,
     starts: Arc<Semaphore>,
     patience: Duration,
     fallback: Option<Fallback>,
@@ -55,8 +61,20 @@ impl Stock {
         fallback: Option<Fallback>,
     ) -> Self {
         let starts = Arc::new(Semaphore::new(PARALLEL_STARTS));
-        let tasks = Tasks::default();
-        Self { registry, catalog, around, views, meter, tasks, starts, patience, fallback }
+        let (tasks, approvals, schemas) = Default::default();
+        Self {
+            registry,
+            catalog,
+            around,
+            views,
+            meter,
+            tasks,
+            approvals,
+            schemas,
+            starts,
+            patience,
+            fallback,
+        }
     }
 
     /// What is known to be on offer; starts nothing.
@@ -124,14 +142,14 @@ impl Stock {
     }
 
     /// Whether a call may go where it was found to go.
-    pub(crate) async fn permit(&self, call: &Call, target: &Target) -> Result<(), Error> {
+    pub(crate) async fn permit(&self, call: &Call, target: &Target) -> Result<Decision, Error> {
         match self.views.policy_for(&call.caller) {
-            None => Ok(()),
+            None => Ok(Decision::Allowed),
             Some(policy) => Box::pin(self.judge(&policy, call, target)).await,
         }
     }
 
-    async fn judge(&self, policy: &Policy, call: &Call, target: &Target) -> Result<(), Error> {
+    async fn judge(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
         let mut seen = self.seen(&call.caller);
         let is_stranger = |catalog: &Catalog| catalog.strangers().any(|server| *server == target.server);
         if matches!(call.wanted, Wanted::On(..))
@@ -146,7 +164,20 @@ impl Stock {
             }
             seen = self.seen(&call.caller);
         }
-        views::permit(policy, &seen, call, target, |task| self.tasks.maker(&target.server, task))
+        views::permit(policy, &seen, call, target, |task| self.tasks.maker(&target.server, task))?;
+        match views::asks(policy, call, target) {
+            None => Ok(Decision::Allowed),
+            Some(finding) => self.approvals.obtain(call, target, &finding).await.map(|()| Decision::Approved),
+        }
+    }
+
+    /// Whether the arguments of a call fit what its tool says of them, where somebody wants that to be known before the
+    /// server is asked.
+    pub(crate) fn check(&self, call: &Call, target: &Target) -> Result<(), Error> {
+        match self.registry.checks() && call.method() == "tools/call" {
+            true => self.schemas.check(&self.registry, call, target),
+            false => Ok(()),
+        }
     }
 
     /// Why a call was not found that would have been without rules: it is there, and forbidden.
@@ -168,9 +199,18 @@ impl Stock {
         error
     }
 
+    /// Why a tool was not found that would have been if a person had approved it.
+    fn withheld(&self, call: &Call) -> Option<Error> {
+        let Wanted::Named(name) = &call.wanted else { return None };
+        let policy = self.views.policy_for(&call.caller);
+        self.registry.withheld(name, |server, own| {
+            policy.as_ref().is_none_or(|policy| policy.judge(&call.caller, server, Some(own)).is_ok())
+        })
+    }
+
     /// Gives the call to the fallback, or says what the caller may have meant.
     pub(crate) async fn fall_back(&self, call: Call, error: Error) -> Result<Outcome, Error> {
-        if let Some(denied) = self.denied(&call) {
+        if let Some(denied) = self.denied(&call).or_else(|| self.withheld(&call)) {
             return Err(denied);
         }
         let catalog = self.seen(&call.caller);

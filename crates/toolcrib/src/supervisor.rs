@@ -354,6 +354,8 @@ impl ServerStatus {
             start: spec.lifecycle.start,
             protocol: None,
             server_info: None,
+            pin: spec.pin,
+            unapproved: Vec::new(),
             sharing: spec.sharing,
             instances: Vec::new(),
         }

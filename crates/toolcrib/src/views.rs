@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::call::{Call, Caller, Wanted};
 use crate::catalog::{Catalog, Target, decoded};
 use crate::error::{Error, ErrorKind};
-use crate::policy::{Denial, Guard, Policy};
+use crate::policy::{Denial, Finding, Guard, Policy};
 use crate::spec::ServerId;
 use crate::wire::dialect::client::SUBSCRIBE;
+use crate::wire::dialect::input::may_need_input;
 use crate::wire::kind::Kind;
 
 /// Callers whose view is kept. With more of them views are drawn again now and then.
@@ -174,6 +175,17 @@ pub(crate) fn permit(
             call.caller.as_str(),
             call.method()
         ))),
+    }
+}
+
+/// The rule by which a person must say yes to a call that is permitted.
+pub(crate) fn asks<'a>(policy: &'a Policy, call: &'a Call, target: &'a Target) -> Option<Finding<'a>> {
+    let asks = |name: &str| policy.asks(&call.caller, &target.server, name);
+    match subject(call, &target.name) {
+        _ if !may_need_input(call.method()) => None,
+        Subject::Server | Subject::Anything => None,
+        Subject::Listed(_, name) => asks(name),
+        Subject::Named(name) => asks(name).or_else(|| asks(&plain(name)?)),
     }
 }
 

@@ -9,17 +9,19 @@ use anyhow::Result;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::time::timeout;
+use toolcrib::schema::Schema;
 use toolcrib::wire::message::{Answer, code};
 use toolcrib::wire::object::{self, Object};
-use toolcrib::{Caller, Crib, Outcome, Wanted, spelling};
+use toolcrib::{Caller, Crib, ErrorKind, Outcome, Wanted, spelling};
 
 use self::arguments::Arguments;
 use crate::cli::Call;
 use crate::client::Client;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::frontend::admin::approvals::call_json;
 use crate::offer;
-use crate::output::Output;
+use crate::output::{Asker, Output};
 use crate::percent;
 use crate::place::Place;
 
@@ -27,9 +29,10 @@ use crate::place::Place;
 pub(crate) async fn run(args: &Call, place: &Place, out: &mut Output) -> Result<Exit> {
     let request = Asked::read(args)?;
     let answered = match Client::find(place).await? {
-        Some(client) => super::until_interrupted(request.limited(request.through(&client))).await?,
+        Some(client) => super::until_interrupted(request.through_if_allowed(&client, out.asker())).await?,
         None => {
-            let work = async |crib| request.limited(request.standing_alone(&crib)).await;
+            let asker = out.asker();
+            let work = async |crib| request.standing_alone_if_allowed(&crib, asker).await;
             super::alone(place, out, super::Waits::ForAll, work)
                 .await?
                 .map(|answer| answer.map_err(|failure| advised(failure, place)))
@@ -50,6 +53,7 @@ struct Asked {
     tool: String,
     arguments: Arguments,
     timeout: Option<Duration>,
+    unchecked: bool,
 }
 
 impl Asked {
@@ -68,7 +72,8 @@ impl Asked {
             Some(text) => Some(Bytes::copy_from_slice(text.as_bytes())),
             None => None,
         };
-        Ok(Self { server, tool, arguments: Arguments::read(pairs, object)?, timeout: args.timeout })
+        let (timeout, unchecked) = (args.timeout, args.unchecked);
+        Ok(Self { server, tool, arguments: Arguments::read(pairs, object)?, timeout, unchecked })
     }
 
     /// Ended after the time that the command line allows.
@@ -84,14 +89,40 @@ impl Asked {
         })
     }
 
+    /// Once more if a person must say yes, and the one at the command line does.
+    async fn through_if_allowed(&self, client: &Client, asker: Asker) -> Result<Answer, Failure> {
+        let answered = self.limited(self.through(client)).await;
+        let Some(id) = held_back(&answered) else { return answered };
+        let open = client.get("/api/v1/calls").await?;
+        let call = open["calls"].as_array().into_iter().flatten().find(|call| call["id"] == id.as_str());
+        if !call.is_some_and(|call| allows(asker, call)) {
+            return answered;
+        }
+        client.post(&format!("/api/v1/calls/{id}/approve")).await?;
+        self.limited(self.through(client)).await
+    }
+
+    /// The same without a gateway.
+    async fn standing_alone_if_allowed(&self, crib: &Crib, asker: Asker) -> Result<Answer, Failure> {
+        let answered = self.limited(self.standing_alone(crib)).await;
+        let Some(id) = held_back(&answered) else { return answered };
+        let call = crib.open_calls().into_iter().find(|call| call.id == id);
+        if !call.is_some_and(|call| allows(asker, &call_json(&call))) {
+            let hint = "make the call at a terminal, or through a gateway";
+            return answered.map_err(|failure| failure.hint(hint));
+        }
+        crib.decide(&id, true)?;
+        self.limited(self.standing_alone(crib)).await
+    }
+
     async fn through(&self, client: &Client) -> Result<Answer, Failure> {
-        let schema = match self.arguments.want_types() {
-            true => schema(client.get(&self.tool_path()).await?["tools"][0]["definition"].clone()),
-            false => None,
+        let definition = match self.arguments.want_types() || !self.unchecked {
+            true => client.get(&self.tool_path()).await?["tools"][0]["definition"].clone(),
+            false => Value::Null,
         };
         let mut params = Object::default();
         params.set("name", object::string(&self.tool));
-        params.set("arguments", self.arguments.typed(schema.as_ref())?);
+        params.set("arguments", self.fitting(definition)?);
         let path = match &self.server {
             Some(server) => {
                 client.get(&super::server_path(server)).await?;
@@ -106,6 +137,18 @@ impl Asked {
             }
             None => Ok(answer),
         }
+    }
+
+    /// The arguments, of the types that the tool wants. Those that do not fit are not sent.
+    fn fitting(&self, definition: Value) -> Result<Bytes, Failure> {
+        let wanted = Schema::of(&definition.to_string().into()).filter(|_| !self.unchecked);
+        let arguments = self.arguments.typed(schema(definition).as_ref())?;
+        let Some(Err(misfits)) = wanted.map(|wanted| wanted.check(&arguments)) else { return Ok(arguments) };
+        let misfits: Vec<String> = misfits.iter().map(ToString::to_string).collect();
+        let kind = ErrorKind::BadArguments;
+        let message = format!("the arguments do not fit `{}`: {}", self.tool, misfits.join("; "));
+        let hint = format!("toolcrib tools {} --json", self.tool);
+        Err(Failure::new(Exit::of(kind), kind.facts().name, message).hint(hint))
     }
 
     fn tool_path(&self) -> String {
@@ -126,7 +169,7 @@ impl Asked {
         };
         let found = offer::look_up(crib, &Caller::local(), &wanted).await;
         let definition = found.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
-        let arguments = self.arguments.typed(definition.and_then(schema).as_ref())?;
+        let arguments = self.fitting(definition.unwrap_or_default())?;
         let call = match wanted.clone() {
             Wanted::On(server, tool) => toolcrib::Call::on(server, tool),
             _ => toolcrib::Call::tool(&self.tool),
@@ -139,6 +182,23 @@ impl Asked {
             None => Ok(answer),
         }
     }
+}
+
+/// The name of a call that needs a person's yes.
+fn held_back(answered: &Result<Answer, Failure>) -> Option<String> {
+    match answered {
+        Ok(Answer::Error(error)) => {
+            let error: Value = serde_json::from_slice(error).ok()?;
+            Some(error["data"]["approval"].as_str()?.to_owned())
+        }
+        Ok(Answer::Result(_)) => None,
+        Err(failure) => Some(failure.data["approval"].as_str()?.to_owned()),
+    }
+}
+
+/// Somebody who cannot be asked says nothing.
+fn allows(asker: Asker, call: &Value) -> bool {
+    asker.says_yes(&format!("{}; allow it?", super::approve::question(call))).unwrap_or(false)
 }
 
 /// The server's own word that a tool does not exist or that its arguments are wrong; the protocol has one code for both.
@@ -216,7 +276,7 @@ mod tests {
 
     fn asked(words: &[&str]) -> Asked {
         let words = words.iter().map(|&word| word.to_owned()).collect();
-        Asked::read(&Call { words, args: None, timeout: None }).unwrap()
+        Asked::read(&Call { words, args: None, unchecked: false, timeout: None }).unwrap()
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
     let allowed = refusal.is_none();
     let limits: Vec<(Owner<'_>, &Limit)> =
         config.quota.of(caller.as_str()).filter(|(_, limit)| limit.what().matches(&server, &name)).collect();
+    let asks = allowed && findings.iter().any(|finding| matches!(finding, Finding::Asked(..)));
     if out.json {
         out.value(&json!({
             "caller": caller.as_str(),
@@ -33,6 +34,7 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
             "server": server.as_str(),
             "tool": name,
             "allowed": allowed,
+            "asks": asks,
             "server_visible": sees,
             "rule": refusal.map(ToString::to_string),
             "file": refusal.and_then(Finding::origin).map(|at| at.file.display().to_string()),
@@ -42,8 +44,12 @@ pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result
         }))?;
         return Ok(if allowed { Exit::Fine } else { Exit::Denied });
     }
-    let (verdict, may) = if allowed { ("allowed", "may") } else { ("denied", "may not") };
-    out.line(&format!("{verdict}: `{}` {may} use `{server}.{name}`", caller.as_str()))?;
+    let (verdict, may) = match (allowed, asks) {
+        (false, _) => ("denied", "may not use"),
+        (true, false) => ("allowed", "may use"),
+        (true, true) => ("would ask", "needs a person's yes to use"),
+    };
+    out.line(&format!("{verdict}: `{}` {may} `{server}.{name}`", caller.as_str()))?;
     for finding in findings.iter().filter(|finding| allowed || finding.denies()) {
         let place = finding.origin().map(|at| format!(" ({}:{})", at.file.display(), at.line));
         out.line(&format!("  {finding}{}", place.unwrap_or_default()))?;
@@ -122,7 +128,13 @@ fn thing(config: &Config, written: &str) -> Result<(ServerId, String), Failure> 
         let server: ServerId = server.parse().ok().filter(|server| config.origins.contains_key(server))?;
         (!name.is_empty()).then(|| (server, name.to_owned()))
     };
-    parts.into_iter().flatten().find_map(declared).ok_or_else(|| {
+    let [own, public] = parts.map(|parts| parts.and_then(declared));
+    let public = public.map(|(server, name)| {
+        let names = config.roster.get(&server).map(|spec| &spec.tools.rename);
+        let renamed = names.and_then(|names| names.iter().find(|(_, new)| **new == name));
+        (server, renamed.map_or(name.clone(), |(own, _)| own.clone()))
+    });
+    own.or(public).ok_or_else(|| {
         Failure::usage(format!("`{written}` names nothing of a server that is declared here"))
             .hint("write `SERVER.TOOL`, with the server's own name for the tool")
     })

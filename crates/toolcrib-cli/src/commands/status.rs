@@ -46,10 +46,10 @@ fn table(status: &Value, out: &mut Output) -> Result<Exit> {
     for problem in status["config"]["problems"].as_array().into_iter().flatten() {
         out.warn(&problem_line(problem), problem["hint"].as_str())?;
     }
-    for server in servers {
-        if let Some((trouble, hint)) = trouble(server) {
-            out.warn(&trouble, hint.as_deref())?;
-        }
+    for (trouble, hint) in
+        servers.iter().flat_map(|server| trouble(server).into_iter().chain(unapproved(server)))
+    {
+        out.warn(&trouble, hint.as_deref())?;
     }
     Ok(Exit::Fine)
 }
@@ -75,6 +75,18 @@ fn trouble(server: &Value) -> Option<(String, Option<String>)> {
     Some((format!("`{name}` is {state}{class}: {why}{next}"), Some(hint)))
 }
 
+/// Which of a server's tools are not what was approved.
+fn unapproved(server: &Value) -> Option<(String, Option<String>)> {
+    let tools = server["unapproved"].as_array().filter(|tools| !tools.is_empty())?;
+    let (name, shown) = (plain(&server["name"]), tools.iter().take(5));
+    let shown: Vec<String> =
+        shown.map(|tool| format!("`{}` ({})", plain(&tool["tool"]), plain(&tool["change"]))).collect();
+    let more = if tools.len() > 5 { format!(" and {} more", tools.len() - 5) } else { String::new() };
+    let then = if server["pin"] == "strict" { "withheld" } else { "marked" };
+    let message = format!("tools of `{name}` not as approved, and {then}: {}{more}", shown.join(", "));
+    Some((message, Some(format!("toolcrib approve {name}"))))
+}
+
 fn row(server: &Value) -> Vec<String> {
     let counts = ["tools", "calls", "errors"].map(|field| plain(&server[field]));
     let mut row =
@@ -94,7 +106,7 @@ fn one(server: &Value, out: &mut Output) -> Result<()> {
     let durations = ["uptime", "next_attempt_in", "p50", "p99"];
     let rank = |field: &str| FIRST.iter().position(|first| *first == field).unwrap_or(FIRST.len());
     let mut fields: Vec<(&String, &Value)> = server.as_object().into_iter().flatten().collect();
-    fields.retain(|(field, _)| !["stderr_tail", "instances_list"].contains(&field.as_str()));
+    fields.retain(|(field, _)| !["stderr_tail", "instances_list", "unapproved"].contains(&field.as_str()));
     fields.sort_by_key(|(field, _)| rank(field));
     let shown = |(field, value): &(&String, &Value)| {
         let value = if durations.contains(&field.as_str()) { time(value) } else { plain(value) };
@@ -107,7 +119,7 @@ fn one(server: &Value, out: &mut Output) -> Result<()> {
         let rows: Vec<Vec<String>> = instances.iter().map(instance).collect();
         out.rows(&["INSTANCE OF", "STATE", "PID", "UPTIME", "CALLS", "ERRORS", "RESTARTS"], &rows)?;
     }
-    if let Some((trouble, hint)) = trouble(server) {
+    for (trouble, hint) in trouble(server).into_iter().chain(unapproved(server)) {
         out.warn(&trouble, hint.as_deref())?;
     }
     for line in server["stderr_tail"].as_array().into_iter().flatten() {

@@ -53,6 +53,12 @@ fn show(offer: &Value, query: Option<&str>, out: &mut Output) -> Result<Exit> {
     for error in failed {
         out.warn(error["message"].as_str().unwrap_or("?"), error["hint"].as_str())?;
     }
+    for server in offer["unapproved"].as_array().into_iter().flatten() {
+        let (name, count) = (server["server"].as_str().unwrap_or("?"), &server["tools"]);
+        let then = if server["withheld"] == true { "withheld" } else { "marked" };
+        let message = format!("{count} of `{name}` not as approved, and {then}");
+        out.warn(&message, Some(&format!("toolcrib approve {name}")))?;
+    }
     if found.is_empty() && failed.is_empty() {
         out.say(match query {
             Some(_) => "no tool matches",
@@ -71,7 +77,8 @@ fn matches(tool: &Value, query: &str) -> bool {
 fn row(tool: &Value) -> Vec<String> {
     let description = tool["description"].as_str().unwrap_or_default();
     let first = description.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    vec![tool["name"].as_str().unwrap_or_default().to_owned(), first.replace('\t', " ")]
+    let change = tool["change"].as_str().map_or_else(String::new, |change| format!("[{change}] "));
+    vec![tool["name"].as_str().unwrap_or_default().to_owned(), change + &first.replace('\t', " ")]
 }
 
 #[cfg(test)]
@@ -87,5 +94,7 @@ mod tests {
         assert!(matches(&tool, "GIT_l") && matches(&tool, "commit"));
         assert!(!matches(&tool, "push"));
         assert_eq!(row(&tool), ["git__git_log", "Shows Commits."]);
+        let changed = json!({"name": "git__git_log", "description": "Shows.", "change": "changed"});
+        assert_eq!(row(&changed), ["git__git_log", "[changed] Shows."]);
     }
 }

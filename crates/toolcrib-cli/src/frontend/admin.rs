@@ -2,6 +2,7 @@
 //!
 //! It answers in JSON and knows nothing of connections; who may ask is decided before it is asked.
 
+pub(crate) mod approvals;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -155,10 +156,15 @@ impl Admin {
             ["api", "v1", "servers", server, action @ ("restart" | "stop")] if post => {
                 self.act(server, action).await
             }
+            ["api", "v1", "calls"] if get => self.open_calls(),
+            ["api", "v1", "calls", id, "approve"] if post => self.allow(id),
+            ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved(server).await,
+            ["api", "v1", "servers", server, "approve"] if post => self.approve(server, query).await,
             ["healthz" | "readyz"]
-            | ["api", "v1", "status" | "tools" | "reload"]
+            | ["api", "v1", "status" | "tools" | "reload" | "calls"]
+            | ["api", "v1", "calls", _, "approve"]
             | ["api", "v1", "servers", _]
-            | ["api", "v1", "servers", _, "logs" | "restart" | "stop"] => {
+            | ["api", "v1", "servers", _, "logs" | "restart" | "stop" | "unapproved" | "approve"] => {
                 refusal(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not take {method}"))
             }
             _ => refusal(StatusCode::NOT_FOUND, &format!("there is nothing at `{path}`")),

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::wire::dialect::client::Claims;
 use toolcrib::{Caller, Project};
 
+use super::admin::approvals::is_a_yes;
 use super::body::Body;
 use super::callers::Known;
 use super::face::{Presence, View, Visit};
@@ -151,6 +152,9 @@ async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Re
     if !admin && !is_health(path) {
         let why = format!("`{}` is no admin: `callers.{0}.admin = true` makes it one", caller.as_str());
         return problem(StatusCode::FORBIDDEN, &why);
+    }
+    if is_a_yes(path) && door != Door::Socket && caller == Caller::local() {
+        return problem(StatusCode::FORBIDDEN, "a person says yes on the command line: `toolcrib approve`");
     }
     if path == "/api/v1/stdio" && door == Door::Socket {
         return upgrade(counter, request);

@@ -182,12 +182,11 @@ fn find_named(shelf: &Shelf, what: &str, name: &str) -> Result<Target, Error> {
     if let Some(item) = shelf.public(name) {
         return Ok(item.into());
     }
-    let mut owners = shelf.own(name);
-    match owners.len() {
+    match &*shelf.bare(name) {
         // The words of the protocol's own examples, which clients look for.
-        0 => Err(Error::new(ErrorKind::Unknown, format!("Unknown {what}: {name}"))),
-        1 => owners.next().map(Target::from).ok_or_else(|| Error::new(ErrorKind::Unknown, name)),
-        _ => Err(ambiguous(what, name, owners.map(|item| item.public_name.to_string()))),
+        [] => Err(Error::new(ErrorKind::Unknown, format!("Unknown {what}: {name}"))),
+        [one] => Ok(Target::from(*one)),
+        several => Err(ambiguous(what, name, several.iter().map(|item| item.public_name.to_string()))),
     }
 }
 

@@ -21,6 +21,13 @@ pub fn public(server: &ServerId, tool: &str) -> String {
     if !tool.is_empty() && tool.chars().all(allowed) && plain.len() <= LONGEST && !looks_changed(tool) {
         return plain;
     }
+    changed(server, tool)
+}
+
+/// The name of a tool that may not have the one it would have.
+pub(crate) fn changed(server: &ServerId, tool: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let plain = format!("{server}{SEPARATOR}{tool}");
     let cleaned: String =
         plain.chars().map(|c| if allowed(c) { c } else { '_' }).take(LONGEST - DIGITS - 1).collect();
     let digest = Sha256::digest(tool.as_bytes());

@@ -165,6 +165,7 @@ mod tests {
             own_name: name.into(),
             public_name: name.into(),
             definition: format!("{name:?}").into(),
+            mark: None,
         }
     }
 

@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::render::Written;
 use super::{Listings, address, name};
-use crate::connection::listing::{Listed, says};
+use crate::connection::listing::{Listed, Remarks, says};
+use crate::pins::Mark;
 use crate::spec::ServerId;
 use crate::wire::kind::Kind;
 use crate::wire::object::Object;
@@ -25,6 +26,8 @@ pub struct Item {
     pub definition: Bytes,
     /// Whether its server says that it only reads.
     pub(crate) changes_nothing: bool,
+    /// Why it is not what was approved, if it is a tool that is not.
+    pub mark: Option<Mark>,
 }
 
 /// One tool of one server.
@@ -44,6 +47,8 @@ pub(super) struct Shelf {
     /// Only of what has names; addresses say themselves whose they are.
     by_public: HashMap<Arc<str>, usize>,
     by_own: HashMap<Arc<str>, Vec<usize>>,
+    /// What has another name here than its server calls it, by that name.
+    by_alias: HashMap<Box<str>, Vec<usize>>,
     pub(super) written: Written,
 }
 
@@ -52,8 +57,13 @@ impl Shelf {
         let mut shelf = Self::default();
         for (server, listing) in listings {
             let listed = listing.iter().flat_map(|listing| listing.of(kind));
+            let (nothing, remarks) = (Remarks::default(), listing.as_ref().map(|listing| &*listing.remarks));
             match kind {
-                Kind::Tools | Kind::Prompts => listed.for_each(|listed| shelf.add_named(server, listed)),
+                Kind::Tools => {
+                    let remarks = remarks.unwrap_or(&nothing);
+                    listed.for_each(|listed| shelf.add_named(server, listed, remarks));
+                }
+                Kind::Prompts => listed.for_each(|listed| shelf.add_named(server, listed, &nothing)),
                 Kind::Resources | Kind::Templates => {
                     listed.for_each(|listed| shelf.add_addressed(server, listed));
                 }
@@ -68,14 +78,23 @@ impl Shelf {
     }
 
     /// A server that lists one name twice keeps the first.
-    fn add_named(&mut self, server: &ServerId, listed: &Listed) {
-        let public_name: Arc<str> = name::public(server, &listed.name).into();
+    fn add_named(&mut self, server: &ServerId, listed: &Listed, remarks: &Remarks) {
+        let alias = remarks.name(&listed.name);
+        let public_name: Arc<str> = match alias {
+            Some(alias) => name::public(server, alias),
+            None if remarks.takes(&listed.name) => name::changed(server, &listed.name),
+            None => name::public(server, &listed.name),
+        }
+        .into();
         if self.by_public.contains_key(&public_name) {
             return;
         }
         self.by_public.insert(public_name.clone(), self.items.len());
         self.by_own.entry(listed.name.clone()).or_default().push(self.items.len());
-        self.add(server, listed, public_name);
+        if let Some(alias) = alias {
+            self.by_alias.entry(alias.into()).or_default().push(self.items.len());
+        }
+        self.add(server, listed, public_name, remarks.mark(&listed.name));
     }
 
     fn add_addressed(&mut self, server: &ServerId, listed: &Listed) {
@@ -84,13 +103,13 @@ impl Shelf {
             return;
         }
         owners.push(self.items.len());
-        self.add(server, listed, listed.name.clone());
+        self.add(server, listed, listed.name.clone(), None);
     }
 
-    fn add(&mut self, server: &ServerId, listed: &Listed, public_name: Arc<str>) {
+    fn add(&mut self, server: &ServerId, listed: &Listed, public_name: Arc<str>, mark: Option<Mark>) {
         let (server, own_name, definition) = (server.clone(), listed.name.clone(), listed.definition.clone());
         let changes_nothing = says(&definition, "readOnlyHint");
-        self.items.push(Item { server, own_name, public_name, definition, changes_nothing });
+        self.items.push(Item { server, own_name, public_name, definition, changes_nothing, mark });
     }
 
     /// Gives an address that several servers have, or that could be taken for another server's, one for each of them.
@@ -117,8 +136,16 @@ impl Shelf {
         self.by_own.get(name).map(Vec::as_slice).unwrap_or_default().iter().map(|at| &self.items[*at])
     }
 
+    /// Everything that is called this here, if its server is left out: by the name that it was given, else by the
+    /// server's own.
+    pub(super) fn bare(&self, name: &str) -> Vec<&Item> {
+        let given = |at: &usize| self.by_alias.values().any(|renamed| renamed.contains(at));
+        let own = self.by_own.get(name).into_iter().flatten().filter(|at| !given(at));
+        own.chain(self.by_alias.get(name).into_iter().flatten()).map(|at| &self.items[*at]).collect()
+    }
+
     /// Whether anything has this name, public or not.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.by_public.contains_key(name) || self.by_own.contains_key(name)
+        self.by_public.contains_key(name) || !self.bare(name).is_empty()
     }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::call::Wanted;
+use crate::connection::listing::Remarks;
+use crate::pins::Mark;
 
 /// Lists of one server: each kind with the names in it.
 type Lists<'a> = &'a [(Kind, &'a [&'a str])];
@@ -301,4 +303,37 @@ fn each_era_sees_of_a_tool_what_that_era_has() {
     );
     assert_eq!(shown(&[plain, later], Era::Session), (list(&[plain, later]), true), "the very same bytes");
     assert_eq!(shown(&[plain, words], Era::Stateless), (list(&[plain, words]), true), "the very same bytes");
+}
+
+#[test]
+fn a_tool_has_the_name_that_it_was_given_here_and_its_server_keeps_its_own() {
+    let names = [("log", "history"), ("push", "log")].map(|(own, new)| (own.to_owned(), new.to_owned()));
+    let remarks = Arc::new(Remarks { names: names.into(), marks: vec![("log".into(), Mark::Changed)] });
+    let git = listing(&[(Kind::Tools, &["log", "push", "history", "tag"]), (Kind::Prompts, &["log"])]);
+    let git = Arc::new(Listing { remarks, ..Listing::clone(&git) });
+    let other = listing(&[(Kind::Tools, &["history"])]);
+    let whole = Catalog::build(1, &[(id("git"), Some(git)), (id("other"), Some(other))].into());
+    for catalog in [&whole, &whole.narrowed(|_| true, |_, _| true)] {
+        let names: Vec<&str> = catalog.tools().iter().map(|tool| &*tool.public_name).collect();
+        assert_eq!(
+            names,
+            ["git__history", "git__log", "git__history_259aa8ef", "git__tag", "other__history"]
+        );
+        let found = ["git__history", "git__log", "git__history_259aa8ef", "log"]
+            .map(|name| tool(catalog, name).unwrap());
+        assert_eq!(found, ["git log", "git push", "git history", "git push"]);
+        assert_eq!(tool(catalog, "git__push").unwrap_err(), "Unknown tool: git__push");
+        assert_eq!(tool(catalog, "push").unwrap_err(), "Unknown tool: push");
+        assert!(tool(catalog, "history").unwrap_err().contains("several servers have a tool `history`"));
+        assert_eq!(found_on(catalog, "git", "push"), "git push");
+        let own = catalog.rendered(Kind::Tools, Some(&id("git")));
+        assert!(text(&own).starts_with(r#"[{"name":"log","x":1.0},{"name":"push""#), "{}", text(&own));
+        assert_eq!(catalog.prompts()[0].public_name, "git__log".into());
+        let marks: Vec<Option<Mark>> = catalog.tools().iter().map(|tool| tool.mark).collect();
+        assert_eq!(marks, [Some(Mark::Changed), None, None, None, None]);
+    }
+}
+
+fn found_on(catalog: &Catalog, server: &str, own: &str) -> String {
+    found(catalog, &Wanted::On(id(server), own.to_owned())).unwrap()
 }

@@ -8,7 +8,9 @@ use super::node::{Node, Value};
 use super::reader::Reader;
 use super::rules;
 use crate::policy::Rules;
-use crate::spec::{KeepAlive, Lifecycle, Limits, MemoryLimits, Pattern, Sharing, Start, ToolsSpec, Trust};
+use crate::spec::{
+    KeepAlive, Lifecycle, Limits, MemoryLimits, Pattern, Pinning, Sharing, Start, ToolsSpec, Trust,
+};
 use crate::spelling;
 
 /// How a server is looked after.
@@ -23,6 +25,7 @@ pub(super) struct Care {
     /// Over its own names.
     pub(super) rules: Rules,
     pub(super) trust: Trust,
+    pub(super) pin: Pinning,
     pub(super) inherit_env: Vec<String>,
 }
 
@@ -65,6 +68,7 @@ impl Care {
             &mut self.trust,
             reader.choice("trust", &[("normal", Trust::Normal), ("trusted", Trust::Trusted)], &[]),
         );
+        set(&mut self.pin, reader.choice("pin", &Pinning::ALL, &[]));
         if let Some(tools) = reader.table("tools") {
             self.overlay_tools(tools);
         }
@@ -103,13 +107,33 @@ impl Care {
             self.tools.call_timeout.retain(|(other, _)| *other != pattern);
             self.tools.call_timeout.push((pattern, limit));
         }
-        let Rules { allow, deny } = rules::read(&mut reader, rules::over_names);
+        let Rules { allow, deny, ask } = rules::read(&mut reader, rules::over_names);
         self.rules.allow = allow.or(self.rules.allow.take());
         if reader.has("deny") {
             self.rules.deny = deny;
         }
-        reader.not_yet("rename");
+        if reader.has("ask") {
+            self.rules.ask = ask;
+        }
+        set(&mut self.tools.check, reader.boolean("check"));
+        self.overlay_names(&mut reader);
         reader.finish();
+    }
+
+    fn overlay_names(&mut self, reader: &mut Reader<'_>) {
+        let Some(table) = reader.members("rename") else { return };
+        self.tools.rename.clear();
+        for entry in &table.0 {
+            let (own, Some(new)) = (&entry.key, reader.element("rename", &entry.value)) else { continue };
+            if self.tools.rename.contains_key(own) {
+                let message = format!("`tools.rename` has `{own}` twice");
+                reader.wrong(entry.at, message, "keep one of the two");
+            } else if let Some((other, _)) = self.tools.rename.iter().find(|(_, taken)| *taken == new) {
+                let message = format!("`{own}` and `{other}` would both be called `{new}`");
+                reader.wrong(entry.value.span.start, message, "give each tool a name of its own");
+            }
+            self.tools.rename.entry(own.clone()).or_insert_with(|| new.to_owned());
+        }
     }
 
     /// An instance that is somebody's starts when they ask for it: nobody is there at boot.

@@ -54,5 +54,5 @@ fn servers(table: &mut Reader<'_>) -> Rules {
             }
         }
     }
-    Rules { allow: Some(AllowList { rules, origin }), deny: Vec::new() }
+    Rules { allow: Some(AllowList { rules, origin }), ..Rules::default() }
 }

@@ -36,6 +36,11 @@ impl<'a> Reader<'a> {
         self.page
     }
 
+    /// Where the table's own key is.
+    pub(super) fn place(&self) -> usize {
+        self.at
+    }
+
     /// Reports a problem at a byte of the file.
     pub(super) fn wrong(&mut self, at: usize, message: impl Into<String>, hint: impl Into<String>) {
         self.page.report(at, &self.concerns, message.into(), hint.into());

@@ -67,7 +67,6 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     if let Some(mut table) = reader.table("policy") {
         sections.policy.everyone = rules::read(&mut table, rules::over_servers);
         sections.quota.everyone = quota::read(&mut table);
-        table.not_yet("ask");
         table.finish();
     }
     profiles::read(&mut reader, &mut sections);

@@ -1,4 +1,4 @@
-//! `allow` and `deny`: lists of patterns, each of which knows where it is written.
+//! `allow`, `deny` and `ask`: lists of patterns, each of which knows where it is written.
 
 use super::Concern;
 use super::page::Page;
@@ -24,12 +24,13 @@ pub(super) fn over_names(written: &str) -> Result<Rule, (String, &'static str)> 
     written.parse().map(Rule::bare).map_err(|_| ("a pattern is empty".to_owned(), hint))
 }
 
-/// Reads `allow` and `deny` of a table.
+/// Reads `allow`, `deny` and `ask` of a table.
 pub(super) fn read(reader: &mut Reader<'_>, parse: Parse) -> Rules {
     let origin = reader.value("allow").map(|node| reader.page().origin(node.span.start));
     let allow = list(reader, "allow", parse).map(|rules| AllowList { rules, origin });
     let deny = list(reader, "deny", parse).unwrap_or_default();
-    Rules { allow, deny }
+    let ask = list(reader, "ask", parse).unwrap_or_default();
+    Rules { allow, deny, ask }
 }
 
 fn list(reader: &mut Reader<'_>, key: &'static str, parse: Parse) -> Option<Vec<Rule>> {
@@ -48,7 +49,10 @@ pub(super) fn note_strangers(page: &mut Page, sections: &Sections) {
     let policy = &sections.policy;
     let of_profiles = policy.profiles.values().flat_map(|profile| [&profile.servers, &profile.rules]);
     let all = std::iter::once(&policy.everyone).chain(of_profiles).chain(policy.callers.values());
-    let rules = all.flat_map(|rules| rules.allow.iter().flat_map(|list| &list.rules).chain(&rules.deny));
+    let rules = all.flat_map(|rules| {
+        let allowed = rules.allow.iter().flat_map(|list| &list.rules);
+        allowed.chain(&rules.deny).chain(&rules.ask)
+    });
     let quota = &sections.quota;
     let limits = quota.callers.values().chain([&quota.everyone]).flatten().map(Limit::what);
     let known: Vec<&str> = sections.origins.keys().map(ServerId::as_str).collect();

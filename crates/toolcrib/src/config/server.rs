@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::care::Care;
+use super::node::{Node, Value};
 use super::reader::Reader;
 use super::remote;
+use crate::catalog::name::{LONGEST, SEPARATOR, public};
 use crate::policy::Rules;
 use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
 use crate::text::Text;
@@ -28,10 +30,10 @@ impl Entry {
 
     /// The server under a name.
     pub(super) fn named(self, id: ServerId) -> ServerSpec {
-        let (tools, trust) = (self.care.tools.clone(), self.care.trust);
+        let (tools, trust, pin) = (self.care.tools.clone(), self.care.trust, self.care.pin);
         let (lifecycle, limits, sharing) = self.care.settle();
         let Self { enabled, endpoint, era, .. } = self;
-        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, tools, trust, sharing }
+        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, tools, trust, pin, sharing }
     }
 }
 
@@ -39,6 +41,7 @@ impl Entry {
 pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Option<Entry> {
     let json = reader.page().json;
     let care = defaults.clone().overlay(&mut reader);
+    names_fit(&mut reader, name, &care);
     let remote = remote::read(&mut reader);
     if remote.is_some() {
         Care::check_remote(&mut reader);
@@ -66,6 +69,33 @@ pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Optio
         }
     };
     Some(Entry { enabled, endpoint, era, care })
+}
+
+/// What a server's tools are called instead must be names as they stand, with the server's before them.
+fn names_fit(reader: &mut Reader<'_>, server: &str, care: &Care) {
+    let Ok(id) = server.parse::<ServerId>() else { return };
+    for (own, new) in &care.tools.rename {
+        if public(&id, new) != format!("{id}{SEPARATOR}{new}") {
+            let at = rename_at(reader, own);
+            let message = format!("`{server}{SEPARATOR}{new}` cannot be the public name of `{own}`");
+            let most = LONGEST.saturating_sub(server.len() + SEPARATOR.len());
+            let hint = format!("write 1 to {most} letters, digits, `_` or `-`, not ending like a digest");
+            reader.wrong(at, message, hint);
+        }
+    }
+}
+
+/// Where a server's own table says what a tool is called instead; the server's place if that is said elsewhere.
+fn rename_at(reader: &Reader<'_>, own: &str) -> usize {
+    let below = |node: Option<&'_ Node>, key: &str| match node.map(|node| &node.value) {
+        Some(Value::Table(table)) => table.entries(key).next().map(|entry| entry.value.span.start),
+        _ => None,
+    };
+    let rename = match reader.value("tools").map(|node| &node.value) {
+        Some(Value::Table(table)) => table.entries("rename").next().map(|entry| &entry.value),
+        _ => None,
+    };
+    below(rename, own).unwrap_or_else(|| reader.place())
 }
 
 fn eras() -> Vec<(&'static str, EraChoice)> {

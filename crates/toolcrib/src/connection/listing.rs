@@ -1,6 +1,6 @@
 //! Asks a server everything it offers, page by page.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::Connection;
 use crate::error::{Error, ErrorKind};
+use crate::pins::Mark;
 use crate::wire::dialect::greeting::{code_of, declares, refusal};
 use crate::wire::kind::Kind;
 use crate::wire::message::{Answer, code};
@@ -39,6 +40,8 @@ pub(crate) struct Listing {
     /// The lists that it has and that could not be read.
     pub(crate) unread: Vec<Kind>,
     pub(crate) good: Goods,
+    /// What is said here of its tools.
+    pub(crate) remarks: Arc<Remarks>,
 }
 
 /// How long each list is good. No part of what is on offer: lists that differ in nothing else are the same.
@@ -82,6 +85,32 @@ impl Good {
             }
             _ => Self::Unsaid,
         }
+    }
+}
+
+/// What is said of a server's tools, and not by the server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Remarks {
+    /// What clients of the whole crib call some of them instead.
+    pub(crate) names: BTreeMap<String, String>,
+    /// Those that are not what was approved.
+    pub(crate) marks: Vec<(Arc<str>, Mark)>,
+}
+
+impl Remarks {
+    /// What a tool is called here instead.
+    pub(crate) fn name(&self, own: &str) -> Option<&str> {
+        self.names.get(own).map(String::as_str)
+    }
+
+    /// Whether another tool is called what this one's server calls it.
+    pub(crate) fn takes(&self, own: &str) -> bool {
+        self.names.values().any(|taken| taken == own) && !self.names.contains_key(own)
+    }
+
+    /// Why a tool is not what was approved.
+    pub(crate) fn mark(&self, own: &str) -> Option<Mark> {
+        self.marks.iter().find(|(name, _)| **name == *own).map(|(_, mark)| *mark)
     }
 }
 

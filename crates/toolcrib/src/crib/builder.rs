@@ -18,6 +18,7 @@ use crate::catalog::Catalog;
 use crate::connection::child::Nursery;
 use crate::error::Error;
 use crate::log_line::{LogLine, LogSink};
+use crate::pins::Cabinet;
 use crate::policy::{Policy, Verdict};
 use crate::quota::meter::Meter;
 use crate::quota::{Quota, memory};
@@ -35,6 +36,7 @@ pub struct CribBuilder {
     roster: Roster,
     clash: Option<NameClash>,
     state_dir: Option<PathBuf>,
+    pins: Option<PathBuf>,
     shim: Option<PathBuf>,
     patience: Option<Duration>,
     capacity: Capacity,
@@ -73,6 +75,13 @@ impl CribBuilder {
     #[must_use]
     pub fn state_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Where it is kept what was approved of each server's tools: below the state folder unless said otherwise.
+    #[must_use]
+    pub fn pins_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.pins = Some(dir.into());
         self
     }
 
@@ -170,10 +179,10 @@ impl CribBuilder {
         }
         let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
-        let cache = Arc::<Cache>::default();
+        let pins = self.pins.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let (pins, room, cache) = (Arc::new(Cabinet::new(pins)), Arc::new(room), Arc::<Cache>::default());
         cache.resize(self.capacity.cache);
-        let around =
-            Surroundings { cache, nursery, room: Arc::new(room), log: self.log, ..Surroundings::default() };
+        let around = Surroundings { cache, nursery, room, log: self.log, pins, ..Surroundings::default() };
         let (patience, views) = (self.patience.unwrap_or(PATIENCE), Views::new(self.policy));
         let meter = Meter::new(self.quota, self.quota_file.as_deref());
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());

@@ -124,19 +124,21 @@ pub struct AllowList {
     pub(crate) origin: Option<Origin>,
 }
 
-/// What one level allows and denies.
+/// What one level allows, denies and asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// The only things that are let through; everything, if there is no such list.
     pub allow: Option<AllowList>,
     /// What is not, whoever allows it.
     pub deny: Vec<Rule>,
+    /// What a person must say yes to each time, if it is let through.
+    pub ask: Vec<Rule>,
 }
 
 impl Rules {
     /// Whether they say nothing.
     pub fn is_empty(&self) -> bool {
-        self.allow.is_none() && self.deny.is_empty()
+        self.allow.is_none() && self.deny.is_empty() && self.ask.is_empty()
     }
 
     /// With nothing let through but this.
@@ -150,6 +152,13 @@ impl Rules {
     #[must_use]
     pub fn denying(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
         self.deny.extend(rules);
+        self
+    }
+
+    /// With a person asked about this each time.
+    #[must_use]
+    pub fn asking(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.ask.extend(rules);
         self
     }
 }

@@ -1,5 +1,6 @@
 //! `ToolsSpec`: what is said of a server's tools, by patterns over the server's own names.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +14,30 @@ pub struct ToolsSpec {
     pub cache: Vec<Pattern>,
     /// How long calls of some tools may take without a sign of progress, instead of the server's usual limit.
     pub call_timeout: Vec<(Pattern, Duration)>,
+    /// What clients of the whole crib call some tools instead; by the server's own names.
+    pub rename: BTreeMap<String, String>,
+    /// Whether arguments are held against a tool's schema before they are sent.
+    pub check: bool,
+}
+
+/// What is done about a tool that is not what was approved, or that nobody has approved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pinning {
+    /// It is marked, and can be used.
+    #[default]
+    Mark,
+    /// It is neither listed nor called until a person approves it.
+    Strict,
+}
+
+impl Pinning {
+    /// The words of the config.
+    pub const ALL: [(&'static str, Self); 2] = [("mark", Self::Mark), ("strict", Self::Strict)];
+
+    /// As the config spells it.
+    pub fn as_str(self) -> &'static str {
+        if self == Self::Mark { "mark" } else { "strict" }
+    }
 }
 
 impl ToolsSpec {

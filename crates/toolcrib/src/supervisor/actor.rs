@@ -31,8 +31,9 @@ use crate::connection::listing::Listing;
 use crate::connection::stderr::StderrTail;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, News};
+use crate::pins::Held;
 use crate::sharing::{SharingKey, Whose};
-use crate::spec::{Endpoint, KeepAlive, ServerSpec, Start};
+use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, Start};
 use crate::status::{LastError, StateName};
 use crate::wire::kind::Kind;
 use crate::wire::revision::{Era, Revision};
@@ -53,6 +54,8 @@ pub(super) struct Actor {
     fate: Arc<Fate>,
     generation: u64,
     known: Option<Known>,
+    /// What leases may be used for, if the server is held to what was approved.
+    held: Option<Held>,
     memory: Memory,
     last_error: Option<LastError>,
     waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
@@ -89,6 +92,7 @@ impl Actor {
             fate,
             generation: 0,
             known,
+            held: None,
             memory,
             last_error: None,
             waiters,

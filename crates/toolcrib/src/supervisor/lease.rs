@@ -13,6 +13,7 @@ use crate::call::{Call, Outcome};
 use crate::class::{FailureClass, Treatment};
 use crate::connection::Connection;
 use crate::error::{Error, ErrorKind};
+use crate::pins::Held;
 
 /// A call that was given up after this long without an answer is reason enough to ask whether the server is there.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ pub(crate) struct Lease {
     pub(super) asked: Option<Instant>,
     /// The server did not answer in time.
     pub(super) silent: bool,
+    /// What it may be used for, if the server is held to what was approved.
+    pub(super) held: Option<Held>,
     pub(super) mailbox: mpsc::UnboundedSender<Command>,
     pub(super) gauges: Arc<Gauges>,
 }
@@ -57,6 +60,11 @@ impl Lease {
         tool: &str,
         began: Instant,
     ) -> Result<Outcome, Error> {
+        if let Some(held) = &self.held
+            && call.method == "tools/call"
+        {
+            held.permits(&self.connection.server, tool)?;
+        }
         self.asked = Some(began);
         let outcome = self.connection.call(call, tool, began).await;
         self.asked = None;

@@ -48,6 +48,8 @@ pub(crate) struct Script {
     pub(crate) grandchild: bool,
     /// A folder with one file for each process: every call of `stamp` that it worked on.
     pub(crate) ledger: Option<PathBuf>,
+    /// What the description of `echo` is, if there is such a file.
+    pub(crate) describe: Option<PathBuf>,
     /// Be that grandchild.
     pub(crate) linger: bool,
 }
@@ -73,6 +75,7 @@ impl Script {
                 "--stdout-noise" => script.stdout_noise = true,
                 "--grandchild" => script.grandchild = true,
                 "--ledger" => script.ledger = Some(value()?.into()),
+                "--describe" => script.describe = Some(value()?.into()),
                 "--linger" => script.linger = true,
                 _ => return Err(format!("there is no flag {flag}")),
             }

@@ -140,6 +140,10 @@ impl Server {
         ledger::note(&self.script, "list");
         let mut all = tools::definitions(self.script.tools, self.state().added);
         all.extend(self.script.ledger.is_some().then(ledger::definition));
+        let described = self.script.describe.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        if let Some(text) = described {
+            all[0]["description"] = text.into();
+        }
         let from =
             request.params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0_usize);
         let size = if self.script.page_size == 0 { all.len() } else { self.script.page_size };

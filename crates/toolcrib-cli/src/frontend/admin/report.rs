@@ -48,6 +48,8 @@ pub(super) fn server(status: &ServerStatus, revision: u64) -> Value {
         "p50": seconds(status.p50),
         "p99": seconds(status.p99),
         "start": match status.start { Start::OnDemand => "on-demand", Start::AtBoot => "at-boot" },
+        "pin": status.pin.as_str(),
+        "unapproved": status.unapproved.iter().map(|(tool, mark)| json!({"tool": &**tool, "change": mark.as_str()})).collect::<Vec<_>>(),
         "sharing": status.sharing.as_str(),
         "instances": running,
         "instances_list": status.instances.iter().map(instance).collect::<Vec<_>>(),
@@ -104,6 +106,8 @@ fn last_error(error: &LastError) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use toolcrib::{Mark, Pinning};
+
     use super::*;
 
     #[test]
@@ -136,16 +140,19 @@ mod tests {
             start: Start::OnDemand,
             protocol: None,
             server_info: None,
+            pin: Pinning::Strict,
+            unapproved: vec![("log".into(), Mark::Changed)],
             sharing: Sharing::PerClient,
             instances: Vec::new(),
         };
         let told = server(&status, 3);
         let fields = "name transport state pid uptime generation leases in_flight restarts restarts_left \
             consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits cache_misses tools memory calls \
-            errors p50 p99 start sharing instances instances_list revision era protocol_version server_info";
+            errors p50 p99 start pin unapproved sharing instances instances_list revision era protocol_version server_info";
         let members = told.as_object().unwrap();
         assert!(fields.split_whitespace().all(|field| members.contains_key(field)), "{told}");
         assert_eq!(members.len(), fields.split_whitespace().count());
+        assert_eq!(told["unapproved"], json!([{"tool": "log", "change": "changed"}]));
         assert_eq!((&told["ejected"], &told["next_attempt_in"]), (&json!(true), &json!(1.5)));
     }
 }

@@ -67,13 +67,27 @@ fn a_mistake_in_a_server_is_named_where_it_stands() {
         ("run-on = 'a'", "`run-on` is not supported yet", "leave it out"),
         ("tools.allow = ['']", "a pattern is empty", "`*` stands for any characters"),
         ("tools.deny = 'x'", "`tools.deny` must be an array of strings", "deny = [\"…\"]"),
-        ("tools.rename = { a = 'b' }", "`tools.rename` is not supported yet", "leave it out"),
         ("tools.idempotent = ['']", "a pattern is empty", "the name of a tool"),
         ("tools.idempotent = 'get_*'", "must be an array of strings", "`idempotent = [\"…\"]`"),
         ("tools.call-timeout = { a = 5 }", "holds only durations", "\"5m\""),
         ("tools.call-timeout = { a = '0s' }", "is not a duration", "not zero"),
         ("tools.call-timeout = { a = '1h' }", "is longer than `limits.call-timeout-max`", "a shorter time"),
         ("tools.idempotant = []", "there is no key `tools.idempotant`", "`idempotent`"),
+    ] {
+        check(keys, message, hint);
+    }
+}
+
+#[test]
+fn a_mistake_about_its_tools_is_named_too() {
+    for (keys, message, hint) in [
+        ("tools.rename = { a = 1 }", "`tools.rename` holds only strings, not a number", "double quotes"),
+        ("tools.rename = { a = 'x', b = 'x' }", "`b` and `a` would both be called `x`", "a name of its own"),
+        ("tools.rename = { a = '' }", "`x__` cannot be the public name of `a`", "1 to 45 letters"),
+        ("tools.rename = { a = 'b c' }", "`x__b c` cannot be the public name of `a`", "letters, digits"),
+        ("tools.rename = { a = 'b_0123abcd' }", "cannot be the public name of `a`", "like a digest"),
+        ("tools.check = 'yes'", "`tools.check` must be `true` or `false`", "true"),
+        ("pin = 'tight'", "`pin` cannot be `tight`", "write one of `mark`, `strict`"),
     ] {
         check(keys, message, hint);
     }
@@ -166,7 +180,7 @@ fn a_message_is_one_line_whatever_the_file_says() {
 #[test]
 fn a_problem_outside_the_servers_refuses_the_file() {
     for (text, message, hint) in [
-        ("[policy]\nask = []", "`policy.ask` is not supported yet", "leave it out"),
+        ("[policy]\nask = ['push']", "`push` is no pattern: it has no `.`", "write `SERVER.NAME`"),
         ("[policy]\ndeny = ['git']", "`git` is no pattern: it has no `.`", "`SERVER.NAME`"),
         ("[policy]\nallow = ['Git.x']", "no server can be called", "`SERVER.NAME`"),
         ("[policy]\nallow = '*'", "`policy.allow` must be an array of strings", "allow = [\"…\"]"),

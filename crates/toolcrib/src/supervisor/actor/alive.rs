@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cache::Stale;
-use crate::log_line::LogWhat;
 
 impl Actor {
     /// The next thing that happens to a living server. A new listing is learned on the way.
@@ -95,7 +94,8 @@ impl Actor {
         self.gauges.set_idle(0);
         let (connection, gauges) = (alive.connection.clone(), self.gauges.clone());
         let (generation, health, asked, silent) = (self.generation, None, None, false);
-        let lease = Lease { connection, generation, probe, health, asked, silent, mailbox, gauges };
+        let held = self.held.clone();
+        let lease = Lease { connection, generation, probe, health, asked, silent, held, mailbox, gauges };
         // Somebody who stopped waiting drops the lease here, which releases it unused.
         let _ = waiter.send(Ok(lease));
     }
@@ -188,6 +188,7 @@ impl Actor {
         let welcome = &connection.welcome;
         let (revision, server_info) = (welcome.revision, welcome.server_info.clone());
         let known = Known { revision, server_info, listing: Arc::new(listing) };
+        self.hold(&known.listing);
         let (key, before) = (&self.whose.key, self.memory.known());
         let own = self.known.replace(known.clone());
         self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
@@ -221,6 +222,13 @@ impl Actor {
             // Nobody may be listening.
             let _ = self.around.news.send(News::Relisted { server, instance, lists });
         }
+    }
+
+    /// Before anybody gets a lease, and before anybody sees it in a list.
+    fn hold(&mut self, listing: &Arc<Listing>) {
+        let pins = self.around.look(&self.spec, listing, self.whose.key == SharingKey::Shared);
+        let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
+        self.held = pins.map(|pins| Held { pins, listing: listing.clone() });
     }
 
     pub(super) fn stopped(&self) -> Error {
@@ -283,11 +291,7 @@ impl Actor {
     }
 
     pub(super) fn say(&self, event: Event) {
-        if let Some(log) = &self.around.log {
-            log.take(&self.spec.id, LogWhat::Happened(&event));
-        }
-        // Nobody has to listen.
-        let _ = self.around.events.send(event);
+        self.around.say(&self.spec.id, event);
     }
 
     pub(super) fn note(&mut self, error: &Error) {
