@@ -1,5 +1,6 @@
 //! The gateway as a running thing: bind, accept, drain on request, leave nothing behind.
 
+mod addresses;
 mod lock;
 mod log_files;
 mod signals;
@@ -30,6 +31,7 @@ use crate::frontend::{Desk, Door};
 use crate::listen::ListenAddr;
 use crate::place::{Place, Stamp};
 
+use self::addresses::{Addresses, Admitted};
 use self::lock::Lock;
 use self::log_files::LogFiles;
 pub(crate) use self::signals::{Asked, Signals};
@@ -142,7 +144,11 @@ impl Daemon {
             match listener {
                 Listener::Tcp(listener) => {
                     let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Tcp, stop);
-                    self.tasks.spawn(accept_all(TcpDoor(listener.clone()), hall, serve));
+                    self.tasks.spawn(accept_all(
+                        TcpDoor(listener.clone(), Addresses::default()),
+                        hall,
+                        serve,
+                    ));
                 }
                 Listener::Unix(listener, _) => {
                     let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Socket, stop);
@@ -254,19 +260,25 @@ fn cannot_listen(listen: &ListenAddr, error: &io::Error) -> Failure {
 /// Where one kind of connection comes in.
 trait Incoming {
     type Stream;
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<Admitted>)>> + Send;
 }
 
-struct TcpDoor(Arc<TcpListener>);
+struct TcpDoor(Arc<TcpListener>, Addresses);
 struct UnixDoor(Arc<UnixListener>);
 
 impl Incoming for TcpDoor {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = self.0.accept().await?;
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
+    async fn accept(&self) -> io::Result<(TcpStream, Option<Admitted>)> {
+        loop {
+            let (stream, from) = self.0.accept().await?;
+            let Some(admitted) = self.1.admit(from.ip()) else {
+                tracing::debug!(%from, "too many connections from there");
+                continue;
+            };
+            let _ = stream.set_nodelay(true);
+            return Ok((stream, Some(admitted)));
+        }
     }
 }
 
@@ -274,12 +286,12 @@ impl Incoming for UnixDoor {
     type Stream = UnixStream;
 
     /// The file is this user's alone; who it is that opened it is asked all the same, because such a one needs no token.
-    async fn accept(&self) -> io::Result<UnixStream> {
+    async fn accept(&self) -> io::Result<(UnixStream, Option<Admitted>)> {
         let us = rustix::process::geteuid().as_raw();
         loop {
             let (stream, _) = self.0.accept().await?;
             if stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0) {
-                return Ok(stream);
+                return Ok((stream, None));
             }
             tracing::warn!("somebody else opened our socket, and was sent away");
         }
@@ -321,8 +333,9 @@ where
             come = come => come,
         };
         match accepted {
-            Ok(stream) => {
+            Ok((stream, admitted)) => {
                 failing = false;
+                let place = (place, admitted);
                 let (served, tasks) = (serve(stream, hall.stop.clone()), hall.tasks.clone());
                 hall.tasks.spawn(async move {
                     if let Some(rest) = served.await {
