@@ -1,6 +1,7 @@
 //! The gateway as a running thing: bind, accept, drain on request, leave nothing behind.
 
 mod addresses;
+mod handed;
 mod lock;
 mod log_files;
 mod signals;
@@ -83,18 +84,20 @@ impl Daemon {
         listen: &ListenAddr,
     ) -> Result<Self, Failure> {
         let callers = Callers::of(config)?;
+        let handed = handed::listener(|name| std::env::var(name).ok()).map_err(|error| not_taken(&error))?;
+        let listen = &handed.as_ref().map_or_else(|| listen.clone(), |(_, at)| ListenAddr::Tcp(*at));
         listen.guarded(!callers.is_empty())?;
         place.make_run()?;
         let lock = Lock::take(&place.lock())?;
-        let public = match listen {
-            ListenAddr::Tcp(address) => Listener::Tcp(Arc::new(
-                TcpListener::bind(address).await.map_err(|error| cannot_listen(listen, &error))?,
-            )),
-            ListenAddr::Unix(path) => {
+        let public = match (handed, listen) {
+            (Some((listener, _)), _) => TcpListener::from_std(listener).map(Listener::tcp),
+            (None, ListenAddr::Tcp(address)) => TcpListener::bind(address).await.map(Listener::tcp),
+            (None, ListenAddr::Unix(path)) => {
                 refuse_living(path).await?;
-                bind_unix(path).map_err(|error| cannot_listen(listen, &error))?
+                bind_unix(path)
             }
         };
+        let public = public.map_err(|error| cannot_listen(listen, &error))?;
         let socket_path = place.socket();
         let socket = bind_unix(&socket_path)
             .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
@@ -216,6 +219,10 @@ fn finish(builder: CribBuilder) -> Result<Crib, Failure> {
 }
 
 impl Listener {
+    fn tcp(listener: TcpListener) -> Self {
+        Self::Tcp(Arc::new(listener))
+    }
+
     fn port(&self) -> Option<u16> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
@@ -244,6 +251,11 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     let file = SocketFile(path.to_owned());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(Listener::Unix(Arc::new(listener), file))
+}
+
+fn not_taken(error: &io::Error) -> Failure {
+    let message = format!("cannot take the socket that `LISTEN_FDS` promises: {error}");
+    Failure::new(Exit::Unexpected, "cannot_listen", message).hint("hand over one TCP socket that listens")
 }
 
 fn cannot_listen(listen: &ListenAddr, error: &io::Error) -> Failure {
