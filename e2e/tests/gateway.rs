@@ -141,6 +141,20 @@ fn a_stateless_client_cancels_by_hanging_up() {
 }
 
 #[test]
+fn whoever_hangs_up_with_more_to_say_than_anybody_reads_cancels_as_well() {
+    use std::io::Write as _;
+    let home = home();
+    let gateway = home.serve();
+    let mut client = client(&gateway, Era::Stateless);
+    let mut hanging = hang(&gateway, &client, "session", 99, Era::Stateless);
+    wait_until("the server works on it", || in_flight(&home, "session") == 1);
+    hanging.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /he").unwrap();
+    drop(hanging);
+    wait_until("the server is told", || cancelled(&mut client, "session") == 1);
+    assert_eq!(in_flight(&home, "session"), 0);
+}
+
+#[test]
 fn a_session_client_cancels_by_saying_so_and_not_by_hanging_up() {
     let home = home();
     let gateway = home.serve();

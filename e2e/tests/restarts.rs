@@ -106,3 +106,45 @@ fn an_agent_whose_gateway_does_not_come_back_is_served_without_one() {
     wait_until("it ends", || pipe.has_ended());
     wait_until("with what it started", || !e2e::process::is_alive(child));
 }
+
+#[test]
+fn an_agent_that_went_on_alone_is_attached_again_when_there_is_a_gateway() {
+    let home = home();
+    let mut gateway = home.serve();
+    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    assert_eq!(pipe.text("fake__echo", &json!({"text": "attached"})), "attached");
+    assert!(gateway.stop().success());
+    // Answered after the time that a gateway has to come back.
+    let own: u32 = pipe.text("fake__pid", &json!({})).parse().unwrap();
+    let _next = home.serve();
+    wait_until("its calls go to the gateway", || {
+        assert_eq!(pipe.text("fake__echo", &json!({"text": "heard"})), "heard");
+        calls(&home) > 0
+    });
+    wait_until("what it ran itself is gone", || !e2e::process::is_alive(own));
+}
+
+#[test]
+fn whoever_comes_between_two_gateways_waits_at_a_socket_that_was_handed_over() {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsRawFd as _;
+    let home = home();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
+    let serve = || {
+        let script = format!(r#"LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{}"#, listener.as_raw_fd());
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_crib"), "serve"]);
+        command.env("TOOLCRIB_HOME", home.path());
+        home.serve_by(command)
+    };
+    let mut first = serve();
+    assert_eq!(first.address, listener.local_addr().unwrap());
+    assert!(first.stop().success());
+    let mut early = std::net::TcpStream::connect(first.address).unwrap();
+    early.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let _second = serve();
+    let mut answer = String::new();
+    early.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

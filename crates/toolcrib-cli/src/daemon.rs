@@ -1,5 +1,7 @@
 //! The gateway as a running thing: bind, accept, drain on request, leave nothing behind.
 
+mod addresses;
+mod handed;
 mod lock;
 mod log_files;
 mod signals;
@@ -30,6 +32,7 @@ use crate::frontend::{Desk, Door};
 use crate::listen::ListenAddr;
 use crate::place::{Place, Stamp};
 
+use self::addresses::{Addresses, Admitted};
 use self::lock::Lock;
 use self::log_files::LogFiles;
 pub(crate) use self::signals::{Asked, Signals};
@@ -81,18 +84,20 @@ impl Daemon {
         listen: &ListenAddr,
     ) -> Result<Self, Failure> {
         let callers = Callers::of(config)?;
+        let handed = handed::listener(|name| std::env::var(name).ok()).map_err(|error| not_taken(&error))?;
+        let listen = &handed.as_ref().map_or_else(|| listen.clone(), |(_, at)| ListenAddr::Tcp(*at));
         listen.guarded(!callers.is_empty())?;
         place.make_run()?;
         let lock = Lock::take(&place.lock())?;
-        let public = match listen {
-            ListenAddr::Tcp(address) => Listener::Tcp(Arc::new(
-                TcpListener::bind(address).await.map_err(|error| cannot_listen(listen, &error))?,
-            )),
-            ListenAddr::Unix(path) => {
+        let public = match (handed, listen) {
+            (Some((listener, _)), _) => TcpListener::from_std(listener).map(Listener::tcp),
+            (None, ListenAddr::Tcp(address)) => TcpListener::bind(address).await.map(Listener::tcp),
+            (None, ListenAddr::Unix(path)) => {
                 refuse_living(path).await?;
-                bind_unix(path).map_err(|error| cannot_listen(listen, &error))?
+                bind_unix(path)
             }
         };
+        let public = public.map_err(|error| cannot_listen(listen, &error))?;
         let socket_path = place.socket();
         let socket = bind_unix(&socket_path)
             .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
@@ -142,7 +147,11 @@ impl Daemon {
             match listener {
                 Listener::Tcp(listener) => {
                     let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Tcp, stop);
-                    self.tasks.spawn(accept_all(TcpDoor(listener.clone()), hall, serve));
+                    self.tasks.spawn(accept_all(
+                        TcpDoor(listener.clone(), Addresses::default()),
+                        hall,
+                        serve,
+                    ));
                 }
                 Listener::Unix(listener, _) => {
                     let serve = move |stream, stop| http::serve(stream, desk.clone(), Door::Socket, stop);
@@ -210,6 +219,10 @@ fn finish(builder: CribBuilder) -> Result<Crib, Failure> {
 }
 
 impl Listener {
+    fn tcp(listener: TcpListener) -> Self {
+        Self::Tcp(Arc::new(listener))
+    }
+
     fn port(&self) -> Option<u16> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
@@ -240,6 +253,11 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix(Arc::new(listener), file))
 }
 
+fn not_taken(error: &io::Error) -> Failure {
+    let message = format!("cannot take the socket that `LISTEN_FDS` promises: {error}");
+    Failure::new(Exit::Unexpected, "cannot_listen", message).hint("hand over one TCP socket that listens")
+}
+
 fn cannot_listen(listen: &ListenAddr, error: &io::Error) -> Failure {
     let failure =
         Failure::new(Exit::Unexpected, "cannot_listen", format!("cannot listen on {listen}: {error}"));
@@ -254,19 +272,25 @@ fn cannot_listen(listen: &ListenAddr, error: &io::Error) -> Failure {
 /// Where one kind of connection comes in.
 trait Incoming {
     type Stream;
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<Admitted>)>> + Send;
 }
 
-struct TcpDoor(Arc<TcpListener>);
+struct TcpDoor(Arc<TcpListener>, Addresses);
 struct UnixDoor(Arc<UnixListener>);
 
 impl Incoming for TcpDoor {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = self.0.accept().await?;
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
+    async fn accept(&self) -> io::Result<(TcpStream, Option<Admitted>)> {
+        loop {
+            let (stream, from) = self.0.accept().await?;
+            let Some(admitted) = self.1.admit(from.ip()) else {
+                tracing::debug!(%from, "too many connections from there");
+                continue;
+            };
+            let _ = stream.set_nodelay(true);
+            return Ok((stream, Some(admitted)));
+        }
     }
 }
 
@@ -274,12 +298,12 @@ impl Incoming for UnixDoor {
     type Stream = UnixStream;
 
     /// The file is this user's alone; who it is that opened it is asked all the same, because such a one needs no token.
-    async fn accept(&self) -> io::Result<UnixStream> {
+    async fn accept(&self) -> io::Result<(UnixStream, Option<Admitted>)> {
         let us = rustix::process::geteuid().as_raw();
         loop {
             let (stream, _) = self.0.accept().await?;
             if stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0) {
-                return Ok(stream);
+                return Ok((stream, None));
             }
             tracing::warn!("somebody else opened our socket, and was sent away");
         }
@@ -321,8 +345,9 @@ where
             come = come => come,
         };
         match accepted {
-            Ok(stream) => {
+            Ok((stream, admitted)) => {
                 failing = false;
+                let place = (place, admitted);
                 let (served, tasks) = (serve(stream, hall.stop.clone()), hall.tasks.clone());
                 hall.tasks.spawn(async move {
                     if let Some(rest) = served.await {

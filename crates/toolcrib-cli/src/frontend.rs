@@ -8,12 +8,12 @@ mod face;
 mod guard;
 pub(crate) mod http;
 pub(crate) mod lasting;
+mod line;
 mod mcp;
 mod outbox;
-mod preface;
 mod session;
-mod stalled;
 pub(crate) mod stdio;
+mod taken;
 #[cfg(test)]
 mod tests;
 

@@ -3,12 +3,13 @@
 use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{Service as _, service_fn};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
@@ -24,8 +25,8 @@ use super::body::Body;
 use super::callers::Known;
 use super::face::{Presence, View, Visit};
 use super::lasting::{self, Leaving, Rest};
-use super::preface::Opened;
-use super::stalled::Stalling;
+use super::line::Line;
+use super::taken::Takers;
 use super::{Desk, Door, mcp, stdio};
 use crate::percent;
 
@@ -58,11 +59,11 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let opened = tokio::select! {
-        opened = timeout(HEADERS, Opened::read(Stalling::new(io))) => opened,
+        opened = timeout(HEADERS, Line::open(io)) => opened,
         () = stop.cancelled() => return None,
     };
-    let Ok(Ok((io, newer))) = opened else { return None };
-    let (io, tasks) = (TokioIo::new(io), Tracked(desk.tasks.clone()));
+    let Ok(Ok((line, newer))) = opened else { return None };
+    let (io, tasks) = (TokioIo::new(line.clone()), Tracked(desk.tasks.clone()));
     let (client, claims) = (desk.face.welcome(), Claims::default());
     let leaving = Arc::<Leaving>::default();
     let counter = Arc::new(Counter { desk, door, client, claims, stop: stop.clone() });
@@ -86,26 +87,50 @@ where
     if newer {
         let mut builder = http2::Builder::new(tasks);
         builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+        let takers = Arc::<Takers>::default();
+        let handed = takers.clone();
+        let service = service_fn(move |request| {
+            let (answered, handed) = (service.call(request), handed.clone());
+            async move { answered.await.map(|response| response.map(|body| handed.hand(body))) }
+        });
         let mut connection = Box::pin(builder.serve_connection(io, service));
         tokio::select! {
             _ = &mut connection => return None,
+            () = takers.stalled() => return None,
             () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
         }
-        let _ = connection.await;
+        tokio::select! {
+            _ = connection => {}
+            () = takers.stalled() => {}
+        }
         return None;
     }
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
     let mut connection = builder.serve_connection(io, service).with_upgrades();
     let left = tokio::select! {
-        left = poll_fn(|context| leaving.poll(&mut connection, context)) => left,
+        left = poll_fn(|context| poll(&line, &leaving, &mut connection, context)) => left,
         () = stop.cancelled() => {
             std::pin::Pin::new(&mut connection).graceful_shutdown();
-            poll_fn(|context| leaving.poll(&mut connection, context)).await
+            poll_fn(|context| poll(&line, &leaving, &mut connection, context)).await
         }
     };
+    drop(line);
     let (response, parts) = left.zip(connection.into_parts())?;
     Some(Box::pin(lasting::write(parts.io.into_inner(), response)))
+}
+
+/// Ready when the connection is over, its client gone, or when an answer wants to leave with it.
+fn poll<I: AsyncRead + Unpin>(
+    line: &Line<I>,
+    leaving: &Leaving,
+    connection: &mut (impl Future + Unpin),
+    context: &mut Context<'_>,
+) -> Poll<Option<Response<Body>>> {
+    match leaving.poll(connection, context) {
+        Poll::Pending if line.is_gone(context) => Poll::Ready(None),
+        polled => polled,
+    }
 }
 
 /// Runs the requests of an HTTP/2 connection where somebody waits for their end.

@@ -67,7 +67,7 @@ impl Agent {
     async fn converse(&mut self, reach: &mut Reach<'_>, mut line: Option<Line>) -> Result<()> {
         loop {
             if let Some(line) = line {
-                self.serve(line).await;
+                self.serve(reach, line).await;
             }
             let told = self.ledger().broken();
             self.say_all(told).await;
@@ -103,8 +103,9 @@ impl Agent {
         }
     }
 
-    /// Passes messages on in both directions until the gateway is gone.
-    async fn serve(&mut self, line: Line) {
+    /// Passes messages on in both directions until the gateway is gone, or there is one again for a command that went
+    /// on without.
+    async fn serve(&mut self, reach: &Reach<'_>, line: Line) {
         let Line { from, to, first } = line;
         let (again, news) = {
             let mut ledger = self.ledger();
@@ -112,7 +113,8 @@ impl Agent {
         };
         self.say_all(news).await;
         let (ledger, hears) = (&self.ledger, &self.hears);
-        let upwards = upwards(to, again, &mut self.says, ledger, hears);
+        let back = reach.back(|| ledger.lock().unwrap_or_else(PoisonError::into_inner).is_idle());
+        let upwards = upwards(to, again, (&mut self.says, back), ledger, hears);
         let downwards = downwards(from, first, ledger, hears);
         tokio::pin!(upwards, downwards);
         // The agent's last word is not the last answer, and a gateway that takes no more words may still have some.
@@ -123,20 +125,27 @@ impl Agent {
     }
 }
 
-/// Tells the gateway what waits and then what the agent says, until one of them is gone.
+/// Tells the gateway what waits and then what the agent says, until one of them is gone, or there is a better one `back`.
 async fn upwards(
     mut to: Box<dyn AsyncWrite + Unpin>,
     again: Vec<Bytes>,
-    says: &mut mpsc::Receiver<Said>,
+    (says, back): (&mut mpsc::Receiver<Said>, impl Future<Output = ()>),
     ledger: &Mutex<Ledger>,
     hears: &mpsc::Sender<Bytes>,
 ) {
+    tokio::pin!(back);
     for line in again {
         if write_line(&mut to, &line).await.is_err() {
             return;
         }
     }
-    while let Some(said) = says.recv().await {
+    loop {
+        let said = tokio::select! {
+            biased;
+            said = says.recv() => said,
+            () = &mut back => None,
+        };
+        let Some(said) = said else { break };
         let line = match said {
             Said::Line(line) => line,
             Said::TooLong(head) => {

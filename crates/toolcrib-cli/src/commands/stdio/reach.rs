@@ -1,5 +1,6 @@
 //! `Reach`: finds a gateway for an agent that lost its own, or is one itself when none comes back.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +87,7 @@ impl<'a> Reach<'a> {
         waits: impl Fn() -> bool,
         over: impl Fn() -> bool,
     ) -> Result<Option<Line>> {
+        self.close().await;
         let (until, mut pause) = (Instant::now() + AWAY, PAUSES[0]);
         while !over() {
             // A folder that is being made anew is not found for a moment: whatever fails now is tried again.
@@ -118,9 +120,23 @@ impl<'a> Reach<'a> {
         Ok(Line { from: Box::new(from), to: Box::new(to), first: Vec::new() })
     }
 
+    /// Comes when a command that stands alone finds a gateway and has nothing under way.
+    pub(super) async fn back(&self, is_idle: impl Fn() -> bool) {
+        if self.own.is_none() {
+            return pending().await;
+        }
+        loop {
+            sleep(PAUSES[1]).await;
+            if is_idle() && matches!(client::connect(self.place).await, Ok(Some(_))) && is_idle() {
+                tracing::info!("there is a gateway again: attached to it");
+                return;
+            }
+        }
+    }
+
     /// Stops whatever this command started itself.
-    pub(super) async fn close(self) {
-        if let Some(crib) = self.own {
+    pub(super) async fn close(&mut self) {
+        if let Some(crib) = self.own.take() {
             crib.shutdown(super::super::GRACE).await;
         }
     }

@@ -119,3 +119,21 @@ async fn the_newer_http_is_spoken_on_the_same_door() {
     assert!(body.starts_with(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":"), "{body:?}");
     assert_eq!(ask("evil.example").await.0, 403);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_of_the_newer_http_that_never_opens_its_window_is_left() {
+    let house = House::new(1000, 10);
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let served = house.tasks.spawn(http::serve(theirs, house.desk.clone(), Door::Tcp, house.stop.clone()));
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.adaptive_window(false).initial_stream_window_size(1);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(ours)).await.unwrap();
+    house.tasks.spawn(connection);
+    let request =
+        Request::get("http://localhost/api/v1/status").body(Full::new(bytes::Bytes::new())).unwrap();
+    let (before, response) = (Instant::now(), sender.send_request(request).await.unwrap());
+    // Its body is never read, so that its window stays as small as it is.
+    timeout(TOO_LONG, served).await.expect("the connection ends").unwrap();
+    assert!((30..=60).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
+    drop(response);
+}
