@@ -288,7 +288,30 @@ fn too_large(bytes: u64, left: u64, most: u64, call: &Call) -> Error {
     error.hint("ask for less, or begin a new session").for_model()
 }
 
+/// A time for people: more than two minutes, or two hours, need no more than whole ones.
 fn shown(wait: Duration) -> String {
     let tenths = wait.as_millis().div_ceil(100);
-    format!("{}.{} s", tenths / 10, tenths % 10)
+    match tenths {
+        0..=1200 => format!("{}.{} s", tenths / 10, tenths % 10),
+        1201..=72_000 => format!("{} min", tenths.div_ceil(600)),
+        _ => format!("{} h", tenths.div_ceil(36_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_told_as_people_would() {
+        for (milliseconds, told) in [
+            (1, "0.1 s"),
+            (40_000, "40.0 s"),
+            (120_001, "3 min"),
+            (3_599_700, "60 min"),
+            (86_000_000, "24 h"),
+        ] {
+            assert_eq!(shown(Duration::from_millis(milliseconds)), told);
+        }
+    }
 }
