@@ -3,9 +3,10 @@
 //! What a call takes is reserved before anything is waited for, spent when it is answered or may have reached its
 //! server, and given back otherwise, also when whoever made it gives it up.
 
+use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(crate) struct Meter {
     counts: AtomicBool,
     /// Whether answers are weighed.
     weighs: AtomicBool,
+    /// Identical calls that a client may make in a row; none is any number.
+    identical: AtomicU32,
     books: Mutex<Books>,
     /// Tells whoever remembers it that something was used.
     used: watch::Sender<()>,
@@ -87,6 +90,7 @@ impl Meter {
         let mut books = self.books();
         self.counts.store(!quota.is_empty(), Ordering::Release);
         self.weighs.store(quota.results.is_some(), Ordering::Release);
+        self.identical.store(quota.identical_calls.map_or(0, NonZeroU32::get), Ordering::Release);
         books.accounts.replace(&quota);
         books.quota = quota;
     }
@@ -119,8 +123,10 @@ impl Meter {
     /// Takes what a call needs, or nothing: when it may be sent.
     fn reserve(&self, call: &Call, target: &Target, now: Instant) -> Result<Instant, Error> {
         let Target { server, name } = target;
-        let digest =
-            || clients::digest(server.as_str(), name, call.params.get("arguments").map(|raw| &**raw));
+        let most =
+            NonZeroU32::new(self.identical.load(Ordering::Acquire)).filter(|_| call.method == "tools/call");
+        let arguments = || call.params.get("arguments").map(|raw| &**raw);
+        let repeated = most.map(|most| (most, clients::digest(server.as_str(), name, arguments())));
         let mut books = self.books();
         let Books { quota, accounts, clients } = &mut *books;
         let client = call.client.key;
@@ -129,8 +135,6 @@ impl Meter {
         {
             return Err(had_enough(most, call, target));
         }
-        let repeated = quota.identical_calls.filter(|_| call.method == "tools/call");
-        let repeated = repeated.map(|most| (most, digest()));
         if let Some((most, digest)) = repeated
             && let Some(wait) = clients.repeats(client, digest, most, now)
         {
@@ -284,7 +288,30 @@ fn too_large(bytes: u64, left: u64, most: u64, call: &Call) -> Error {
     error.hint("ask for less, or begin a new session").for_model()
 }
 
+/// A time for people: more than two minutes, or two hours, need no more than whole ones.
 fn shown(wait: Duration) -> String {
     let tenths = wait.as_millis().div_ceil(100);
-    format!("{}.{} s", tenths / 10, tenths % 10)
+    match tenths {
+        0..=1200 => format!("{}.{} s", tenths / 10, tenths % 10),
+        1201..=72_000 => format!("{} min", tenths.div_ceil(600)),
+        _ => format!("{} h", tenths.div_ceil(36_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_told_as_people_would() {
+        for (milliseconds, told) in [
+            (1, "0.1 s"),
+            (40_000, "40.0 s"),
+            (120_001, "3 min"),
+            (3_599_700, "60 min"),
+            (86_000_000, "24 h"),
+        ] {
+            assert_eq!(shown(Duration::from_millis(milliseconds)), told);
+        }
+    }
 }
