@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use toolcrib::spec::ToolsSpec;
 use toolcrib::wire::frame::{Frame, Frames};
 use toolcrib::wire::message::{Answer, ClientMessage, reply};
 use toolcrib::{Crib, InProcess, ServerSpec};
@@ -52,8 +53,13 @@ pub(crate) fn reply_line(bytes: usize) -> Bytes {
 }
 
 /// A crib with one such server, `s`, whose only tool is `echo`.
-#[expect(clippy::expect_used, reason = "a benchmark without a crib is none")]
 pub(crate) fn crib(bytes: usize) -> Crib {
-    let id = "s".parse().expect("a good name");
-    Crib::builder().server(ServerSpec::in_process(id, Echo(result(bytes)))).build().expect("one server")
+    crib_of(result(bytes), ToolsSpec::default())
+}
+
+/// A crib with a server that answers with this, and of whose tools this is said.
+#[expect(clippy::expect_used, reason = "a benchmark without a crib is none")]
+pub(crate) fn crib_of(result: Bytes, tools: ToolsSpec) -> Crib {
+    let spec = ServerSpec::in_process("s".parse().expect("a good name"), Echo(result)).tools(tools);
+    Crib::builder().server(spec).build().expect("one server")
 }

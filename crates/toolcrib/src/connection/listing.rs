@@ -46,7 +46,7 @@ pub(crate) struct Listing {
 
 /// How long each list is good. No part of what is on offer: lists that differ in nothing else are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Goods([Good; Kind::ALL.len()]);
+pub(crate) struct Goods(Arc<[Good; Kind::ALL.len()]>);
 
 impl PartialEq for Goods {
     fn eq(&self, _: &Self) -> bool {
@@ -214,7 +214,7 @@ impl Listing {
 
     fn take(&mut self, kind: Kind, (listed, good): Pages) {
         *self.list(kind) = listed;
-        self.good.0[kind as usize] = good;
+        Arc::make_mut(&mut self.good.0)[kind as usize] = good;
     }
 
     /// Whether the server says that it has this.

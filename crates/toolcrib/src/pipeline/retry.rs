@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::cache::Flight;
 use crate::call::{Call, Outcome};
 use crate::catalog::Target;
-use crate::class::Sent;
+use crate::class::{FailureClass, Sent};
 use crate::connection::deadline::Deadline;
 use crate::error::{Error, ErrorKind};
 use crate::spec::Trust;
@@ -27,6 +27,8 @@ enum Again {
 /// again.
 fn verdict(error: &Error) -> Again {
     match (error.kind(), error.sent()) {
+        // It may be this very call that is too heavy.
+        (ErrorKind::Lost, Sent::Maybe) if error.class() == Some(FailureClass::OverMemory) => Again::No,
         (ErrorKind::Lost, Sent::Never) => Again::Yes,
         (ErrorKind::Lost, Sent::Maybe) => Again::IfHarmless,
         _ => Again::No,
@@ -86,6 +88,10 @@ mod tests {
             let may = |verdict| if lost { verdict } else { Again::No };
             assert_eq!(verdict(&error), may(Again::IfHarmless), "{kind:?}");
             assert_eq!(verdict(&error.clone().left()), may(Again::IfHarmless), "{kind:?}");
+            let heavy = error.clone().of_class(FailureClass::OverMemory);
+            assert_eq!(verdict(&heavy), Again::No, "{kind:?}");
+            let hung = error.clone().of_class(FailureClass::Hung);
+            assert_eq!(verdict(&hung), may(Again::IfHarmless), "{kind:?}");
             assert_eq!(verdict(&error.unsent()), may(Again::Yes), "{kind:?}");
         }
     }

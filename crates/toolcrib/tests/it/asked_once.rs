@@ -2,10 +2,11 @@
 
 use serde_json::json;
 use tokio::task::JoinSet;
+use toolcrib::Limits;
 
 use crate::cache::{crib_of, kept, lasting};
 use crate::fake::Fake;
-use crate::house::{breath, on, spawn, with};
+use crate::house::{SECOND, breath, on, roster, spawn, status, with};
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_who_ask_the_same_at_the_same_time_are_one_call() {
@@ -93,4 +94,24 @@ async fn a_failure_is_not_shared() {
         1,
         "the one that was never sent is answered"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_says_that_was_replaced_meanwhile_is_not_its_successors_word() {
+    let fake = Fake::new();
+    let crib = crib_of(kept(&fake));
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, lasting("hold", 1));
+    breath().await;
+    let limits = Limits { call_timeout: 7 * SECOND, ..Limits::default() };
+    let applied = crib.apply(roster([kept(&fake).limits(limits)]));
+    let opened = async {
+        breath().await;
+        fake.open(true);
+    };
+    tokio::join!(applied, opened);
+    calls.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(status(&crib, "git").cache_entries, 0);
+    crib.call(lasting("hold", 1)).await.unwrap();
+    assert_eq!(fake.called().len(), 2);
 }

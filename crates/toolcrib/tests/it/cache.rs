@@ -207,7 +207,7 @@ async fn a_hit_wakes_nobody_and_a_new_generation_begins_with_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hits_leave_breaker_and_budget_alone_and_come_from_a_server_that_is_tripped_or_ejected() {
+async fn hits_leave_breaker_and_budget_alone_and_are_given_while_the_server_is_left_alone() {
     let fake = Fake::new();
     let crib = crib_of(kept(&fake).limits(Limits { call_timeout: SECOND, ..Limits::default() }));
     crib.call(lasting("echo", 1)).await.unwrap();
