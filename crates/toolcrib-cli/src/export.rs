@@ -237,10 +237,12 @@ pub(crate) fn undo(
         );
         return Err(Failure::new(Exit::Unexpected, "nothing_to_undo", message));
     };
-    let untouched = step.wrote(original.text().as_bytes());
+    // A file that is ours alone is as we left it, whatever it says.
+    let untouched = step.wrote(original.text().as_bytes()) || agent.layout == Layout::OwnList;
     let (text, undone) = match &step.before {
+        _ if !original.exists() => (String::new(), Undone::Removed),
         Some(before) if untouched => (String::from_utf8_lossy(before).into_owned(), Undone::Restored),
-        None if untouched || agent.layout == Layout::OwnList => (String::new(), Undone::Removed),
+        None if untouched => (String::new(), Undone::Removed),
         _ => {
             let mut text = original.text().to_owned();
             for name in &step.names {

@@ -14,35 +14,64 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::place::Place;
 
-/// Does for each agent what was asked; several are done one after the other, and the first failure ends it.
+/// What was done for one agent, or would be.
+struct Done {
+    plan: Plan,
+    undone: Option<Undone>,
+}
+
+/// Does for each agent what was asked. Of several, one that fails does not hold up the others.
 pub(crate) fn run(args: &Export, named: Option<&Path>, place: &Place, out: &mut Output) -> Result<Exit> {
     let ground = Ground::find()?;
     let agents = chosen(args, &ground)?;
     let config = if args.expand { Some(place.usable()?) } else { place.read().ok() };
     let mut told = Vec::new();
-    let mut changes = false;
+    let mut exit = Exit::Fine;
     for agent in agents {
-        let (plan, undone) = match args.undo {
-            true => {
-                let (plan, undone) = export::undo(agent, args.scope, &ground, place.state())?;
-                (plan, Some(undone))
+        let done = match one(agent, args, named, place, &ground, config.as_ref()) {
+            Ok(done) => done,
+            Err(failure) if args.all && failure.code == "nothing_to_undo" => continue,
+            Err(failure) if args.all => {
+                exit = failure.exit;
+                told.push(json!({"agent": agent.id, "error": failure.to_json()["error"]}));
+                if !out.json {
+                    out.failure(&failure)?;
+                }
+                continue;
             }
-            false => (plan(agent, args, named, place, &ground, config.as_ref())?, None),
+            Err(failure) => return Err(failure.into()),
         };
-        let changed = plan.changes();
-        changes |= changed;
-        if changed && undone.is_none() && !args.dry_run && !args.check {
-            plan.write()?;
+        if args.check && done.plan.changes() && exit == Exit::Fine {
+            exit = Exit::CheckFailed;
         }
-        told.push(report(agent, args.scope, &plan));
+        told.push(report(agent, args.scope, &done.plan));
         if !out.json {
-            tell(agent, args, &ground, &plan, undone, out)?;
+            tell(agent, args, &ground, &done, out)?;
         }
     }
     if out.json {
         out.value(&if args.all { Value::Array(told) } else { told.pop().unwrap_or_default() })?;
     }
-    Ok(if args.check && changes { Exit::CheckFailed } else { Exit::Fine })
+    Ok(exit)
+}
+
+fn one(
+    agent: &Agent,
+    args: &Export,
+    named: Option<&Path>,
+    place: &Place,
+    ground: &Ground,
+    config: Option<&Config>,
+) -> Result<Done, Failure> {
+    if args.undo {
+        let (plan, undone) = export::undo(agent, args.scope, ground, place.state())?;
+        return Ok(Done { plan, undone: Some(undone) });
+    }
+    let plan = plan(agent, args, named, place, ground, config)?;
+    if plan.changes() && !args.dry_run && !args.check {
+        plan.write()?;
+    }
+    Ok(Done { plan, undone: None })
 }
 
 fn chosen(args: &Export, ground: &Ground) -> Result<Vec<&'static Agent>, Failure> {
@@ -87,19 +116,13 @@ fn report(agent: &Agent, scope: Scope, plan: &Plan) -> Value {
     })
 }
 
-fn tell(
-    agent: &Agent,
-    args: &Export,
-    ground: &Ground,
-    plan: &Plan,
-    undone: Option<Undone>,
-    out: &mut Output,
-) -> Result<()> {
+fn tell(agent: &Agent, args: &Export, ground: &Ground, done: &Done, out: &mut Output) -> Result<()> {
+    let Done { plan, undone } = done;
     let file = ground.shown(plan.file());
     for warning in &plan.warnings {
         out.warn(warning, None)?;
     }
-    if let Some(undone) = undone {
+    if let Some(undone) = *undone {
         return Ok(out.say(&match undone {
             Undone::Restored => format!("{}: `{file}` is what it was before", agent.name),
             Undone::Removed => format!("{}: `{file}` is gone, as it was before", agent.name),

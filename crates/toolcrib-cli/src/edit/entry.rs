@@ -1,6 +1,9 @@
 //! Puts one entry into settings in any of the languages that agents use, and proves it: what comes out says what went in
 //! plus the entry, and nothing else. It edits text and touches no file.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use serde_json::Value as Json;
@@ -191,89 +194,4 @@ fn put_toml(text: &str, path: &[&str], members: &Members) -> Result<String, Mist
         file.set(&[path, &[key]].concat(), value)?;
     }
     Ok(file.render())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    const RELAXED: Language = Language::Json(Manner::Relaxed);
-    const STRICT: Language = Language::Json(Manner::Strict);
-
-    fn entry() -> Members {
-        vec![("command".to_owned(), json!("toolcrib")), ("args".to_owned(), json!(["stdio"]))]
-    }
-
-    /// Puts an entry, again, and takes it out: the first changes lines of its own only, the second nothing.
-    fn there_and_back(language: Language, before: &str, path: &[&str]) -> String {
-        let after = language.put(before, path, &entry()).unwrap();
-        assert_eq!(language.put(&after, path, &entry()).unwrap(), after);
-        let windows = before.replace('\n', "\r\n");
-        assert_eq!(language.put(&windows, path, &entry()).unwrap(), after.replace('\n', "\r\n"));
-        let marked = format!("\u{feff}{before}");
-        assert_eq!(language.put(&marked, path, &entry()).unwrap(), format!("\u{feff}{after}"));
-        let back = language.remove(&after, path).unwrap();
-        assert_eq!(bare(&language.read(&back).unwrap()), bare(&language.read(before).unwrap()));
-        after
-    }
-
-    #[test]
-    fn json_keeps_comments_tabs_and_trailing_commas() {
-        let before = "{\n\t// mine\n\t\"a\": 1, /* one */\n\t\"mcpServers\": {\n\t\t\"x\": {\"command\": \"y\"}, // x\n\t},\n}\n";
-        let after = there_and_back(RELAXED, before, &["mcpServers", "toolcrib"]);
-        let added =
-            "\t\t\"toolcrib\": {\n\t\t\t\"command\": \"toolcrib\",\n\t\t\t\"args\": [\"stdio\"],\n\t\t},\n";
-        assert_eq!(after, before.replace("// x\n", &format!("// x\n{added}")));
-        assert_eq!(RELAXED.remove(&after, &["mcpServers", "toolcrib"]).unwrap(), before);
-    }
-
-    #[test]
-    fn strict_json_stays_strict_and_comments_in_it_are_a_mistake_with_a_place() {
-        let after = there_and_back(STRICT, "{\n  \"numStartups\": 3\n}\n", &["mcpServers", "toolcrib"]);
-        assert!(serde_json::from_str::<Json>(&after).is_ok(), "{after}");
-        assert!(after.starts_with("{\n  \"numStartups\": 3,\n  \"mcpServers\": {"), "{after}");
-        let bad = STRICT.put("{\n  // no\n  \"a\": 1\n}", &["m", "t"], &entry()).unwrap_err();
-        assert_eq!(bad.at, Some((2, 3)), "{bad}");
-        let bad = RELAXED.put("{\"a\": 1", &["m", "t"], &entry()).unwrap_err();
-        assert!(bad.at.is_some(), "{bad}");
-        for (text, path) in
-            [("{\"m\": 5}", ["m", "t"]), ("[]", ["m", "t"]), ("{\"m\": {}, \"m\": {}}", ["m", "t"])]
-        {
-            assert!(RELAXED.put(text, &path, &entry()).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn files_without_anything_in_them_are_begun() {
-        for language in [RELAXED, STRICT, Language::Toml, Language::Yaml] {
-            for before in ["", "\n"] {
-                let after = language.put(before, &["m", "toolcrib"], &entry()).unwrap();
-                let want = json!({"m": {"toolcrib": {"command": "toolcrib", "args": ["stdio"]}}});
-                assert_eq!(language.read(&after).unwrap(), want);
-            }
-        }
-        assert_eq!(RELAXED.put("{}", &["m", "toolcrib"], &entry()).unwrap().matches('{').count(), 3);
-    }
-
-    #[test]
-    fn toml_keeps_comments_in_and_between_tables() {
-        let before = "# mine\nmodel = \"x\" # inline\n\n[mcp_servers.a] # a\n# in a\ncommand = 'b'\n\n# about p\n[profiles.p]\nx = 1\n";
-        let after = there_and_back(Language::Toml, before, &["mcp_servers", "toolcrib"]);
-        let added = "[mcp_servers.toolcrib]\ncommand = \"toolcrib\"\nargs = [\"stdio\"]\n\n";
-        assert_eq!(after.replace(added, ""), before);
-    }
-
-    #[test]
-    fn a_changed_entry_changes_alone() {
-        let before = RELAXED.put("{ // top\n}", &["m", "toolcrib"], &entry()).unwrap();
-        let more = vec![("command".to_owned(), json!("other"))];
-        let after = RELAXED.put(&before, &["m", "toolcrib"], &more).unwrap();
-        assert_eq!(RELAXED.read(&after).unwrap(), json!({"m": {"toolcrib": {"command": "other"}}}));
-        assert!(after.contains("// top"));
-        let toml = "[m.toolcrib]\ncommand = 'toolcrib' # here\nurl = 'x'\n";
-        let after = Language::Toml.put(toml, &["m", "toolcrib"], &entry()).unwrap();
-        assert_eq!(after, "[m.toolcrib]\ncommand = 'toolcrib' # here\nargs = [\"stdio\"]\n");
-    }
 }

@@ -158,6 +158,22 @@ fn what_others_changed_since_stays_when_ours_is_taken_back() {
 }
 
 #[test]
+fn taking_back_does_not_bring_back_what_somebody_removed_nor_mind_changes_in_what_is_ours() {
+    let (home, gateway) = (Home::new(), gateway());
+    let (kiro, ours) = (find("kiro"), find("continue"));
+    let file = home.file(kiro, Scope::User, "{}");
+    home.plan(kiro, Scope::User, &[(&gateway, None)]).unwrap().write().unwrap();
+    fs::remove_file(&file).unwrap();
+    assert_eq!(home.undo(kiro, Scope::User).unwrap(), Undone::Removed);
+    assert!(!file.exists());
+    home.plan(ours, Scope::User, &[(&gateway, None)]).unwrap().write().unwrap();
+    let file = ours.file(Scope::User, &home.ground).unwrap();
+    fs::write(&file, "name: changed\n").unwrap();
+    assert_eq!(home.undo(ours, Scope::User).unwrap(), Undone::Removed);
+    assert!(!file.exists());
+}
+
+#[test]
 fn a_file_with_a_mistake_is_refused_with_its_place_and_stays() {
     let (home, gateway) = (Home::new(), gateway());
     for (agent, text, place) in [

@@ -109,6 +109,13 @@ fn every_agent_that_is_there_is_told_and_no_other() {
             .contains("[mcp_servers.toolcrib]")
     );
     assert!(!user(&home).join(".gemini").exists());
+    fs::write(user(&home).join(".codex/config.toml"), "broken = = 1\n").unwrap();
+    fs::remove_file(user(&home).join(".cursor/mcp.json")).unwrap();
+    let told = run(&home, &["export", "--all", "--json"]).expect(6).json();
+    assert_eq!(
+        (&told[0]["error"]["code"], &told[1]["changed"]),
+        (&"agent_file_invalid".into(), &true.into())
+    );
 }
 
 #[test]
