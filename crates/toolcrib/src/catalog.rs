@@ -5,7 +5,6 @@
 
 mod address;
 mod find;
-pub mod name;
 mod page;
 mod render;
 mod shelf;
@@ -19,6 +18,7 @@ use bytes::Bytes;
 use crate::connection::listing::{Listed, Listing};
 use crate::error::Error;
 use crate::spec::ServerId;
+pub use crate::spec::public_name as name;
 pub use crate::wire::kind::Kind;
 use crate::wire::revision::Era;
 pub(crate) use address::decode as decoded;

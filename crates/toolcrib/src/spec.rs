@@ -5,6 +5,7 @@
 
 mod care;
 mod name;
+pub mod public_name;
 mod remote;
 mod roster;
 mod tools;

@@ -3,6 +3,7 @@
 //! It answers in JSON and knows nothing of connections; who may ask is decided before it is asked.
 
 pub(crate) mod approvals;
+mod no;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::config::{Config, HostLimits, Listen};
 use toolcrib::{Caller, Changes, Crib, Error, ErrorKind, ServerId, ServerStatus, Wanted};
 
+use self::no::{failed, refusal};
 use super::Door;
 use super::callers::{Callers, Known};
 use crate::audit::Audit;
@@ -156,18 +158,16 @@ impl Admin {
             ["api", "v1", "servers", server, action @ ("restart" | "stop")] if post => {
                 self.act(server, action).await
             }
-            ["api", "v1", "calls"] if get => self.open_calls(),
-            ["api", "v1", "calls", id, "approve"] if post => self.allow(id),
-            ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved(server).await,
-            ["api", "v1", "servers", server, "approve"] if post => self.approve(server, query).await,
             ["healthz" | "readyz"]
-            | ["api", "v1", "status" | "tools" | "reload" | "calls"]
-            | ["api", "v1", "calls", _, "approve"]
+            | ["api", "v1", "status" | "tools" | "reload"]
             | ["api", "v1", "servers", _]
-            | ["api", "v1", "servers", _, "logs" | "restart" | "stop" | "unapproved" | "approve"] => {
+            | ["api", "v1", "servers", _, "logs" | "restart" | "stop"] => {
                 refusal(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not take {method}"))
             }
-            _ => refusal(StatusCode::NOT_FOUND, &format!("there is nothing at `{path}`")),
+            segments => self
+                .ask_person(method, segments, query)
+                .await
+                .unwrap_or_else(|| refusal(StatusCode::NOT_FOUND, &format!("there is nothing at `{path}`"))),
         }
     }
 
@@ -386,21 +386,4 @@ impl Reloaded {
 
 fn names(servers: &[ServerId]) -> Vec<&str> {
     servers.iter().map(ServerId::as_str).collect()
-}
-
-fn refusal(status: StatusCode, message: &str) -> Told {
-    let code = if status == StatusCode::NOT_FOUND { "not_found" } else { "method_not_allowed" };
-    (status, json!({"error": {"code": code, "message": message, "hint": null}}))
-}
-
-fn failed(error: &Error) -> Told {
-    let status = match error.kind() {
-        ErrorKind::Unknown => StatusCode::NOT_FOUND,
-        ErrorKind::ShuttingDown | ErrorKind::Overloaded | ErrorKind::Unrecorded => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
-        ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        _ => StatusCode::BAD_GATEWAY,
-    };
-    (status, json!({"error": offer::error_json(error)}))
 }

@@ -1,3 +1,5 @@
+//! Who is asked, what an answer is about, and how long it holds.
+
 use std::sync::Arc;
 
 use tokio::sync::mpsc;

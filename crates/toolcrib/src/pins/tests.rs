@@ -1,3 +1,5 @@
+//! What counts as approved, and what does not any more.
+
 use super::*;
 use crate::wire::kind::Kind;
 

@@ -1,3 +1,5 @@
+//! What fits a schema, what does not, and what nobody here can tell.
+
 use std::fmt::Write as _;
 
 use proptest::prelude::*;

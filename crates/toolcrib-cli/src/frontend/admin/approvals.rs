@@ -1,16 +1,40 @@
 //! What waits for a person: tools that are not what was approved, and calls whose clients could not be asked.
 
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use toolcrib::OpenCall;
 
-use super::{Admin, Told, failed};
+use super::no::{failed, refusal};
+use super::{Admin, Told};
 use crate::commands::approve::to_json;
 use crate::percent;
 
 impl Admin {
+    /// Answers a request about what waits for a person; `None` if it is about something else.
+    pub(super) async fn ask_person(
+        &self,
+        method: &Method,
+        path: &[&str],
+        query: Option<&str>,
+    ) -> Option<Told> {
+        let (get, post) = (method == Method::GET, method == Method::POST);
+        Some(match path {
+            ["api", "v1", "calls"] if get => self.open_calls(),
+            ["api", "v1", "calls", id, "approve"] if post => self.allow(id),
+            ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved(server).await,
+            ["api", "v1", "servers", server, "approve"] if post => self.approve(server, query).await,
+            ["api", "v1", "calls"]
+            | ["api", "v1", "calls", _, "approve"]
+            | ["api", "v1", "servers", _, "unapproved" | "approve"] => refusal(
+                StatusCode::METHOD_NOT_ALLOWED,
+                &format!("`/{}` does not take {method}", path.join("/")),
+            ),
+            _ => return None,
+        })
+    }
+
     /// The tools of a server that are not what was approved, and what was.
-    pub(super) async fn unapproved(&self, name: &str) -> Told {
+    async fn unapproved(&self, name: &str) -> Told {
         let looked = match self.find(name) {
             Ok(server) => self.0.crib.unapproved(&server).await,
             Err(error) => Err(error),
@@ -22,13 +46,13 @@ impl Admin {
     }
 
     /// Calls that need a yes.
-    pub(super) fn open_calls(&self) -> Told {
+    fn open_calls(&self) -> Told {
         let calls: Vec<Value> = self.0.crib.open_calls().iter().map(call_json).collect();
         (StatusCode::OK, json!({"calls": calls}))
     }
 
     /// Says yes to one of them.
-    pub(super) fn allow(&self, id: &str) -> Told {
+    fn allow(&self, id: &str) -> Told {
         match self.0.crib.decide(id, true) {
             Ok(call) => (StatusCode::OK, call_json(&call)),
             Err(error) => failed(&error),
@@ -36,7 +60,7 @@ impl Admin {
     }
 
     /// Approves those that the `seal` stands for.
-    pub(super) async fn approve(&self, name: &str, query: Option<&str>) -> Told {
+    async fn approve(&self, name: &str, query: Option<&str>) -> Told {
         let seal = percent::query(query, "seal").unwrap_or_default();
         let (crib, server) = (self.0.crib.clone(), self.find(name));
         // A file is written, and no call should wait for that.
