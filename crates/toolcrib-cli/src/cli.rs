@@ -1,6 +1,7 @@
 //! The command line. Every doc comment here is help text.
 
 mod agents;
+pub(crate) mod servers;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
 pub(crate) use agents::{Export, Import, Run, Secrets};
+pub(crate) use servers::{Approve, Logs, OneServer};
 
 /// One place for every MCP server your agents use: found, kept alive, asked, answered
 ///
@@ -150,13 +152,73 @@ pub(crate) enum Command {
     /// folder: logs/SERVER.log.
     #[command(verbatim_doc_comment)]
     Logs(Logs),
-    /// Read the config and report every problem with file, line, column and a hint
+    /// Read every config file and report every problem with file, line, column and a hint
     ///
     /// Examples:
     ///   toolcrib check
     ///   toolcrib check --config servers.json
     #[command(verbatim_doc_comment)]
     Check,
+    /// List the declared servers, on or off here, and why
+    ///
+    /// Examples:
+    ///   toolcrib ls
+    ///   toolcrib ls --json
+    #[command(verbatim_doc_comment)]
+    Ls,
+    /// Show one declared server: every value, and the file and line that set it
+    ///
+    /// Examples:
+    ///   toolcrib show git
+    #[command(verbatim_doc_comment)]
+    Show(OneServer),
+    /// Explain why a server is on or off here: its tags, the scopes, and who said what
+    ///
+    /// Examples:
+    ///   toolcrib why git
+    ///   toolcrib why git --json
+    #[command(verbatim_doc_comment)]
+    Why(OneServer),
+    /// Declare a server
+    ///
+    /// Examples:
+    ///   toolcrib add git -- uvx mcp-server-git
+    ///   toolcrib add -e TOKEN='${env:TOKEN}' tickets -- npx -y tickets-server
+    ///   toolcrib add docs https://example.com/mcp -H 'Authorization: Bearer ${env:DOCS}'
+    ///   toolcrib add --scope project db -- ./tools/db-server
+    ///
+    /// Takes the flags of `claude mcp add`. Comments and order of the file stay.
+    #[command(verbatim_doc_comment)]
+    Add(servers::Add),
+    /// Take a server out of a config file
+    ///
+    /// Examples:
+    ///   toolcrib rm git
+    #[command(verbatim_doc_comment)]
+    Rm(servers::Change),
+    /// Switch a server on that was switched off by name
+    ///
+    /// Examples:
+    ///   toolcrib enable git
+    #[command(verbatim_doc_comment)]
+    Enable(servers::Change),
+    /// Switch a server off; it stays declared
+    ///
+    /// Examples:
+    ///   toolcrib disable git
+    ///   toolcrib disable git --scope project
+    #[command(verbatim_doc_comment)]
+    Disable(servers::Change),
+    /// Let the config that came with a project be used, exactly as it is now
+    ///
+    /// Examples:
+    ///   toolcrib allow
+    ///   toolcrib allow --revoke
+    ///
+    /// A `.toolcrib.toml` can start programs, so it does nothing until you have allowed it. When
+    /// it changes, it has to be allowed again.
+    #[command(verbatim_doc_comment)]
+    Allow(servers::Allow),
     /// Ask the rules of the config whether a caller may use a tool
     ///
     /// Examples:
@@ -268,37 +330,6 @@ pub(crate) struct Tools {
 pub(crate) struct Status {
     /// Show one server in full
     pub(crate) server: Option<String>,
-}
-
-/// Arguments of `restart` and `stop`.
-#[derive(Debug, Args)]
-pub(crate) struct OneServer {
-    /// The server's name
-    pub(crate) server: String,
-}
-
-/// Arguments of `approve`.
-#[derive(Debug, Args)]
-pub(crate) struct Approve {
-    /// The server's name
-    #[arg(required_unless_present = "call", conflicts_with = "call")]
-    pub(crate) server: Option<String>,
-    /// The call that was refused, by the name in its hint
-    #[arg(long, value_name = "ID")]
-    pub(crate) call: Option<String>,
-    /// Approve without asking
-    #[arg(long)]
-    pub(crate) yes: bool,
-}
-
-/// Arguments of `logs`.
-#[derive(Debug, Args)]
-pub(crate) struct Logs {
-    /// The server's name
-    pub(crate) server: String,
-    /// Go on with what it writes from now on
-    #[arg(short, long)]
-    pub(crate) follow: bool,
 }
 
 /// Arguments of `policy`.

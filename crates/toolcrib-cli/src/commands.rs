@@ -1,12 +1,15 @@
 //! One command per file.
 
+pub(crate) mod allow;
 pub(crate) mod approve;
 pub(crate) mod call;
 pub(crate) mod check;
+pub(crate) mod declare;
 pub(crate) mod demo;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod logs;
+pub(crate) mod ls;
 pub(crate) mod policy;
 pub(crate) mod restart;
 pub(crate) mod run;
@@ -15,6 +18,7 @@ pub(crate) mod status;
 pub(crate) mod stdio;
 pub(crate) mod stop;
 pub(crate) mod tools;
+pub(crate) mod why;
 
 use std::time::Duration;
 

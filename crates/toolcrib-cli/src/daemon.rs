@@ -30,7 +30,8 @@ use crate::frontend::http;
 use crate::frontend::lasting::Rest;
 use crate::frontend::{Desk, Door};
 use crate::listen::ListenAddr;
-use crate::place::{Place, Stamp};
+use crate::place::Place;
+use crate::sources::Stamp;
 
 use self::addresses::{Addresses, Admitted};
 use self::lock::Lock;
@@ -105,7 +106,8 @@ impl Daemon {
         let logs = LogFiles::new(place.logs(), &tasks);
         let audit = Arc::new(Audit::new(config.audit.as_ref())?);
         let crib = finish(builder(place, config).log(logs.sink()).witness(audit.clone()))?;
-        let admin = Admin::new(crib.clone(), config, stamp, (callers, audit), listen.is_open());
+        let sources = place.sources().clone().serving();
+        let admin = Admin::new(crib.clone(), config, (sources, stamp), (callers, audit), listen.is_open());
         let mut hosts = config.listen.hosts.clone();
         hosts.extend(listen.host());
         let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts, place.advice()));

@@ -23,7 +23,9 @@ mod offer;
 mod output;
 mod percent;
 mod place;
+mod project;
 mod secrecy;
+mod sources;
 mod timestamp;
 
 use std::process::ExitCode;
@@ -92,6 +94,10 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
     }
     let place = Place::find(cli.globals.config.as_deref())?;
     out.advise(place.advice());
+    let is_about_it = matches!(cli.command, Command::Allow(_) | Command::Check);
+    if let Some((file, why)) = place.sources().unused().filter(|_| !is_about_it) {
+        out.warn(&format!("`{}` {why}", file.display()), Some("look at it, then type `toolcrib allow`"))?;
+    }
     match &cli.command {
         Command::Serve(args) => commands::serve::run(args, &place, out).await,
         Command::Stdio(args) => commands::stdio::run(args, &place, out).await,
@@ -103,6 +109,14 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         Command::Logs(args) => commands::logs::run(args, &place, out).await,
         Command::Approve(args) => commands::approve::run(args, &place, out).await,
         Command::Check => commands::check::run(&place, out),
+        Command::Ls => commands::ls::run(&place, out),
+        Command::Show(args) => commands::ls::show(&args.server, &place, out),
+        Command::Why(args) => commands::why::run(&args.server, &place, out),
+        Command::Add(args) => commands::declare::add(args, &place, out),
+        Command::Rm(args) => commands::declare::rm(args, &place, out),
+        Command::Enable(args) => commands::declare::switch(args, true, &place, out),
+        Command::Disable(args) => commands::declare::switch(args, false, &place, out),
+        Command::Allow(args) => commands::allow::run(args, &place, out),
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &place, out),
         },

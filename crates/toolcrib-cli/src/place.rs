@@ -7,15 +7,20 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
-use toolcrib::config::Config;
+use toolcrib::config::{Config, Layer, Rank};
 
 use crate::advice::Advice;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::project::{Project, Standing};
+use crate::sources::Sources;
 
 /// The longest socket path that every system takes, with room to spare.
 const LONGEST_SOCKET: usize = 100;
+
+/// The config of everybody on this machine.
+const MACHINE: &str = "/etc/toolcrib/config.toml";
 
 /// What to put into a config file that is not there yet.
 const EXAMPLE: &str = "[servers.time]\ncommand = \"uvx\"\nargs = [\"mcp-server-time\"]";
@@ -23,10 +28,13 @@ const EXAMPLE: &str = "[servers.time]\ncommand = \"uvx\"\nargs = [\"mcp-server-t
 /// Where files are.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// The config file.
+    /// The config file that was named, or else the person's own.
     pub(crate) config: PathBuf,
     /// Whether that is the one that is used when none is named.
     usual: bool,
+    /// The project's config, if it is not named on the command line and was ever allowed: it has a gateway of its own.
+    project: Option<PathBuf>,
+    sources: Sources,
     state: PathBuf,
     run: PathBuf,
 }
@@ -34,10 +42,16 @@ pub(crate) struct Place {
 impl Place {
     /// The places of this invocation: `config` alone if it is given, else where the environment says.
     pub(crate) fn find(config: Option<&Path>) -> Result<Self, Failure> {
-        Self::from_env(config, |name| std::env::var_os(name).filter(|value| !value.is_empty()))
+        let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        let env = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self::from_env(config, &folder, env)
     }
 
-    fn from_env(config: Option<&Path>, env: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
+    fn from_env(
+        config: Option<&Path>,
+        folder: &Path,
+        env: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
         let dir = |name: &str| env(name).map(PathBuf::from);
         // Relative XDG folders are to be ignored, says their specification.
         let xdg = |name: &str| dir(name).filter(|path| path.is_absolute());
@@ -56,12 +70,7 @@ impl Place {
             Some(own) => Ok(own.join("config.toml")),
             None => usual("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("config.toml")),
         };
-        let (config, is_usual) = match (config, unnamed) {
-            (Some(file), unnamed) => {
-                (file.to_owned(), unnamed.is_ok_and(|unnamed| canonical(&unnamed) == canonical(file)))
-            }
-            (None, unnamed) => (unnamed?, true),
-        };
+        let machine = own.is_none().then(|| Layer::new(Rank::Machine, MACHINE));
         let (state, run) = match own {
             Some(own) => (own.join("state"), own.join("run")),
             None => {
@@ -69,13 +78,34 @@ impl Place {
                 (usual("XDG_STATE_HOME", ".local/state")?, run.unwrap_or_else(shared_run))
             }
         };
-        Ok(Self { config, usual: is_usual, state, run }.with_short_socket())
+        let project = Project::around(folder, &state);
+        let place = match (config, unnamed) {
+            (Some(file), unnamed) => {
+                let usual = unnamed.is_ok_and(|unnamed| canonical(&unnamed) == canonical(file));
+                let nameless = project.without_config();
+                let folder = nameless.folder.clone();
+                let sources = Sources::new(vec![Layer::alone(file)], Some(nameless), folder);
+                Self { config: file.to_owned(), usual, project: None, sources, state, run }
+            }
+            (None, unnamed) => {
+                let config = unnamed?;
+                let layers = machine.into_iter().chain([Layer::new(Rank::User, &config)]);
+                // What is there now and gone later was not meant to go.
+                let layers = layers.map(|layer| Layer { must_exist: layer.path.exists(), ..layer }).collect();
+                let known = project.file.clone().filter(|_| project.standing() != Standing::Unseen);
+                let folder = project.folder.clone();
+                let sources = Sources::new(layers, Some(project), folder);
+                Self { config, usual: true, project: known, sources, state, run }
+            }
+        };
+        Ok(place.with_short_socket())
     }
 
     /// Everything below one folder, as with `TOOLCRIB_HOME`.
     pub(crate) fn below(home: &Path) -> Self {
         let (config, state, run) = (home.join("config.toml"), home.join("state"), home.join("run"));
-        Self { config, usual: true, state, run }.with_short_socket()
+        let sources = Sources::alone(&config);
+        Self { config, usual: true, project: None, sources, state, run }.with_short_socket()
     }
 
     /// Socket paths have a length limit that a deep home can break; the key alone tells daemons apart anywhere.
@@ -99,7 +129,7 @@ impl Place {
     /// Where the daemon of this config keeps a log of each server. Daemons of other configs may have servers of the same
     /// names.
     pub(crate) fn logs(&self) -> PathBuf {
-        match self.usual {
+        match self.usual && self.project.is_none() {
             true => self.state.join("logs"),
             false => self.state.join(format!("logs-{}", self.key())),
         }
@@ -107,7 +137,7 @@ impl Place {
 
     /// Where is remembered what was used of the quotas of this config.
     pub(crate) fn quota(&self) -> PathBuf {
-        match self.usual {
+        match self.usual && self.project.is_none() {
             true => self.state.join("quota.json"),
             false => self.state.join(format!("quota-{}.json", self.key())),
         }
@@ -131,9 +161,15 @@ impl Place {
         self.run.join(format!("{}.lock", self.key()))
     }
 
-    /// Sixteen digits that stand for the config file, however it was spelled.
+    /// Sixteen digits that stand for the config file, however it was spelled, and for the project that adds to it.
     fn key(&self) -> String {
-        let digest = Sha256::digest(canonical(&self.config).as_os_str().as_bytes());
+        let mut hasher = Sha256::new();
+        hasher.update(canonical(&self.config).as_os_str().as_bytes());
+        if let Some(project) = &self.project {
+            hasher.update([0]);
+            hasher.update(canonical(project).as_os_str().as_bytes());
+        }
+        let digest = hasher.finalize();
         digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -173,12 +209,14 @@ impl Place {
             .hint("set `TOOLCRIB_HOME` to a folder of your own")
     }
 
-    /// The config file as it is now; one that is not there at all is explained.
+    /// Which files make up the config.
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// The config as it is now; if there is none at all, that is explained.
     pub(crate) fn read(&self) -> Result<Config, Failure> {
-        match fs::metadata(&self.config) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(self.no_config()),
-            _ => Ok(Config::load(&self.config)),
-        }
+        if self.sources.exist() { Ok(self.sources.load()) } else { Err(self.no_config()) }
     }
 
     /// The config, if it can be used.
@@ -187,7 +225,8 @@ impl Place {
         if config.refused() { Err(Failure::bad_config(&config)) } else { Ok(config) }
     }
 
-    fn no_config(&self) -> Failure {
+    /// Says that there is no config, and what to put into one.
+    pub(crate) fn no_config(&self) -> Failure {
         let file = self.config.display();
         Failure::new(Exit::BadConfig, "no_config", format!("there is no config file `{file}`"))
             .hint(format!("put this into `{file}`:\n\n{EXAMPLE}\n"))
@@ -197,27 +236,6 @@ impl Place {
 /// The log of one server in the folder of all logs.
 pub(crate) fn log_file(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{server}.log"))
-}
-
-/// Tells one state of a file from another without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp(Option<[i128; 5]>);
-
-impl Stamp {
-    /// The file as it is now, behind every link; one that is not there has a stamp of its own.
-    pub(crate) fn of(path: &Path) -> Self {
-        let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        Self(fs::metadata(path).ok().map(|found| {
-            let changed = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
-            let [written, changed] = changed.map(|(seconds, nanos)| time(seconds, nanos));
-            [found.dev().into(), found.ino().into(), found.size().into(), written, changed]
-        }))
-    }
-
-    /// Whether there is a file with nothing in it.
-    pub(crate) fn is_empty(self) -> bool {
-        self.0.is_some_and(|[_, _, size, ..]| size == 0)
-    }
 }
 
 /// The folder for sockets when nobody gave us one: below the temporary directory, one per user.
@@ -246,7 +264,7 @@ mod tests {
     fn place(config: Option<&str>, env: &[(&str, &str)]) -> Place {
         let find =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
-        Place::from_env(config.map(Path::new), find).unwrap()
+        Place::from_env(config.map(Path::new), Path::new("/nowhere"), find).unwrap()
     }
 
     #[test]
@@ -266,7 +284,7 @@ mod tests {
         let moved = place(None, &[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c"), ("XDG_RUNTIME_DIR", "/r")]);
         assert_eq!(moved.config, Path::new("/c/toolcrib/config.toml"));
         assert!(moved.socket().starts_with("/r/toolcrib"));
-        assert!(Place::from_env(None, |_| None).is_err());
+        assert!(Place::from_env(None, Path::new("/"), |_| None).is_err());
     }
 
     #[test]

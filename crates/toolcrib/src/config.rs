@@ -1,22 +1,38 @@
-//! What a person wrote → the roster and every problem in it.
+//! What people wrote → the roster and every problem in it.
 //!
-//! One file is read: TOML, or JSON in the common `mcpServers` shape. A problem inside one server leaves only that
-//! server out; the rest of the file is read to its end, so that one look shows everything there is to repair.
+//! **Who wins.** Files are layers: the machine's, then the person's, then the project's; a file that is named on the command
+//! line stands alone. The nearer layer wins key by key, also inside tables; a list is replaced, and added to if its key is
+//! written with a `+`, as in `"+args"`. `enabled = false` in any layer can be overruled by a nearer one. Two things are not
+//! for the nearest to decide: what `policy` denies in one layer, no other allows; and a project does not say who may come in
+//! or what the gateway may take. Whatever wins keeps the file and line where it was written.
+//!
+//! A problem inside one server leaves only that server out; everything else is read to its end, so that one look shows all
+//! there is to repair. A file is TOML, or, when it stands alone, JSON in the common `mcpServers` shape.
 
 mod audit;
 mod callers;
 mod care;
+mod declared;
+mod facts;
 mod file;
+mod glob;
+mod hosts;
+mod layer;
+mod merge;
 mod node;
 mod page;
+mod probe;
 mod profiles;
 mod quota;
 mod reader;
 mod remote;
+mod resolve;
 mod root;
 mod rules;
+mod scope;
 mod server;
 pub mod units;
+mod when;
 
 #[cfg(test)]
 mod tests;
@@ -32,13 +48,21 @@ pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
 pub use callers::{CallerSpec, Digest, Token, digests};
+pub use declared::{Declared, Setting};
+pub use facts::{Fact, Facts, Wanted};
+pub use layer::{Layer, Rank, digest};
+pub use resolve::Draft;
+pub use scope::{ScopeFinding, Tags};
+pub use when::When;
 
-/// One config file, read: what is good in it, and what is not.
+/// The config that holds here and now: what is good in it, and what is not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The file, as it was named.
+    /// The file that stands for all layers in messages: the one that was named, or the person's.
     pub file: PathBuf,
-    /// The servers without a problem.
+    /// Every file that was read, the farthest first.
+    pub files: Vec<PathBuf>,
+    /// The servers that are on here, and those that are switched off by name; none that has a problem.
     pub roster: Roster,
     /// Who may be addressed over HTTP.
     pub listen: Listen,
@@ -56,7 +80,13 @@ pub struct Config {
     pub audit: Option<AuditSpec>,
     /// Where each server is declared, those left out of the roster included.
     pub origins: BTreeMap<ServerId, Origin>,
-    /// Everything there is to repair, in the order of the file.
+    /// Every server that is declared and has a name, on or off, by name.
+    pub declared: Vec<Declared>,
+    /// Every scope, matched or not, in the order of the files.
+    pub scopes: Vec<ScopeFinding>,
+    /// The tags that are active.
+    pub tags: Tags,
+    /// Everything there is to repair, in the order of the files.
     pub problems: Vec<Problem>,
 }
 
@@ -134,36 +164,15 @@ impl fmt::Display for Problem {
 }
 
 impl Config {
-    /// Reads a file. A file that cannot be read, or should not be trusted, is a problem like any other.
+    /// Reads a file that stands alone, without looking around: no scope matches. One that cannot be read, or should not be
+    /// trusted, is a problem like any other.
     pub fn load(path: &Path) -> Self {
-        match file::read(path) {
-            Ok((text, warned)) => {
-                let mut config = Self::parse(path, &text);
-                config.problems.splice(0..0, warned);
-                config
-            }
-            Err(problem) => Self { problems: vec![problem], ..Self::parse(path, "") },
-        }
+        Draft::read(&[Layer::alone(path)]).resolve(&Facts::default())
     }
 
-    /// Reads the text of a file. Relative paths in it are below the folder of `path`.
+    /// Reads the text of a file in the same way. Relative paths in it are below the folder of `path`.
     pub fn parse(path: &Path, text: &str) -> Self {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut page = page::Page::new(path, text);
-        let tree = if page.json { node::json(text) } else { node::toml(text) };
-        let sections = match tree {
-            Ok(tree) => root::read(&mut page, &tree),
-            Err(mistakes) => {
-                for mistake in mistakes {
-                    page.report(mistake.at, &Concern::Whole, mistake.message, mistake.hint);
-                }
-                root::Sections::default()
-            }
-        };
-        let root::Sections { roster, listen, limits, capacity, policy, quota, callers, audit, origins } =
-            sections;
-        let (file, problems) = (path.to_owned(), page.problems());
-        Self { file, roster, listen, limits, capacity, policy, quota, callers, audit, origins, problems }
+        Draft::parse(path, text).resolve(&Facts::default())
     }
 
     /// Whether some problem forbids serving this file at all.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde_json::Value;
-use toolcrib::config::Concern;
+use toolcrib::config::{Concern, Problem};
 
 use crate::exit::Exit;
 use crate::failure::problem_json;
@@ -13,6 +13,13 @@ use crate::place::Place;
 pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
     let mut config = place.read()?;
     config.problems.extend(toolcrib::config::digests(&config.callers).err().map(|problem| *problem));
+    config.problems.extend(place.sources().unused().map(|(file, why)| Problem {
+        file: file.to_owned(),
+        at: None,
+        concerns: Concern::Note,
+        message: format!("this {why}"),
+        hint: Some("look at it, then type `toolcrib allow`".to_owned()),
+    }));
     let wrong = config.problems.iter().filter(|problem| problem.concerns != Concern::Note).count();
     if out.json {
         out.value(&Value::Array(config.problems.iter().map(problem_json).collect()))?;
@@ -25,7 +32,8 @@ pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
         }
     }
     let servers = config.origins.len();
-    let file = config.file.display();
+    let files: Vec<String> = config.files.iter().map(|file| file.display().to_string()).collect();
+    let file = files.join(", ");
     match wrong {
         0 => out.say(&format!("{}, no problems", counted(servers, "server")))?,
         _ => out.say(&format!("{file}: {}, {}", counted(servers, "server"), counted(wrong, "problem")))?,

@@ -18,7 +18,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::listen::ListenAddr;
 use crate::output::Output;
-use crate::place::{Place, Stamp};
+use crate::place::Place;
 
 /// Restarts that the crashing server is forgiven.
 const FORGIVEN: u64 = 2;
@@ -74,7 +74,7 @@ async fn play(place: &Place, show: &mut Show<'_>) -> Result<Option<()>> {
 
 async fn open(place: &Place, config: &toolcrib::config::Config) -> Result<(String, Daemon)> {
     let any_port: ListenAddr = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
-    let stamp = Stamp::of(&place.config);
+    let stamp = place.sources().stamp();
     let daemon = Daemon::open(place, (config, stamp), &any_port).await?;
     daemon.accept();
     Ok((daemon.address(), daemon))

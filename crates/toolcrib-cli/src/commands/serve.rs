@@ -5,15 +5,21 @@ use anyhow::Result;
 use crate::cli::Serve;
 use crate::daemon::{Asked, Daemon, Signals};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::frontend::admin::Admin;
 use crate::output::Output;
-use crate::place::{Place, Stamp};
+use crate::place::Place;
 
 /// Serves until it is asked to stop, then drains.
 pub(crate) async fn run(args: &Serve, place: &Place, out: &mut Output) -> Result<Exit> {
     let mut signals = Signals::new()?;
-    let stamp = Stamp::of(&place.config);
-    let config = place.usable()?;
+    if !place.sources().exist() {
+        return Err(place.no_config().into());
+    }
+    let (config, stamp) = place.sources().clone().serving().load_whole();
+    if config.refused() {
+        return Err(Failure::bad_config(&config).into());
+    }
     let daemon = Daemon::open(place, (&config, stamp), &args.listen).await?;
     out.problems(&config.problems)?;
     daemon.accept();
@@ -22,7 +28,7 @@ pub(crate) async fn run(args: &Serve, place: &Place, out: &mut Output) -> Result
     loop {
         let asked = tokio::select! {
             asked = signals.next() => asked,
-            () = daemon.admin().file_changed() => Asked::Reload,
+            () = daemon.admin().config_changed() => Asked::Reload,
         };
         if asked == Asked::Stop {
             break;

@@ -8,7 +8,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -29,13 +29,10 @@ use crate::exit::Exit;
 use crate::failure::{Failure, problem_json};
 use crate::offer::{self, Offer};
 use crate::percent;
-use crate::place::Stamp;
+use crate::sources::{Sources, Stamp};
 
 /// How long a reader of logs waits for a line before it is told that there is none yet.
 const LONG_POLL: Duration = Duration::from_secs(20);
-
-/// How often a file is read that is written to meanwhile.
-const MOST_READS: usize = 10;
 
 /// A status and a JSON body.
 type Told = (StatusCode, Value);
@@ -48,6 +45,7 @@ pub(crate) struct Admin(Arc<Inner>);
 struct Inner {
     crib: Crib,
     file: PathBuf,
+    sources: Sources,
     started: Instant,
     loaded: Mutex<Loaded>,
     callers: RwLock<Callers>,
@@ -69,7 +67,7 @@ struct Loaded {
     problems: Vec<Value>,
     listen: Listen,
     limits: HostLimits,
-    /// The file that was read last, taken or not.
+    /// What was read last, taken or not.
     stamp: Stamp,
 }
 
@@ -85,11 +83,11 @@ pub(crate) struct Reloaded {
 }
 
 impl Admin {
-    /// The admin of a crib that was built from this config, which was read from the file as `stamp` knows it.
+    /// The admin of a crib that was built from this config, which was read from its sources as the stamp knows them.
     pub(crate) fn new(
         crib: Crib,
         config: &Config,
-        stamp: Stamp,
+        (sources, stamp): (Sources, Stamp),
         (callers, audit): (Callers, Arc<Audit>),
         is_open: bool,
     ) -> Self {
@@ -103,6 +101,7 @@ impl Admin {
         Self(Arc::new(Inner {
             crib,
             file: config.file.clone(),
+            sources,
             started: Instant::now(),
             loaded: Mutex::new(loaded),
             callers: RwLock::new(callers),
@@ -288,8 +287,8 @@ impl Admin {
     }
 
     async fn read_again(&self) -> Result<Reloaded, Failure> {
-        let file = self.0.file.clone();
-        let read = tokio::task::spawn_blocking(move || load_whole(&file)).await;
+        let sources = self.0.sources.clone();
+        let read = tokio::task::spawn_blocking(move || sources.load_whole()).await;
         let (config, stamp) = read.map_err(|error| {
             Failure::new(Exit::Unexpected, "unexpected", format!("the config could not be read: {error}"))
         })?;
@@ -335,14 +334,14 @@ impl Admin {
         Ok(callers)
     }
 
-    /// Waits until the file is another one than the one read last.
-    pub(crate) async fn file_changed(&self) {
+    /// Waits until the config is another one than the one read last.
+    pub(crate) async fn config_changed(&self) {
         let look = || async {
-            let file = self.0.file.clone();
-            let known = self.loaded().stamp;
-            tokio::task::spawn_blocking(move || Stamp::of(&file)).await.unwrap_or(known)
+            let sources = self.0.sources.clone();
+            let known = self.loaded().stamp.clone();
+            tokio::task::spawn_blocking(move || sources.stamp()).await.unwrap_or(known)
         };
-        watch::changed(|| self.loaded().stamp, look).await;
+        watch::changed(|| self.loaded().stamp.clone(), look).await;
     }
 
     async fn reload_told(&self) -> Told {
@@ -355,21 +354,6 @@ impl Admin {
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
         self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Reads a file and the stamp of what was read. One that is written to meanwhile is read again, so that no two states of
-/// it are mixed.
-fn load_whole(file: &Path) -> (Config, Stamp) {
-    let mut stamp = Stamp::of(file);
-    for _ in 0..MOST_READS {
-        let config = Config::load(file);
-        let after = Stamp::of(file);
-        if after == stamp {
-            return (config, stamp);
-        }
-        stamp = after;
-    }
-    (Config::load(file), stamp)
 }
 
 impl Reloaded {

@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::Crib;
-use toolcrib::config::{Config, HostLimits};
+use toolcrib::config::HostLimits;
 
 use super::admin::Admin;
 use super::callers::Callers;
 use super::{Desk, Door, http};
 use crate::advice::Advice;
 use crate::audit::Audit;
-use crate::place::Stamp;
+use crate::sources::Sources;
 
 /// Longer than anything here may take, on a clock that runs ahead when nobody has anything to do.
 const TOO_LONG: Duration = Duration::from_secs(600);
@@ -39,15 +39,11 @@ impl House {
 
     fn with(crib: Crib, body: usize, sessions: usize) -> Self {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        let config = Config::load(file.path());
+        let sources = Sources::alone(file.path());
+        let (config, stamp) = sources.load_whole();
         let callers = Callers::of(&config).unwrap();
-        let admin = Admin::new(
-            crib.clone(),
-            &config,
-            Stamp::of(file.path()),
-            (callers, Arc::new(Audit::new(None).unwrap())),
-            false,
-        );
+        let audit = Arc::new(Audit::new(None).unwrap());
+        let admin = Admin::new(crib.clone(), &config, (sources, stamp), (callers, audit), false);
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new(), Advice::default()));
         Self { desk, tasks: TaskTracker::new(), stop: CancellationToken::new() }

@@ -9,12 +9,14 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use toml::de::{DeInteger, DeTable, DeValue};
 
 /// A value and the bytes it was written in.
+#[derive(Clone)]
 pub(super) struct Node {
     pub(super) span: Range<usize>,
     pub(super) value: Value,
 }
 
 /// A value of either language.
+#[derive(Clone)]
 pub(super) enum Value {
     String(String),
     /// A whole number that is not negative, or `None` for any other number.
@@ -42,7 +44,7 @@ impl Value {
 }
 
 /// Keys and values in the order of the file. A key may be there twice: JSON allows it, the reader reports it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Table(pub(super) Vec<Entry>);
 
 impl Table {
@@ -53,10 +55,44 @@ impl Table {
 }
 
 /// A key, where it starts, and its value.
+#[derive(Clone)]
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) at: usize,
     pub(super) value: Node,
+    /// What farther layers say in its place, the nearest of them last.
+    pub(super) beaten: Vec<Node>,
+}
+
+/// Reads a text that starts at a place among others, or lists every mistake in it.
+pub(super) fn read(text: &str, start: usize, json: bool) -> Result<Table, Vec<Mistake>> {
+    let read = if json { self::json(text) } else { toml(text) };
+    match read {
+        Ok(mut table) => {
+            move_by(start, &mut table);
+            Ok(table)
+        }
+        Err(mut mistakes) => {
+            mistakes.iter_mut().for_each(|mistake| mistake.at += start);
+            Err(mistakes)
+        }
+    }
+}
+
+fn move_by(start: usize, table: &mut Table) {
+    for entry in &mut table.0 {
+        entry.at += start;
+        move_node(start, &mut entry.value);
+    }
+}
+
+fn move_node(start: usize, node: &mut Node) {
+    (node.span.start, node.span.end) = (node.span.start + start, node.span.end + start);
+    match &mut node.value {
+        Value::Array(elements) => elements.iter_mut().for_each(|element| move_node(start, element)),
+        Value::Table(table) => move_by(start, table),
+        _ => {}
+    }
 }
 
 /// A mistake in the syntax.
@@ -67,7 +103,7 @@ pub(super) struct Mistake {
 }
 
 /// Reads TOML, or lists every mistake in it.
-pub(super) fn toml(text: &str) -> Result<Table, Vec<Mistake>> {
+fn toml(text: &str) -> Result<Table, Vec<Mistake>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         return Ok(toml_table(root.get_ref()));
@@ -120,6 +156,7 @@ fn toml_table(table: &DeTable<'_>) -> Table {
             key: key.get_ref().clone().into_owned(),
             at: key.span().start,
             value: toml_node(value),
+            beaten: Vec::new(),
         })
         .collect();
     entries.sort_by_key(|entry| entry.at);
@@ -141,7 +178,7 @@ fn toml_node(node: &toml::Spanned<DeValue<'_>>) -> Node {
 }
 
 /// Reads JSON with comments and trailing commas.
-pub(super) fn json(text: &str) -> Result<Table, Vec<Mistake>> {
+fn json(text: &str) -> Result<Table, Vec<Mistake>> {
     let options = ParseOptions {
         allow_comments: true,
         allow_trailing_commas: true,
@@ -178,6 +215,7 @@ fn json_table(object: &ast::Object<'_>) -> Table {
         key: property.name.as_str().to_owned(),
         at: property.range.start,
         value: json_node(&property.value),
+        beaten: Vec::new(),
     };
     Table(object.properties.iter().map(entry).collect())
 }

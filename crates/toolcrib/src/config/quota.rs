@@ -101,8 +101,8 @@ pub(super) fn note_unreached(page: &mut Page, sections: &Sections) {
                 other.share()
             );
             let hint = "all limits that are about a call hold; leave this one out, or raise the other";
-            let line = limit.origin().map_or(1, |origin| origin.line);
-            page.report_in_line(line, &Concern::Note, message, hint.to_owned());
+            let Some(origin) = limit.origin() else { continue };
+            page.report_in_line(origin, &Concern::Note, message, hint.to_owned());
         }
     }
 }

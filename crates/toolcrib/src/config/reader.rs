@@ -46,6 +46,11 @@ impl<'a> Reader<'a> {
         self.page.report(at, &self.concerns, message.into(), hint.into());
     }
 
+    /// Mentions something at a place.
+    pub(super) fn note(&mut self, at: usize, message: impl Into<String>, hint: impl Into<String>) {
+        self.page.report(at, &Concern::Note, message.into(), hint.into());
+    }
+
     /// Reports a problem of the table as such, where its key is.
     pub(super) fn lacking(&mut self, message: impl Into<String>, hint: impl Into<String>) {
         self.wrong(self.at, message, hint);
@@ -86,19 +91,9 @@ impl<'a> Reader<'a> {
 
     /// Refuses a key that will have a meaning one day.
     pub(super) fn not_yet(&mut self, key: &'static str) {
-        self.not_yet_switching_off(key, &self.concerns.clone());
-    }
-
-    /// The same for a key without which everything still means what it says.
-    pub(super) fn not_yet_but_harmless(&mut self, key: &'static str) {
-        self.not_yet_switching_off(key, &Concern::Part);
-    }
-
-    fn not_yet_switching_off(&mut self, key: &'static str, concerns: &Concern) {
         self.not_yet.push(key);
         if let Some(at) = self.table.entries(key).next().map(|entry| entry.at) {
-            let message = format!("{} is not supported yet", self.name(key));
-            self.page.report(at, concerns, message, "leave it out".to_owned());
+            self.wrong(at, format!("{} is not supported yet", self.name(key)), "leave it out");
         }
     }
 
@@ -289,7 +284,7 @@ impl<'a> Reader<'a> {
 
     /// A string that may hold references.
     pub(super) fn text(&mut self, node: &Node, text: &str) -> Option<Text> {
-        match Text::parse(text, &self.page.folder) {
+        match Text::parse(text, self.page.folder(node.span.start)) {
             Ok(text) => Some(text),
             Err(error) => {
                 let hint = match &error.why {

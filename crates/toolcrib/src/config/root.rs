@@ -1,12 +1,16 @@
-//! The file as a whole: its sections, and the names of its servers.
+//! The config as a whole: its sections, and the names of its servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use super::care::Care;
+use super::declared::Declared;
+use super::facts::Facts;
+use super::hosts::{self, Hosts};
 use super::node::{Entry, Table, Value};
 use super::page::Page;
 use super::reader::Reader;
+use super::scope::{self, ScopeFinding, Tags};
 use super::{
     AuditSpec, CallerSpec, Concern, HostLimits, Listen, Origin, audit, callers, profiles, quota, rules,
     server,
@@ -29,11 +33,23 @@ pub(super) struct Sections {
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
     pub(super) origins: BTreeMap<ServerId, Origin>,
+    pub(super) declared: Vec<Declared>,
+    pub(super) scopes: Vec<ScopeFinding>,
+    pub(super) tags: Tags,
+}
+
+/// What a server's table is read with.
+pub(super) struct Around<'a> {
+    pub(super) defaults: &'a Care,
+    pub(super) tags: &'a Tags,
+    pub(super) hosts: &'a Hosts,
+    pub(super) facts: &'a Facts,
 }
 
 impl Default for Sections {
     fn default() -> Self {
         let (roster, listen, limits, policy, quota, callers, audit, origins) = Default::default();
+        let (declared, scopes, tags) = Default::default();
         Self {
             roster,
             listen,
@@ -44,14 +60,20 @@ impl Default for Sections {
             callers,
             audit,
             origins,
+            declared,
+            scopes,
+            tags,
         }
     }
 }
 
 /// Reads every section.
-pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
+pub(super) fn read(page: &mut Page, root: &Table, facts: &Facts) -> Sections {
     let json = page.json;
     let mut sections = Sections::default();
+    let scopes = scope::read(page, root);
+    (sections.scopes, sections.tags) = scope::judge(&scopes, facts);
+    let hosts = hosts::read(page, root);
     let mut reader = Reader::new(page, root, Concern::Whole, 0);
     let mut defaults = Care::default();
     if let Some(mut table) = reader.table("defaults") {
@@ -72,7 +94,10 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
     profiles::read(&mut reader, &mut sections);
     callers::read(&mut reader, &mut sections);
     sections.audit = audit::read(&mut reader);
-    ["hosts", "scopes"].into_iter().for_each(|key| reader.not_yet_but_harmless(key));
+    // Read already.
+    for key in ["hosts", "scopes"] {
+        reader.take(key);
+    }
     let roots: &[&'static str] = if json { &["mcpServers", "servers"] } else { &["servers"] };
     for key in roots {
         reader.members(key);
@@ -87,7 +112,10 @@ pub(super) fn read(page: &mut Page, root: &Table) -> Sections {
         reader.finish();
     }
     let servers: Vec<_> = roots.iter().filter_map(|key| root.entries(key).next()).flat_map(members).collect();
-    read_servers(page, &servers, &defaults, &mut sections);
+    sections.listen.hosts.extend(hosts::names_of_us(&hosts, facts));
+    let tags = sections.tags.clone();
+    let around = Around { defaults: &defaults, tags: &tags, hosts: &hosts, facts };
+    read_servers(page, &servers, &around, &mut sections);
     rules::note_strangers(page, &sections);
     quota::note_unreached(page, &sections);
     note_seatless(page, &servers, &sections);
@@ -155,16 +183,16 @@ fn listen(mut reader: Reader<'_>) -> Listen {
     Listen { hosts }
 }
 
-fn read_servers(page: &mut Page, entries: &[&Entry], defaults: &Care, sections: &mut Sections) {
+fn read_servers(page: &mut Page, entries: &[&Entry], around: &Around<'_>, sections: &mut Sections) {
     let ids: Vec<_> = entries.iter().map(|entry| identify(page, entry)).collect();
     let clashing = report_clashes(page, entries, &ids);
     for (entry, id) in entries.iter().zip(ids) {
         let name = id.as_ref().map_or(entry.key.as_str(), ServerId::as_str).to_owned();
         let before = page.errors();
-        let spec = match &entry.value.value {
+        let read = match &entry.value.value {
             Value::Table(table) => {
                 let reader = Reader::new(page, table, Concern::Server(name.clone()), entry.at);
-                server::read(reader, &name, defaults)
+                server::read(reader, &name, around)
             }
             _ => {
                 not_a_table(page, entry, &name);
@@ -172,16 +200,43 @@ fn read_servers(page: &mut Page, entries: &[&Entry], defaults: &Care, sections: 
             }
         };
         let Some(id) = id else { continue };
-        sections.origins.entry(id.clone()).or_insert_with(|| page.origin(entry.at));
+        let origin = page.origin(entry.at);
+        sections.origins.entry(id.clone()).or_insert_with(|| origin.clone());
         let good = page.errors() == before && !clashing.contains(&id.folded());
-        if let Some(spec) = spec.filter(|_| good) {
-            sections.policy.servers.insert(id.clone(), spec.rules().clone());
+        let Some(read) = read.filter(|_| good) else {
+            sections.declared.push(off(page, id, origin));
+            continue;
+        };
+        let (active, reason) = read.verdict(around.tags);
+        let (enabled, wanted) = (read.enabled(), read.wanted().cloned());
+        let rules = read.rules().clone();
+        let mut spec = read.named(id.clone());
+        spec.limits.host_max = sections.limits.call_timeout_max;
+        let endpoint = Some(spec.endpoint.clone());
+        sections.declared.push(Declared {
+            id: id.clone(),
+            active,
+            enabled,
+            reason,
+            endpoint,
+            wanted,
+            origin,
+        });
+        // One that is switched off by name is shown as such; one that is not for here does not exist here.
+        if active || !enabled {
+            sections.policy.servers.insert(id, rules);
             // Names are known to differ here, so there is nothing left to refuse.
-            let mut spec = spec.named(id);
-            spec.limits.host_max = sections.limits.call_timeout_max;
             let _ = sections.roster.add(spec);
         }
     }
+    sections.declared.sort_by(|one, other| one.id.cmp(&other.id));
+}
+
+/// A server that is off because something is wrong with it.
+fn off(page: &Page, id: ServerId, origin: Origin) -> Declared {
+    let why = page.first_problem_of(id.as_str()).map(|problem| format!(": {}", problem.message));
+    let reason = format!("off: something is wrong with it{}", why.unwrap_or_default());
+    Declared { id, active: false, enabled: true, reason, endpoint: None, wanted: None, origin }
 }
 
 fn not_a_table(page: &mut Page, entry: &Entry, name: &str) {
@@ -246,12 +301,12 @@ fn report_clashes(page: &mut Page, entries: &[&Entry], ids: &[Option<ServerId>])
     for group in groups.values() {
         for (index, (entry, id)) in group.iter().enumerate() {
             let other = group[usize::from(index == 0)].0;
-            let message = format!(
-                "`{}` and `{}` in line {} are the same name here",
-                entry.key,
-                other.key,
-                page.line(other.at)
-            );
+            let origin = page.origin(other.at);
+            let place = match page.is_one_file(entry.at, other.at) {
+                true => format!("in line {}", origin.line),
+                false => format!("in {}:{}", origin.file.display(), origin.line),
+            };
+            let message = format!("`{}` and `{}` {place} are the same name here", entry.key, other.key);
             let hint =
                 "rename one of them; `-` and `_`, and in JSON upper and lower case, make no difference";
             page.report(entry.at, &Concern::Server(id.to_string()), message, hint.to_owned());

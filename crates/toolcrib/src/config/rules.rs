@@ -62,8 +62,8 @@ pub(super) fn note_strangers(page: &mut Page, sections: &Sections) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "nothing has to be done if such a server is to come".to_owned(),
         };
-        let line = rule.origin.as_ref().map_or(1, |origin| origin.line);
+        let Some(origin) = &rule.origin else { continue };
         let message = format!("`{rule}` is about a server that is not declared here");
-        page.report_in_line(line, &Concern::Note, message, hint);
+        page.report_in_line(origin, &Concern::Note, message, hint);
     }
 }

@@ -5,9 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::care::Care;
+use super::hosts::{self, RunsAt};
 use super::node::{Node, Value};
 use super::reader::Reader;
 use super::remote;
+use super::root::Around;
+use super::scope::Tags;
+use super::when::When;
 use crate::policy::Rules;
 use crate::spec::public_name::{LONGEST, SEPARATOR, public};
 use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
@@ -17,6 +21,11 @@ use crate::wire::revision::{Era, Revision};
 /// A server without its name.
 pub(super) struct Entry {
     enabled: bool,
+    /// Where it is switched off, as `FILE:LINE`.
+    switched_off: String,
+    when: Option<When>,
+    /// Where it runs, if that was said.
+    runs: Option<String>,
     endpoint: Endpoint,
     era: EraChoice,
     care: Care,
@@ -26,6 +35,33 @@ impl Entry {
     /// What may be used of it.
     pub(super) fn rules(&self) -> &Rules {
         &self.care.rules
+    }
+
+    /// Whether anybody switched it off by name.
+    pub(super) fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The tags it wants.
+    pub(super) fn wanted(&self) -> Option<&When> {
+        self.when.as_ref()
+    }
+
+    /// Whether it is on, and why.
+    pub(super) fn verdict(&self, tags: &Tags) -> (bool, String) {
+        if !self.enabled {
+            return (false, format!("off: switched off in {}", self.switched_off));
+        }
+        let judged = self.when.as_ref().map(|when| when.judge(tags));
+        let why = match judged {
+            Some(Err(why)) => return (false, format!("off here: {why}")),
+            Some(Ok(why)) => why,
+            None => "always, because it has no `when`".to_owned(),
+        };
+        match &self.runs {
+            Some(runs) => (true, format!("on: {why}; {runs}")),
+            None => (true, format!("on: {why}")),
+        }
     }
 
     /// The server under a name.
@@ -38,9 +74,9 @@ impl Entry {
 }
 
 /// Reads one server. What comes back is good only if nothing was reported meanwhile.
-pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Option<Entry> {
+pub(super) fn read(mut reader: Reader<'_>, name: &str, around: &Around<'_>) -> Option<Entry> {
     let json = reader.page().json;
-    let care = defaults.clone().overlay(&mut reader);
+    let care = around.defaults.clone().overlay(&mut reader);
     names_fit(&mut reader, name, &care);
     let remote = remote::read(&mut reader);
     if remote.is_some() {
@@ -55,20 +91,27 @@ pub(super) fn read(mut reader: Reader<'_>, name: &str, defaults: &Care) -> Optio
     if json {
         enabled &= !reader.boolean("disabled").unwrap_or(false);
     }
-    ["when", "run-on"].into_iter().for_each(|key| reader.not_yet(key));
+    let key = if reader.has("enabled") { "enabled" } else { "disabled" };
+    let at = reader.value(key).map_or(0, |node| node.span.start);
+    let origin = reader.page().origin(at);
+    let switched_off = format!("{}:{}", origin.file.display(), origin.line);
+    let when = When::read(&mut reader, name, around.tags);
+    let runs = hosts::run_on(&mut reader, name, (around.hosts, around.facts));
     if json {
         reader.finish_with_notes();
     } else {
         reader.finish();
     }
-    let endpoint = match remote {
-        Some(http) => Endpoint::Http(http?),
-        None => {
+    let (runs, reason) = runs.unzip();
+    let endpoint = match (remote, runs) {
+        (_, Some(RunsAt::There(http))) => Endpoint::Http(*http),
+        (Some(http), _) => Endpoint::Http(http?),
+        (None, _) => {
             let inherit_env = care.inherit_env.clone();
             Endpoint::Command(CommandSpec { program: program?, args, env, inherit_env, cwd })
         }
     };
-    Some(Entry { enabled, endpoint, era, care })
+    Some(Entry { enabled, switched_off, when, runs: reason, endpoint, era, care })
 }
 
 /// What a server's tools are called instead must be names as they stand, with the server's before them.
@@ -121,8 +164,12 @@ fn program(reader: &mut Reader<'_>, name: &str) -> Option<Text> {
         return reader.text(node, written);
     }
     no_tilde(reader, "command", written)?;
-    let Some(folder) =
-        reader.page().folder.to_str().filter(|folder| !folder.contains("${")).map(str::to_owned)
+    let Some(folder) = reader
+        .page()
+        .folder(node.span.start)
+        .to_str()
+        .filter(|folder| !folder.contains("${"))
+        .map(str::to_owned)
     else {
         reader.wrong_value(
             "command",
@@ -196,7 +243,8 @@ pub(super) fn path_below(reader: &mut Reader<'_>, key: &str, written: &str) -> O
         return None;
     }
     // Through `components`, so that `.` leaves no trace.
-    Some(reader.page().folder.join(Path::new(written)).components().collect())
+    let at = reader.value(key)?.span.start;
+    Some(reader.page().folder(at).join(Path::new(written)).components().collect())
 }
 
 fn no_tilde(reader: &mut Reader<'_>, key: &str, written: &str) -> Option<()> {

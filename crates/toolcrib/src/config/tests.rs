@@ -3,9 +3,12 @@
 #[cfg(unix)]
 mod files;
 mod json;
+mod layers;
 mod mistakes;
 mod properties;
 mod quota;
+mod resolving;
+mod scopes;
 
 use std::path::Path;
 use std::time::Duration;
@@ -237,17 +240,6 @@ fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
     assert_eq!(config.origins.len(), 7, "the ones that are off have an origin too");
     assert!(!config.refused());
     assert_eq!(config.problems[0].to_string(), "/folder/config.toml:5:1: there is no key `arguments`");
-}
-
-#[test]
-fn hosts_and_scopes_are_reported_and_switch_nothing_off() {
-    let config = toml("[servers.a]\ncommand = 'x'\n[hosts.h]\naddress = 'h'\n[scopes.s]\ntags = []");
-    assert_eq!(
-        lines(&config),
-        ["3:2 PART: `hosts` is not supported yet", "5:2 PART: `scopes` is not supported yet"]
-    );
-    assert_eq!(names(&config), ["a"]);
-    assert!(!config.refused());
 }
 
 #[test]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use toolcrib::{Caller, Config, Crib, ServerSpec, Toolbox};
+use toolcrib::{Caller, Crib, ServerSpec, Toolbox};
 
 use super::Admin;
 use crate::audit::Audit;
 use crate::frontend::callers::Callers;
-use crate::place::Stamp;
+use crate::sources::Sources;
 
 struct Office {
     admin: Admin,
@@ -26,15 +26,11 @@ impl Office {
         let crib = Crib::builder().server(spec).build().unwrap();
         Self {
             admin: {
-                let config = Config::load(file.path());
+                let sources = Sources::alone(file.path());
+                let (config, stamp) = sources.load_whole();
                 let callers = Callers::of(&config).unwrap();
-                Admin::new(
-                    crib.clone(),
-                    &config,
-                    Stamp::of(file.path()),
-                    (callers, Arc::new(Audit::new(None).unwrap())),
-                    false,
-                )
+                let audit = Arc::new(Audit::new(None).unwrap());
+                Admin::new(crib.clone(), &config, (sources, stamp), (callers, audit), false)
             },
             crib,
             file,
