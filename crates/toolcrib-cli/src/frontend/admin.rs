@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use toolcrib::config::{Config, HostLimits, Listen};
-use toolcrib::{Caller, Changes, Crib, Error, ErrorKind, ServerId, ServerStatus, Wanted};
+use toolcrib::{Caller, Changes, Crib, Error, ServerId, ServerStatus, Wanted};
 
 use self::no::{failed, refusal};
 use super::Door;
