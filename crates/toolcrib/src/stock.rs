@@ -136,6 +136,8 @@ impl Stock {
                 Some(failure)
                     if failure.kind() == ErrorKind::ShuttingDown && servers.iter().all(replaced) => {}
                 Some(failure) => return Err(failure),
+                // What was listed is not the server any more, either.
+                None if found.is_err() && servers.iter().any(replaced) => {}
                 None => return found,
             }
         }
@@ -158,16 +160,28 @@ impl Stock {
             && is_stranger(&seen)
         {
             // What it lists decides what can be asked of it.
-            let failures = self.meet(&self.servers(std::slice::from_ref(&target.server))).await;
-            if let Some(failure) = failures.into_iter().flatten().next() {
-                return Err(failure);
-            }
+            self.meet_one(&target.server).await?;
             seen = self.seen(&call.caller);
         }
         views::permit(policy, &seen, call, target, |task| self.tasks.maker(&target.server, task))?;
         match views::asks(policy, call, target) {
             None => Ok(Decision::Allowed),
             Some(finding) => self.approvals.obtain(call, target, &finding).await.map(|()| Decision::Approved),
+        }
+    }
+
+    /// Makes sure that a server has been listed, or whoever takes its place meanwhile.
+    async fn meet_one(&self, server: &ServerId) -> Result<(), Error> {
+        loop {
+            let servers = self.servers(std::slice::from_ref(server));
+            let failure = self.meet(&servers).await.into_iter().flatten().next();
+            let replaced = |server: &Entry| self.registry.has_replaced(server);
+            match failure {
+                None => return Ok(()),
+                Some(failure)
+                    if failure.kind() == ErrorKind::ShuttingDown && servers.iter().any(replaced) => {}
+                Some(failure) => return Err(failure),
+            }
         }
     }
 

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::callers::{Caller, End, Goal};
 use super::gauge::Gauge;
 use super::mischief::Faults;
 use super::report::Report;
 use super::{Ground, Plan, at_rest, seated};
-use crate::{http, process};
+use crate::{PATIENCE, http, process};
 
 /// Half of the calls take their time, so that many are under way whenever something changes.
 const CALLS: Faults = Faults { late: 5_000, ..Faults::NONE };
@@ -37,6 +38,11 @@ pub async fn run(plan: &Plan, times: u64) -> Report {
         let reload = move || http::request(address, "POST", "/api/v1/reload", &[], b"").status;
         let status = spawn_blocking(reload).await.unwrap_or_default();
         report.check(status == 200, || format!("a reload ended with {status}"));
+        // Nobody edits faster than servers start; whoever did would have callers wait for the last edit.
+        let (some, until) = (goal.ended() + plan.callers / 4, Instant::now() + PATIENCE);
+        while goal.ended() < some && Instant::now() < until {
+            sleep(Duration::from_millis(5)).await;
+        }
     }
     let took = began.elapsed().as_secs_f64();
     goal.stop();

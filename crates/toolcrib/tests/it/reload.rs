@@ -147,6 +147,23 @@ async fn whoever_named_a_tool_of_a_server_that_is_replaced_before_it_was_ever_li
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_names_a_tool_is_served_however_often_its_server_is_replaced_meanwhile() {
+    let fake = Fake::new();
+    let crib = crib(&[("git", &fake)]);
+    let mut calls = JoinSet::new();
+    for round in 0..100 {
+        (0..3).for_each(|_| spawn(&mut calls, &crib, Call::tool("git__echo")));
+        let limits = Limits { call_timeout: (60 + round) * SECOND, ..Limits::default() };
+        crib.apply(roster([spec("git", &fake).limits(limits)])).await;
+        for _ in 0..round {
+            tokio::task::yield_now().await;
+        }
+    }
+    let ends = calls.join_all().await;
+    assert!(ends.iter().all(Result::is_ok), "{:?}", ends.iter().find(|end| end.is_err()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_spec_brings_an_ejected_server_back() {
     let fake = Fake::new();
     let mut brittle = spec("git", &fake);
