@@ -1,5 +1,8 @@
 //! Who may come in, and what happens to those who may not.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+
 use e2e::client::{Era, message};
 use e2e::http;
 use serde_json::json;
@@ -137,6 +140,34 @@ fn streams_of_a_caller_that_may_not_come_in_any_more_end_at_the_reload() {
     assert_eq!(http::request(gateway.address, "POST", "/api/v1/reload", &reload, b"").status, 200);
     let told = stays.next_event().expect("who may still come in goes on hearing");
     assert_eq!(told["method"], "notifications/tools/list_changed", "{told}");
+}
+
+/// Only root can be somebody else; elsewhere there is nothing to see.
+#[test]
+fn another_user_of_this_machine_is_sent_away_from_the_socket() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (home, _books) = home("");
+    let gateway = home.serve();
+    let run = home.file("run");
+    let socket = std::fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().path());
+    let socket = socket.into_iter().find(|path| path.extension().is_some_and(|end| end == "sock")).unwrap();
+    // As if somebody had opened every door on the way there.
+    for path in [home.path(), &run, &socket] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let ask = |user: u32| {
+        let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+            s.sendall(b'GET /api/v1/status HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n')\n\
+            sys.stdout.write(s.recv(12).decode())";
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", script]).arg(&socket).uid(user).stderr(std::process::Stdio::null());
+        String::from_utf8(python.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(ask(0), "HTTP/1.1 200");
+    assert_eq!(ask(65534), "");
+    assert!(gateway.said().iter().any(|line| line.contains("was sent away")), "{:?}", gateway.said());
 }
 
 #[test]
