@@ -184,7 +184,9 @@ pub(crate) fn asks<'a>(policy: &'a Policy, call: &'a Call, target: &'a Target) -
         _ if !may_need_input(call.method()) => None,
         Subject::Server | Subject::Anything => None,
         Subject::Listed(_, name) => asks(name),
-        Subject::Named(name) => asks(name).or_else(|| asks(&plain(name)?)),
+        Subject::Named(name) => {
+            asks(name).or_else(|| readings(name)?.iter().find_map(|reading| asks(reading)))
+        }
     }
 }
 
