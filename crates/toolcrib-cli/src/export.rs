@@ -82,9 +82,10 @@ fn original(agent: &Agent, scope: Scope, ground: &Ground) -> Result<Original, Fa
     }
     let original = Original::read(&file)?;
     let root = ground.project.canonicalize().unwrap_or_else(|_| ground.project.clone());
-    if scope == Scope::Project && original.exists() && !original.path().starts_with(&root) {
-        let message =
-            format!("`{}` leads out of the project, to `{}`", file.display(), original.path().display());
+    // What is not there yet is made below what is.
+    let real = file.ancestors().find_map(|path| path.canonicalize().ok()).unwrap_or_default();
+    if scope == Scope::Project && !real.starts_with(&root) {
+        let message = format!("`{}` leads out of the project, to `{}`", file.display(), real.display());
         return Err(refused("leads_out", message));
     }
     // Whoever reads the one does not look for the other any more.

@@ -224,6 +224,10 @@ fn links_are_followed_for_the_user_and_not_out_of_a_project() {
     fs::create_dir_all(out.parent().unwrap()).unwrap();
     std::os::unix::fs::symlink(&real, &out).unwrap();
     assert_eq!(home.plan(cursor, Scope::Project, &[(&gateway, None)]).unwrap_err().code, "leads_out");
+    let outside = home.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, home.ground.project.join(".kiro")).unwrap();
+    assert_eq!(home.plan(find("kiro"), Scope::Project, &[(&gateway, None)]).unwrap_err().code, "leads_out");
     fs::remove_file(&real).unwrap();
     assert_eq!(home.plan(cursor, Scope::User, &[(&gateway, None)]).unwrap_err().code, "cannot_edit");
 }
