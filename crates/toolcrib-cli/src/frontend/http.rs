@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
 use hyper::server::conn::{http1, http2};
-use hyper::service::{Service as _, service_fn};
+use hyper::service::{Service, service_fn};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
@@ -85,24 +85,7 @@ where
     });
     // A connection that breaks takes its requests with it; there is nobody left to tell.
     if newer {
-        let mut builder = http2::Builder::new(tasks);
-        builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
-        let takers = Arc::<Takers>::default();
-        let handed = takers.clone();
-        let service = service_fn(move |request| {
-            let (answered, handed) = (service.call(request), handed.clone());
-            async move { answered.await.map(|response| response.map(|body| handed.hand(body))) }
-        });
-        let mut connection = Box::pin(builder.serve_connection(io, service));
-        tokio::select! {
-            _ = &mut connection => return None,
-            () = takers.stalled() => return None,
-            () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
-        }
-        tokio::select! {
-            _ = connection => {}
-            () = takers.stalled() => {}
-        }
+        Box::pin(serve_newer(io, tasks, service, stop)).await;
         return None;
     }
     let mut builder = http1::Builder::new();
@@ -118,6 +101,33 @@ where
     drop(line);
     let (response, parts) = left.zip(connection.into_parts())?;
     Some(Box::pin(lasting::write(parts.io.into_inner(), response)))
+}
+
+/// Serves a connection of the newer HTTP to its end, or until its client takes nothing any more.
+async fn serve_newer<I, S>(io: TokioIo<I>, tasks: Tracked, service: S, stop: CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
+    S::Future: Send + 'static,
+{
+    let mut builder = http2::Builder::new(tasks);
+    builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+    let takers = Arc::<Takers>::default();
+    let handed = takers.clone();
+    let service = service_fn(move |request| {
+        let (answered, handed) = (service.call(request), handed.clone());
+        async move { answered.await.map(|response| response.map(|body| handed.hand(body))) }
+    });
+    let mut connection = Box::pin(builder.serve_connection(io, service));
+    tokio::select! {
+        _ = &mut connection => return,
+        () = takers.stalled() => return,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection => {}
+        () = takers.stalled() => {}
+    }
 }
 
 /// Ready when the connection is over, its client gone, or when an answer wants to leave with it.
