@@ -157,12 +157,11 @@ pub(crate) fn permit(
             if is_open() || seen.lists(server, Kind::Resources, name) {
                 return Ok(());
             }
-            match plain(name) {
-                Some(plain) => judge(&plain),
-                None => Err(denied(
-                    "an address that goes by way of `..` must be one that the server lists".to_owned(),
-                )),
-            }
+            let Some(readings) = readings(name) else {
+                let why = "an address that goes by way of `..` must be one that the server lists";
+                return Err(denied(why.to_owned()));
+            };
+            readings.iter().try_for_each(|reading| judge(reading))
         }
         Subject::Listed(kind, name) => {
             judge(name)?;
@@ -185,7 +184,9 @@ pub(crate) fn asks<'a>(policy: &'a Policy, call: &'a Call, target: &'a Target) -
         _ if !may_need_input(call.method()) => None,
         Subject::Server | Subject::Anything => None,
         Subject::Listed(_, name) => asks(name),
-        Subject::Named(name) => asks(name).or_else(|| asks(&plain(name)?)),
+        Subject::Named(name) => {
+            asks(name).or_else(|| readings(name)?.iter().find_map(|reading| asks(reading)))
+        }
     }
 }
 
@@ -208,13 +209,15 @@ fn not_listed(kind: Kind, name: &str) -> Error {
     Error::new(ErrorKind::Unknown, format!("Unknown {what}: {name}"))
 }
 
-/// An address as most servers would read it, without its encoding; `None` if it goes by way of `.` or `..`, which each
-/// server reads in its own way.
-fn plain(address: &str) -> Option<Cow<'_, str>> {
+/// What servers may take an address for, which decode it once, or again and again; `None` if it goes by way of `.` or
+/// `..`, which each server reads in its own way.
+fn readings(address: &str) -> Option<Vec<String>> {
+    let mut readings = Vec::new();
     let mut text = Cow::Borrowed(address);
     while let Some(shorter) = decoded(&text).filter(|shorter| shorter.len() < text.len()) {
         text = Cow::Owned(shorter.into_owned());
+        readings.push(text.clone().into_owned());
     }
     let roundabout = text.split(['/', '\\']).any(|step| matches!(step, "." | ".."));
-    (!roundabout).then_some(text)
+    (!roundabout).then_some(readings)
 }
