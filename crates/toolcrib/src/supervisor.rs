@@ -70,7 +70,7 @@ enum Seen {
     /// The other end is gone.
     Closed,
     /// The server said that its tools changed, and was asked for them.
-    Relisted(Result<Listing, Error>),
+    Relisted(Result<Box<Listing>, Error>),
     /// It was asked whether it is still there, and said something.
     Answered,
     /// It was asked whether it is still there, and said nothing.

@@ -79,8 +79,9 @@ fn trouble(server: &Value) -> Option<(String, Option<String>)> {
 fn unapproved(server: &Value) -> Option<(String, Option<String>)> {
     let tools = server["unapproved"].as_array().filter(|tools| !tools.is_empty())?;
     let (name, shown) = (plain(&server["name"]), tools.iter().take(5));
-    let shown: Vec<String> =
-        shown.map(|tool| format!("`{}` ({})", plain(&tool["tool"]), plain(&tool["change"]))).collect();
+    let shown: Vec<String> = shown
+        .map(|tool| format!("`{}` ({})", plain(&tool["tool"]).escape_debug(), plain(&tool["change"])))
+        .collect();
     let more = if tools.len() > 5 { format!(" and {} more", tools.len() - 5) } else { String::new() };
     let then = if server["pin"] == "strict" { "withheld" } else { "marked" };
     let message = format!("tools of `{name}` not as approved, and {then}: {}{more}", shown.join(", "));

@@ -56,7 +56,8 @@ fn show(offer: &Value, query: Option<&str>, out: &mut Output) -> Result<Exit> {
     for server in offer["unapproved"].as_array().into_iter().flatten() {
         let (name, count) = (server["server"].as_str().unwrap_or("?"), &server["tools"]);
         let then = if server["withheld"] == true { "withheld" } else { "marked" };
-        let message = format!("{count} of `{name}` not as approved, and {then}");
+        let tools = if *count == 1 { "tool" } else { "tools" };
+        let message = format!("{count} {tools} of `{name}` not as approved, and {then}");
         out.warn(&message, Some(&format!("toolcrib approve {name}")))?;
     }
     if found.is_empty() && failed.is_empty() {

@@ -96,8 +96,10 @@ fn told(event: &Event) -> Option<String> {
         Event::Paused { why, .. } => why.clone(),
         Event::Ejected { why, .. } => format!("given up: {why}"),
         Event::Unapproved { tools, withheld, .. } => {
-            let tools: Vec<String> =
-                tools.iter().map(|(tool, mark)| format!("`{tool}` ({})", mark.as_str())).collect();
+            let tools: Vec<String> = tools
+                .iter()
+                .map(|(tool, mark)| format!("`{}` ({})", tool.escape_debug(), mark.as_str()))
+                .collect();
             let then = if *withheld { "withheld until somebody approves" } else { "marked" };
             format!("tools that are not what was approved, {then}: {}", tools.join(", "))
         }

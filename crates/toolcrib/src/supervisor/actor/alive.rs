@@ -36,7 +36,7 @@ impl Actor {
                             (alive.checked, alive.doubted) = (false, false);
                             return Happening::Answered;
                         }
-                        Seen::Relisted(Ok(listing)) => self.learn(&alive.connection, listing, true),
+                        Seen::Relisted(Ok(listing)) => self.learn(&alive.connection, *listing, true),
                         Seen::Relisted(Err(error)) => {
                             warn!(server = %self.spec.id, %error, "could not be listed anew");
                         }
@@ -193,7 +193,7 @@ impl Actor {
         let own = self.known.replace(known.clone());
         self.snapshot.send_modify(|snapshot| snapshot.known = Some(known.clone()));
         let Some(known) = self.memory.hear(key, known.clone(), own.as_ref(), is_change) else {
-            return self.relisted(own.filter(|_| is_change), &known);
+            return self.relisted(own.filter(|_| is_change).as_ref(), &known);
         };
         let changed = before.is_none_or(|before| before.listing != known.listing);
         if changed {
@@ -212,10 +212,9 @@ impl Actor {
     }
 
     /// Tells of a change that only the clients of this instance can see.
-    fn relisted(&self, before: Option<Known>, now: &Known) {
-        let differs = |kind: &Kind| {
-            before.as_ref().is_some_and(|before| before.listing.of(*kind) != now.listing.of(*kind))
-        };
+    fn relisted(&self, before: Option<&Known>, now: &Known) {
+        let differs =
+            |kind: &Kind| before.is_some_and(|before| before.listing.of(*kind) != now.listing.of(*kind));
         let lists: Arc<[Kind]> = Kind::ALL.into_iter().filter(differs).collect();
         if !lists.is_empty() {
             let (server, instance) = (self.spec.id.clone(), self.whose.key.clone());
@@ -337,7 +336,7 @@ async fn watch(connection: Arc<Connection>, generation: u64, actor: mpsc::WeakUn
     let relist = async {
         loop {
             connection.offer_changed().await;
-            if !tell(Seen::Relisted(Listing::fetch(&connection).await)) {
+            if !tell(Seen::Relisted(Listing::fetch(&connection).await.map(Box::new))) {
                 return;
             }
             sleep(RELIST).await;
