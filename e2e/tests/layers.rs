@@ -248,7 +248,7 @@ fn what_cannot_be_a_projects_file_is_refused_and_never_waited_for() {
     refused("not a regular file");
     fs::remove_file(&file).unwrap();
     fs::File::create(&file).unwrap().set_len(1 << 30).unwrap();
-    refused("larger than 4 MiB");
+    refused("is larger than");
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink(desk.home.file("config.toml"), &file).unwrap();
     refused("leads out of its folder");

@@ -1,6 +1,7 @@
 //! The command line. Every doc comment here is help text.
 
 mod agents;
+mod policy;
 pub(crate) mod servers;
 
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
 pub(crate) use agents::{Export, Import, Run, Secrets};
+pub(crate) use policy::{Policy, PolicyCommand, PolicyTest};
 pub(crate) use servers::{Approve, Logs, OneServer};
 
 /// One place for every MCP server your agents use: found, kept alive, asked, answered
@@ -330,34 +332,6 @@ pub(crate) struct Tools {
 pub(crate) struct Status {
     /// Show one server in full
     pub(crate) server: Option<String>,
-}
-
-/// Arguments of `policy`.
-#[derive(Debug, Args)]
-pub(crate) struct Policy {
-    #[command(subcommand)]
-    pub(crate) command: PolicyCommand,
-}
-
-/// What to ask the rules.
-#[derive(Debug, Subcommand)]
-pub(crate) enum PolicyCommand {
-    /// Whether a caller may use a tool, a prompt or a resource, and which rule says so
-    Test(PolicyTest),
-}
-
-/// Arguments of `policy test`.
-#[derive(Debug, Args)]
-pub(crate) struct PolicyTest {
-    /// Who asks: a name under `[callers]`, or `local`
-    #[arg(long, value_name = "NAME", default_value = "local")]
-    pub(crate) caller: String,
-    /// The profile it looks through: a name under `[profiles]`
-    #[arg(long, value_name = "NAME")]
-    pub(crate) profile: Option<String>,
-    /// What for: `SERVER.TOOL`, by the server's own name for it
-    #[arg(long, value_name = "TOOL")]
-    pub(crate) tool: String,
 }
 
 /// Arguments of the hidden `demo-server`.

@@ -17,6 +17,7 @@ mod facts;
 mod file;
 mod glob;
 mod hosts;
+pub mod keys;
 mod layer;
 mod merge;
 mod node;

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
 
+mod keys;
 mod pages;
 
 use std::collections::BTreeSet;
@@ -36,7 +37,7 @@ const FORBIDDEN: [(&str, &[&str]); 7] = [
 /// All that these modules may use.
 const ALLOWED: [(&str, &[&str]); 2] = [
     ("wire", &["wire"]),
-    ("config", &["config", "spec", "policy", "quota", "text", "spelling", "wire::revision"]),
+    ("config", &["config", "spec", "policy", "quota", "text", "spelling", "wire::revision", "catalog::name"]),
 ];
 
 /// Who may say how a session begins; the last is a server that only tests talk to.

@@ -8,7 +8,7 @@ use toolcrib::{ErrorKind, FailureClass};
 use super::{Source, none, root, sources};
 
 /// Compares a page with what it should be, or writes it when told to.
-fn fresh(page: &str, wanted: &str) {
+pub(super) fn fresh(page: &str, wanted: &str) {
     let file = root().join(page);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();

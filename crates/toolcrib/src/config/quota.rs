@@ -49,7 +49,13 @@ fn both(reader: &mut Reader<'_>, what: Option<&Rule>) -> Vec<Limit> {
 
 fn share(reader: &mut Reader<'_>, key: &'static str) -> Option<Limit> {
     let name = reader.name(key);
-    let origin = reader.page().origin(reader.value(key)?.span.start);
+    let at = reader.value(key).map(|node| node.span.start);
+    let Some(at) = at else {
+        // Asked for all the same, so that it is known to be a key.
+        reader.take(key);
+        return None;
+    };
+    let origin = reader.page().origin(at);
     let mut table = reader.table(key)?;
     let (calls, per) = (calls(&mut table), table.duration("per"));
     let wait = if key == "rate" { table.duration("wait") } else { None };

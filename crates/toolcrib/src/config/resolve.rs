@@ -11,8 +11,9 @@ use super::page::Page;
 use super::{Concern, Config, Problem, hosts, merge, root, scope};
 use crate::spec::ServerId;
 
-/// What a project may not decide: who comes in, and what the whole gateway may take.
-const NOT_FOR_PROJECTS: [&str; 4] = ["audit", "callers", "limits", "listen"];
+/// What a project may not decide: who comes in, and what the whole gateway may take; nor what is recorded, nor anything of
+/// the rules for everyone but what they forbid.
+const NOT_FOR_PROJECTS: [&str; 3] = ["callers", "limits", "listen"];
 
 /// Every layer, read, before it is known where we are.
 pub struct Draft {
@@ -146,7 +147,7 @@ impl Draft {
 fn forbid(page: &mut Page, table: &mut Table) {
     let mut forbidden = Vec::new();
     table.0.retain(|entry| {
-        let kept = !NOT_FOR_PROJECTS.contains(&entry.key.as_str());
+        let kept = !NOT_FOR_PROJECTS.contains(&entry.key.as_str()) && !entry.key.starts_with("audit");
         if !kept {
             forbidden.push((entry.at, entry.key.clone()));
         }
@@ -155,9 +156,9 @@ fn forbid(page: &mut Page, table: &mut Table) {
     for policy in table.0.iter_mut().filter(|entry| entry.key == "policy") {
         if let node::Value::Table(rules) = &mut policy.value.value {
             rules.0.retain(|entry| {
-                let kept = !matches!(entry.key.as_str(), "allow" | "+allow");
+                let kept = matches!(entry.key.trim_start_matches('+'), "deny" | "ask");
                 if !kept {
-                    forbidden.push((entry.at, "policy.allow".to_owned()));
+                    forbidden.push((entry.at, format!("policy.{}", entry.key)));
                 }
                 kept
             });

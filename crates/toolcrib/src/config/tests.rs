@@ -3,6 +3,7 @@
 #[cfg(unix)]
 mod files;
 mod json;
+mod keys;
 mod layers;
 mod mistakes;
 mod properties;
