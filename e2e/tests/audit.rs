@@ -82,7 +82,7 @@ fn a_full_disk_stops_no_call_and_is_said_loudly() {
     std::os::unix::fs::symlink("/dev/full", &file).expect("a link");
     let mut gateway = home.serve();
     let fine = |text: &str| {
-        assert!(call(&gateway, "ci-Token", "fake__echo", &json!({"text": text})).text().contains(text))
+        assert!(call(&gateway, "ci-Token", "fake__echo", &json!({"text": text})).text().contains(text));
     };
     fine("one");
     wait_until("it is said", || gateway.said().iter().any(|line| line.contains("No space left")));
