@@ -66,19 +66,6 @@ async fn a_line_without_an_end_is_not_kept_and_the_next_answers_are_heard() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_items_are_carried_and_a_blob_over_the_limit_is_refused() {
-    let (_dir, books) = books();
-    let crib = crib([fake!("fake", "--ledger", books.of("fake"))]);
-    let outcome = stamp(&crib, 1, "many").await.unwrap();
-    let found = outcome.to_value()["content"].as_array().map(Vec::len);
-    assert_eq!(found, Some(100_000));
-    let error = call(&crib, "fake", "reply", &json!({"how": "oversize", "bytes": 40 << 20})).await;
-    assert_eq!(error.unwrap_err().kind(), ErrorKind::BadReply);
-    assert_eq!(text(&crib, "fake", "echo", &json!({"text": "well"})).await, "well");
-    crib.shutdown(Duration::ZERO).await;
-}
-
-#[tokio::test]
 async fn a_tripped_server_gets_one_call_that_tries_and_only_its_success_lets_others_through() {
     let (_dir, books) = books();
     let breaker = BreakerSpec { failures: NonZeroU32::new(3).unwrap(), cool_off: Duration::from_millis(300) };

@@ -193,3 +193,16 @@ async fn a_message_of_exactly_the_limit_passes_and_one_byte_more_does_not() {
         crib.shutdown(Duration::ZERO).await;
     }
 }
+
+#[tokio::test]
+async fn a_hundred_thousand_items_are_carried_and_a_blob_over_the_limit_is_refused() {
+    let ledger = tempfile::tempdir().unwrap();
+    let crib = crib([fake!("fake", "--ledger", ledger.path().to_string_lossy())]);
+    let outcome = call(&crib, "fake", "stamp", &json!({"token": "1", "how": "many"})).await.unwrap();
+    let found = outcome.to_value()["content"].as_array().map(Vec::len);
+    assert_eq!(found, Some(100_000));
+    let error = call(&crib, "fake", "reply", &json!({"how": "oversize", "bytes": 40 << 20})).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::BadReply);
+    assert_eq!(text(&crib, "fake", "echo", &json!({"text": "well"})).await, "well");
+    crib.shutdown(Duration::ZERO).await;
+}

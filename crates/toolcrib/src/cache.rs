@@ -7,7 +7,7 @@ mod key;
 mod lasting;
 mod store;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub(crate) use key::{Key, Subject, What};
 use lasting::Lasting;
 pub(crate) use store::Stale;
 use store::{Kept, Store};
+
+/// Of what does not last, one call in so many looks whether it does now.
+const LOOK_AGAIN: u32 = 64;
 
 /// How answers are kept.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +61,9 @@ pub(super) struct Shelves {
     store: Store,
     flights: HashMap<Key, Arc<Flying>>,
     tallies: HashMap<ServerId, Tally>,
-    /// What is asked for and does not last, as far as was seen: nobody waits for another's answer to that.
-    passing: HashSet<Subject>,
+    /// What is asked for and does not last, as far as was seen, and how often since: nobody waits for another's answer to
+    /// that.
+    passing: HashMap<Subject, u32>,
 }
 
 /// What is counted of one server.
@@ -103,6 +107,18 @@ impl Cache {
         self.shelves().store.resize(bytes);
     }
 
+    /// Whether nothing is known of this, and what the server says to it does not last: then nothing is looked for, but for
+    /// one call in a while, which may find that it lasts now.
+    pub(crate) fn passes(&self, subject: &Subject) -> bool {
+        let mut shelves = self.shelves();
+        if shelves.store.has(subject) {
+            return false;
+        }
+        let Some(asked) = shelves.passing.get_mut(subject) else { return false };
+        *asked = (*asked + 1) % LOOK_AGAIN;
+        *asked != 0
+    }
+
     /// What is known of what a caller asks.
     pub(crate) fn find(self: &Arc<Self>, key: &Key, now: Instant) -> Found {
         let mut shelves = self.shelves();
@@ -120,7 +136,7 @@ impl Cache {
         }
         shelves.tally(server).misses += 1;
         let flying = Flying::new();
-        if !shelves.passing.contains(&key.subject) {
+        if !shelves.passing.contains_key(&key.subject) {
             shelves.flights.insert(key.clone(), flying.clone());
         }
         drop(shelves);
@@ -142,7 +158,7 @@ impl Cache {
     fn keep(&self, key: &Key, flying: &Flying, outcome: &Outcome, keeping: &Keeping, now: Instant) -> bool {
         let Some(lasting) = Lasting::of(outcome) else {
             if !outcome.is_error() {
-                self.shelves().passing.insert(key.subject.clone());
+                self.shelves().passing.entry(key.subject.clone()).or_default();
             }
             return false;
         };
@@ -165,7 +181,7 @@ impl Cache {
         shelves.tally(server).turns += 1;
         shelves.store.forget(server, instance, stale);
         if stale == Stale::All {
-            shelves.passing.retain(|subject| subject.server != *server);
+            shelves.passing.retain(|subject, _| subject.server != *server);
         }
     }
 

@@ -145,6 +145,10 @@ impl Store {
     }
 
     /// How many answers of a server are kept.
+    pub(super) fn has(&self, subject: &Subject) -> bool {
+        self.by_subject.contains_key(subject)
+    }
+
     pub(super) fn count(&self, server: &ServerId) -> usize {
         self.of(server).map(|(_, numbers)| numbers.len()).sum()
     }

@@ -108,6 +108,19 @@ async fn nobody_waits_for_an_answer_that_is_known_not_to_last() {
 }
 
 #[tokio::test]
+async fn what_never_lasts_is_not_looked_for_but_once_in_a_while() {
+    let (cache, now) = (Arc::<Cache>::default(), Instant::now());
+    let subject = key("a", "1").subject;
+    assert!(!cache.passes(&subject), "nothing was seen of it yet");
+    ask(&cache, &key("a", "1"), &said("passing", ""), now);
+    let looked = (0..LOOK_AGAIN).filter(|_| !cache.passes(&subject)).count();
+    assert_eq!(looked, 1);
+    ask(&cache, &key("a", "1"), &said("lasting", r#","ttlMs":1000"#), now);
+    ask(&cache, &key("a", "2"), &said("passing", ""), now);
+    assert!(!cache.passes(&subject), "what is known of it is given, whatever else it says");
+}
+
+#[tokio::test]
 async fn a_tool_that_failed_says_nothing_about_how_long_its_results_last() {
     let (cache, now) = (Arc::<Cache>::default(), Instant::now());
     ask(&cache, &key("a", "1"), &said("no", r#","ttlMs":1000,"isError":true"#), now);

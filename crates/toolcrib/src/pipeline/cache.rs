@@ -20,7 +20,7 @@ use crate::stock::Stock;
 /// A call that may be answered without its server.
 pub(super) struct Wish {
     entry: Entry,
-    what: What,
+    subject: Subject,
     /// How the tool is defined; not known yet of a server that nobody has seen.
     definition: Option<Bytes>,
     asked: Bytes,
@@ -38,14 +38,21 @@ pub(super) fn wish(stock: &Stock, call: &Call, target: &Target) -> Option<Wish> 
     if spec.limits.cache_entries == 0 {
         return None;
     }
-    let (what, definition) = match is_tool {
-        false => (What::Resources, Some(Bytes::new())),
-        true if !spec.tools.may_keep(&target.name) && spec.trust != Trust::Trusted => return None,
-        true if stock.catalog().is_stranger(&target.server) => (What::Tool(target.name.clone()), None),
-        true => (What::Tool(target.name.clone()), Some(definition(stock, spec, target)?)),
+    if is_tool && !spec.tools.may_keep(&target.name) && spec.trust != Trust::Trusted {
+        return None;
+    }
+    let what = if is_tool { What::Tool(target.name.clone()) } else { What::Resources };
+    let subject = Subject { server: target.server.clone(), what };
+    if stock.around.cache.passes(&subject) {
+        return None;
+    }
+    let definition = match is_tool {
+        false => Some(Bytes::new()),
+        true if stock.catalog().is_stranger(&target.server) => None,
+        true => Some(definition(stock, spec, target)?),
     };
     let asked = asked(call, target, is_tool)?;
-    Some(Wish { entry, what, definition, asked })
+    Some(Wish { entry, subject, definition, asked })
 }
 
 /// How a tool is defined whose results may be kept.
@@ -80,7 +87,7 @@ impl Wish {
         call: &mut Call,
         target: &Target,
     ) -> Result<Outcome, Error> {
-        let Self { entry, what, definition: known, asked } = self;
+        let Self { entry, subject, definition: known, asked } = self;
         let (spec, cache) = (entry.spec(), &stock.around.cache);
         if known.is_none() {
             // Whatever is wrong with it, the call itself finds out.
@@ -90,7 +97,7 @@ impl Wish {
             return ask(stock, call, target, None).await;
         };
         let key = Key {
-            subject: Subject { server: target.server.clone(), what },
+            subject,
             instance: SharingKey::of(spec.sharing, call).await,
             caller: Some(call.caller.clone()),
             definition,

@@ -109,10 +109,14 @@ impl Pattern {
 
     /// Whether a name fits, letter by letter, upper and lower case being different.
     pub fn matches(&self, name: &str) -> bool {
-        let mut parts = self.0.split('*');
-        let first = parts.next().unwrap_or_default();
-        let Some(mut rest) = name.strip_prefix(first) else { return false };
-        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        let Some(star) = self.0.bytes().position(|byte| byte == b'*') else { return self.0 == name };
+        let Some(mut rest) = name.strip_prefix(&self.0[..star]) else { return false };
+        let after = &self.0[star + 1..];
+        if after.is_empty() {
+            return true;
+        }
+        let mut parts = after.split('*');
+        let last = parts.next_back().unwrap_or_default();
         for part in parts {
             let Some(at) = rest.find(part) else { return false };
             rest = &rest[at + part.len()..];
