@@ -176,7 +176,8 @@ impl Policy {
         if let Some(profile) = self.lost_profile(caller) {
             return Err(Denial { rule: format!("there is no profile `{profile}`"), origin: None });
         }
-        if let Some(no) = self.findings(caller, server, name).find(Finding::denies) {
+        let mut findings = self.denials(caller, server, name).chain(self.lists(caller, server, name));
+        if let Some(no) = findings.find(Finding::denies) {
             return Err(Denial { rule: no.to_string(), origin: no.origin().cloned() });
         }
         match self.guard.as_ref().map(|guard| guard(caller, server, name)) {
@@ -216,17 +217,34 @@ impl Policy {
         server: &'a ServerId,
         name: Option<&'a str>,
     ) -> impl Iterator<Item = Finding<'a>> {
-        let denied = self.levels(caller, server).filter_map(move |(level, rules)| {
+        let asked = name.and_then(|name| self.asks(caller, server, name));
+        self.denials(caller, server, name).chain(asked).chain(self.lists(caller, server, name))
+    }
+
+    fn denials<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = Finding<'a>> {
+        self.levels(caller, server).filter_map(move |(level, rules)| {
             let rule = rules.deny.iter().find(|rule| rule.denies(server, name))?;
             Some(Finding::Denied(level, rule))
-        });
-        let allowed = self.levels(caller, server).filter_map(move |(level, rules)| {
+        })
+    }
+
+    /// What the lists of what is let through say.
+    fn lists<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = Finding<'a>> {
+        self.levels(caller, server).filter_map(move |(level, rules)| {
             let list = rules.allow.as_ref()?;
             let rule = list.rules.iter().find(|rule| rule.allows(server, name));
             Some(rule.map_or(Finding::Unlisted(level, list), |rule| Finding::Allowed(level, rule)))
-        });
-        let asked = name.and_then(|name| self.asks(caller, server, name));
-        denied.chain(asked).chain(allowed)
+        })
     }
 
     fn levels<'a>(

@@ -16,6 +16,7 @@ use crate::event::{CacheUse, Called, Decision, Ending, Event};
 use crate::policy::Denial;
 use crate::wire::dialect::input;
 use crate::wire::message::Answer;
+use crate::wire::revision::Era;
 
 /// What a call met on its way so far.
 #[derive(Debug, Clone, Default)]
@@ -192,7 +193,11 @@ fn ending(outcome: &Result<Outcome, Error>) -> Ending {
     match outcome {
         Err(error) => Ending::Failed(error.kind()),
         Ok(outcome) if outcome.is_error() => Ending::ToolError,
-        Ok(Outcome { answer: Answer::Result(result), .. }) if input::needed(result).is_some() => Ending::Asks,
+        Ok(Outcome { answer: Answer::Result(result), era: Era::Stateless, .. })
+            if input::needed(result).is_some() =>
+        {
+            Ending::Asks
+        }
         Ok(_) => Ending::Done,
     }
 }

@@ -207,7 +207,7 @@ impl CribBuilder {
         });
         let stock = Arc::downgrade(&shared.stock);
         if let Some(file) = self.quota_file {
-            let (used, stock) = (shared.stock.meter.subscribe(), stock.clone());
+            let (used, stock) = (shared.stock.meter.used(), stock.clone());
             let saved = move || Some(stock.upgrade()?.meter.saved());
             around.tasks.spawn(memory::keep(file, used, saved, shared.end.clone()));
         }

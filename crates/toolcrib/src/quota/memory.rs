@@ -5,10 +5,11 @@
 //! side. Rates are not remembered: they are full again soon.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -22,17 +23,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Writes the file whenever something was used, until the crib ends or there is nobody left who can say what was.
 pub(crate) async fn keep(
     file: PathBuf,
-    mut used: watch::Receiver<()>,
+    used: Arc<Notify>,
     saved: impl Fn() -> Option<Vec<Saved>>,
     end: CancellationToken,
 ) {
     let mut failed = false;
     loop {
-        let changed = tokio::select! {
-            changed = used.changed() => changed,
-            () = end.cancelled() => Ok(()),
-        };
-        let Some(saved) = saved().filter(|_| changed.is_ok()) else { return };
+        tokio::select! {
+            () = used.notified() => {}
+            () = end.cancelled() => {}
+        }
+        let Some(saved) = saved() else { return };
         let closed = end.is_cancelled();
         let (text, any) = (written(&saved, closed), !saved.is_empty());
         let place = file.clone();

@@ -7,10 +7,10 @@ use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::accounts::{Accounts, Refusal, Saved, Standing};
@@ -32,8 +32,8 @@ pub(crate) struct Meter {
     /// Identical calls that a client may make in a row; none is any number.
     identical: AtomicU32,
     books: Mutex<Books>,
-    /// Tells whoever remembers it that something was used.
-    used: watch::Sender<()>,
+    /// Rung when something was used, for whoever remembers it.
+    used: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -72,8 +72,8 @@ impl Meter {
     }
 
     /// Hears when something was used.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
-        self.used.subscribe()
+    pub(crate) fn used(&self) -> Arc<Notify> {
+        self.used.clone()
     }
 
     /// What was used of every quota.
@@ -146,9 +146,7 @@ impl Meter {
             accounts.give_back(&call.caller, target, sent);
             return Err(spent(budget, call, target));
         }
-        if self.used.receiver_count() > 0 {
-            self.used.send_replace(());
-        }
+        self.used.notify_one();
         if quota.identical_calls.is_some() || quota.results.is_some() {
             clients.saw(client, repeated.map(|(_, digest)| digest), now);
         }
@@ -161,7 +159,7 @@ impl Meter {
         }
         if self.counts() {
             self.books().accounts.give_back(&call.caller, taken.target, taken.sent);
-            self.used.send_replace(());
+            self.used.notify_one();
         }
     }
 
