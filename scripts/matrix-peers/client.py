@@ -233,7 +233,6 @@ OFFERS = {
 FEATURES = {
     "logging": check_logging,
     "progress": check_progress,
-    "cancel": check_cancel,
     "list_changed": check_list_changed,
     "resource updates": check_updates,
     "sampling": check_sampling,
@@ -241,6 +240,8 @@ FEATURES = {
     "elicitation URL": check_url,
     "roots": check_roots,
     "tasks": check_tasks,
+    # Last: for a moment after it, a shared server's question may be about the call that was taken back.
+    "cancel": check_cancel,
 }
 
 

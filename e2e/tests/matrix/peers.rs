@@ -52,13 +52,14 @@ const FEATURES: [&str; 13] = [
     "completion",
     "logging",
     "progress",
-    "cancel",
     "list_changed",
     "resource updates",
     "sampling",
     "elicitation form",
     "elicitation URL",
     "roots",
+    // Last: for a moment after it, a shared server's question may be about the call that was taken back.
+    "cancel",
 ];
 
 async fn check(feature: &str, place: &Place) {
