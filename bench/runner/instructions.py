@@ -12,7 +12,7 @@ SCENARIOS = [
     ("small", ["-c", "1"], 300, 1300, 1),
     ("megabyte", ["-c", "1", "--kind", "blob", "--size", "1048576"], 4, 14, 1048576),
 ]
-TARGETS = ("http-floor", "toolcrib")
+TARGETS = ("http-floor", "toolcrib", "toolcrib-stateless")
 MOST_ROUNDS = 3
 
 

@@ -59,13 +59,9 @@ def gateway_rows(view):
 
 def other_ways(view):
     """The same calls by clients of the other era, and to a server over HTTP."""
-    figures = [(STATELESS, "the same by stateless clients, × session clients", 1.1), (REMOTE, "the same to a remote server, × a child", None)]
-    rows = []
-    for key, figure, bound in figures:
-        if key in view.targets:
-            cost = view.over(key, OURS, "c16", "cpu_s_per_10k")
-            rows.append(row(figure, spread(cost, 2), median(cost), at_most=bound))
-    return rows
+    figures = {STATELESS: "the same by stateless clients, × session clients", REMOTE: "the same to a remote server, × a child"}
+    costs = {key: view.over(key, OURS, "c16", "cpu_s_per_10k") for key in figures if key in view.targets}
+    return [row(figures[key], spread(cost, 2), median(cost)) for key, cost in costs.items()]
 
 
 def memory_row(view, name, figure):
@@ -85,6 +81,8 @@ def instruction_rows(view):
     ours = view.targets[OURS].get("instructions", {})
     floor = view.targets.get(HTTP_FLOOR, {}).get("instructions", {})
     small, large = ours.get("small", []), ours.get("megabyte", [])
+    stateless = view.targets.get(STATELESS, {}).get("instructions", {}).get("small", [])
+    across = [other / one for one, other in zip(small, stateless)]
 
     def beside(name, digits):
         return f"; direct HTTP {fmt(median(floor[name]), digits)}" if floor.get(name) else ""
@@ -96,6 +94,7 @@ def instruction_rows(view):
             median(small),
             at_most=60_000,
         ),
+        row("the same by stateless clients, × session clients", spread(across, 3), median(across), at_most=1.1),
         row(
             "instructions per byte of a 1 MB text result",
             spread(large, 2) + beside("megabyte", 2),
