@@ -89,12 +89,12 @@ fn knowing(bytes: usize) -> (Runtime, Crib) {
     warmed(|| echo::crib_of(lasting.into(), tools))
 }
 
-// Ten calls through the whole crib, the server's own work included; or answered with what is known, for about a
-// quarter of that.
+// Ten calls through the whole crib, the server's own work included; or answered with what is known, for less than a
+// fifth of that.
 #[library_benchmark]
 #[bench::small(args = (warm(SMALL)), config = at_most(240_000))]
 #[bench::large(args = (warm(LARGE)), config = at_most(5_400_000))]
-#[bench::known(args = (knowing(SMALL)), config = at_most(52_000))]
+#[bench::known(args = (knowing(SMALL)), config = at_most(48_000))]
 fn ten_calls((runtime, crib): (Runtime, Crib)) -> usize {
     runtime.block_on(async {
         let mut answered = 0;
