@@ -226,7 +226,9 @@ fn a_state_folder_that_is_lost_under_a_running_gateway_is_made_again() {
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     client.text("fake__echo", &json!({"text": "well"}));
     wait_until("its start is in the log", || home.file("state/logs/fake.log").exists());
-    fs::remove_dir_all(home.file("state")).unwrap();
+    // Out of the way first: what the gateway still writes would fill the folder while it is emptied.
+    fs::rename(home.file("state"), home.file("lost")).unwrap();
+    fs::remove_dir_all(home.file("lost")).unwrap();
     client.call("fake__crash", &json!({}));
     assert_eq!(client.text("fake__echo", &json!({"text": "well"})), "well");
     let trees = || fs::read_dir(home.file("state/trees")).into_iter().flatten().count();
