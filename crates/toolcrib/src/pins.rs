@@ -97,14 +97,13 @@ struct Book {
 
 impl Book {
     fn print(&mut self, listed: &Listed) -> Fingerprint {
-        match self.known.get(&listed.name) {
+        let print = match self.known.get(&listed.name) {
             Some((definition, print)) if *definition == listed.definition => *print,
-            _ => {
-                let print = Fingerprint::of(&listed.definition);
-                self.known.insert(listed.name.clone(), (listed.definition.clone(), print));
-                print
-            }
-        }
+            _ => Fingerprint::of(&listed.definition),
+        };
+        // The newest of equal ones: a definition keeps the whole answer in memory that it was read from.
+        self.known.insert(listed.name.clone(), (listed.definition.clone(), print));
+        print
     }
 
     fn mark(&mut self, listed: &Listed) -> Option<(Mark, Fingerprint)> {
@@ -165,7 +164,7 @@ impl Pins {
             met.is_first = true;
         }
         let mut open = if all || book.open.len() > MOST { BTreeMap::new() } else { book.open.clone() };
-        if book.known.len() > listing.tools.len() + MOST {
+        if book.known.len() > listing.tools.len() {
             book.known.clear();
         }
         for tool in &listing.tools {
@@ -174,7 +173,7 @@ impl Pins {
                     if book.open.get(&tool.name).is_none_or(|(_, known, _)| *known != print) {
                         met.news.push((tool.name.clone(), mark));
                     }
-                    open.insert(tool.name.clone(), (mark, print, tool.definition.clone()));
+                    open.insert(tool.name.clone(), (mark, print, Bytes::copy_from_slice(&tool.definition)));
                 }
                 None => drop(open.remove(&tool.name)),
             }

@@ -49,7 +49,8 @@ impl Schemas {
                     known.clear();
                 }
                 let schema = Schema::of(&listed.definition).map(Arc::new);
-                known.insert(key, (listed.definition.clone(), schema.clone()));
+                // A copy: the definition keeps the whole answer in memory that it was read from.
+                known.insert(key, (Bytes::copy_from_slice(&listed.definition), schema.clone()));
                 schema
             }
         }

@@ -52,6 +52,31 @@ fn what_is_seen_first_is_trusted_and_nothing_after_it() {
     assert_eq!(marks(&pins), []);
 }
 
+/// A listing whose definitions are parts of one answer, and that answer.
+fn answer(tools: usize) -> (Bytes, Listing) {
+    let definition = |number: usize| format!(r#"{{"name":"tool{number:03}","inputSchema":{{}}}}"#);
+    let whole = Bytes::from((0..tools).map(definition).collect::<String>());
+    let each = whole.len() / tools.max(1);
+    let parts = (0..tools).map(|number| whole.slice(number * each..(number + 1) * each));
+    let tools = parts.map(|part| Listed::read(Kind::Tools, part).unwrap()).collect();
+    (whole, Listing { tools, ..Listing::default() })
+}
+
+#[test]
+fn an_answer_is_not_kept_for_the_sake_of_one_definition_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pins = first(dir.path(), &answer(2).1);
+    // It offers one more each time, each is said to be new, and then fewer again.
+    for tools in (3..20).chain([1]) {
+        let (before, listing) = answer(tools);
+        pins.meet(&listing, true);
+        drop(listing);
+        let (_, listing) = answer(tools + 1);
+        pins.meet(&listing, false);
+        assert!(before.is_unique(), "the answer with {tools} tools is still there");
+    }
+}
+
 #[test]
 fn a_server_that_offers_nothing_yet_has_not_been_seen() {
     let dir = tempfile::tempdir().unwrap();
