@@ -13,6 +13,7 @@ mod mcp;
 mod outbox;
 mod session;
 pub(crate) mod stdio;
+mod stretch;
 mod taken;
 #[cfg(test)]
 mod tests;

@@ -1,20 +1,18 @@
 //! HTTP: one connection, and which page of the gateway a request is for.
 
 use std::convert::Infallible;
-use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
-use hyper::server::conn::{http1, http2};
-use hyper::service::{Service, service_fn};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::wire::dialect::client::Claims;
@@ -24,14 +22,17 @@ use super::admin::approvals::is_a_yes;
 use super::body::Body;
 use super::callers::Known;
 use super::face::{Presence, View, Visit};
-use super::lasting::{self, Leaving, Rest};
+use super::lasting::{self, Rest};
 use super::line::Line;
+use super::stretch::{self, Ended};
 use super::taken::Takers;
 use super::{Desk, Door, mcp, stdio};
 use crate::percent;
 
 /// How long a client may take to send its headers.
 const HEADERS: Duration = Duration::from_secs(10);
+/// How long it may be silent between two requests.
+const SILENCE: Duration = Duration::from_secs(5 * 60);
 /// Requests that may be under way on one HTTP/2 connection.
 const STREAMS: u32 = 256;
 
@@ -63,62 +64,54 @@ where
         () = stop.cancelled() => return None,
     };
     let Ok(Ok((line, newer))) = opened else { return None };
-    let (io, tasks) = (TokioIo::new(line.clone()), Tracked(desk.tasks.clone()));
     let (client, claims) = (desk.face.welcome(), Claims::default());
-    let leaving = Arc::<Leaving>::default();
-    let counter = Arc::new(Counter { desk, door, client, claims, stop: stop.clone() });
-    let left = leaving.clone();
-    let service = service_fn(move |request| {
-        let (counter, left) = (counter.clone(), Leaving::may(&request).then(|| left.clone()));
-        // In a box of its own: a connection keeps as much room as this future has, also while it only listens.
-        Box::pin(async move {
-            let response = answer(&counter, door, request).await;
-            let stays = match left {
-                Some(left) => left.put(response),
-                None => Some(response),
-            };
-            match stays {
-                Some(response) => Ok::<_, Infallible>(response),
-                None => pending().await,
-            }
-        })
-    });
-    // A connection that breaks takes its requests with it; there is nobody left to tell.
+    let counter = Arc::new(Counter { desk, door, client, claims, stop });
     if newer {
-        Box::pin(serve_newer(io, tasks, service, stop)).await;
+        Box::pin(serve_newer(line, counter)).await;
         return None;
     }
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    let mut connection = builder.serve_connection(io, service).with_upgrades();
-    let left = tokio::select! {
-        left = poll_fn(|context| poll(&line, &leaving, &mut connection, context)) => left,
-        () = stop.cancelled() => {
-            std::pin::Pin::new(&mut connection).graceful_shutdown();
-            poll_fn(|context| poll(&line, &leaving, &mut connection, context)).await
+    let mut arrived_by = Instant::now() + HEADERS;
+    loop {
+        // In a box: what is needed only now and then takes no room while the connection is silent.
+        match Box::pin(stretch::serve(&line, &counter)).await {
+            Ended::Over => return None,
+            Ended::Left(response) => return Some(Box::pin(lasting::write(line, *response))),
+            Ended::Paused { asked: false, begun: true } if Instant::now() >= arrived_by => return None,
+            Ended::Paused { asked: false, begun: true } => continue,
+            Ended::Paused { begun: true, .. } => {}
+            Ended::Paused { .. } => {
+                let more = tokio::select! {
+                    more = timeout(SILENCE, line.more()) => more.unwrap_or(false),
+                    () = counter.stop.cancelled() => false,
+                };
+                if !more {
+                    return None;
+                }
+            }
         }
-    };
-    drop(line);
-    let (response, parts) = left.zip(connection.into_parts())?;
-    Some(Box::pin(lasting::write(parts.io.into_inner(), response)))
+        arrived_by = Instant::now() + HEADERS;
+    }
 }
 
 /// Serves a connection of the newer HTTP to its end, or until its client takes nothing any more.
-async fn serve_newer<I, S>(io: TokioIo<I>, tasks: Tracked, service: S, stop: CancellationToken)
+async fn serve_newer<I>(line: Line<I>, counter: Arc<Counter>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
-    S::Future: Send + 'static,
 {
+    let (tasks, stop) = (Tracked(counter.desk.tasks.clone()), counter.stop.clone());
     let mut builder = http2::Builder::new(tasks);
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
     let takers = Arc::<Takers>::default();
     let handed = takers.clone();
     let service = service_fn(move |request| {
-        let (answered, handed) = (service.call(request), handed.clone());
-        async move { answered.await.map(|response| response.map(|body| handed.hand(body))) }
+        let (counter, handed) = (counter.clone(), handed.clone());
+        Box::pin(async move {
+            let response = answer(&counter, request).await;
+            Ok::<_, Infallible>(response.map(|body| handed.hand(body)))
+        })
     });
-    let mut connection = Box::pin(builder.serve_connection(io, service));
+    let mut connection = Box::pin(builder.serve_connection(TokioIo::new(line), service));
+    // A connection that breaks takes its requests with it; there is nobody left to tell.
     tokio::select! {
         _ = &mut connection => return,
         () = takers.stalled() => return,
@@ -127,19 +120,6 @@ where
     tokio::select! {
         _ = connection => {}
         () = takers.stalled() => {}
-    }
-}
-
-/// Ready when the connection is over, its client gone, or when an answer wants to leave with it.
-fn poll<I: AsyncRead + Unpin>(
-    line: &Line<I>,
-    leaving: &Leaving,
-    connection: &mut (impl Future + Unpin),
-    context: &mut Context<'_>,
-) -> Poll<Option<Response<Body>>> {
-    match leaving.poll(connection, context) {
-        Poll::Pending if line.is_gone(context) => Poll::Ready(None),
-        polled => polled,
     }
 }
 
@@ -157,7 +137,8 @@ where
     }
 }
 
-async fn answer(counter: &Counter, door: Door, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer(counter: &Counter, request: Request<Incoming>) -> Response<Body> {
+    let door = counter.door;
     if let Err(why) = counter.desk.guard.admit(request.version(), request.uri(), request.headers()) {
         return problem(StatusCode::FORBIDDEN, &why);
     }

@@ -4,7 +4,7 @@
 //! Bytes that were read too early are given again together with those that follow, so that the head of a request still
 //! arrives in one piece.
 
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +48,19 @@ impl<I> Line<I> {
         Self(Arc::new(Mutex::new(Wire { io, ahead, given: 0, read: false, waiting: None })))
     }
 
+    /// Whether bytes wait for the client to take them.
+    pub(super) fn is_writing(&self) -> bool {
+        self.wire().waiting.is_some()
+    }
+
+    /// Bytes that were given but not used are given again; whether there are any to give.
+    pub(super) fn take_back(&self, unused: &[u8]) -> bool {
+        let wire = &mut *self.wire();
+        wire.ahead.splice(..wire.given, unused.iter().copied());
+        wire.given = 0;
+        !wire.ahead.is_empty()
+    }
+
     /// Never waited for: whoever has a clone is the same task.
     fn wire(&self) -> MutexGuard<'_, Wire<I>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,16 +87,30 @@ impl<I: AsyncRead + Unpin> Line<I> {
         if std::mem::take(&mut wire.read) {
             return false;
         }
-        let mut room = [0; 1 << 10];
         while wire.ahead.len() - wire.given < AHEAD {
-            let mut room = ReadBuf::new(&mut room);
-            match Pin::new(&mut wire.io).poll_read(context, &mut room) {
+            match wire.read_ahead(context) {
                 Poll::Pending => return false,
-                Poll::Ready(Ok(())) if !room.filled().is_empty() => wire.ahead.extend(room.filled()),
-                Poll::Ready(_) => return true,
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return true,
             }
         }
         false
+    }
+
+    /// Waits for more than was read so far; `false` if there is none any more.
+    pub(super) async fn more(&self) -> bool {
+        poll_fn(|context| self.wire().read_ahead(context)).await
+    }
+}
+
+impl<I: AsyncRead + Unpin> Wire<I> {
+    /// Reads a little that nobody asked for yet; `false` if nothing comes any more.
+    fn read_ahead(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let mut room = [0; 1 << 10];
+        let mut room = ReadBuf::new(&mut room);
+        let polled = Pin::new(&mut self.io).poll_read(context, &mut room);
+        self.ahead.extend(room.filled());
+        polled.map(|read| read.is_ok() && !room.filled().is_empty())
     }
 }
 
@@ -166,8 +193,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Line<I> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use tokio::io::AsyncWriteExt as _;
     use tokio::time::{Instant, sleep};
     use tokio_util::task::TaskTracker;

@@ -1,5 +1,6 @@
 //! HTTP to the letter, on a paused clock: bodies that are too large or never come, and the streams of sessions.
 
+mod pauses;
 mod slow;
 
 use std::sync::Arc;
