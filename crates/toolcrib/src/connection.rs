@@ -5,6 +5,7 @@
 
 pub(crate) mod child;
 pub(crate) mod deadline;
+mod errand;
 pub(crate) mod greet;
 mod interest;
 pub(crate) mod launch;
@@ -32,6 +33,7 @@ use crate::wire::object::Object;
 use crate::wire::revision::Era;
 use child::Process;
 use deadline::Deadline;
+use errand::Errands;
 use interest::Interest;
 use link::{Link, Ticket};
 use pending::Listener;
@@ -51,6 +53,7 @@ pub(crate) struct Connection {
     tools: ToolsSpec,
     turns: Turns,
     interest: Interest,
+    errands: Errands,
 }
 
 /// What is at the other end.
@@ -189,9 +192,20 @@ impl Connection {
         }
         call.rename(own_name);
         let listener = Listener { client: call.client.clone(), told: call.told.clone(), turn: Some(turn) };
-        let ticket = self.ask(&call.method, &mut call.params, Some(listener))?;
+        let errand = self.is_errand(call, own_name);
+        if errand {
+            call.params.set("task", "{}");
+        }
+        let asked = self.ask(&call.method, &mut call.params, Some(listener));
+        if errand {
+            call.params.remove("task");
+        }
+        let ticket = asked?;
         call.left = true;
-        let answer = self.answered(ticket, &deadline).await?;
+        let mut answer = self.answered(ticket, &deadline).await?;
+        if errand {
+            answer = Box::pin(self.finish_errand(call, answer, &deadline)).await?;
+        }
         Ok(self.outcome(answer))
     }
 

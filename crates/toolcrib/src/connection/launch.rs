@@ -7,7 +7,6 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::child::{Home, Nursery, Process, SpawnError};
 use super::greet::{Opening, Unwelcome, greet};
-use super::interest::Interest;
 use super::link::{Link, Outgoing, Remote};
 use super::listing::Listing;
 use super::stderr::StderrTail;
@@ -122,8 +121,9 @@ async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result
         Err(unwelcome) => return Err(named(&link, unwelcome, opening)),
     };
     let (server, limits, tools) = (spec.id.clone(), spec.limits.clone(), spec.tools.clone());
-    let (turns, interest) = (Turns::new(limits.in_flight.get()), Interest::default());
-    Ok(Connection { server, link, far_end, welcome, limits, tools, turns, interest })
+    let turns = Turns::new(limits.in_flight.get());
+    let (interest, errands) = Default::default();
+    Ok(Connection { server, link, far_end, welcome, limits, tools, turns, interest, errands })
 }
 
 /// What is at the other end, if it has shown that it is no server at all.

@@ -240,6 +240,7 @@ impl Listing {
         let welcome = &connection.welcome;
         let (capabilities, instructions) = (welcome.capabilities.clone(), welcome.instructions.clone());
         let mut all = Self { capabilities, instructions, ..Self::default() };
+        connection.note_errands(&tools.0);
         all.take(Kind::Tools, tools);
         let spare = [(Kind::Prompts, prompts), (Kind::Resources, resources), (Kind::Templates, templates)];
         for (kind, listed) in spare {

@@ -1,6 +1,7 @@
 //! What a connection makes of everything a server can send, on a paused clock, against a scripted server.
 
 mod endings;
+mod errands;
 mod fairness;
 mod greeting;
 mod http;
