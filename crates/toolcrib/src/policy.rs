@@ -129,9 +129,12 @@ impl<'a> Finding<'a> {
 impl fmt::Display for Finding<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allowed(level @ Level::ServersOf(_), rule) => write!(f, "`{level}.servers` has `{rule}`"),
-            Self::Unlisted(level @ Level::ServersOf(_), _) => {
-                write!(f, "nothing in `{level}.servers` lets it through")
+            Self::Allowed(level @ Level::ServersOf(_), rule) => {
+                write!(f, "`{level}.{}` has `{rule}`", if rule.by_tag { "tags" } else { "servers" })
+            }
+            Self::Unlisted(level @ Level::ServersOf(_), list) => {
+                let key = if list.by_tags { "tags" } else { "servers" };
+                write!(f, "nothing in `{level}.{key}` lets it through")
             }
             Self::Denied(level, rule) => write!(f, "`{level}.deny` has `{rule}`"),
             Self::Allowed(level, rule) => write!(f, "`{level}.allow` has `{rule}`"),

@@ -7,7 +7,7 @@ use e2e::client::{Era, PipeClient, names as listed};
 use e2e::gateway::Home;
 use serde_json::{Value, json};
 
-use super::{ask, home, names, said, stamped};
+use super::{ask, home, names, said, server, stamped};
 
 const RULES: &str = "[profiles.work]\nservers = ['fake']\ndeny = ['fake.stamp']\n\
     [profiles.none]\nservers = []\n\
@@ -59,6 +59,39 @@ fn a_profile_narrows_whoever_looks_through_it() {
         let answer = ask(&gateway, path, Some(token), "tools/list", &json!({}));
         assert_eq!(answer.status, 404, "{token} {path}: {}", answer.text());
     }
+}
+
+#[test]
+fn a_profile_picks_servers_by_their_tags() {
+    let rules = "[scopes.here]\nmatch = { host = '*' }\ntags = ['code', 'desk']\n\
+        [profiles.coding]\ntags = ['code']\ndeny = ['fake.pid']\n\
+        [profiles.both]\ntags = ['code']\nservers = ['other']\n\
+        [profiles.desk]\ntags = ['desk']\n\
+        [callers.ci]\ntoken = 'ci-Token-1'\n";
+    let fake = server("fake", &[]) + "when = { all = ['code'] }\n";
+    let home = Home::new(env!("CARGO_BIN_EXE_crib"), &(fake + &server("other", &[]) + rules));
+    let all = tools(&home, "ci-Token-1", "/mcp");
+    let of = |wanted: &dyn Fn(&String) -> bool| all.iter().filter(|name| wanted(name)).cloned().collect();
+    let coding: BTreeSet<String> = of(&|name| name.starts_with("fake__") && name != "fake__pid");
+    assert_eq!(tools(&home, "ci-Token-1", "/mcp/p/coding"), coding);
+    assert_eq!(tools(&home, "ci-Token-1", "/mcp/p/both"), all);
+    assert_eq!(tools(&home, "ci-Token-1", "/mcp/p/desk"), BTreeSet::new(), "active, and nobody wants it");
+    let gateway = home.serve();
+    let call = |path: &str, name: &str| {
+        let arguments = json!({"name": name, "arguments": {"text": "hello"}});
+        ask(&gateway, path, Some("ci-Token-1"), "tools/call", &arguments).code()
+    };
+    assert_eq!(call("/mcp/p/coding", "fake__echo"), None);
+    assert_eq!(call("/mcp/p/coding", "fake__pid"), Some(-31010));
+    assert_eq!(call("/mcp/p/coding", "other__echo"), Some(-32602));
+    assert_eq!(call("/mcp/p/both", "other__echo"), None);
+    assert_eq!(call("/mcp/p/desk", "fake__echo"), Some(-32602));
+    let told = home.run(&["policy", "test", "--profile", "coding", "--tool", "other.echo"]).stdout;
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains("nothing in `profiles.coding.tags` lets it through"), "{told}");
+    let told = home.run(&["policy", "test", "--profile", "coding", "--tool", "fake.echo"]).stdout;
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains("`profiles.coding.tags` has `code`"), "{told}");
 }
 
 #[test]

@@ -216,7 +216,8 @@ const POLICY: &[Key] = &[
 ];
 
 const PROFILE: &[Key] = &[
-    key("servers", Texts, "", "The servers in it"),
+    key("servers", Texts, "", "The servers in it; with neither this nor `tags`, all of them"),
+    key("tags", Texts, "", "Every server that has one of these in its `when` is in it, too"),
     key("allow", Texts, "[\"*\"]", "Nothing else is in it"),
     key("deny", Texts, "[]", "Not even these are"),
     key("ask", Texts, "[]", "These are asked about first"),

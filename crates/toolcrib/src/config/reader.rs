@@ -23,12 +23,11 @@ pub(super) struct Reader<'a> {
     /// Where the table's own key is.
     at: usize,
     known: Vec<&'static str>,
-    not_yet: Vec<&'static str>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(page: &'a mut Page, table: &'a Table, concerns: Concern, at: usize) -> Self {
-        Self { page, table, concerns, path: String::new(), at, known: Vec::new(), not_yet: Vec::new() }
+        Self { page, table, concerns, path: String::new(), at, known: Vec::new() }
     }
 
     /// The file being read.
@@ -87,14 +86,6 @@ impl<'a> Reader<'a> {
     /// Whether a key is there.
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
-    }
-
-    /// Refuses a key that will have a meaning one day.
-    pub(super) fn not_yet(&mut self, key: &'static str) {
-        self.not_yet.push(key);
-        if let Some(at) = self.table.entries(key).next().map(|entry| entry.at) {
-            self.wrong(at, format!("{} is not supported yet", self.name(key)), "leave it out");
-        }
     }
 
     fn mistyped(&mut self, key: &str, node: &Node, wanted: &str, example: &str) {
@@ -360,14 +351,12 @@ impl<'a> Reader<'a> {
     }
 
     fn strangers(&self) -> Vec<&'a Entry> {
-        let stranger =
-            |entry: &&Entry| !self.known.iter().chain(&self.not_yet).any(|known| *known == entry.key);
+        let stranger = |entry: &&Entry| !self.known.iter().any(|known| *known == entry.key);
         self.table.0.iter().filter(stranger).collect()
     }
 
     fn meant(&self, key: &str) -> Option<String> {
-        let known: Vec<_> = self.known.iter().chain(&self.not_yet).copied().collect();
-        spelling::nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"))
+        spelling::nearest(key, self.known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"))
     }
 }
 

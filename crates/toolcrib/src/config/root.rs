@@ -91,7 +91,7 @@ pub(super) fn read(page: &mut Page, root: &Table, facts: &Facts) -> Sections {
         sections.quota.everyone = quota::read(&mut table);
         table.finish();
     }
-    profiles::read(&mut reader, &mut sections);
+    let picks = profiles::read(&mut reader, &mut sections);
     callers::read(&mut reader, &mut sections);
     sections.audit = audit::read(&mut reader);
     // Read already.
@@ -116,6 +116,7 @@ pub(super) fn read(page: &mut Page, root: &Table, facts: &Facts) -> Sections {
     let tags = sections.tags.clone();
     let around = Around { defaults: &defaults, tags: &tags, hosts: &hosts, facts };
     read_servers(page, &servers, &around, &mut sections);
+    profiles::pick(&picks, &mut sections);
     rules::note_strangers(page, &sections);
     quota::note_unreached(page, &sections);
     note_seatless(page, &servers, &sections);

@@ -27,7 +27,7 @@ pub(super) fn over_names(written: &str) -> Result<Rule, (String, &'static str)> 
 /// Reads `allow`, `deny` and `ask` of a table.
 pub(super) fn read(reader: &mut Reader<'_>, parse: Parse) -> Rules {
     let origin = reader.value("allow").map(|node| reader.page().origin(node.span.start));
-    let allow = list(reader, "allow", parse).map(|rules| AllowList { rules, origin });
+    let allow = list(reader, "allow", parse).map(|rules| AllowList { rules, origin, ..AllowList::default() });
     let deny = list(reader, "deny", parse).unwrap_or_default();
     let ask = list(reader, "ask", parse).unwrap_or_default();
     Rules { allow, deny, ask }

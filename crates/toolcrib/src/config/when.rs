@@ -26,12 +26,12 @@ impl When {
         let is_list = matches!(node.value, Value::Array(_));
         let mut when = Self::default();
         if is_list {
-            when.any = list(reader, "when", tags);
+            when.any = names(reader, "when", tags);
         } else {
             let mut table = reader.table("when")?;
-            when.any = list(&mut table, "any", tags);
-            when.all = list(&mut table, "all", tags).unwrap_or_default();
-            when.not = list(&mut table, "not", tags).unwrap_or_default();
+            when.any = names(&mut table, "any", tags);
+            when.all = names(&mut table, "all", tags).unwrap_or_default();
+            when.not = names(&mut table, "not", tags).unwrap_or_default();
             table.finish();
         }
         if when.any.as_ref().is_some_and(Vec::is_empty) {
@@ -92,7 +92,12 @@ fn quoted(tags: &[String]) -> String {
     tags.iter().map(|tag| format!("`{tag}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn list(reader: &mut Reader<'_>, key: &'static str, tags: &Tags) -> Option<Vec<String>> {
+fn names(reader: &mut Reader<'_>, key: &'static str, tags: &Tags) -> Option<Vec<String>> {
+    Some(list(reader, key, tags)?.into_iter().map(|(_, tag)| tag).collect())
+}
+
+/// A list of tags, each with its place. One that no scope has is mentioned.
+pub(super) fn list(reader: &mut Reader<'_>, key: &'static str, tags: &Tags) -> Option<Vec<(usize, String)>> {
     let mut wanted = Vec::new();
     for (node, tag) in reader.strings(key)? {
         if !scope::is_tag(tag) {
@@ -107,7 +112,7 @@ fn list(reader: &mut Reader<'_>, key: &'static str, tags: &Tags) -> Option<Vec<S
             };
             reader.note(node.span.start, format!("no scope has the tag `{tag}`"), hint);
         }
-        wanted.push(tag.to_owned());
+        wanted.push((node.span.start, tag.to_owned()));
     }
     Some(wanted)
 }

@@ -11,6 +11,8 @@ pub struct Rule {
     server: Pattern,
     name: Pattern,
     written: String,
+    /// Whether a tag chose the server; the tag is what is written then.
+    pub(super) by_tag: bool,
     pub(crate) origin: Option<Origin>,
 }
 
@@ -51,7 +53,8 @@ impl FromStr for Rule {
             return Err(BadRule::NoServer);
         }
         let pattern = |text: &str| text.parse::<Pattern>().map_err(|_| BadRule::Empty);
-        Ok(Self { server: pattern(server)?, name: pattern(name)?, written: written.to_owned(), origin: None })
+        let (server, name) = (pattern(server)?, pattern(name)?);
+        Ok(Self { server, name, written: written.to_owned(), by_tag: false, origin: None })
     }
 }
 
@@ -64,7 +67,7 @@ impl fmt::Display for Rule {
 impl Rule {
     /// A rule over the names of the server whose list it stands in.
     pub fn bare(name: Pattern) -> Self {
-        Self { server: Pattern::any(), written: name.to_string(), name, origin: None }
+        Self { server: Pattern::any(), written: name.to_string(), name, by_tag: false, origin: None }
     }
 
     /// A rule over everything of the servers of such names.
@@ -73,6 +76,11 @@ impl Rule {
             true => Err(BadRule::NoServer),
             false => Ok(Self { written: written.to_owned(), ..format!("{written}.*").parse()? }),
         }
+    }
+
+    /// A rule over everything of one server, which has a tag.
+    pub(crate) fn tagged(server: &ServerId, tag: &str) -> Result<Self, BadRule> {
+        Ok(Self { written: tag.to_owned(), by_tag: true, ..Self::server(server.as_str())? })
     }
 
     /// The rule with the place it is written at.
@@ -121,6 +129,8 @@ impl Rule {
 pub struct AllowList {
     /// Any of these lets something through.
     pub rules: Vec<Rule>,
+    /// Whether tags have a say in it.
+    pub(crate) by_tags: bool,
     pub(crate) origin: Option<Origin>,
 }
 
@@ -144,7 +154,7 @@ impl Rules {
     /// With nothing let through but this.
     #[must_use]
     pub fn allowing(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
-        self.allow = Some(AllowList { rules: rules.into_iter().collect(), origin: None });
+        self.allow = Some(AllowList { rules: rules.into_iter().collect(), ..AllowList::default() });
         self
     }
 

@@ -75,6 +75,23 @@ fn tags_join_scopes_and_servers() {
 }
 
 #[test]
+fn a_profile_has_the_servers_that_want_one_of_its_tags() {
+    let config = alone(
+        "[scopes.s]\nmatch = { os = 'linux' }\ntags = ['code', 'desk']\n\
+         [profiles.p]\ntags = ['code', 'cod']\n[profiles.both]\nservers = ['d']\ntags = ['desk']\n[profiles.none]\ntags = []\n\
+         [servers.a]\ncommand = 'x'\nwhen = ['code', 'desk']\n[servers.b]\ncommand = 'x'\nwhen = { all = ['code'] }\n\
+         [servers.c]\ncommand = 'x'\nwhen = { not = ['code'] }\n[servers.d]\ncommand = 'x'\n",
+    );
+    assert_eq!(lines(&config), ["5:17 NOTE: no scope has the tag `cod`"]);
+    let has = |profile: &str| {
+        let caller = crate::Caller::local().within(profile);
+        let seen = |server: &&str| config.policy.sees(&caller, &server.parse().expect("a name"));
+        ["a", "b", "c", "d"].into_iter().filter(|server| seen(server)).collect::<Vec<_>>()
+    };
+    assert_eq!((has("p"), has("both"), has("none")), (vec!["a", "b"], vec!["a", "d"], vec![]));
+}
+
+#[test]
 fn what_nobody_can_tell_switches_nothing_on() {
     let not = |scope: &str| {
         let config =
