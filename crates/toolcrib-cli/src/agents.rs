@@ -2,6 +2,7 @@
 
 mod editors;
 mod ground;
+pub(crate) mod schemas;
 mod terminal;
 mod words;
 
@@ -12,6 +13,7 @@ use toolcrib::spelling::nearest;
 use crate::edit::entry::Language;
 use crate::failure::Failure;
 
+use self::schemas::Schema;
 pub(crate) use ground::Ground;
 
 /// Every agent.
@@ -44,6 +46,8 @@ pub(crate) struct Agent {
     pub(crate) brittle: bool,
     /// The words of an entry.
     pub(crate) words: Words,
+    /// What an entry may hold.
+    pub(crate) schema: Schema,
     /// What to do for it to see a change of its settings for everything.
     pub(crate) next: &'static str,
     /// The same for a project: who trusts a folder says so to the agent, never to us.

@@ -19,6 +19,7 @@ use toolcrib::spec::ServerSpec;
 
 use self::record::Ledger;
 use self::render::Rendered;
+use self::shape::Whose;
 use crate::agents::{Agent, Ground, Layout, Scope};
 use crate::edit::entry::{Members, Mistake, at};
 use crate::edit::file::Original;
@@ -66,6 +67,7 @@ pub(crate) fn plan(
         }
         Layout::OwnList => plan.list(entries),
     }
+    plan.check(agent)?;
     Ok(plan)
 }
 
@@ -109,6 +111,18 @@ fn unreadable(agent: &Agent, file: &Path, mistake: &Mistake) -> Failure {
     Failure::new(Exit::BadConfig, "agent_file_invalid", message).hint(hint)
 }
 
+/// An entry that the agent would stumble over.
+fn misfit(agent: &Agent, file: &Path, name: &str, whose: Whose, why: &str) -> Failure {
+    let (file, place, of) = (file.display(), agent.path(name).join("."), agent.name);
+    let says = agent.schema.published.map(|schema| format!(", says {schema}")).unwrap_or_default();
+    let message = format!("`{file}`: {of} would not take `{place}`: {why}{says}; nothing was changed");
+    let hint = match whose {
+        Whose::Ours => format!("change `[servers.{name}]`, or leave `--expand` out"),
+        Whose::Theirs => format!("repair it first; {of} reads no entry beside one like that"),
+    };
+    Failure::new(Exit::BadConfig, "agent_file_invalid", message).hint(hint)
+}
+
 impl Plan {
     /// The file, behind every link.
     pub(crate) fn file(&self) -> &Path {
@@ -138,7 +152,7 @@ impl Plan {
         for name in ours.iter().filter(|name| !self.names.contains(name)) {
             self.text = agent.language.remove(&self.text, &agent.path(name))?;
         }
-        self.check(agent)
+        Ok(())
     }
 
     fn list(&mut self, entries: Vec<(String, Members)>) {
@@ -154,22 +168,17 @@ impl Plan {
     }
 
     /// Holds the result against what the agent reads: our entries must fit, and so must all others where one spoils all.
-    fn check(&mut self, agent: &Agent) -> Result<(), Mistake> {
-        let said = agent.language.read(&self.text)?;
-        let entries = at(&said, agent.at).and_then(Json::as_object);
-        for (name, entry) in entries.into_iter().flatten() {
-            match shape::check(agent, entry) {
-                Err(why) if self.names.contains(name) => {
-                    return Err(Mistake {
-                        at: None,
-                        message: format!("{} would not take `{name}`: {why}", agent.name),
-                    });
-                }
-                Err(why) if agent.brittle => {
-                    let (agent, file) = (agent.name, self.original.path().display());
-                    self.warnings.push(format!("{agent} will not read `{file}` at all: `{name}` {why}"));
-                }
-                _ => {}
+    fn check(&self, agent: &Agent) -> Result<(), Failure> {
+        let said =
+            agent.language.read(&self.text).map_err(|mistake| unreadable(agent, self.file(), &mistake))?;
+        for (name, entry) in entries(agent, &said) {
+            let ours = agent.layout == Layout::OwnList || self.names.contains(&name);
+            let whose = if ours { Whose::Ours } else { Whose::Theirs };
+            if !ours && !agent.brittle {
+                continue;
+            }
+            if let Err(why) = shape::check(agent, entry, whose) {
+                return Err(misfit(agent, self.file(), &name, whose, &why));
             }
         }
         Ok(())
@@ -264,6 +273,18 @@ pub(crate) fn undo(
     }
     plan.ledger.forget(&step);
     Ok((plan, undone))
+}
+
+/// The entries of a file with their names.
+fn entries<'a>(agent: &Agent, said: &'a Json) -> Vec<(String, &'a Json)> {
+    match at(said, agent.at) {
+        Some(Json::Object(entries)) => entries.iter().map(|(name, entry)| (name.clone(), entry)).collect(),
+        Some(Json::Array(items)) => {
+            let name = |item: &Json| item["name"].as_str().unwrap_or_default().to_owned();
+            items.iter().map(|item| (name(item), item)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Whether an entry starts toolcrib.

@@ -2,7 +2,7 @@
 //! cautious guess.
 
 use super::words::{DISABLED, ENABLED, PLAIN, REMOTE, ROW, STRICT};
-use super::{Agent, Events, References, Remote, Switch, Unit, Words};
+use super::{Agent, Events, References, Remote, Switch, Unit, Words, schemas};
 
 /// One row each.
 pub(super) const ROWS: &[Agent] = &[
@@ -13,6 +13,7 @@ pub(super) const ROWS: &[Agent] = &[
         user: &["APP/Claude/claude_desktop_config.json"],
         language: STRICT,
         words: Words { remote: None, ..PLAIN },
+        schema: schemas::LOCAL,
         next: "quit Claude Desktop and start it again",
         ..ROW
     },
@@ -27,6 +28,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Env { defaults: true, files: false },
             ..PLAIN
         },
+        schema: schemas::CURSOR,
         next: "switch the server on in Cursor's settings, under MCP",
         ..ROW
     },
@@ -48,6 +50,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Env { defaults: false, files: false },
             ..PLAIN
         },
+        schema: schemas::VSCODE,
         next: "`MCP: List Servers` in the command palette starts it",
         next_in_project: "`MCP: List Servers` in the command palette starts it, once the workspace is trusted",
         ..ROW
@@ -64,6 +67,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Env { defaults: false, files: true },
             ..PLAIN
         },
+        schema: schemas::WINDSURF,
         next: "refresh the servers in Windsurf's settings",
         ..ROW
     },
@@ -80,6 +84,7 @@ pub(super) const ROWS: &[Agent] = &[
             timeout: Some(("timeout", Unit::Seconds)),
             ..PLAIN
         },
+        schema: schemas::ZED,
         next: "nothing to do: Zed reads it by itself",
         ..ROW
     },
@@ -99,6 +104,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Env { defaults: false, files: false },
             ..PLAIN
         },
+        schema: schemas::ROO,
         next: "nothing to do: Roo Code reads it by itself",
         ..ROW
     },
@@ -109,6 +115,7 @@ pub(super) const ROWS: &[Agent] = &[
         user: &["~/.ai/mcp/mcp.json"],
         project: &[".ai/mcp/mcp.json"],
         words: Words { remote: Some(Remote { headers: None, events: Events::Unknown, ..REMOTE }), ..PLAIN },
+        schema: schemas::JETBRAINS,
         next: "restart the IDE",
         ..ROW
     },
@@ -119,6 +126,7 @@ pub(super) const ROWS: &[Agent] = &[
         user: &["~/.junie/mcp/mcp.json"],
         project: &[".junie/mcp/mcp.json"],
         words: Words { remote: None, ..PLAIN },
+        schema: schemas::LOCAL,
         next: "start a new task",
         ..ROW
     },
@@ -146,6 +154,7 @@ pub(super) const ROWS: &[Agent] = &[
             everywhere: false,
             ..PLAIN
         },
+        schema: schemas::KIRO,
         next: "nothing to do: Kiro reads it by itself",
         ..ROW
     },
@@ -160,6 +169,7 @@ pub(super) const ROWS: &[Agent] = &[
             remote: Some(Remote { events: Events::Found, ..REMOTE }),
             ..PLAIN
         },
+        schema: schemas::WARP,
         next: "start the server in Warp's settings, under MCP",
         ..ROW
     },

@@ -2,7 +2,7 @@
 //! cautious guess.
 
 use super::words::{DISABLED, ENABLED, GEMINI, PLAIN, REMOTE, ROW, STRICT};
-use super::{Agent, Environment, Events, Layout, References, Remote, Session, Switch, Unit, Words};
+use super::{Agent, Environment, Events, Layout, References, Remote, Session, Switch, Unit, Words, schemas};
 use crate::edit::entry::Language;
 
 /// One row each.
@@ -21,6 +21,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Shell { bare: false },
             ..PLAIN
         },
+        schema: schemas::CLAUDE,
         next: "start a new session; `claude mcp list` shows it",
         next_in_project: "run `claude` in the project and approve the server",
         session: Session::Flag { program: "claude", flag: "--mcp-config", around: Some("mcpServers") },
@@ -51,6 +52,7 @@ pub(super) const ROWS: &[Agent] = &[
             environment: Environment::Named,
             ..PLAIN
         },
+        schema: schemas::CODEX,
         next: "start a new session; `codex mcp list` shows it",
         next_in_project: "run `codex` in the project and trust the folder",
         session: Session::Overrides { program: "codex" },
@@ -70,6 +72,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Shell { bare: true },
             ..PLAIN
         },
+        schema: schemas::COPILOT,
         next: "start a new session; `copilot mcp list` shows it",
         next_in_project: "run `copilot` in the project and trust the folder",
         session: Session::Flag {
@@ -86,6 +89,7 @@ pub(super) const ROWS: &[Agent] = &[
         user: &["$GEMINI_CLI_HOME/.gemini/settings.json", "~/.gemini/settings.json"],
         project: &[".gemini/settings.json"],
         words: GEMINI,
+        schema: schemas::GEMINI,
         next: "start a new session in a folder you trust; `gemini mcp list` shows it",
         next_in_project: "run `gemini` in the project and trust the folder",
         session: Session::Home { program: "gemini", variable: "GEMINI_CLI_HOME" },
@@ -109,6 +113,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Opencode,
             ..PLAIN
         },
+        schema: schemas::OPENCODE,
         next: "start a new session; `opencode mcp list` shows it",
         next_in_project: "start a new session in the project; `opencode mcp list` shows it",
         session: Session::Variable { program: "opencode", variable: "OPENCODE_CONFIG_CONTENT" },
@@ -139,6 +144,7 @@ pub(super) const ROWS: &[Agent] = &[
             besides: &[("name", "$name"), ("description", "")],
             ..PLAIN
         },
+        schema: schemas::GOOSE,
         next: "start a new session",
         session: Session::Extension { program: "goose", flag: "--with-extension", usual: "session" },
         ..ROW
@@ -163,6 +169,7 @@ pub(super) const ROWS: &[Agent] = &[
             timeout: Some(("timeout", Unit::Seconds)),
             ..PLAIN
         },
+        schema: schemas::CLINE,
         next: "nothing to do: Cline reads it by itself",
         ..ROW
     },
@@ -191,6 +198,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Secrets,
             ..PLAIN
         },
+        schema: schemas::CONTINUE,
         next: "reload the window, or start a new `cn`",
         ..ROW
     },
@@ -206,6 +214,7 @@ pub(super) const ROWS: &[Agent] = &[
             allow: Some(("includeTools", false)),
             ..PLAIN
         },
+        schema: schemas::AMP,
         next: "start a new session; `amp mcp list` shows it",
         next_in_project: "type `amp mcp approve toolcrib` in the project",
         session: Session::Flag { program: "amp", flag: "--mcp-config", around: None },
@@ -228,6 +237,7 @@ pub(super) const ROWS: &[Agent] = &[
             references: References::Dollar,
             ..PLAIN
         },
+        schema: schemas::CRUSH,
         next: "start a new session",
         next_in_project: "start a new session in the project",
         ..ROW
@@ -242,6 +252,7 @@ pub(super) const ROWS: &[Agent] = &[
             remote: Some(Remote { url: "httpUrl", events: Events::Type("sse", "url"), ..REMOTE }),
             ..GEMINI
         },
+        schema: schemas::QWEN,
         next: "start a new session; `qwen mcp list` shows it",
         next_in_project: "start a new session in the project, and trust the folder",
         session: Session::Flag { program: "qwen", flag: "--mcp-config", around: Some("mcpServers") },
@@ -253,6 +264,7 @@ pub(super) const ROWS: &[Agent] = &[
         sign: "~/.augment",
         user: &["~/.augment/settings.json"],
         words: Words { remote: Some(Remote { http: Some("http"), ..REMOTE }), ..PLAIN },
+        schema: schemas::AUGMENT,
         next: "start a new session; `auggie mcp list` shows it",
         ..ROW
     },

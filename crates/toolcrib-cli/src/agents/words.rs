@@ -1,6 +1,6 @@
 //! Words that several agents share: what their rows differ from.
 
-use super::{Agent, Environment, Events, Layout, References, Remote, Session, Switch, Unit, Words};
+use super::{Agent, Environment, Events, Layout, References, Remote, Session, Switch, Unit, Words, schemas};
 use crate::edit::entry::Language;
 use crate::edit::jsonc::Manner;
 
@@ -66,6 +66,7 @@ pub(super) const ROW: Agent = Agent {
     layout: Layout::Named,
     brittle: false,
     words: PLAIN,
+    schema: schemas::PLAIN,
     next: "restart it",
     next_in_project: "open the project in it anew, and say yes if it asks whether the folder is to be trusted",
     session: Session::None,

@@ -32,8 +32,9 @@ pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
         }
     }
     let servers = config.origins.len();
-    let files: Vec<String> = config.files.iter().map(|file| file.display().to_string()).collect();
-    let file = files.join(", ");
+    // Where none could be read, the one that stands for all of them.
+    let files = if config.files.is_empty() { std::slice::from_ref(&config.file) } else { &config.files };
+    let file = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
     match wrong {
         0 => out.say(&format!("{}, no problems", counted(servers, "server")))?,
         _ => out.say(&format!("{file}: {}, {}", counted(servers, "server"), counted(wrong, "problem")))?,

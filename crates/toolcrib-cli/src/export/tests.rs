@@ -199,13 +199,33 @@ fn a_file_with_a_mistake_is_refused_with_its_place_and_stays() {
 #[test]
 fn an_entry_that_spoils_the_file_for_its_agent_is_named() {
     let (home, opencode, gateway) = (Home::new(), find("opencode"), gateway());
-    home.file(opencode, Scope::User, "{\"mcp\": {\"bad\": {\"command\": \"node\", \"args\": [\"x\"]}}}");
-    let plan = home.plan(opencode, Scope::User, &[(&gateway, None)]).unwrap();
-    assert!(
-        plan.warnings[0].contains("will not read") && plan.warnings[0].contains("`bad`"),
-        "{:?}",
-        plan.warnings
-    );
+    let text = "{\"mcp\": {\"bad\": {\"command\": \"node\", \"args\": [\"x\"]}}}";
+    let file = home.file(opencode, Scope::User, text);
+    let failure = home.plan(opencode, Scope::User, &[(&gateway, None)]).unwrap_err();
+    assert_eq!((failure.exit, &*failure.code), (Exit::BadConfig, "agent_file_invalid"));
+    assert!(failure.message.contains("would not take `mcp.bad`: it has no `type`"), "{failure}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    // What opencode takes besides: an entry that only switches one off, and another place for all of them.
+    let fine = "{\"mcp\": {\"off\": {\"enabled\": false}, \"servers\": {\"a\": {\"command\": \"x\"}}}}";
+    home.file(opencode, Scope::User, fine);
+    home.plan(opencode, Scope::User, &[(&gateway, None)]).unwrap();
+    // Others skip such an entry, and so do we.
+    home.file(find("cursor"), Scope::User, "{\"mcpServers\": {\"bad\": {\"command\": 5}}}");
+    home.plan(find("cursor"), Scope::User, &[(&gateway, None)]).unwrap();
+}
+
+#[test]
+fn an_entry_that_its_agent_would_not_take_is_not_written() {
+    let (home, vscode) = (Home::new(), find("vscode"));
+    let text = "[servers.docs]\nurl = '${env:BASE}/mcp'\ntype = 'http'\n";
+    let config = Config::parse(Path::new("/c/config.toml"), text);
+    let servers: Vec<Server<'_>> = config.roster.servers().map(|spec| (spec, None)).collect();
+    assert_eq!(servers.len(), 1);
+    let file = home.file(vscode, Scope::User, "{\"servers\": {}}");
+    let failure = home.plan(vscode, Scope::User, &servers).unwrap_err();
+    assert_eq!((failure.exit, &*failure.code), (Exit::BadConfig, "agent_file_invalid"));
+    assert!(failure.message.contains("`servers.docs`: `url` is not an address"), "{failure}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\"servers\": {}}");
 }
 
 #[test]

@@ -169,6 +169,63 @@ fn a_disk_that_is_full_leaves_the_old_file() {
     run(&home, &["export", "claude"]).expect(0);
 }
 
+/// The same on a disk that really is: a small one of its own, where there is one to be had.
+#[test]
+fn a_small_disk_that_fills_during_an_export_leaves_the_old_file() {
+    let home = Home::with_demo_servers();
+    let old = format!("{{\n  \"tips\": \"{}\"\n}}\n", "x".repeat(40 << 10));
+    let kept = home.0.path().join("old.json");
+    fs::write(&kept, &old).unwrap();
+    let script = r#"mount -t tmpfs -o size=64k,mode=700 none "$HOME" || exit 77
+        cd "$HOME" && cp "$0" .claude.json || exit 78
+        "$1" export claude && exit 79
+        cmp "$0" .claude.json && test "$(ls -A)" = .claude.json"#;
+    let wanted = command(&home, &[]);
+    let user = (!rustix::process::geteuid().is_root()).then_some("--map-root-user");
+    let mut alone = Command::new("unshare");
+    alone.arg("--mount").args(user).args(["sh", "-c", script]).arg(&kept).arg(PROGRAM).env_clear();
+    alone.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ended = Ended::from(alone.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().unwrap());
+    let possible = ended.code != 77 && !ended.stderr.starts_with("unshare:");
+    assert!(!possible || ended.code == 0, "{}: {}{}", ended.code, ended.stdout, ended.stderr);
+    assert!(!possible || ended.stderr.contains("cannot write"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_may_not_be_read_is_said_and_stays() {
+    let home = Home::with_demo_servers();
+    let file = claude(&home, CLAUDE);
+    for file in [&file, &home.0.path().join("config.toml")] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    // Root reads everything, unless it may not.
+    let limited = |args: &[&str]| {
+        let wanted = command(&home, args);
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-dac_override,-dac_read_search", PROGRAM]).args(args);
+        command.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(user(&home)).output().ok().map(Ended::from)
+    };
+    let root = rustix::process::geteuid().is_root();
+    let run = |args: &[&str]| if root { limited(args) } else { Some(run(&home, args)) };
+    let Some(checked) = run(&["check"]) else { return };
+    let checked = checked.expect(6);
+    assert!(
+        checked.stdout.contains("may not be read") && checked.stdout.contains("chmod u+r"),
+        "{}",
+        checked.stdout
+    );
+    assert!(checked.stderr.contains("config.toml: 0 servers, 1 problem"), "{}", checked.stderr);
+    let refused = run(&["export", "claude"]).unwrap().expect(1);
+    assert!(
+        refused.stderr.contains("cannot read") && refused.stderr.contains(".claude.json"),
+        "{}",
+        refused.stderr
+    );
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), CLAUDE);
+}
+
 #[test]
 fn an_import_tells_of_every_entry_and_keeps_the_config() {
     let home = Home::new("# mine\n[servers.git] # first\ncommand = 'uvx'\n");
