@@ -9,15 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import instructions, library, phases
+from . import instructions, library, phases, resolve
 from .bench import Bench
 from .report import merged, page
 
 HERE = Path(__file__).resolve().parent.parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
-PHASES = "one,soak,sessions,ten,startup,probe,instructions,library"
-QUICK = {"phases": "one,ten,instructions,library", "rounds": 2, "scale": 0.2, "only": "toolcrib"}
+PHASES = "one,soak,sessions,ten,startup,probe,instructions,library,resolve"
+QUICK = {"phases": "one,ten,instructions,library,resolve", "rounds": 2, "scale": 0.2, "only": "toolcrib"}
 
 
 def parse(words):
@@ -95,6 +95,7 @@ def measure(args):
             ("probe", phases.probe),
             ("instructions", instructions.instructions),
             ("library", library.library),
+            ("resolve", resolve.resolve),
         ):
             if name in asked:
                 phase(bench)

@@ -1,6 +1,7 @@
 """The figures toolcrib promises, each with its bound where there is one."""
 
 from .figures import MISSING, fmt, median, mib, ratios, scaled, spread, table
+from .resolve import CPU_MS, LAYERS, SCOPES, SERVERS, WHY_MS, figures
 from .tables import HTTP_FLOOR, View
 
 OURS = "toolcrib"
@@ -9,10 +10,10 @@ STATELESS, REMOTE = "toolcrib-stateless", "toolcrib-remote"
 
 def promises(results):
     """The short table at the top of the page."""
-    if OURS not in results["targets"] and "library" not in results:
+    if OURS not in results["targets"] and not {"library", "resolve"} & set(results):
         return []
     view = View(results)
-    rows = [*gateway_rows(view), *instruction_rows(view), *library_rows(results.get("library", {}))]
+    rows = [*gateway_rows(view), *instruction_rows(view), *library_rows(results.get("library", {})), *config_rows(results)]
     return table("Promises", ["figure", "measured", "bound", "kept"], rows)
 
 
@@ -111,6 +112,19 @@ def instruction_rows(view):
 def library_rows(library):
     free, one_core = Sides(library.get("free", {})), Sides(library.get("one_core", {}))
     return [*slow_rows(free), *echo_rows(free, one_core)]
+
+
+def config_rows(results):
+    measured = figures(results)
+    if "resolve" not in results:
+        return []
+    size = f"{SERVERS:,} servers, {SCOPES} scopes"
+    halves = f"{spread(measured['both'], 1)} ms; {spread(measured['read'], 1)} to read, {spread(measured['resolve'], 1)} to resolve"
+    why = f"{spread(measured['why'], 1)} ms, {spread(measured['why_cpu'], 1)} of them CPU"
+    return [
+        row(f"config: CPU of {size}, {LAYERS} layers", halves, median(measured["both"]), at_most=CPU_MS, unit=" ms"),
+        row(f"config: `why`, cold, of {size}", why, median(measured["why"]), at_most=WHY_MS, unit=" ms"),
+    ]
 
 
 class Sides:

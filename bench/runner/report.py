@@ -46,6 +46,7 @@ def merged(several):
             first["targets"].setdefault(key, {}).update(value)
         first["rounds"] += other["rounds"]
         first["load1"] += other.get("load1", [])
-        if "library" in other:
-            first["library"] = other["library"]
+        for part in ("library", "resolve"):
+            if part in other:
+                first[part] = other[part]
     return first

@@ -5,6 +5,7 @@ import unittest
 from .figures import fmt, ratios, series, spread
 from .main import parse
 from .report import merged, page
+from .resolve import broken
 from .template import fill
 
 
@@ -60,6 +61,18 @@ class Page(unittest.TestCase):
         shown = "9.00 (9.00–9.00) µs; raw pipe 3.00 (3.00–3.00) µs"
         self.assertIn(f"on one core | {shown} | ≤ 8 µs | **no** |", text)
         self.assertIn(f"on all cores | {shown} | – | – |", text)
+
+    def test_a_large_config_is_judged_by_both_its_bounds(self):
+        measured = results()
+        measured["resolve"] = {
+            "library": {"rounds": [{"read_ms": 30.0, "resolve_ms": 15.0}, {"read_ms": 28.0, "resolve_ms": 16.0}]},
+            "why": {"wall_ms": [90.0, 130.0, 110.0], "cpu_ms": [40.0, 41.0, 42.0]},
+        }
+        text = page(measured)
+        self.assertIn("5 layers | 44.5 (44.0–45.0) ms; 29.0 (28.0–30.0) to read, 15.5 (15.0–16.0) to resolve | ≤ 50 ms | yes |", text)
+        self.assertIn("| 110 (90.0–130) ms, 41.0 (40.0–42.0) of them CPU | ≤ 100 ms | **no** |", text)
+        self.assertEqual(broken(measured), ["110.0 ms for `why`, at most 100"])
+        self.assertEqual(len(broken(results())), 2, "what was not measured was not kept")
 
     def test_what_was_not_measured_is_not_on_the_page(self):
         text = page(results())

@@ -52,12 +52,16 @@ pub(super) fn over(far: Table, near: Table) -> Table {
     lay(far, near, Level::Root)
 }
 
-fn lay(mut far: Table, near: Table, level: Level) -> Table {
+fn lay(mut far: Table, mut near: Table, level: Level) -> Table {
+    if far.0.is_empty() && !near.0.iter().any(|entry| entry.key.starts_with('+')) {
+        near.0.iter_mut().for_each(|entry| alone(entry, level.below(&entry.key)));
+        return near;
+    }
     if level == Level::Server {
         forget_the_other_kind(&mut far, &near);
     }
     let farther = far.0.len();
-    let many = farther >= MANY;
+    let many = farther.max(near.0.len()) >= MANY;
     let mut index: HashMap<String, usize> = match many {
         true => far.0.iter().enumerate().map(|(at, entry)| (entry.key.clone(), at)).collect(),
         false => HashMap::new(),
@@ -74,9 +78,7 @@ fn lay(mut far: Table, near: Table, level: Level) -> Table {
         match found {
             Some(at) => meet(&mut far.0[at], entry, extends, below),
             None => {
-                if let Value::Table(table) = &mut entry.value.value {
-                    *table = lay(Table::default(), std::mem::take(table), below);
-                }
+                alone(&mut entry, below);
                 if many {
                     index.insert(entry.key.clone(), far.0.len());
                 }
@@ -85,6 +87,13 @@ fn lay(mut far: Table, near: Table, level: Level) -> Table {
         }
     }
     far
+}
+
+/// An entry that has nothing below it.
+fn alone(entry: &mut Entry, below: Level) {
+    if let Value::Table(table) = &mut entry.value.value {
+        *table = lay(Table::default(), std::mem::take(table), below);
+    }
 }
 
 /// Whether an entry is written with a `+`, which is taken off: its list is added to the farther one.
