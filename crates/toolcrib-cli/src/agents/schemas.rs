@@ -35,6 +35,7 @@ pub(crate) enum Kind {
     /// Strings, numbers or nothing by name.
     Scalars,
     Number,
+    Whole,
     Flag,
     /// A table with these keys.
     Of(&'static [Key]),
@@ -44,7 +45,7 @@ pub(crate) enum Kind {
     Never(&'static str),
 }
 
-use Kind::{Address, Any, Argv, Flag, Number, Of, Scalars, Table, Text, Texts, Word};
+use Kind::{Address, Any, Argv, Flag, Number, Of, Scalars, Table, Text, Texts, Whole, Word};
 
 const COMMAND: &[Key] = &[("command", Text), ("args", Texts), ("env", Table)];
 const REMOTE: &[Key] = &[("url", Text), ("headers", Table)];
@@ -83,7 +84,7 @@ const OF_CODEX: &[Key] = &[
     ("tool_timeout_sec", Number),
     ("enabled_tools", Texts),
     ("disabled_tools", Texts),
-    ("default_tools_approval_mode", Word(&["auto", "prompt", "approve"])),
+    ("default_tools_approval_mode", Any),
     ("supports_parallel_tool_calls", Flag),
     ("scopes", Texts),
     ("oauth", Any),
@@ -132,7 +133,7 @@ pub(super) const GEMINI: Schema = Schema {
 };
 pub(super) const QWEN: Schema = Schema { published: None, ..GEMINI };
 
-const OF_OPENCODE: &[Key] = &[("enabled", Flag), ("timeout", Number)];
+const OF_OPENCODE: &[Key] = &[("enabled", Flag), ("timeout", Whole)];
 pub(super) const OPENCODE: Schema = Schema {
     published: Some("`opencode.ai/config.json`"),
     command: &[
@@ -196,7 +197,7 @@ const OF_CRUSH: &[Key] = &[
     ("disabled", Flag),
     ("disabled_tools", Texts),
     ("enabled_tools", Texts),
-    ("timeout", Number),
+    ("timeout", Whole),
 ];
 pub(super) const CRUSH: Schema = Schema {
     published: Some("`schema.json` of its repository"),
@@ -205,7 +206,7 @@ pub(super) const CRUSH: Schema = Schema {
         REMOTE,
         OF_CRUSH,
         &[("oauth", Flag), ("oauth_client_id", Text), ("oauth_client_secret", Text)],
-        &[("oauth_callback_port", Number)],
+        &[("oauth_callback_port", Whole), ("sessionless", Flag)],
     ],
     needed: &["type"],
     ..PLAIN

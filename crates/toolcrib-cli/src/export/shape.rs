@@ -84,6 +84,7 @@ fn fits(kind: Kind, value: &Json, path: &str, whose: Whose) -> Result<(), String
             (all(scalar), "a table of strings and numbers".to_owned())
         }
         Kind::Number => (value.is_number(), "a number".to_owned()),
+        Kind::Whole => (value.is_u64() || value.is_i64(), "a whole number".to_owned()),
         Kind::Flag => (value.is_boolean(), "`true` or `false`".to_owned()),
         Kind::Of(keys) => match value.as_object() {
             Some(members) => return members_fit(members, path, &[keys], whose),
@@ -136,6 +137,7 @@ mod tests {
             ),
             ("amp", json!({"command": "x", "args": "y"}), "`args` is not a list of strings"),
             ("crush", json!({"command": "x"}), "it has no `type`"),
+            ("crush", json!({"type": "stdio", "command": "x", "timeout": 0.5}), "not a whole number"),
             ("qwen", json!({"httpUrl": "u", "headers": []}), "`headers` is not a table"),
             ("augment", json!({"url": 5}), "`url` is not a string"),
             ("claude-desktop", json!({"url": "u"}), "neither a command nor an address"),
