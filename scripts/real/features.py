@@ -40,6 +40,8 @@ async def sample(_context: object, params: types.CreateMessageRequestParams) -> 
 
 async def elicit(_context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
     asked.append(params.message)
+    if "interpretations" in params.message:
+        return types.ElicitResult(action="accept", content={"interpretation": "technical"})
     return types.ElicitResult(action="accept", content={"name": "Ada Plane", "check": True, "integer": 7})
 
 
@@ -161,6 +163,16 @@ async def structure(client: Client) -> str:
     return str(got.structured_content)
 
 
+async def task_only(client: Client) -> str:
+    """A tool that its server runs as a task only, which this client knows nothing of."""
+    asked.clear()
+    got = await client.call_tool(name("simulate-research-query"), {"topic": "planes", "ambiguous": True})
+    text = got.content[0].text
+    assert not got.is_error and "# Research Report: planes" in text, text
+    assert len(asked) == 1 and "planes" in asked[0], asked
+    return f"asked once, {text.splitlines()[0]}"
+
+
 async def main() -> int:
     target = TARGET
     if not target.startswith("http"):
@@ -179,6 +191,8 @@ async def main() -> int:
         "roots": root_list,
         "resource update": update,
     }
+    if ERA >= "2026" and ERA[0].isdigit():
+        checks["a tool that is a task only"] = task_only
     failed = 0
     client = Client(
         target,

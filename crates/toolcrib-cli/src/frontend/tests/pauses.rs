@@ -1,5 +1,11 @@
 //! Connections whose clients say nothing for a while, before, within and between requests.
 
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 use toolcrib::{ServerSpec, Toolbox};
 
@@ -138,4 +144,55 @@ async fn a_connection_takes_little_room_while_its_client_says_nothing() {
     let (_, theirs) = tokio::io::duplex(1);
     let room = size_of_val(&http::serve(theirs, house.desk, Door::Tcp, house.stop));
     assert!(room < 1 << 10, "{room}");
+}
+
+/// A connection that knows how much room it was last read into.
+struct Watched(DuplexStream, Arc<AtomicUsize>);
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.1.store(buffer.remaining(), Ordering::Relaxed);
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_keeps_its_buffers_from_request_to_request_and_not_through_a_pause() {
+    let (house, room) = (House::new(1000, 10), Arc::<AtomicUsize>::default());
+    let session = house.session().await;
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let served =
+        http::serve(Watched(theirs, room.clone()), house.desk.clone(), Door::Tcp, house.stop.clone());
+    house.tasks.spawn(served);
+    let mut client = Client(ours);
+    for _ in 0..3 {
+        client.0.write_all(ping(&session).as_bytes()).await.unwrap();
+        answered(&mut client).await;
+        sleep(Duration::from_millis(50)).await;
+        assert!(room.load(Ordering::Relaxed) >= 4 << 10, "{room:?}");
+    }
+    sleep(Duration::from_millis(500)).await;
+    assert!(room.load(Ordering::Relaxed) <= 1 << 10, "{room:?}");
 }
