@@ -7,6 +7,7 @@ of the machine is not ours to write: `why` reads the same five files as two, the
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import time
@@ -58,6 +59,7 @@ def resolve(bench):
     for name, result in bench.results["resolve"].items():
         if result.get("failed"):
             bench.log(f"resolve, {name}: {result['failed']}")
+    shutil.rmtree(folder)
     bench.save()
 
 
