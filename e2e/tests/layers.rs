@@ -331,23 +331,28 @@ fn free_port(address: &str) -> u16 {
 
 fn serve_as(home: &Home, host: &str, listen: &str) -> Gateway {
     let mut command = home.command(&["serve", "--listen", listen]);
-    command.env("TOOLCRIB_HOST", host).env("MEMORY_TOKEN", "t0ken").current_dir(home.path());
+    command.env("TOOLCRIB_HOST", host).env("CRIB_TOKEN", "t0ken").current_dir(home.path());
     home.serve_by(command)
 }
 
 #[test]
 fn a_server_that_one_host_runs_is_used_from_another_by_the_same_names() {
     let port = free_port("127.0.0.2");
-    let config = format!(
-        "[hosts.still]\naddress = '127.0.0.2'\nport = {port}\ntoken = '${{env:MEMORY_TOKEN}}'\n\
-         [callers.house]\ntoken = '${{env:MEMORY_TOKEN}}'\nadmin = true\n{}run-on = 'still'\n",
-        server("memory")
-    );
+    // The example of the guide, with an address and a server that are here.
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/GUIDE.md")).unwrap();
+    let (_, section) = guide.split_once("### One host runs it").unwrap();
+    let (_, example) =
+        section.split_once("args = [\"-y\", \"@modelcontextprotocol/server-memory\"]").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let here =
+        example.replace("\"still.local\"", "\"127.0.0.2\"").replace("port = 7717", &format!("port = {port}"));
+    let config = server("memory") + &here;
+    assert!(here.contains("127.0.0.2") && here.contains(&port.to_string()), "{here}");
     let [still, desk] = [(); 2].map(|()| Home::new(env!("CARGO_BIN_EXE_crib"), &config));
     let runs = serve_as(&still, "still", &format!("127.0.0.2:{port}"));
     let uses = serve_as(&desk, "desk.example", "127.0.0.1:0");
     let call = |home: &Home| {
-        let output = home.command(&["call", "memory__pid"]).env("MEMORY_TOKEN", "t0ken").output().unwrap();
+        let output = home.command(&["call", "memory__pid"]).env("CRIB_TOKEN", "t0ken").output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         String::from_utf8(output.stdout).unwrap()
     };
@@ -364,14 +369,12 @@ fn a_server_that_one_host_runs_is_used_from_another_by_the_same_names() {
     );
     assert!(why(&desk, "desk").contains("it runs on `still`, and is reached there"));
     // Without the token, nobody is let in there.
-    let stranger = Home::new(
-        env!("CARGO_BIN_EXE_crib"),
-        &config.replace("\ntoken = '${env:MEMORY_TOKEN}'\n[callers", "\n[callers"),
-    );
+    let stranger =
+        Home::new(env!("CARGO_BIN_EXE_crib"), &config.replacen("token = \"${env:CRIB_TOKEN}\"", "", 1));
     let output = stranger
         .command(&["call", "memory__pid"])
         .env("TOOLCRIB_HOST", "desk")
-        .env("MEMORY_TOKEN", "t0ken")
+        .env("CRIB_TOKEN", "t0ken")
         .output();
     assert_eq!(output.unwrap().status.code(), Some(3));
 }
