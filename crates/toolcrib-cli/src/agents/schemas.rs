@@ -14,6 +14,8 @@ pub(crate) struct Schema {
     pub(crate) needed: &'static [&'static str],
     /// And of servers with an address.
     pub(crate) needed_with_address: &'static [&'static str],
+    /// A flag with which the agent takes an entry whatever else is in it.
+    pub(crate) enough: Option<&'static str>,
 }
 
 /// A key and what its value is.
@@ -61,6 +63,7 @@ pub(super) const PLAIN: Schema = Schema {
     address: &[REMOTE],
     needed: &[],
     needed_with_address: &[],
+    enough: None,
 };
 /// The same without addresses.
 pub(super) const LOCAL: Schema = Schema { address: &[], ..PLAIN };
@@ -142,6 +145,7 @@ pub(super) const OPENCODE: Schema = Schema {
     ],
     address: &[&[("type", Word(&["remote"])), ("oauth", Any)], REMOTE, OF_OPENCODE],
     needed: &["type"],
+    enough: Some("enabled"),
     ..PLAIN
 };
 

@@ -16,6 +16,10 @@ pub(super) enum Whose {
 pub(super) fn check(agent: &Agent, entry: &Json, whose: Whose) -> Result<(), String> {
     let Some(members) = entry.as_object() else { return Err("it is not a table of keys".to_owned()) };
     let has = |key: &str| members.contains_key(key);
+    let enough = agent.schema.enough.and_then(|key| members.get(key)).is_some_and(Json::is_boolean);
+    if enough && whose == Whose::Theirs {
+        return Ok(());
+    }
     let (command, address) = (has(agent.words.command), addresses(agent).any(has));
     let (parts, needed) = match (command, address) {
         (true, true) => return Err("it has both a command and an address".to_owned()),
@@ -167,5 +171,7 @@ mod tests {
         assert_eq!(check(&json!({"command": "x", "new_key": {"a": 1}})), Ok(()));
         assert_eq!(check(&json!({"enabled": false})), Ok(()), "neither is none of our business");
         assert!(check(&json!({"command": "x", "args": [1]})).is_err());
+        let opencode = Agent::find("opencode").unwrap();
+        assert_eq!(super::check(opencode, &json!({"command": "x", "enabled": true}), Whose::Theirs), Ok(()));
     }
 }
