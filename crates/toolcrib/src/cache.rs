@@ -1,13 +1,13 @@
 //! `Cache`: what servers have said that may be said again, as long as they say it is good, and the calls under way that
 //! several wait for. It asks nobody: the pipeline does, and says what came of it.
 
-pub(crate) mod canonical;
 mod flight;
 mod key;
 mod lasting;
 mod store;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use crate::sharing::SharingKey;
 use crate::spec::{Capacity, ServerId};
 use flight::Flying;
 pub(crate) use flight::{Flight, Landed};
+use key::BuildReady;
 pub(crate) use key::{Key, Subject, What};
 use lasting::Lasting;
 pub(crate) use store::Stale;
@@ -42,8 +43,8 @@ pub(crate) struct Keeping {
 pub(crate) enum Found {
     /// The answer.
     Known(Outcome),
-    /// Somebody else asks the same.
-    Flying(watch::Receiver<Landed>),
+    /// Somebody else asks the same: how that ends, and what was looked for.
+    Flying(watch::Receiver<Landed>, Key),
     /// Nothing; whoever holds this is the one to ask.
     Nothing(Flight),
 }
@@ -54,13 +55,15 @@ pub(crate) struct Cache {
     shelves: Mutex<Shelves>,
     /// Whether there is any tool whose answers may be kept.
     keeps_tools: AtomicBool,
+    /// Callers choose what they ask, and shall not choose where it is filed.
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Shelves {
     store: Store,
-    flights: HashMap<Key, Arc<Flying>>,
-    tallies: HashMap<ServerId, Tally>,
+    flights: HashMap<Arc<Key>, Arc<Flying>, BuildReady>,
+    tallies: BTreeMap<ServerId, Tally>,
     /// What is asked for and does not last, as far as was seen, and how often since: nobody waits for another's answer to
     /// that.
     passing: HashMap<Subject, u32>,
@@ -84,7 +87,7 @@ impl Default for Cache {
         let store = Store::new(Capacity::default().cache);
         let (flights, tallies, passing) = Default::default();
         let shelves = Mutex::new(Shelves { store, flights, tallies, passing });
-        Self { shelves, keeps_tools: AtomicBool::new(false) }
+        Self { shelves, keeps_tools: AtomicBool::new(false), seed: RandomState::new().hash_one(0) }
     }
 }
 
@@ -111,19 +114,21 @@ impl Cache {
     /// one call in a while, which may find that it lasts now.
     pub(crate) fn passes(&self, subject: &Subject) -> bool {
         let mut shelves = self.shelves();
-        if shelves.store.has(subject) {
-            return false;
-        }
-        let Some(asked) = shelves.passing.get_mut(subject) else { return false };
+        let Shelves { store, passing, .. } = &mut *shelves;
+        let Some(asked) = passing.get_mut(subject).filter(|_| !store.has(subject)) else { return false };
         *asked = (*asked + 1) % LOOK_AGAIN;
         *asked != 0
     }
 
     /// What is known of what a caller asks.
-    pub(crate) fn find(self: &Arc<Self>, key: &Key, now: Instant) -> Found {
+    pub(crate) fn find(self: &Arc<Self>, mut key: Key, now: Instant) -> Found {
         let mut shelves = self.shelves();
-        let known =
-            shelves.store.get(key, now).or_else(|| shelves.store.get(&key.for_everybody(), now)).cloned();
+        let mut known = shelves.store.get(&key, now).cloned();
+        if known.is_none() {
+            let caller = key.caller.take();
+            known = shelves.store.get(&key, now).cloned();
+            key.caller = caller;
+        }
         let server = &key.subject.server;
         if let Some(kept) = known {
             shelves.tally(server).hits += 1;
@@ -131,22 +136,22 @@ impl Cache {
             return Found::Known(kept.given(now));
         }
         let moment = shelves.moment(server);
-        if let Some(flying) = shelves.flights.get(key).filter(|flying| flying.may_be_joined(moment)) {
-            return Found::Flying(flying.landed.subscribe());
+        if let Some(landed) = shelves.flights.get(&key).and_then(|flying| flying.join(moment)) {
+            return Found::Flying(landed, key);
         }
         shelves.tally(server).misses += 1;
-        let flying = Flying::new();
+        let (key, flying) = (Arc::new(key), Arc::<Flying>::default());
         if !shelves.passing.contains_key(&key.subject) {
             shelves.flights.insert(key.clone(), flying.clone());
         }
         drop(shelves);
-        Found::Nothing(Flight { cache: self.clone(), key: key.clone(), flying })
+        Found::Nothing(Flight::new(self.clone(), key, flying))
     }
 
     /// Asks without regard to anybody else who asks the same.
-    pub(crate) fn alone(self: &Arc<Self>, key: &Key) -> Flight {
+    pub(crate) fn alone(self: &Arc<Self>, key: Key) -> Flight {
         self.shelves().tally(&key.subject.server).misses += 1;
-        Flight { cache: self.clone(), key: key.clone(), flying: Flying::new() }
+        Flight::new(self.clone(), Arc::new(key), Arc::default())
     }
 
     /// Counts a call that was answered with what another's came to.
@@ -155,7 +160,14 @@ impl Cache {
     }
 
     /// Keeps an answer if it lasts and is not stale already; whether it is one that others may have.
-    fn keep(&self, key: &Key, flying: &Flying, outcome: &Outcome, keeping: &Keeping, now: Instant) -> bool {
+    fn keep(
+        &self,
+        key: &Arc<Key>,
+        flying: &Flying,
+        outcome: &Outcome,
+        keeping: &Keeping,
+        now: Instant,
+    ) -> bool {
         let Some(lasting) = Lasting::of(outcome) else {
             if !outcome.is_error() {
                 self.shelves().passing.entry(key.subject.clone()).or_default();
@@ -163,7 +175,7 @@ impl Cache {
             return false;
         };
         let until = now + lasting.time.min(keeping.at_most);
-        let kept_under = if lasting.public { key.for_everybody() } else { key.clone() };
+        let kept_under = if lasting.public { Arc::new(key.for_everybody()) } else { key.clone() };
         let kept = Kept::new(outcome, lasting, until);
         let mut shelves = self.shelves();
         let fresh = flying.left_at.load(Ordering::Relaxed) == shelves.moment(&key.subject.server);

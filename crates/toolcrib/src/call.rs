@@ -19,6 +19,7 @@ use crate::wire::dialect::party::Client;
 use crate::wire::message::Answer;
 use crate::wire::object::{self, Object};
 use crate::wire::revision::Era;
+use crate::wire::scan;
 
 /// Who is asking, and maybe the profile it looks through. Callers of one name are the same, whatever they look through.
 #[derive(Debug, Clone)]
@@ -309,12 +310,10 @@ fn says_error(result: &Bytes) -> bool {
     if result.ends_with(b"\"isError\":false}") {
         return false;
     }
-    let Some(at) = memchr::memmem::find(result, NAME) else { return false };
+    let Some(at) = scan::find(result, NAME) else { return false };
     let value = result[at + NAME.len()..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
     match value {
-        Some(value) if value.starts_with(b"false") && memchr::memmem::rfind(result, NAME) == Some(at) => {
-            false
-        }
+        Some(value) if value.starts_with(b"false") && scan::find(value, NAME).is_none() => false,
         _ => Object::parse(result)
             .is_ok_and(|object| object.get("isError").is_some_and(|raw| &**raw == b"true")),
     }

@@ -12,22 +12,24 @@ use crate::error::Error;
 use crate::public;
 use crate::stock::Stock;
 use crate::telemetry;
+use cache::Look;
 
 /// Takes one call through.
 pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
-    let target = match stock.find(&call.caller, &call.wanted).await {
-        Ok(target) => target, // which server has it?
+    let (target, view) = match stock.find(&call.caller, &call.wanted).await {
+        Ok(found) => found, // which server has it?
         Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
     };
     call.record.note(|met| met.target = Some(target.clone()));
-    let decision = stock.permit(call, &target).await?; // may they?
+    let decision = stock.permit(call, &target, Some(view)).await?; // may they?
     call.record.note(|met| met.decision = decision);
     stock.check(call, &target)?; // does the tool take such arguments?
     telemetry::found(&target.server);
     let mut call = stock.meter.admit(call, &target).await?; // have they any left?
-    let outcome = match cache::wish(stock, &call, &target) {
-        None => ask(stock, &mut call, &target, None).await,
-        Some(wish) => Box::pin(wish.grant(stock, &mut call, &target)).await, // do we already know?
+    let outcome = match cache::look(stock, &call, &target) {
+        Look::Known(outcome) => Ok(outcome), // do we already know?
+        Look::Unknown(wish) => Box::pin(wish.grant(stock, &mut call, &target)).await,
+        Look::Passing => ask(stock, &mut call, &target, None).await,
     };
     let outcome = outcome.map(|outcome| public::named(outcome, &call, &target, &stock.tasks));
     call.settle(outcome)

@@ -168,6 +168,13 @@ impl Policy {
             && rules.all(Rules::is_empty)
     }
 
+    /// Whether the rules say all there is to say: neither a guard nor a person is asked about any call.
+    pub(crate) fn asks_nobody(&self) -> bool {
+        let of_profiles = self.profiles.values().flat_map(|profile| [&profile.servers, &profile.rules]);
+        let mut rules = self.servers.values().chain(self.callers.values()).chain(of_profiles);
+        self.guard.is_none() && self.everyone.ask.is_empty() && rules.all(|rules| rules.ask.is_empty())
+    }
+
     /// The profile that a caller looks through and that is not there: nothing can be seen through it.
     pub fn lost_profile<'a>(&self, caller: &'a Caller) -> Option<&'a str> {
         caller.profile().filter(|profile| !self.profiles.contains_key(*profile))

@@ -45,16 +45,24 @@ pub enum SharingKey {
 impl SharingKey {
     /// The key of a call; a client that does not say where it works has an instance of its own.
     pub(crate) async fn of(sharing: Sharing, call: &Call) -> Self {
-        let project = match sharing {
-            Sharing::Shared => return Self::Shared,
-            Sharing::PerCaller => return Self::Caller(call.caller.clone()),
-            Sharing::PerClient => None,
-            Sharing::PerProject => match &call.guest {
-                Some(guest) => Box::pin(guest.project(call)).await,
-                None => None,
-            },
+        if let Some(key) = Self::at_once(sharing, call) {
+            return key;
+        }
+        let project = match &call.guest {
+            Some(guest) => Box::pin(guest.project(call)).await,
+            None => None,
         };
         project.map_or_else(|| Self::client(call), Self::Project)
+    }
+
+    /// The key of a call, if nobody has to be asked for it.
+    pub(crate) fn at_once(sharing: Sharing, call: &Call) -> Option<Self> {
+        match sharing {
+            Sharing::Shared => Some(Self::Shared),
+            Sharing::PerCaller => Some(Self::Caller(call.caller.clone())),
+            Sharing::PerClient => Some(Self::client(call)),
+            Sharing::PerProject => None,
+        }
     }
 
     fn client(call: &Call) -> Self {

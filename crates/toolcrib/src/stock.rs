@@ -20,7 +20,7 @@ use crate::schemas::Schemas;
 use crate::spec::ServerId;
 use crate::supervisor::Surroundings;
 use crate::tasks::Tasks;
-use crate::views::{self, Views};
+use crate::views::{self, View, Views};
 
 /// How many servers are started at the same time to be listed.
 const PARALLEL_STARTS: usize = 8;
@@ -84,27 +84,33 @@ impl Stock {
 
     /// The same, as far as a caller may see it.
     pub(crate) fn seen(&self, caller: &Caller) -> Arc<Catalog> {
+        self.view(caller).catalog
+    }
+
+    fn view(&self, caller: &Caller) -> View {
         self.views.of(self.catalog(), caller)
     }
 
-    /// The one thing that is meant. A name that points at a server nobody has seen yet makes that one be listed first;
+    /// The one thing that is meant, and the view in which it was looked for. A name that points at a server nobody has seen yet makes that one be listed first;
     /// a bare name or an address that nobody is known to have, every such server.
-    pub(crate) async fn find(&self, caller: &Caller, wanted: &Wanted) -> Result<Target, Error> {
+    pub(crate) async fn find(&self, caller: &Caller, wanted: &Wanted) -> Result<(Target, View), Error> {
         if let Wanted::On(server, _) = wanted
             && let Some(Err(switched_off)) = self.registry.get(server)
             && self.views.sees(caller, server)
         {
             return Err(switched_off);
         }
-        let catalog = self.seen(caller);
-        match (catalog.find_listed(wanted), wanted) {
+        let view = self.view(caller);
+        let catalog = &view.catalog;
+        let found = match (catalog.find_listed(wanted), wanted) {
             (Err(_), Wanted::Named(name) | Wanted::Prompt(name) | Wanted::Resource(name))
                 if !catalog.offers(wanted) =>
             {
-                Box::pin(self.find_among_strangers(&catalog, caller, wanted, name)).await
+                Box::pin(self.find_among_strangers(catalog, caller, wanted, name)).await
             }
             (found, _) => found,
-        }
+        };
+        found.map(|target| (target, view))
     }
 
     async fn find_among_strangers(
@@ -143,10 +149,18 @@ impl Stock {
         }
     }
 
-    /// Whether a call may go where it was found to go.
-    pub(crate) async fn permit(&self, call: &Call, target: &Target) -> Result<Decision, Error> {
+    /// Whether a call may go where it was found to go, maybe in a view.
+    pub(crate) async fn permit(
+        &self,
+        call: &Call,
+        target: &Target,
+        view: Option<View>,
+    ) -> Result<Decision, Error> {
         match self.views.policy_for(&call.caller) {
             None => Ok(Decision::Allowed),
+            Some(policy) if view.is_some_and(|view| view.settles(&policy, call, target)) => {
+                Ok(Decision::Allowed)
+            }
             Some(policy) => Box::pin(self.judge(&policy, call, target)).await,
         }
     }

@@ -63,8 +63,8 @@ impl Begun {
 /// Begins a subscription.
 pub(crate) async fn begin(stock: &Arc<Stock>, call: Call) -> Result<Begun, Error> {
     let found = stock.find(&call.caller, &call.wanted).await;
-    let target = found.map_err(|unknown| stock.denied(&call).unwrap_or(unknown))?;
-    stock.permit(&call, &target).await?;
+    let (target, view) = found.map_err(|unknown| stock.denied(&call).unwrap_or(unknown))?;
+    stock.permit(&call, &target, Some(view)).await?;
     let (Wanted::Resource(asked) | Wanted::On(_, asked)) = &call.wanted else {
         return Err(Error::new(ErrorKind::Malformed, "only resources can be subscribed to"));
     };
@@ -128,7 +128,7 @@ impl Kept {
     ) -> Round {
         let Some(stock) = self.stock.upgrade() else { return Round::Over };
         let target = Target { server: self.server.clone(), name: self.own.clone() };
-        if let Err(error) = stock.permit(&self.call, &target).await {
+        if let Err(error) = stock.permit(&self.call, &target, None).await {
             return Round::Refused(error);
         }
         let leased = tokio::select! {

@@ -33,8 +33,30 @@ pub(crate) struct Views {
 #[derive(Debug, Default)]
 struct Drawn {
     of: Option<(Arc<Catalog>, Arc<Policy>)>,
-    by_profile: HashMap<Option<Arc<str>>, HashMap<Caller, Arc<Catalog>>>,
+    /// Most callers look through one profile only, or none.
+    by_caller: HashMap<Caller, Vec<View>>,
     count: usize,
+}
+
+/// The catalog as a caller may see it.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) catalog: Arc<Catalog>,
+    /// The profile that the caller looks through.
+    profile: Option<Arc<str>>,
+    /// The policy that it was drawn by, if that says all there is to say about what is listed: nobody else is asked about a
+    /// call.
+    by: Option<Arc<Policy>>,
+}
+
+impl View {
+    /// Whether a call may go where it was found to go, for no other reason than that it is listed here: whatever is was
+    /// judged, for this caller, by the policy that is in force.
+    pub(crate) fn settles(&self, policy: &Arc<Policy>, call: &Call, target: &Target) -> bool {
+        let Subject::Listed(kind, name) = subject(call, &target.name) else { return false };
+        self.by.as_ref().is_some_and(|by| Arc::ptr_eq(by, policy))
+            && self.catalog.lists(&target.server, kind, name)
+    }
 }
 
 /// What a request asks a server for, as far as rules can tell.
@@ -95,26 +117,36 @@ impl Views {
     }
 
     /// A catalog as a caller may see it.
-    pub(crate) fn of(&self, whole: Arc<Catalog>, caller: &Caller) -> Arc<Catalog> {
-        let Some(policy) = self.policy_for(caller) else { return whole };
+    pub(crate) fn of(&self, whole: Arc<Catalog>, caller: &Caller) -> View {
+        let Some(policy) = self.policy_for(caller) else {
+            return View { catalog: whole, profile: None, by: None };
+        };
         let profile = caller.shared_profile();
-        let known = |drawn: &Drawn| drawn.by_profile.get(profile)?.get(caller).cloned();
+        let known = |drawn: &Drawn| {
+            let mut views = drawn.by_caller.get(caller)?.iter();
+            views.find(|view| view.profile == *profile).cloned()
+        };
         if let Some(view) = known(&self.drawn(&whole, &policy)) {
             return view;
         }
         // Not under the lock: the embedder's guard is asked here.
-        let view = Arc::new(whole.narrowed(
+        let catalog = Arc::new(whole.narrowed(
             |server| policy.sees(caller, server),
             |server, name| policy.judge(caller, server, Some(name)).is_ok(),
         ));
+        let by = policy.asks_nobody().then(|| policy.clone());
+        let view = View { catalog, profile: profile.clone(), by };
         let mut drawn = self.drawn(&whole, &policy);
+        if let Some(view) = known(&drawn) {
+            return view;
+        }
         if drawn.count >= MOST_VIEWS {
-            drawn.by_profile.clear();
+            drawn.by_caller.clear();
             drawn.count = 0;
         }
         drawn.count += 1;
-        let views = drawn.by_profile.entry(profile.clone()).or_default();
-        views.entry(caller.clone()).or_insert(view).clone()
+        drawn.by_caller.entry(caller.clone()).or_default().push(view.clone());
+        view
     }
 
     /// The views of this catalog under this policy.

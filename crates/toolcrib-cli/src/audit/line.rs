@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use toolcrib::ServerId;
 use toolcrib::event::{CacheUse, Called};
-use toolcrib::wire::object::write_string;
+use toolcrib::wire::object::{write_number, write_string};
 
 use crate::timestamp::timestamp;
 
@@ -65,48 +65,63 @@ impl Clock {
 /// Adds a line.
 pub(super) fn write(out: &mut Vec<u8>, called: &Called, clock: &mut Clock) {
     let (moment, millis) = clock.read(called.at);
-    // Writing to memory does not fail.
-    let _ = write!(out, "{{\"at\":\"{moment}.{millis:03}Z\",\"caller\":");
+    out.extend_from_slice(b"{\"at\":\"");
+    out.extend_from_slice(moment.as_bytes());
+    out.push(b'.');
+    write_thousandths(out, millis.into());
+    out.extend_from_slice(b"Z\",\"caller\":");
     write_string(out, called.caller.as_str());
-    member(out, "method", Some(&called.method));
-    member(out, "server", called.server.as_ref().map(ServerId::as_str));
+    out.extend_from_slice(b",\"method\":");
+    write_string(out, &called.method);
+    out.extend_from_slice(b",\"server\":");
+    write_or_null(out, called.server.as_ref().map(ServerId::as_str));
+    out.extend_from_slice(b",\"name\":");
     let is_address = called.method.starts_with("resources/");
-    member(out, "name", Some(if is_address { without_secrets(&called.name) } else { &called.name }));
-    member(out, "decision", Some(called.decision.name()));
-    member(out, "rule", called.denial.as_ref().map(|denial| &*denial.rule));
+    write_string(out, if is_address { without_secrets(&called.name) } else { &called.name });
+    out.extend_from_slice(b",\"decision\":");
+    write_string(out, called.decision.name());
+    out.extend_from_slice(b",\"rule\":");
+    write_or_null(out, called.denial.as_ref().map(|denial| &*denial.rule));
     if let Some(origin) = called.denial.as_ref().and_then(|denial| denial.origin.as_ref()) {
-        member(out, "file", Some(&origin.file.to_string_lossy()));
-        let _ = write!(out, ",\"line\":{}", origin.line);
+        out.extend_from_slice(b",\"file\":");
+        write_string(out, &origin.file.to_string_lossy());
+        out.extend_from_slice(b",\"line\":");
+        write_number(out, origin.line as u64);
     }
-    member(out, "cache", called.cache.map(CacheUse::name));
-    member(out, "outcome", Some(called.ending.name()));
-    let micros = called.took.as_micros();
-    let (asked, answered) = (called.asked, called.answered);
-    let _ = write!(
-        out,
-        ",\"ms\":{}.{:03},\"asked\":{asked},\"answered\":{answered}",
-        micros / 1000,
-        micros % 1000
-    );
+    out.extend_from_slice(b",\"cache\":");
+    write_or_null(out, called.cache.map(CacheUse::name));
+    out.extend_from_slice(b",\"outcome\":");
+    write_string(out, called.ending.name());
+    out.extend_from_slice(b",\"ms\":");
+    let micros = u64::try_from(called.took.as_micros()).unwrap_or(u64::MAX);
+    write_number(out, micros / 1000);
+    out.push(b'.');
+    write_thousandths(out, micros % 1000);
+    out.extend_from_slice(b",\"asked\":");
+    write_number(out, called.asked as u64);
+    out.extend_from_slice(b",\"answered\":");
+    write_number(out, called.answered as u64);
     if let Some(arguments) = &called.arguments {
         write_arguments(out, arguments);
     }
     out.extend_from_slice(b"}\n");
 }
 
-/// Adds the line that says how many are missing.
-pub(super) fn write_lost(out: &mut Vec<u8>, lost: u64) {
-    let _ = writeln!(out, "{{\"lost\":{lost}}}");
+/// Three digits, whatever the number.
+fn write_thousandths(out: &mut Vec<u8>, number: u64) {
+    out.extend([100, 10, 1].map(|unit| b'0' + (number / unit % 10) as u8));
 }
 
-fn member(out: &mut Vec<u8>, key: &str, value: Option<&str>) {
-    out.extend_from_slice(b",\"");
-    out.extend_from_slice(key.as_bytes());
-    out.extend_from_slice(b"\":");
+fn write_or_null(out: &mut Vec<u8>, value: Option<&str>) {
     match value {
         Some(value) => write_string(out, value),
         None => out.extend_from_slice(b"null"),
     }
+}
+
+/// Adds the line that says how many are missing.
+pub(super) fn write_lost(out: &mut Vec<u8>, lost: u64) {
+    let _ = writeln!(out, "{{\"lost\":{lost}}}");
 }
 
 fn write_arguments(out: &mut Vec<u8>, raw: &[u8]) {

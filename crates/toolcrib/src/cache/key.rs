@@ -1,6 +1,6 @@
 //! `Key`: everything that must be the same for an answer to be given again. It is compared in full.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,18 +29,34 @@ pub(crate) enum What {
 /// before has said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
+    /// Of what is asked, made once: a key is looked for in several places, and with and without its caller. Keys that differ
+    /// in nothing else are told apart all the same.
+    pub(super) hash: u64,
     pub(crate) subject: Subject,
+    /// The tool's arguments in canonical form, or the address of the resource.
+    pub(crate) asked: Vec<u8>,
     /// Which instance of the server.
     pub(crate) instance: SharingKey,
     /// Who asks; `None` if the answer is for everybody.
     pub(crate) caller: Option<Caller>,
     /// How the tool is defined.
     pub(crate) definition: Bytes,
-    /// The tool's arguments in canonical form, or the address of the resource.
-    pub(crate) asked: Bytes,
 }
 
 impl Key {
+    /// The key of what a caller asks.
+    pub(crate) fn new(
+        subject: Subject,
+        asked: Vec<u8>,
+        instance: SharingKey,
+        caller: Caller,
+        definition: Bytes,
+        seed: u64,
+    ) -> Self {
+        let hash = mixed(seed, &asked);
+        Self { hash, subject, asked, instance, caller: Some(caller), definition }
+    }
+
     /// The same for everybody.
     pub(super) fn for_everybody(&self) -> Self {
         Self { caller: None, ..self.clone() }
@@ -56,9 +72,44 @@ impl Key {
     }
 }
 
-/// Without the definition, which is long: keys that differ in nothing else are rare, and told apart all the same.
+/// A number that looks random, and that nobody can choose who does not know the seed.
+fn mixed(seed: u64, bytes: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fold = |mixed: u64, eight: u64| {
+        let (low, high) = (mixed ^ eight).carrying_mul(seed | 1, ODD);
+        low ^ high
+    };
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let mixed =
+        eights.iter().fold(seed.rotate_left(32), |mixed, eight| fold(mixed, u64::from_le_bytes(*eight)));
+    fold(fold(mixed, u64::from_le_bytes(last)), bytes.len() as u64)
+}
+
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.subject, &self.instance, &self.caller, &self.asked).hash(state);
+        state.write_u64(self.hash);
+    }
+}
+
+/// Takes the hash that a key has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ready(u64);
+
+/// Makes maps of keys take the hash that those have.
+pub(super) type BuildReady = BuildHasherDefault<Ready>;
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }

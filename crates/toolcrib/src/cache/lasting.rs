@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::call::Outcome;
 use crate::wire::message::Answer;
-use crate::wire::object::{Object, as_integer};
+use crate::wire::object::{Object, as_integer, digits};
+use crate::wire::scan;
 
 /// The member that says how long.
 const TTL: &str = "ttlMs";
@@ -28,7 +29,7 @@ impl Lasting {
     /// tasks, and whatever does not say how long it is good.
     pub(super) fn of(outcome: &Outcome) -> Option<Self> {
         let Answer::Result(result) = &outcome.answer else { return None };
-        memchr::memmem::find(result, b"\"ttlMs\"")?;
+        scan::find(result, b"\"ttlMs\"")?;
         let object = Object::parse(result).ok()?;
         let complete = object.get("resultType").is_none() || object.string("resultType")? == "complete";
         if !complete || object.get("isError").is_some_and(|raw| &**raw != b"false") {
@@ -43,8 +44,8 @@ impl Lasting {
 
     /// The answer with the time that is left in the place of the time it was given.
     pub(super) fn with_left(&self, result: &Bytes, left: Duration) -> Bytes {
-        let left = left.as_millis().to_string();
-        [&result[..self.at.start], left.as_bytes(), &result[self.at.end..]].concat().into()
+        let (left, mut room) = (u64::try_from(left.as_millis()).unwrap_or(u64::MAX), [0; 20]);
+        [&result[..self.at.start], digits(left, &mut room), &result[self.at.end..]].concat().into()
     }
 }
 

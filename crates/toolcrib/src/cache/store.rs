@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::key::{Key, Subject, What};
+use super::key::{BuildReady, Key, Subject, What};
 use super::lasting::Lasting;
 use crate::call::Outcome;
 use crate::sharing::SharingKey;
@@ -52,10 +52,10 @@ impl Kept {
     }
 
     /// The answer as it is given at this moment.
-    pub(super) fn given(&self, now: Instant) -> Outcome {
+    pub(super) fn given(self, now: Instant) -> Outcome {
         let left = self.until.saturating_duration_since(now);
         let answer = Answer::Result(self.lasting.with_left(self.outcome.raw(), left));
-        Outcome { answer, ..self.outcome.clone() }
+        Outcome { answer, ..self.outcome }
     }
 }
 
@@ -70,7 +70,7 @@ struct Filed {
 /// Answers, by key and in every order in which they leave.
 #[derive(Debug)]
 pub(super) struct Store {
-    filed: HashMap<Arc<Key>, Filed>,
+    filed: HashMap<Arc<Key>, Filed, BuildReady>,
     by_age: BTreeMap<u64, Arc<Key>>,
     by_end: BTreeSet<(Instant, u64)>,
     by_subject: BTreeMap<Subject, BTreeSet<u64>>,
@@ -93,14 +93,14 @@ impl Store {
 
     /// Keeps an answer; of more than `most_of_one` of one subject, and of more bytes than there may be, the oldest go.
     /// One that would take a quarter of all there is room for is not worth it.
-    pub(super) fn put(&mut self, key: Key, kept: Kept, most_of_one: usize, now: Instant) {
+    pub(super) fn put(&mut self, key: Arc<Key>, kept: Kept, most_of_one: usize, now: Instant) {
         self.sweep(now);
         let bytes = OVERHEAD + key.weight() + kept.outcome.raw().len();
         self.take(&key);
         if bytes > self.most / 4 || most_of_one == 0 || kept.until <= now {
             return;
         }
-        let (number, key) = (self.next, Arc::new(key));
+        let number = self.next;
         self.next += 1;
         self.bytes += bytes;
         self.by_age.insert(number, key.clone());

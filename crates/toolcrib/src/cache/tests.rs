@@ -15,13 +15,9 @@ fn server() -> ServerId {
 }
 
 fn key(caller: &str, asked: &str) -> Key {
-    Key {
-        subject: Subject { server: server(), what: What::Tool("get".into()) },
-        instance: SharingKey::Shared,
-        caller: Some(Caller::named(caller)),
-        definition: Bytes::from_static(b"{}"),
-        asked: Bytes::copy_from_slice(asked.as_bytes()),
-    }
+    let subject = Subject { server: server(), what: What::Tool("get".into()) };
+    let definition = Bytes::from_static(b"{}");
+    Key::new(subject, asked.into(), SharingKey::Shared, Caller::named(caller), definition, 7)
 }
 
 fn said(text: &str, rest: &str) -> Outcome {
@@ -31,15 +27,15 @@ fn said(text: &str, rest: &str) -> Outcome {
 
 /// Asks as the one who is to ask.
 fn ask(cache: &Arc<Cache>, key: &Key, outcome: &Outcome, now: Instant) {
-    let Found::Nothing(flight) = cache.find(key, now) else { panic!("something is known") };
+    let Found::Nothing(flight) = cache.find(key.clone(), now) else { panic!("something is known") };
     flight.leaves();
     flight.land(outcome, &KEEPING, now);
 }
 
 fn known(cache: &Arc<Cache>, key: &Key, now: Instant) -> Option<String> {
-    match cache.find(key, now) {
+    match cache.find(key.clone(), now) {
         Found::Known(outcome) => Some(outcome.to_value()["text"].as_str().unwrap().to_owned()),
-        Found::Flying(_) | Found::Nothing(_) => None,
+        Found::Flying(..) | Found::Nothing(_) => None,
     }
 }
 
@@ -59,7 +55,7 @@ async fn the_time_of_an_answer_runs_from_when_it_came_and_never_longer_than_it_m
     let (cache, now) = (Arc::<Cache>::default(), Instant::now());
     let century = said("old", r#","ttlMs":3155760000000"#);
     ask(&cache, &key("a", "1"), &century, now);
-    let Found::Known(given) = cache.find(&key("a", "1"), now + Duration::from_secs(3590)) else { panic!() };
+    let Found::Known(given) = cache.find(key("a", "1"), now + Duration::from_secs(3590)) else { panic!() };
     assert_eq!(given.to_value()["ttlMs"], 10_000, "what is left of the most it may be");
     assert_eq!(known(&cache, &key("a", "1"), now + Duration::from_secs(3600)), None);
 }
@@ -67,16 +63,16 @@ async fn the_time_of_an_answer_runs_from_when_it_came_and_never_longer_than_it_m
 #[tokio::test]
 async fn what_was_asked_before_a_change_is_not_kept_after_it() {
     let (cache, now) = (Arc::<Cache>::default(), Instant::now());
-    let Found::Nothing(flight) = cache.find(&key("a", "1"), now) else { panic!() };
+    let Found::Nothing(flight) = cache.find(key("a", "1"), now) else { panic!() };
     flight.leaves();
-    assert!(matches!(cache.find(&key("a", "1"), now), Found::Flying(_)));
+    assert!(matches!(cache.find(key("a", "1"), now), Found::Flying(..)));
     cache.forget(&server(), None, Stale::All);
-    let Found::Nothing(second) = cache.find(&key("a", "1"), now) else {
+    let Found::Nothing(second) = cache.find(key("a", "1"), now) else {
         panic!("whoever comes after the change does not wait for what was asked before")
     };
     second.leaves();
     flight.land(&said("before", r#","ttlMs":1000"#), &KEEPING, now);
-    assert!(matches!(cache.find(&key("a", "1"), now), Found::Flying(_)), "the second is still under way");
+    assert!(matches!(cache.find(key("a", "1"), now), Found::Flying(..)), "the second is still under way");
     second.land(&said("after", r#","ttlMs":1000"#), &KEEPING, now);
     assert_eq!(known(&cache, &key("a", "1"), now).as_deref(), Some("after"));
 }
@@ -84,27 +80,27 @@ async fn what_was_asked_before_a_change_is_not_kept_after_it() {
 #[tokio::test]
 async fn who_waits_takes_over_from_who_leaves() {
     let (cache, now) = (Arc::<Cache>::default(), Instant::now());
-    let Found::Nothing(leader) = cache.find(&key("a", "1"), now) else { panic!() };
-    let Found::Flying(mut waiting) = cache.find(&key("a", "1"), now) else { panic!() };
+    let Found::Nothing(leader) = cache.find(key("a", "1"), now) else { panic!() };
+    let Found::Flying(mut waiting, _) = cache.find(key("a", "1"), now) else { panic!() };
     drop(leader);
     assert!(matches!(
         *waiting.wait_for(|landed| !matches!(landed, Landed::NotYet)).await.unwrap(),
         Landed::Abandoned
     ));
-    assert!(matches!(cache.find(&key("a", "1"), now), Found::Nothing(_)));
+    assert!(matches!(cache.find(key("a", "1"), now), Found::Nothing(_)));
 }
 
 #[tokio::test]
 async fn nobody_waits_for_an_answer_that_is_known_not_to_last() {
     let (cache, now) = (Arc::<Cache>::default(), Instant::now());
     ask(&cache, &key("a", "1"), &said("passing", ""), now);
-    let flights: Vec<Found> = (0..3).map(|_| cache.find(&key("a", "1"), now)).collect();
+    let flights: Vec<Found> = (0..3).map(|_| cache.find(key("a", "1"), now)).collect();
     assert!(flights.iter().all(|found| matches!(found, Found::Nothing(_))), "each asks for itself");
     drop(flights);
     ask(&cache, &key("a", "1"), &said("lasting", r#","ttlMs":1000"#), now);
     let later = now + Duration::from_secs(2);
-    let Found::Nothing(_flight) = cache.find(&key("a", "1"), later) else { panic!() };
-    assert!(matches!(cache.find(&key("a", "1"), later), Found::Flying(_)), "it lasts now");
+    let Found::Nothing(_flight) = cache.find(key("a", "1"), later) else { panic!() };
+    assert!(matches!(cache.find(key("a", "1"), later), Found::Flying(..)), "it lasts now");
 }
 
 #[tokio::test]
@@ -124,8 +120,8 @@ async fn what_never_lasts_is_not_looked_for_but_once_in_a_while() {
 async fn a_tool_that_failed_says_nothing_about_how_long_its_results_last() {
     let (cache, now) = (Arc::<Cache>::default(), Instant::now());
     ask(&cache, &key("a", "1"), &said("no", r#","ttlMs":1000,"isError":true"#), now);
-    let Found::Nothing(_flight) = cache.find(&key("a", "1"), now) else { panic!("a failure was kept") };
-    assert!(matches!(cache.find(&key("a", "1"), now), Found::Flying(_)));
+    let Found::Nothing(_flight) = cache.find(key("a", "1"), now) else { panic!("a failure was kept") };
+    assert!(matches!(cache.find(key("a", "1"), now), Found::Flying(..)));
 }
 
 #[tokio::test]
@@ -175,7 +171,7 @@ proptest! {
                 }
                 Step::Ask { caller, asked, public, restarts_meanwhile } => {
                     let (caller, asked) = (["a", "b"][caller], asked.to_string());
-                    match cache.find(&key(caller, &asked), now) {
+                    match cache.find(key(caller, &asked), now) {
                         Found::Known(outcome) => {
                             let told = outcome.to_value()["text"].as_str().unwrap().to_owned();
                             let parts: Vec<&str> = told.split(' ').collect();
@@ -194,7 +190,7 @@ proptest! {
                             let outcome = said(&text, &format!(r#","ttlMs":1500,"cacheScope":"{scope}""#));
                             flight.land(&outcome, &KEEPING, now);
                         }
-                        Found::Flying(_) => prop_assert!(false, "nobody is under way"),
+                        Found::Flying(..) => prop_assert!(false, "nobody is under way"),
                     }
                 }
             }

@@ -1,17 +1,16 @@
-//! `Fingerprint`: what a definition comes to, whatever order its members are written in.
+//! `Fingerprint`: what a definition comes to, whatever order its members are written in. An object in which a name appears
+//! twice counts as it is spelled: two readers could see two different values in it.
 
 use std::fmt;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::wire::object::{self, Object};
+use crate::wire::canonical;
+use crate::wire::object::Object;
 
 /// The members of a tool that people and models read, or that decide how it is called.
 const KEPT: [&str; 6] = ["name", "title", "description", "inputSchema", "outputSchema", "annotations"];
-
-/// Values that are nested deeper than this count as they are written.
-const DEEPEST: usize = 64;
 
 /// A digest of a tool's definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +24,7 @@ impl Fingerprint {
 
     /// Of any JSON.
     pub(crate) fn of_text(json: &Bytes) -> Self {
-        let mut text = Vec::with_capacity(json.len());
-        write(json, 0, &mut text);
-        Self(Sha256::digest(&text).into())
+        Self(Sha256::digest(canonical::text(json)).into())
     }
 
     /// As `Display` writes it.
@@ -59,58 +56,6 @@ pub(crate) fn kept(definition: &Bytes) -> Bytes {
         }
         Err(_) => definition.clone(),
     }
-}
-
-/// Writes JSON with the members of every object in the order of their names and without blanks. Numbers keep the
-/// spelling they have, and so does an object in which a name appears twice: two readers could see two different values
-/// in it.
-fn write(raw: &Bytes, depth: usize, out: &mut Vec<u8>) {
-    let bytes = raw.trim_ascii();
-    let raw = raw.slice_ref(bytes);
-    match bytes.first() {
-        Some(b'{') if depth < DEEPEST => match Object::parse(&raw) {
-            Ok(object) => {
-                let mut members: Vec<(&str, &Bytes)> = object.iter().collect();
-                members.sort_unstable_by_key(|(key, _)| *key);
-                let each = |(key, value): (&str, &Bytes), out: &mut Vec<u8>| {
-                    object::write_string(out, key);
-                    out.push(b':');
-                    write(value, depth + 1, out);
-                };
-                list(b'{', members.into_iter(), b'}', out, each);
-            }
-            Err(_) => out.extend_from_slice(&raw),
-        },
-        Some(b'[') if depth < DEEPEST => match object::elements(&raw) {
-            Ok(elements) => {
-                let each = |element: Bytes, out: &mut Vec<u8>| write(&element, depth + 1, out);
-                list(b'[', elements.into_iter(), b']', out, each);
-            }
-            Err(_) => out.extend_from_slice(&raw),
-        },
-        Some(b'"') => match object::as_string(&raw) {
-            Some(text) => object::write_string(out, &text),
-            None => out.extend_from_slice(&raw),
-        },
-        _ => out.extend_from_slice(&raw),
-    }
-}
-
-fn list<T>(
-    open: u8,
-    items: impl Iterator<Item = T>,
-    close: u8,
-    out: &mut Vec<u8>,
-    each: impl Fn(T, &mut Vec<u8>),
-) {
-    out.push(open);
-    for (at, item) in items.enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        each(item, out);
-    }
-    out.push(close);
 }
 
 #[cfg(test)]

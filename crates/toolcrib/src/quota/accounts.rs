@@ -1,5 +1,6 @@
 //! `Accounts`: what each caller has used of each of its limits. Pure: takes `now`.
 
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -180,18 +181,17 @@ impl Accounts {
 
     /// The accounts of a caller, if it has limits.
     fn of(&mut self, quota: &Quota, caller: &Caller, now: Instant) -> Option<&mut Vec<Account>> {
-        if !self.by_caller.contains_key(caller) {
-            let accounts = opened(quota, caller);
-            if accounts.is_empty() {
-                return None;
-            }
-            if self.by_caller.len() >= self.full.max(MANY) {
-                self.by_caller.retain(|_, accounts| accounts.iter_mut().any(|account| account.used(now) > 0));
-                self.full = self.by_caller.len() * 2;
-            }
-            self.by_caller.insert(caller.clone(), accounts);
+        if self.by_caller.len() >= self.full.max(MANY) && !self.by_caller.contains_key(caller) {
+            self.by_caller.retain(|_, accounts| accounts.iter_mut().any(|account| account.used(now) > 0));
+            self.full = self.by_caller.len() * 2;
         }
-        self.by_caller.get_mut(caller)
+        match self.by_caller.entry(caller.clone()) {
+            Occupied(known) => Some(known.into_mut()),
+            Vacant(unknown) => {
+                let accounts = opened(quota, caller);
+                (!accounts.is_empty()).then(|| unknown.insert(accounts))
+            }
+        }
     }
 
     /// Goes on with other limits: what was used of those that are about the same counts on.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::cache::canonical;
+use crate::wire::canonical;
 
 /// A client that has not repeated itself for so long is not in a loop.
 const QUIET: Duration = Duration::from_secs(600);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use super::accounts::Saved;
 use crate::clock;
+use crate::wire::object::{write_number, write_string};
 
 /// How long the file is left alone after it was written.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -61,20 +62,36 @@ fn wall() -> u64 {
     milliseconds(clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-fn written(saved: &[Saved], closed: bool) -> String {
-    let one = |saved: &Saved| {
-        let parts = saved
-            .parts
-            .iter()
-            .map(|(first, last, calls)| json!([milliseconds(*first), milliseconds(*last), calls]));
-        json!({"caller": saved.caller, "limit": saved.limit, "parts": parts.collect::<Vec<_>>()})
-    };
-    json!({"at": wall(), "closed": closed, "used": saved.iter().map(one).collect::<Vec<_>>()}).to_string()
+/// The file's text, straight from the numbers: where much is used, it is written every half second.
+fn written(saved: &[Saved], closed: bool) -> Vec<u8> {
+    let mut out = Vec::from(b"{\"at\":");
+    write_number(&mut out, wall());
+    out.extend_from_slice(if closed { b",\"closed\":true" } else { b",\"closed\":false" });
+    out.extend_from_slice(b",\"used\":[");
+    for (index, Saved { caller, limit, parts }) in saved.iter().enumerate() {
+        out.extend_from_slice(if index > 0 { b",{\"caller\":" } else { b"{\"caller\":" });
+        write_string(&mut out, caller);
+        out.extend_from_slice(b",\"limit\":");
+        write_string(&mut out, limit);
+        out.extend_from_slice(b",\"parts\":[");
+        for (index, (first, last, calls)) in parts.iter().enumerate() {
+            out.extend_from_slice(if index > 0 { b",[" } else { b"[" });
+            write_number(&mut out, milliseconds(*first));
+            out.push(b',');
+            write_number(&mut out, milliseconds(*last));
+            out.push(b',');
+            write_number(&mut out, u64::from(*calls));
+            out.push(b']');
+        }
+        out.extend_from_slice(b"]}");
+    }
+    out.extend_from_slice(b"]}");
+    out
 }
 
 /// Writes beside the file and renames, so that a reader sees the old one or the new one, never half of it. Without
 /// anything to remember no file is made.
-fn write(file: &Path, text: &str, any: bool) -> std::io::Result<()> {
+fn write(file: &Path, text: &[u8], any: bool) -> std::io::Result<()> {
     if !any && !file.exists() {
         return Ok(());
     }
@@ -119,7 +136,10 @@ mod tests {
             limit: "callers.ci.quota".to_owned(),
             parts: vec![(5 * second, 4 * second, 3)],
         };
-        let mut file: Value = serde_json::from_str(&written(std::slice::from_ref(&saved), true)).unwrap();
+        let two = written(&[saved.clone(), Saved { parts: vec![], ..saved.clone() }], false);
+        let (all, ended) = parsed(&serde_json::from_slice(&two).unwrap(), wall()).unwrap();
+        assert_eq!((all.len(), all[1].parts.len(), ended), (2, 0, false));
+        let mut file: Value = serde_json::from_slice(&written(std::slice::from_ref(&saved), true)).unwrap();
         file["at"] = 1000.into();
         let later = Saved { parts: vec![(7 * second, 6 * second, 3)], ..saved.clone() };
         assert_eq!(parsed(&file, 3000), Some((vec![later], true)));

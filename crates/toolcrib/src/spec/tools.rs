@@ -109,19 +109,18 @@ impl Pattern {
 
     /// Whether a name fits, letter by letter, upper and lower case being different.
     pub fn matches(&self, name: &str) -> bool {
-        let Some(star) = self.0.bytes().position(|byte| byte == b'*') else { return self.0 == name };
-        let Some(mut rest) = name.strip_prefix(&self.0[..star]) else { return false };
-        let after = &self.0[star + 1..];
-        if after.is_empty() {
-            return true;
-        }
-        let mut parts = after.split('*');
-        let last = parts.next_back().unwrap_or_default();
-        for part in parts {
-            let Some(at) = rest.find(part) else { return false };
+        // Most patterns have one star at most, and calls are held against many: bytes are looked at, and nothing is split.
+        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
+        let is_star = |byte: &u8| *byte == b'*';
+        let Some(star) = pattern.iter().position(is_star) else { return pattern == name };
+        let (before, after) = (&pattern[..star], &pattern[star + 1..]);
+        let Some(mut rest) = name.strip_prefix(before) else { return false };
+        let Some(end) = after.iter().rposition(is_star) else { return rest.ends_with(after) };
+        for part in after[..end].split(is_star) {
+            let Some(at) = memchr::memmem::find(rest, part) else { return false };
             rest = &rest[at + part.len()..];
         }
-        rest.ends_with(last)
+        rest.ends_with(&after[end + 1..])
     }
 }
 

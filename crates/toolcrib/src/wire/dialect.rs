@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::message::{Answer, code};
 use super::object::{self, Object};
 use super::revision::{Era, Revision};
+use super::scan;
 use party::Client;
 
 /// Keys of `_meta` that belong to one hop and are never passed on.
@@ -151,11 +152,9 @@ fn with_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
     let Some(rest) = result.strip_prefix(b"{") else { return result.clone() };
     let mut out = Vec::with_capacity(result.len() + 70);
     out.push(b'{');
-    // By its one capital: cheaper in a small result than it is to make a searcher for the whole name.
-    let mut capitals = memchr::memchr_iter(b'T', result);
-    let typed = capitals.any(|at| result[..at].ends_with(b"\"result") && result[at..].starts_with(b"Type\""));
-    let plain = !typed && (!cacheable || memchr::memmem::find(result, b"\"ttlMs\"").is_none());
-    let known = if plain { None } else { Object::parse(result).ok() };
+    let has = |name: &[u8]| scan::find(result, name).is_some();
+    let marked = has(b"\"resultType\"") || (cacheable && has(b"\"ttlMs\""));
+    let known = if marked { Object::parse(result).ok() } else { None };
     let mut add = |key: &str, member: &[u8]| {
         if known.as_ref().is_none_or(|known| known.get(key).is_none()) {
             out.extend_from_slice(member);

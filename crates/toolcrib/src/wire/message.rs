@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::object::{BadJson, as_integer, as_string, each_member, write_string};
+use super::object::{BadJson, as_integer, as_string, each_member, write_number, write_string};
 
 pub use oversize::id_in_head;
 
@@ -322,8 +322,9 @@ pub(crate) fn readable(raw: &[u8], most: usize) -> String {
 
 /// Appends the beginning of a request up to its parameters; the caller adds a JSON object and `}`.
 pub fn write_request_head(out: &mut Vec<u8>, id: u64, method: &str) {
-    use std::io::Write as _;
-    let _ = write!(out, r#"{{"jsonrpc":"2.0","id":{id},"method":"#);
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    write_number(out, id);
+    out.extend_from_slice(br#","method":"#);
     write_string(out, method);
     out.extend_from_slice(b",\"params\":");
 }

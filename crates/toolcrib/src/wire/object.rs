@@ -20,6 +20,22 @@ pub struct Object {
 /// A member's name, decoded.
 type Key = Cow<'static, str>;
 
+/// A name to be kept. Those that most calls and results have are not copied.
+fn kept(name: Cow<'_, str>) -> Key {
+    Cow::Borrowed(match &*name {
+        "name" => "name",
+        "arguments" => "arguments",
+        "_meta" => "_meta",
+        "content" => "content",
+        "isError" => "isError",
+        "structuredContent" => "structuredContent",
+        "resultType" => "resultType",
+        "ttlMs" => "ttlMs",
+        "cacheScope" => "cacheScope",
+        _ => return Cow::Owned(name.into_owned()),
+    })
+}
+
 /// Why bytes are not the object that was expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadJson {
@@ -55,7 +71,7 @@ impl Object {
     pub fn parse(source: &Bytes) -> Result<Self, BadJson> {
         let mut members = Vec::new();
         each_member(source, usize::MAX, |key, value| {
-            members.push((Cow::Owned(key.into_owned()), source.slice_ref(value.as_bytes())));
+            members.push((kept(key), source.slice_ref(value.as_bytes())));
             Ok(())
         })?;
         let object = Self { members };
@@ -213,12 +229,32 @@ pub fn as_integer(raw: &[u8]) -> Option<u64> {
 
 /// Appends `text` as a JSON string.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
-    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+    // Without an early end, so that many bytes are looked at at once.
+    let plain = |plain: bool, byte: u8| plain & (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
+    if text.bytes().fold(true, plain) {
         out.push(b'"');
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
     } else {
         out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
+    }
+}
+
+/// Appends a number.
+pub fn write_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(digits(number, &mut [0; 20]));
+}
+
+/// A number as it is written: every call has a few of them, and a formatter takes several times as long.
+pub(crate) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut at = room.len();
+    loop {
+        at -= 1;
+        room[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &room[at..];
+        }
     }
 }
 
@@ -301,6 +337,13 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Object::parse(&bytes.into());
+        }
+
+        #[test]
+        fn numbers_are_written_as_anybody_would(number in prop_oneof![any::<u64>(), 0u64..1000, Just(u64::MAX)]) {
+            let mut out = Vec::new();
+            write_number(&mut out, number);
+            prop_assert_eq!(out, number.to_string().into_bytes());
         }
 
         #[test]

@@ -15,6 +15,9 @@ pub(crate) struct Fault {
     pub(crate) expected: &'static str,
 }
 
+/// A text of at most so many bytes is small.
+const SMALL: usize = 1 << 10;
+
 type Scanned<T> = Result<T, Fault>;
 
 /// A string in its quotes.
@@ -272,6 +275,17 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Where a name in quotes stands first. In a small text its rarest letter is looked for, which is cheaper than to make a
+/// searcher for all of it.
+pub(crate) fn find(text: &[u8], quoted: &[u8]) -> Option<usize> {
+    if text.len() > SMALL {
+        return memchr::memmem::find(text, quoted);
+    }
+    let rare = quoted.iter().position(|byte| !byte.is_ascii_lowercase() && *byte != b'"').unwrap_or(0);
+    let mut starts = memchr::memchr_iter(*quoted.get(rare)?, text).filter_map(|at| at.checked_sub(rare));
+    starts.find(|start| text[*start..].starts_with(quoted))
+}
+
 /// Whether `text` is one JSON value.
 pub(crate) fn is_json(text: &[u8]) -> bool {
     let mut scanner = Scanner::new(text);
@@ -280,7 +294,7 @@ pub(crate) fn is_json(text: &[u8]) -> bool {
 
 /// How many bytes stand before the next quote or backslash. Most names are short, and a call to search them costs more
 /// than a look at their first sixteen bytes, eight at a time.
-fn plain(text: &[u8]) -> usize {
+pub(crate) fn plain(text: &[u8]) -> usize {
     for (index, eight) in text.as_chunks::<8>().0.iter().take(2).enumerate() {
         let bytes = u64::from_le_bytes(*eight);
         let found = zero_bytes(bytes ^ (EACH * 0x22)) | zero_bytes(bytes ^ (EACH * 0x5c));

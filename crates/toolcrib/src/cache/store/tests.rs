@@ -10,17 +10,13 @@ use crate::wire::revision::Era;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn key(server: &str, tool: Option<&str>, caller: Option<&str>, asked: &str) -> Key {
-    Key {
-        subject: Subject {
-            server: server.parse().unwrap(),
-            what: tool.map_or(What::Resources, |tool| What::Tool(tool.into())),
-        },
-        instance: SharingKey::Shared,
-        caller: caller.map(Caller::named),
-        definition: Bytes::new(),
-        asked: Bytes::copy_from_slice(asked.as_bytes()),
-    }
+fn key(server: &str, tool: Option<&str>, caller: Option<&str>, asked: &str) -> Arc<Key> {
+    let what = tool.map_or(What::Resources, |tool| What::Tool(tool.into()));
+    let subject = Subject { server: server.parse().unwrap(), what };
+    let caller = caller.map(Caller::named);
+    let nobody = Caller::named("");
+    let key = Key::new(subject, asked.into(), SharingKey::Shared, nobody, Bytes::new(), 7);
+    Arc::new(Key { caller, ..key })
 }
 
 fn kept(text: &str, until: Instant) -> Kept {
@@ -113,8 +109,8 @@ async fn a_change_of_a_resource_takes_it_and_what_it_is_a_part_of() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Put { key: Key, ttl: u64 },
-    Get(Key),
+    Put { key: Arc<Key>, ttl: u64 },
+    Get(Arc<Key>),
     Forget { server: &'static str, instance: Option<SharingKey>, uri: Option<&'static str> },
     Wait(u64),
 }
@@ -127,16 +123,15 @@ fn instances() -> impl Strategy<Value = SharingKey> {
     ]
 }
 
-fn keys() -> impl Strategy<Value = Key> {
+fn keys() -> impl Strategy<Value = Arc<Key>> {
     let callers = prop_oneof![Just(None), Just(Some("a")), Just(Some("b"))];
     let parts =
         (prop::sample::select(vec!["s", "s-2"]), prop::sample::select(vec![None, Some("t"), Some("u")]));
     let asked = prop::sample::select(vec!["", "x", "x/y"]);
     (parts, callers, asked, instances(), prop::sample::select(vec!["d1", "d2"])).prop_map(
-        |((server, tool), caller, asked, instance, definition)| Key {
-            instance,
-            definition: Bytes::from_static(definition.as_bytes()),
-            ..key(server, tool, caller, asked)
+        |((server, tool), caller, asked, instance, definition)| {
+            let definition = Bytes::from_static(definition.as_bytes());
+            Arc::new(Key { instance, definition, ..Key::clone(&key(server, tool, caller, asked)) })
         },
     )
 }
@@ -162,7 +157,7 @@ proptest! {
         let (_guard, mut store) = (runtime.enter(), Store::new(12 << 10));
         let mut now = Instant::now();
         // Everything that was ever kept, the newest first.
-        let mut model: Vec<(Key, String, Instant)> = Vec::new();
+        let mut model: Vec<(Arc<Key>, String, Instant)> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Wait(seconds) => now += Duration::from_secs(seconds),

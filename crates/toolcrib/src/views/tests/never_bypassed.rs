@@ -12,7 +12,7 @@ use serde_json::json;
 use super::super::{Views, permit};
 use crate::call::{Call, Caller, Wanted};
 use crate::catalog::Catalog;
-use crate::connection::listing::{Listed, Listing};
+use crate::connection::listing::{Listed, Listing, Remarks};
 use crate::policy::{Policy, Profile, Rule, Rules};
 use crate::spec::{Pattern, ServerId};
 use crate::wire::kind::Kind;
@@ -47,6 +47,20 @@ impl Dice {
     /// Up to `most` of something.
     fn several<T>(&mut self, most: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
         (0..self.roll(most + 1)).map(|_| make(self)).collect()
+    }
+
+    /// Other names for some of a server's tools, among them those that it has for others; no two are the same, and all are
+    /// such as a config may give.
+    fn renames(&mut self, server: &ServerId, tools: &[Listed]) -> BTreeMap<String, String> {
+        let mut given = BTreeMap::new();
+        for tool in tools {
+            let alias = if self.is(2) { self.pick(tools).name.to_string() } else { self.name() };
+            let good = crate::catalog::name::public(server, &alias) == format!("{server}__{alias}");
+            if self.is(3) && good && !given.values().any(|taken| *taken == alias) {
+                given.insert(tool.name.to_string(), alias);
+            }
+        }
+        given
     }
 
     /// Another spelling of a name, which somebody may take for the same.
@@ -186,12 +200,14 @@ struct World {
     of_servers: BTreeMap<ServerId, Written>,
     /// Every name of each server and kind.
     names: Vec<(ServerId, Kind, String)>,
+    /// Tools that have another name here than their server has for them.
+    renamed: Vec<(ServerId, String, String)>,
     caller: Caller,
 }
 
 impl World {
     fn drawn(dice: &mut Dice) -> Self {
-        let (mut listings, mut names) = (BTreeMap::new(), Vec::new());
+        let (mut listings, mut names, mut renamed) = (BTreeMap::new(), Vec::new(), Vec::new());
         for server in SERVERS {
             let id: ServerId = server.parse().unwrap();
             let mut listing = Listing {
@@ -216,6 +232,9 @@ impl World {
                     names.push((id.clone(), kind, name));
                 }
             }
+            let given = dice.renames(&id, &listing.tools);
+            renamed.extend(given.iter().map(|(own, alias)| (id.clone(), own.clone(), alias.clone())));
+            listing.remarks = Arc::new(Remarks { names: given, ..Remarks::default() });
             listings.insert(id, Some(Arc::new(listing)));
         }
         let levels: Vec<Written> = (0..3).map(|_| Written::drawn(dice)).collect();
@@ -235,7 +254,8 @@ impl World {
             ..Policy::default()
         };
         let (whole, views) = (Arc::new(Catalog::build(1, &listings)), Views::new(policy.clone()));
-        Self { whole, views, policy, levels, of_servers, names, caller: Caller::named("me").within("p") }
+        let caller = Caller::named("me").within("p");
+        Self { whole, views, policy, levels, of_servers, names, renamed, caller }
     }
 
     /// What the rules say, read by the book.
@@ -251,6 +271,11 @@ impl World {
     fn wish(&self, dice: &mut Dice) -> Call {
         let stranger = (SERVERS[0].parse().unwrap(), Kind::Tools, dice.name());
         let (server, kind, name) = if self.names.is_empty() { &stranger } else { dice.pick(&self.names) };
+        let alias = self
+            .renamed
+            .iter()
+            .find(|(of, own, _)| (of, own, *kind) == (server, name, Kind::Tools) && !dice.is(4));
+        let name = alias.map_or(name, |(_, _, alias)| alias);
         let public = || crate::catalog::name::public(server, name);
         let direct = dice.is(2);
         let spelled = match (direct, dice.roll(3)) {
@@ -278,12 +303,16 @@ impl World {
 
     /// Asks for something; whether it got through. What gets through is judged by the book.
     fn ask(&self, call: &Call) -> bool {
-        let seen = self.views.of(self.whole.clone(), &self.caller);
-        let Ok(target) = seen.find(&call.wanted) else { return false };
-        if permit(&self.policy, &seen, call, &target, |_| None).is_err() {
+        let view = self.views.of(self.whole.clone(), &self.caller);
+        let Ok(target) = view.catalog.find(&call.wanted) else { return false };
+        let told = || format!("{:?} reached {target:?}", call.wanted);
+        let in_force = self.views.policy_for(&self.caller).unwrap();
+        let settled = view.settles(&in_force, call, &target);
+        let permitted = permit(&self.policy, &view.catalog, call, &target, |_| None).is_ok();
+        assert!(permitted || !settled, "what is not judged again would not be permitted: {}", told());
+        if !permitted {
             return false;
         }
-        let told = || format!("{:?} reached {target:?}", call.wanted);
         assert!(self.may(&target.server, &target.name), "{}", told());
         let open = self.policy.is_open(&self.caller, &target.server);
         let is_listed =
@@ -303,7 +332,7 @@ impl World {
 
     /// Whether what is listed is what may be used.
     fn lists_what_may_be_used(&self) {
-        let seen = self.views.of(self.whole.clone(), &self.caller);
+        let seen = self.views.of(self.whole.clone(), &self.caller).catalog;
         for (server, kind, name) in &self.names {
             let is_seen =
                 seen.items(*kind).iter().any(|item| item.server == *server && *item.own_name == **name);

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::wire::message::{code, error_object};
 use crate::wire::object::{self, Object, elements};
+use crate::wire::scan;
 
 /// Where the answers stand in the parameters of a call that is sent again.
 pub const RESPONSES: &str = "inputResponses";
@@ -40,7 +41,7 @@ pub fn may_need_input(method: &str) -> bool {
 
 /// What a stateless server's result asks for; `None` if it is the result itself.
 pub fn needed(result: &Bytes) -> Option<Needed> {
-    memchr::memmem::find(result, b"\"input_required\"")?;
+    scan::find(result, b"\"input_required\"")?;
     let result = Object::parse(result).ok()?;
     if result.string("resultType")? != "input_required" {
         return None;

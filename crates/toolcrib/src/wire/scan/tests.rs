@@ -95,6 +95,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
+    fn a_name_is_found_where_it_stands_first(
+        parts in prop::collection::vec(prop::sample::select(vec!["\"isError\"", "isError\"", "E", "\"is", "x_", "\"id\"", "0123456789"]), 0..200),
+        name in prop::sample::select(vec!["\"isError\"", "\"input_required\"", "\"id\""]),
+    ) {
+        let text = parts.concat();
+        prop_assert_eq!(find(text.as_bytes(), name.as_bytes()), text.find(name));
+    }
+
+    #[test]
     fn accepts_exactly_what_a_real_parser_accepts(
         text in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..14),
     ) {
