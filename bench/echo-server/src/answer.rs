@@ -23,6 +23,12 @@ pub(crate) fn close_text(out: &mut Vec<u8>) {
     out.extend_from_slice(br#""}],"isError":false}}"#);
 }
 
+/// Says of the result that was just closed that it is good for an hour.
+pub(crate) fn make_last(out: &mut Vec<u8>) {
+    out.truncate(out.len() - 2);
+    out.extend_from_slice(br#","ttlMs":3600000}}"#);
+}
+
 /// A whole tool result whose text is `parts`, already encoded.
 pub(crate) fn text(out: &mut Vec<u8>, id: &str, modern: bool, parts: &[&str]) {
     open_text(out, id, modern);

@@ -30,11 +30,14 @@ pub struct Options {
     /// Also serve the 2026-07-28 revision (`server/discover`, per-request `_meta`)
     #[arg(long)]
     pub modern: bool,
+    /// Say that what `echo` answers is good for an hour
+    #[arg(long)]
+    pub lasting: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tools: tools::BUILTIN_COUNT, page_size: 0, id: "echo".into(), modern: false }
+        Self { tools: tools::BUILTIN_COUNT, page_size: 0, id: "echo".into(), modern: false, lasting: false }
     }
 }
 
@@ -162,6 +165,9 @@ impl Server {
             "crash" => return Action::Crash,
             name if name == "echo" || self.listing.names.iter().any(|known| known == name) => {
                 answer::text(out, id, modern, &[text]);
+                if self.options.lasting {
+                    answer::make_last(out);
+                }
             }
             name => return fail(out, id, INVALID_PARAMS, &format!("unknown tool: {name}")),
         }
@@ -236,6 +242,15 @@ mod tests {
         let server = Server::new(Options::default());
         let odd = "a\"b\\c\n\u{1F600}\u{0}é";
         assert_eq!(text(&ask(&server, call("echo", json!({"text":odd})))), odd);
+    }
+
+    #[test]
+    fn an_echo_lasts_if_it_is_told_to() {
+        for lasting in [true, false] {
+            let server = Server::new(Options { lasting, ..Options::default() });
+            let answer = ask(&server, call("echo", json!({"text":"x"})));
+            assert_eq!((text(&answer), answer["result"]["ttlMs"].is_u64()), ("x", lasting));
+        }
     }
 
     #[test]
