@@ -2,6 +2,7 @@
 
 mod agents;
 mod policy;
+mod secret;
 pub(crate) mod servers;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::listen::ListenAddr;
 pub(crate) use agents::{Export, Import, Run, Secrets};
 pub(crate) use policy::{Policy, PolicyCommand, PolicyTest};
+pub(crate) use secret::{SecretArgs, SecretCommand, SetSecret};
 pub(crate) use servers::{Approve, Logs, OneServer};
 
 /// One place for every MCP server your agents use: found, kept alive, asked, answered
@@ -230,6 +232,18 @@ pub(crate) enum Command {
     /// Says which rule decides, with file and line. Nothing is called. Exit 7 if it is denied.
     #[command(verbatim_doc_comment)]
     Policy(Policy),
+    /// Keep the values that `${secret:NAME}` in the config stands for
+    ///
+    /// Examples:
+    ///   toolcrib secret set github-token        asks for the value
+    ///   pass show github | toolcrib secret set github-token
+    ///   toolcrib secret ls
+    ///   toolcrib secret rm github-token
+    ///
+    /// Kept in the keyring of the desktop if there is one, else in an encrypted file of the state
+    /// folder. A server gets its secrets when it starts; nobody else is told.
+    #[command(verbatim_doc_comment)]
+    Secret(SecretArgs),
     /// Take servers out of agents' own settings into the config
     ///
     /// Examples:
@@ -238,7 +252,7 @@ pub(crate) enum Command {
     ///   toolcrib import --from ./mcp.json
     ///
     /// A line for each server says what became of it. Values that look like secrets are not copied:
-    /// `${env:NAME}` stands for them, and the line says which variable to set.
+    /// `toolcrib secret` keeps them, and `${secret:NAME}` stands for each.
     #[command(verbatim_doc_comment)]
     Import(Import),
     /// Write toolcrib into an agent's own settings, or take it out again

@@ -13,6 +13,7 @@ pub(crate) mod ls;
 pub(crate) mod policy;
 pub(crate) mod restart;
 pub(crate) mod run;
+pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod stdio;

@@ -31,6 +31,7 @@ use crate::frontend::lasting::Rest;
 use crate::frontend::{Desk, Door};
 use crate::listen::ListenAddr;
 use crate::place::Place;
+use crate::secrets::Keeper;
 use crate::sources::Stamp;
 
 use self::addresses::{Addresses, Admitted};
@@ -84,7 +85,12 @@ impl Daemon {
         (config, stamp): (&Config, Stamp),
         listen: &ListenAddr,
     ) -> Result<Self, Failure> {
-        let callers = Callers::of(config)?;
+        let keeper = Keeper::new(place, &config.secrets);
+        let callers = {
+            let (config, keeper) = (config.clone(), keeper.clone());
+            tokio::task::spawn_blocking(move || Callers::of(&config, &keeper)).await
+        };
+        let callers = callers.unwrap_or_else(|error| Err(Failure::unexpected(&error)))?;
         let handed = handed::listener(|name| std::env::var(name).ok()).map_err(|error| not_taken(&error))?;
         let listen = &handed.as_ref().map_or_else(|| listen.clone(), |(_, at)| ListenAddr::Tcp(*at));
         listen.guarded(!callers.is_empty())?;
@@ -105,9 +111,10 @@ impl Daemon {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let logs = LogFiles::new(place.logs(), &tasks);
         let audit = Arc::new(Audit::new(config.audit.as_ref())?);
-        let crib = finish(builder(place, config).log(logs.sink()).witness(audit.clone()))?;
+        let crib = finish(builder(place, config, &keeper).log(logs.sink()).witness(audit.clone()))?;
         let sources = place.sources().clone().serving();
-        let admin = Admin::new(crib.clone(), config, (sources, stamp), (callers, audit), listen.is_open());
+        let admin =
+            Admin::new(crib.clone(), config, (sources, stamp), (callers, audit, keeper), listen.is_open());
         let mut hosts = config.listen.hosts.clone();
         hosts.extend(listen.host());
         let desk = Arc::new(Desk::new(crib.clone(), admin.clone(), &config.limits, hosts, place.advice()));
@@ -188,16 +195,17 @@ impl Daemon {
 /// `patience` says, or as long as agents can bear.
 pub(crate) fn build(place: &Place, config: &Config, patience: Option<Duration>) -> Result<Crib, Failure> {
     let audit = Arc::new(Audit::new(config.audit.as_ref())?);
-    let builder = builder(place, config).witness(audit);
+    let builder = builder(place, config, &Keeper::new(place, &config.secrets)).witness(audit);
     finish(patience.into_iter().fold(builder, CribBuilder::patience))
 }
 
-fn builder(place: &Place, config: &Config) -> CribBuilder {
+fn builder(place: &Place, config: &Config, keeper: &Keeper) -> CribBuilder {
+    let keeper = keeper.clone();
     let builder = Crib::builder().roster(config.roster.clone()).state_dir(place.state());
     let builder = builder.pins_dir(place.pins());
     let builder =
         builder.capacity(config.capacity.clone()).policy(config.policy.clone()).quota(config.quota.clone());
-    let builder = builder.quota_file(place.quota());
+    let builder = builder.quota_file(place.quota()).secrets(move |name| keeper.find(name));
     own_program().into_iter().fold(builder, CribBuilder::shim)
 }
 

@@ -32,6 +32,11 @@ impl Failure {
         Self { exit, code: code.to_owned(), message: message.into(), hint: None, data: json!({}) }
     }
 
+    /// Something broke that has nothing to do with what was asked.
+    pub(crate) fn unexpected(error: &impl fmt::Display) -> Self {
+        Self::new(Exit::Unexpected, "unexpected", error.to_string())
+    }
+
     /// The command line is wrong.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Unexpected, "usage", message)

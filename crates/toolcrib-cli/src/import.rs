@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 use toolcrib::config::{Concern, Config};
 use toolcrib::spec::{Endpoint, ServerSpec};
-use toolcrib::{Roster, ServerId};
+use toolcrib::{Roster, Secret, ServerId};
 
 use self::draft::Draft;
+pub(crate) use self::lift::Lift;
+use self::lift::Names;
 use self::sources::Source;
 use crate::agents::{Agent, Ground, Scope};
 use crate::edit::entry::{Language, Members};
@@ -53,21 +55,22 @@ pub(crate) struct Line {
 pub(crate) struct Import {
     pub(crate) text: String,
     pub(crate) lines: Vec<Line>,
-    lifted: lift::Variables,
-    keep: bool,
+    /// What has to be kept for it, by name.
+    pub(crate) secrets: Vec<(String, Secret)>,
+    names: Names,
 }
 
-/// Imports from agents or a file into the text of a config. `keep` leaves secrets as they are.
+/// Imports from agents or a file into the text of a config.
 pub(crate) fn import(
     from: &str,
     scope: Scope,
     ground: &Ground,
     config: (&Path, &str),
-    keep: bool,
+    secrets: Lift,
 ) -> Result<Import, Failure> {
     let (path, text) = config;
-    let mut import =
-        Import { text: text.to_owned(), lines: Vec::new(), lifted: lift::Variables::default(), keep };
+    let (text, names) = (text.to_owned(), Names::new(secrets));
+    let mut import = Import { text, lines: Vec::new(), secrets: Vec::new(), names };
     let sources = sources::find(from, scope, ground)?;
     let ours = |source: &Source| source.file.canonicalize().ok() == path.canonicalize().ok();
     for source in sources.into_iter().filter(|source| !ours(source)) {
@@ -115,9 +118,7 @@ impl Import {
         let Some(id) = clean(name) else {
             return skipped("nothing of its name can be a name here".to_owned());
         };
-        if !self.keep {
-            lift::lift(&mut draft, id.as_str(), &mut self.lifted);
-        }
+        let lifted = lift::lift(&mut draft, id.as_str(), &mut self.names);
         let before = Config::parse(path, &self.text).roster;
         // Agents write commands below their own folder in many ways; what is relative means something else here.
         if draft.argv.first().is_some_and(|program| program.contains('/') && !program.starts_with('/')) {
@@ -125,6 +126,7 @@ impl Import {
         }
         match self.put(path, &before, &id, agent, &draft) {
             Ok(Verdict::Imported(id)) => {
+                self.secrets.extend(lifted);
                 if id != name {
                     draft.notes.insert(0, format!("it is called `{id}` here"));
                 }

@@ -25,8 +25,10 @@ mod percent;
 mod place;
 mod project;
 mod secrecy;
+mod secrets;
 mod sources;
 mod timestamp;
+mod typed;
 
 use std::process::ExitCode;
 
@@ -120,6 +122,7 @@ async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &place, out),
         },
+        Command::Secret(args) => commands::secret::run(&args.command, &place, out),
         Command::Import(args) => commands::import::run(args, &place, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &place, out),
         Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &place),

@@ -30,6 +30,11 @@ pub(crate) struct Output {
 pub(crate) struct Asker(bool);
 
 impl Asker {
+    /// Whether there is one, and it may be asked.
+    pub(crate) fn is_there(self) -> bool {
+        self.0
+    }
+
     /// Whether a person says yes; without one that is a no.
     pub(crate) fn says_yes(self, question: &str) -> io::Result<bool> {
         if !self.0 {

@@ -143,6 +143,11 @@ impl Place {
         }
     }
 
+    /// Where secrets are kept that no keyring has. They are the person's, whichever config names them.
+    pub(crate) fn secrets(&self) -> PathBuf {
+        self.state.join("secrets")
+    }
+
     /// Where it is kept what was approved of the servers' tools. Other configs may have servers of the same names.
     pub(crate) fn pins(&self) -> PathBuf {
         match self.usual {

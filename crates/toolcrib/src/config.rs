@@ -31,6 +31,7 @@ mod resolve;
 mod root;
 mod rules;
 mod scope;
+mod secrets;
 mod server;
 pub mod units;
 mod when;
@@ -54,6 +55,7 @@ pub use facts::{Fact, Facts, Wanted};
 pub use layer::{Layer, Rank, digest};
 pub use resolve::Draft;
 pub use scope::{ScopeFinding, Tags};
+pub use secrets::SecretStore;
 pub use when::When;
 
 /// The config that holds here and now: what is good in it, and what is not.
@@ -79,6 +81,8 @@ pub struct Config {
     pub callers: Vec<CallerSpec>,
     /// Whether and where calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// Where secrets are kept.
+    pub secrets: SecretStore,
     /// Where each server is declared, those left out of the roster included.
     pub origins: BTreeMap<ServerId, Origin>,
     /// Every server that is declared and has a name, on or off, by name.

@@ -73,6 +73,7 @@ mod record;
 mod registry;
 pub mod schema;
 mod schemas;
+mod secret;
 pub mod sharing;
 pub mod spec;
 pub mod spelling;
@@ -111,5 +112,6 @@ pub use spec::{
 };
 pub use status::{ServerStatus, StateName};
 pub use subscription::Subscription;
+pub use text::{NoSecret, Secret};
 pub use told::{Ask, Hear, Told};
 pub use wire::dialect::party::Client;

@@ -190,6 +190,22 @@ pub enum Endpoint {
     InProcess(InProcessServer),
 }
 
+impl Endpoint {
+    /// Every string in it that may hold references.
+    pub fn texts(&self) -> impl Iterator<Item = &Text> {
+        let (command, http) = match self {
+            Self::Command(command) => (Some(command), None),
+            Self::Http(http) => (None, Some(http)),
+            Self::InProcess(_) => (None, None),
+        };
+        let command = command.into_iter().flat_map(|command| {
+            std::iter::once(&command.program).chain(&command.args).chain(command.env.values())
+        });
+        let http = http.into_iter().flat_map(|http| std::iter::once(&http.url).chain(http.headers.values()));
+        command.chain(http)
+    }
+}
+
 /// How to start a child process. There is no shell: `program` and `args` are passed as they are.
 #[derive(Clone, PartialEq)]
 pub struct CommandSpec {

@@ -1,15 +1,19 @@
-//! `Text`: a configured string that may refer to the environment or to a file.
+//! `Text`: a configured string that may refer to the environment, to a file or to a secret.
 //!
 //! References are resolved when a connection starts and nowhere else, so specs can be compared, digested and
 //! printed without ever holding a secret's value.
 
+mod secret;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+pub use secret::{NoSecret, Secret, is_secret_name};
 
 /// The largest file a reference may name.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// A string with `${env:X}`, `${env:X:-default}` and `${file:PATH}` in it.
+/// A string with `${env:X}`, `${env:X:-default}`, `${file:PATH}` and `${secret:NAME}` in it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text {
     written: String,
@@ -21,6 +25,7 @@ enum Part {
     Literal(String),
     Env { name: String, default: Option<String> },
     File(PathBuf),
+    Secret(String),
 }
 
 /// A part of a `Text`, for those who write it in other words.
@@ -37,6 +42,8 @@ pub enum Piece<'a> {
     },
     /// What a file holds.
     File(&'a Path),
+    /// The value of a secret.
+    Secret(&'a str),
 }
 
 /// Why a string with references cannot be understood; `at` is the byte where the reference starts.
@@ -53,7 +60,7 @@ pub struct BadReference {
 pub enum BadReferenceKind {
     /// `${` without `}`.
     Unclosed,
-    /// `${secret:NAME}`: known, but not supported yet.
+    /// `${secret:NAME}` with what is no name.
     Secret(String),
     /// Neither `env:`, `file:` nor `secret:`.
     UnknownKind(String),
@@ -65,7 +72,7 @@ impl fmt::Display for BadReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
             BadReferenceKind::Unclosed => f.write_str("`${` is never closed with `}`"),
-            BadReferenceKind::Secret(name) => write!(f, "`${{secret:{name}}}` is not supported yet"),
+            BadReferenceKind::Secret(name) => write!(f, "no secret can be called `{name}`"),
             BadReferenceKind::UnknownKind(kind) => write!(f, "`${{{kind}}}` is not a reference"),
             BadReferenceKind::Empty => f.write_str("the reference names nothing"),
         }
@@ -79,6 +86,8 @@ pub enum Unresolved {
     Env(String),
     /// The file could not be read.
     File(PathBuf, String),
+    /// The secret cannot be had.
+    Secret(String, NoSecret),
 }
 
 impl fmt::Display for Unresolved {
@@ -88,6 +97,7 @@ impl fmt::Display for Unresolved {
                 write!(f, "the variable `{name}` is not set (`${{env:{name}:-…}}` gives a default)")
             }
             Self::File(path, why) => write!(f, "cannot read `{}`: {why}", path.display()),
+            Self::Secret(name, none) => f.write_str(&none.of(name)),
         }
     }
 }
@@ -130,15 +140,28 @@ impl Text {
             Part::Literal(text) => Piece::Literal(text),
             Part::Env { name, default } => Piece::Env { name, default: default.as_deref() },
             Part::File(path) => Piece::File(path),
+            Part::Secret(name) => Piece::Secret(name),
         })
     }
 
-    /// The string with every reference replaced by its value now.
-    pub fn expand(&self) -> Result<String, Unresolved> {
-        self.expand_with(|name| std::env::var(name).ok())
+    /// The names of the secrets in it.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Secret(name) => Some(name),
+            _ => None,
+        })
     }
 
-    fn expand_with(&self, env: impl Fn(&str) -> Option<String>) -> Result<String, Unresolved> {
+    /// The string with every reference replaced by its value now; secrets are asked for by name.
+    pub fn expand(&self, secret: impl Fn(&str) -> Result<Secret, NoSecret>) -> Result<String, Unresolved> {
+        self.expand_with(|name| std::env::var(name).ok(), secret)
+    }
+
+    fn expand_with(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+        secret: impl Fn(&str) -> Result<Secret, NoSecret>,
+    ) -> Result<String, Unresolved> {
         let mut out = String::new();
         for part in &self.parts {
             match part {
@@ -150,6 +173,10 @@ impl Text {
                 Part::File(path) => {
                     let text = read(path).map_err(|why| Unresolved::File(path.clone(), why))?;
                     out.push_str(text.trim_end_matches(['\r', '\n']));
+                }
+                Part::Secret(name) => {
+                    let value = secret(name).map_err(|none| Unresolved::Secret(name.clone(), none))?;
+                    out.push_str(value.expose());
                 }
             }
         }
@@ -178,6 +205,7 @@ impl Part {
                 None => Self::Env { name: name.to_owned(), default: None },
             }),
             "file" => Ok(Self::File(base.join(name))),
+            "secret" if is_secret_name(name) => Ok(Self::Secret(name.to_owned())),
             "secret" => Err(BadReferenceKind::Secret(name.to_owned())),
             _ => Err(BadReferenceKind::UnknownKind(reference.to_owned())),
         }
@@ -196,7 +224,11 @@ mod tests {
 
     fn expand(written: &str) -> Result<String, Unresolved> {
         let env = |name: &str| (name == "SET").then(|| "value".to_owned());
-        Text::parse(written, Path::new("/base")).unwrap().expand_with(env)
+        let secret = |name: &str| match name {
+            "token" => Ok(Secret::new("s3cret")),
+            _ => Err(NoSecret::NotFound),
+        };
+        Text::parse(written, Path::new("/base")).unwrap().expand_with(env, secret)
     }
 
     #[test]
@@ -206,21 +238,24 @@ mod tests {
         assert_eq!(expand("plain").unwrap(), "plain");
         assert_eq!(expand("").unwrap(), "");
         assert_eq!(expand("${env:UNSET}"), Err(Unresolved::Env("UNSET".into())));
+        assert_eq!(expand("Bearer ${secret:token}").unwrap(), "Bearer s3cret");
+        assert_eq!(expand("${secret:other}"), Err(Unresolved::Secret("other".into(), NoSecret::NotFound)));
     }
 
     #[test]
     fn the_parts_of_a_string_can_be_told_apart() {
-        let text = Text::parse("a ${env:X:-y}${file:z}", Path::new("/base")).unwrap();
+        let text = Text::parse("a ${env:X:-y}${file:z}${secret:s}", Path::new("/base")).unwrap();
         let env = Piece::Env { name: "X", default: Some("y") };
         let file = Piece::File(Path::new("/base/z"));
-        assert_eq!(text.pieces().collect::<Vec<_>>(), [Piece::Literal("a "), env, file]);
+        assert_eq!(text.pieces().collect::<Vec<_>>(), [Piece::Literal("a "), env, file, Piece::Secret("s")]);
+        assert_eq!(text.secrets().collect::<Vec<_>>(), ["s"]);
     }
 
     #[test]
     fn bad_references_say_where_and_why() {
         let bad = |written| Text::parse(written, Path::new("/")).unwrap_err();
         assert_eq!(bad("ab${env:X"), BadReference { at: 2, why: BadReferenceKind::Unclosed });
-        assert_eq!(bad("${secret:x}").why, BadReferenceKind::Secret("x".into()));
+        assert_eq!(bad("${secret:x:-y}").why, BadReferenceKind::Secret("x:-y".into()));
         assert_eq!(bad("${X}").why, BadReferenceKind::UnknownKind("X".into()));
         assert_eq!(bad("${env:}").why, BadReferenceKind::Empty);
     }
@@ -229,6 +264,9 @@ mod tests {
     fn files_are_read_relative_to_the_declaring_file() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("token"), "abc\n").unwrap();
-        assert_eq!(Text::parse("<${file:token}>", dir.path()).unwrap().expand().unwrap(), "<abc>");
+        assert_eq!(
+            Text::parse("<${file:token}>", dir.path()).unwrap().expand(|_| Err(NoSecret::NotFound)).unwrap(),
+            "<abc>"
+        );
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Import {
     #[arg(long, value_enum, default_value = "user")]
     pub(crate) scope: Scope,
     /// What becomes of secrets that are written out
-    #[arg(long, value_enum, default_value = "env")]
+    #[arg(long, value_enum, default_value = "store")]
     pub(crate) secrets: Secrets,
     /// Say what would be imported and write nothing
     #[arg(long)]
@@ -26,6 +26,8 @@ pub(crate) struct Import {
 /// What becomes of secrets that are written out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Secrets {
+    /// They go where `toolcrib secret` keeps them; `${secret:NAME}` stands in their place.
+    Store,
     /// References to variables stand in their place.
     Env,
     /// They are copied into the config as they are.

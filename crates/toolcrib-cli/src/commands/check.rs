@@ -8,11 +8,15 @@ use crate::exit::Exit;
 use crate::failure::problem_json;
 use crate::output::Output;
 use crate::place::Place;
+use crate::secrets::Keeper;
 
 /// Reads the config and reports. Notes are shown and do not count.
 pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
     let mut config = place.read()?;
-    config.problems.extend(toolcrib::config::digests(&config.callers).err().map(|problem| *problem));
+    let keeper = Keeper::new(place, &config.secrets);
+    config.problems.extend(
+        toolcrib::config::digests(&config.callers, |name| keeper.find(name)).err().map(|problem| *problem),
+    );
     config.problems.extend(place.sources().unused().map(|(file, why)| Problem {
         file: file.to_owned(),
         at: None,

@@ -8,9 +8,10 @@ use crate::cli::{Import, Secrets};
 use crate::edit::file::Original;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::import::{self, Line, Verdict};
+use crate::import::{self, Lift, Line, Verdict};
 use crate::output::Output;
 use crate::place::Place;
+use crate::secrets::Keeper;
 
 /// Imports, or says what would be imported.
 pub(crate) fn run(args: &Import, place: &Place, out: &mut Output) -> Result<Exit> {
@@ -24,10 +25,19 @@ pub(crate) fn run(args: &Import, place: &Place, out: &mut Output) -> Result<Exit
     if config.refused() {
         return Err(Failure::bad_config(&config).into());
     }
-    let keep = args.secrets == Secrets::Keep;
-    let import = import::import(&args.from, args.scope, &ground, (&place.config, original.text()), keep)?;
+    let keeper = Keeper::new(place, &place.sources().load().secrets);
+    let lift = match args.secrets {
+        Secrets::Store => Lift::Store(keeper.clone()),
+        Secrets::Env => Lift::Env,
+        Secrets::Keep => Lift::Keep,
+    };
+    let import = import::import(&args.from, args.scope, &ground, (&place.config, original.text()), lift)?;
     let changed = import.text != original.text();
     if changed && !args.dry_run {
+        // First, so that the config never names what is nowhere.
+        if args.secrets == Secrets::Store {
+            store(&keeper, &import)?;
+        }
         original.replace(&import.text)?;
     }
     if out.json {
@@ -48,6 +58,16 @@ pub(crate) fn run(args: &Import, place: &Place, out: &mut Output) -> Result<Exit
     };
     out.say(&summary)?;
     Ok(Exit::Fine)
+}
+
+fn store(keeper: &Keeper, import: &import::Import) -> Result<(), Failure> {
+    for (name, value) in &import.secrets {
+        keeper.set(name, value).map_err(|failure| {
+            let hint = failure.hint.iter().map(|hint| format!("{hint}, or ")).collect::<String>();
+            failure.hint(format!("{hint}toolcrib import --secrets env"))
+        })?;
+    }
+    Ok(())
 }
 
 fn tell(line: &Line, ground: &Ground, dry: bool, out: &mut Output) -> Result<()> {

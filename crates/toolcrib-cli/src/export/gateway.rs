@@ -11,6 +11,7 @@ use toolcrib::{Config, ServerId};
 use crate::agents::{Agent, Environment, Ground, Scope};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::secrets;
 
 /// What the entry is called.
 pub(crate) const NAME: &str = "toolcrib";
@@ -64,28 +65,12 @@ fn leads_to(path: &OsStr, program: &Path) -> bool {
 
 /// The variables that servers get their values from: standing alone, toolcrib must have them.
 fn variables(config: &Config) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    let mut add = |text: &Text| {
-        names.extend(text.pieces().filter_map(|piece| match piece {
+    let mut names: BTreeSet<String> = secrets::variables(config).into_iter().collect();
+    for spec in config.roster.servers() {
+        names.extend(spec.endpoint.texts().flat_map(Text::pieces).filter_map(|piece| match piece {
             Piece::Env { name, .. } => Some(name.to_owned()),
             _ => None,
         }));
-    };
-    for spec in config.roster.servers() {
-        match &spec.endpoint {
-            Endpoint::Command(command) => {
-                std::iter::once(&command.program)
-                    .chain(&command.args)
-                    .chain(command.env.values())
-                    .for_each(&mut add);
-            }
-            Endpoint::Http(http) => {
-                std::iter::once(&http.url).chain(http.headers.values()).for_each(&mut add);
-            }
-            Endpoint::InProcess(_) => {}
-        }
-    }
-    for spec in config.roster.servers() {
         if let Endpoint::Command(command) = &spec.endpoint {
             names.extend(command.inherit_env.iter().cloned());
         }

@@ -147,8 +147,13 @@ impl Writer<'_> {
         value
     }
 
-    /// Whether a value is a secret that somebody wrote out; it is theirs to move.
+    /// Whether a value is a secret: one that somebody wrote out, which is theirs to move, or one that we keep.
     fn withheld(&mut self, field: &str, name: &str, text: &Text) -> bool {
+        if let Some(secret) = text.secrets().next() {
+            let why = format!("cannot be given the secret `{secret}`: without `--expand` it needs none");
+            self.warn(field, &why);
+            return true;
+        }
         let literal: String =
             text.pieces().map(|piece| if let Piece::Literal(text) = piece { text } else { "" }).collect();
         let whole = text.pieces().all(|piece| matches!(piece, Piece::Literal(_)));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use toolcrib::Config;
-use toolcrib::spec::CommandSpec;
+use toolcrib::spec::{CommandSpec, Endpoint};
 
 use super::*;
 use crate::agents;
@@ -293,6 +293,26 @@ fn secrets_of_the_file_are_not_shown_in_the_difference() {
     home.file(cursor, Scope::User, &before);
     let diff = home.plan(cursor, Scope::User, &[(&gateway, None)]).unwrap().diff();
     assert!(!diff.contains(SECRET) && diff.contains("+    \"toolcrib\": {"), "{diff}");
+}
+
+#[test]
+fn what_only_toolcrib_can_look_up_is_left_out_and_named() {
+    let text = "[secrets]\nbackend = 'env'\n[servers.a]\ncommand = 'x'\nenv = { TOKEN = '${secret:t}' }\n\
+        [servers.b]\nurl = 'https://h/mcp'\nheaders = { Authorization = 'Bearer ${secret:t}' }\n\
+        [servers.c]\ncommand = 'x'\nargs = ['${secret:t}']\n";
+    let config = Config::parse(Path::new("/x/config.toml"), text);
+    for agent in agents::all() {
+        for spec in config.roster.servers() {
+            let rendered = render::entry(agent, spec, None);
+            let written = format!("{:?}", rendered.members);
+            assert!(!written.contains("secret") && !written.contains("TOKEN"), "{}: {written}", agent.id);
+            assert_eq!(rendered.warnings.len(), 1, "{} {}", agent.id, spec.id);
+        }
+    }
+    let home = Home::new();
+    let entry = gateway::spec(find("codex"), Scope::User, &home.ground, None, Some(&config)).unwrap();
+    let Endpoint::Command(command) = entry.endpoint else { panic!("no command") };
+    assert!(command.inherit_env.contains(&"TOOLCRIB_SECRET_T".to_owned()), "{command:?}");
 }
 
 #[test]

@@ -29,6 +29,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, problem_json};
 use crate::offer::{self, Offer};
 use crate::percent;
+use crate::secrets::Keeper;
 use crate::sources::{Sources, Stamp};
 
 /// How long a reader of logs waits for a line before it is told that there is none yet.
@@ -50,6 +51,7 @@ struct Inner {
     loaded: Mutex<Loaded>,
     callers: RwLock<Callers>,
     audit: Arc<Audit>,
+    keeper: Keeper,
     /// Whether other machines can reach us: somebody must have to show a token then.
     is_open: bool,
     /// One reload after the other: two at once could leave the older roster in place. Whoever waited while another one
@@ -88,7 +90,7 @@ impl Admin {
         crib: Crib,
         config: &Config,
         (sources, stamp): (Sources, Stamp),
-        (callers, audit): (Callers, Arc<Audit>),
+        (callers, audit, keeper): (Callers, Arc<Audit>, Keeper),
         is_open: bool,
     ) -> Self {
         let loaded = Loaded {
@@ -106,6 +108,7 @@ impl Admin {
             loaded: Mutex::new(loaded),
             callers: RwLock::new(callers),
             audit,
+            keeper,
             is_open,
             reload: tokio::sync::Mutex::default(),
             begun: AtomicU64::new(0),
@@ -287,18 +290,22 @@ impl Admin {
     }
 
     async fn read_again(&self) -> Result<Reloaded, Failure> {
-        let sources = self.0.sources.clone();
-        let read = tokio::task::spawn_blocking(move || sources.load_whole()).await;
-        let (config, stamp) = read.map_err(|error| {
+        let (sources, keeper) = (self.0.sources.clone(), self.0.keeper.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let (config, stamp) = sources.load_whole();
+            let callers = match config.refused() {
+                true => Err(Failure::bad_config(&config)),
+                false => Callers::of(&config, &keeper.looking_in(&config.secrets)),
+            };
+            (config, stamp, callers)
+        });
+        let (config, stamp, callers) = read.await.map_err(|error| {
             Failure::new(Exit::Unexpected, "unexpected", format!("the config could not be read: {error}"))
         })?;
         let problems: Vec<Value> = config.problems.iter().map(problem_json).collect();
-        let callers = match config.refused() {
-            true => Err(Failure::bad_config(&config)),
-            false => Callers::of(&config)
-                .and_then(|callers| self.guarded(callers))
-                .and_then(|callers| self.0.audit.change(config.audit.as_ref()).map(|()| callers)),
-        };
+        let callers = callers
+            .and_then(|callers| self.guarded(callers))
+            .and_then(|callers| self.0.audit.change(config.audit.as_ref()).map(|()| callers));
         let callers = match callers {
             Ok(callers) => callers,
             Err(failure) => {
@@ -319,6 +326,7 @@ impl Admin {
         };
         // Before the servers: nobody sees a new one by the old rules.
         self.replace(callers);
+        self.0.keeper.change(config.secrets);
         self.0.crib.govern(config.policy);
         self.0.crib.ration(config.quota);
         self.0.crib.resize(config.capacity);

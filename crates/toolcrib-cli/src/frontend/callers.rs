@@ -12,6 +12,7 @@ use toolcrib::config::{self, Config, Digest};
 use super::Door;
 use crate::exit::Exit;
 use crate::failure::{Failure, problem_json};
+use crate::secrets::Keeper;
 
 /// Somebody who may come in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +32,10 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Those of a config. Tokens that cannot be had now, or that two share, are refused.
-    pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
-        let digests = config::digests(&config.callers).map_err(|problem| {
+    /// Those of a config. Tokens that cannot be had now, or that two share, are refused. May take as long as whoever keeps
+    /// secrets.
+    pub(crate) fn of(config: &Config, keeper: &Keeper) -> Result<Self, Failure> {
+        let digests = config::digests(&config.callers, |name| keeper.find(name)).map_err(|problem| {
             let message = problem.to_string();
             let mut failure = Failure::new(Exit::BadConfig, "config_invalid", message);
             failure.hint = problem.hint.clone();
@@ -116,11 +118,13 @@ mod tests {
     use hyper::header::HeaderValue;
 
     use super::*;
+    use crate::place::Place;
 
     fn callers(text: &str) -> Result<Callers, Failure> {
         let config = Config::parse(Path::new("/x/config.toml"), text);
         assert!(config.problems.is_empty(), "{:?}", config.problems);
-        Callers::of(&config)
+        let keeper = Keeper::new(&Place::below(Path::new("/nowhere")), &config.secrets);
+        Callers::of(&config, &keeper)
     }
 
     fn who<'a>(callers: &'a Callers, door: Door, shown: &[&str]) -> Option<&'a str> {

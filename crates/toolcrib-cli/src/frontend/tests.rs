@@ -18,6 +18,8 @@ use super::callers::Callers;
 use super::{Desk, Door, http};
 use crate::advice::Advice;
 use crate::audit::Audit;
+use crate::place::Place;
+use crate::secrets::Keeper;
 use crate::sources::Sources;
 
 /// Longer than anything here may take, on a clock that runs ahead when nobody has anything to do.
@@ -42,9 +44,10 @@ impl House {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
         let sources = Sources::alone(file.path());
         let (config, stamp) = sources.load_whole();
-        let callers = Callers::of(&config).unwrap();
+        let keeper = Keeper::new(&Place::below(std::path::Path::new("/nowhere")), &config.secrets);
+        let callers = Callers::of(&config, &keeper).unwrap();
         let audit = Arc::new(Audit::new(None).unwrap());
-        let admin = Admin::new(crib.clone(), &config, (sources, stamp), (callers, audit), false);
+        let admin = Admin::new(crib.clone(), &config, (sources, stamp), (callers, audit, keeper), false);
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let desk = Arc::new(Desk::new(crib, admin, &limits, Vec::new(), Advice::default()));
         Self { desk, tasks: TaskTracker::new(), stop: CancellationToken::new() }

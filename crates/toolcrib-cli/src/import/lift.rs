@@ -1,37 +1,77 @@
-//! Secrets that somebody wrote out → references to variables. A value that looks like a secret is never copied unasked;
-//! where it was it stays, and it is said which variable to set.
+//! Secrets that somebody wrote out → references to what is kept elsewhere. A value that looks like a secret is never copied
+//! into a config unasked; where it was it stays.
 
 use std::collections::BTreeMap;
+
+use toolcrib::Secret;
 
 use super::draft::Draft;
 use super::references::shouted;
 use crate::secrecy;
+use crate::secrets::Keeper;
 
-/// The values that variables stand for so far: two secrets never share a name.
-#[derive(Debug, Default)]
-pub(super) struct Variables(BTreeMap<String, String>);
+/// What becomes of secrets.
+#[derive(Debug, Clone)]
+pub(crate) enum Lift {
+    /// They stay where they are.
+    Keep,
+    /// Variables stand for them, which somebody has to set.
+    Env,
+    /// They go where secrets are kept.
+    Store(Keeper),
+}
 
-impl Variables {
-    /// A reference to a variable for a value.
-    fn stand_for(&mut self, wanted: &str, server: &str, value: &str) -> (String, String) {
-        let own = shouted(&format!("{server}_{wanted}"));
-        let candidates =
-            [shouted(wanted), own.clone()].into_iter().chain((2..).map(|n| format!("{own}_{n}")));
-        let free = |name: &String| self.0.get(name).is_none_or(|known| known == value);
-        let name = candidates.into_iter().find(free).unwrap_or(own);
-        self.0.insert(name.clone(), value.to_owned());
-        (format!("${{env:{name}}}"), name)
+/// The values that names stand for so far: two secrets never share one.
+#[derive(Debug)]
+pub(super) struct Names {
+    how: Lift,
+    known: BTreeMap<String, Secret>,
+}
+
+impl Names {
+    pub(super) fn new(how: Lift) -> Self {
+        Self { how, known: BTreeMap::new() }
+    }
+
+    /// A reference that stands for a value, and the name in it.
+    fn stand_for(&mut self, wanted: &str, server: &str, value: &Secret) -> (String, String) {
+        let spelled = |name: &str| match self.how {
+            Lift::Store(_) => shouted(name).trim_start_matches('_').to_lowercase().replace('_', "-"),
+            Lift::Keep | Lift::Env => shouted(name),
+        };
+        let own = spelled(&format!("{server}_{wanted}"));
+        let candidates = [spelled(wanted), own.clone()]
+            .into_iter()
+            .chain((2..).map(|n| spelled(&format!("{server}_{wanted}_{n}"))));
+        let free = |name: &String| match (self.known.get(name), &self.how) {
+            (Some(known), _) => known == value,
+            (None, Lift::Store(keeper)) => keeper.find(name).map_or_else(|_| true, |kept| kept == *value),
+            (None, Lift::Keep | Lift::Env) => true,
+        };
+        let name = candidates.into_iter().filter(|name| !name.is_empty()).find(free).unwrap_or(own);
+        self.known.insert(name.clone(), value.clone());
+        let kind = if matches!(self.how, Lift::Store(_)) { "secret" } else { "env" };
+        (format!("${{{kind}:{name}}}"), name)
     }
 }
 
-/// Puts references in place of secrets, and notes which.
-pub(super) fn lift(draft: &mut Draft, server: &str, variables: &mut Variables) {
-    let mut notes = Vec::new();
+/// Puts references in place of secrets, notes which, and gives what each stands for.
+pub(super) fn lift(draft: &mut Draft, server: &str, names: &mut Names) -> Vec<(String, Secret)> {
+    let (mut notes, mut lifted) = (Vec::new(), Vec::new());
+    if matches!(names.how, Lift::Keep) {
+        return lifted;
+    }
+    let stored = matches!(names.how, Lift::Store(_));
     let mut replace = |field: String, wanted: &str, value: &str| {
-        let (reference, name) = variables.stand_for(wanted, server, value);
-        notes.push(format!(
-            "`{field}` held a secret and is `{reference}` now: set `{name}` where toolcrib runs"
-        ));
+        let value = Secret::new(value);
+        let (reference, name) = names.stand_for(wanted, server, &value);
+        notes.push(match stored {
+            true => format!("`{field}` held a secret and is `{reference}` now; `toolcrib secret ls` has it"),
+            false => {
+                format!("`{field}` held a secret and is `{reference}` now: set `{name}` where toolcrib runs")
+            }
+        });
+        lifted.push((name, value));
         reference
     };
     for (name, value) in &mut draft.env {
@@ -71,6 +111,7 @@ pub(super) fn lift(draft: &mut Draft, server: &str, variables: &mut Variables) {
         *url = lifted_url(url, server, &mut replace);
     }
     draft.notes.extend(notes);
+    lifted
 }
 
 fn is_secret(name: &str, value: &str) -> bool {
@@ -127,7 +168,7 @@ mod tests {
         draft.env.insert("KEPT_TOKEN".to_owned(), "${env:KEPT_TOKEN}".to_owned());
         draft.headers.insert("Authorization".to_owned(), "Bearer abc".to_owned());
         draft.headers.insert("X-Api-Key".to_owned(), "abc".to_owned());
-        lift(&mut draft, "a", &mut Variables::default());
+        lift(&mut draft, "a", &mut Names::new(Lift::Env));
         assert_eq!(draft.env["GITHUB_TOKEN"], "${env:GITHUB_TOKEN}");
         assert_eq!((&*draft.env["PAGER"], &*draft.env["KEPT_TOKEN"]), ("cat", "${env:KEPT_TOKEN}"));
         assert_eq!(draft.headers["Authorization"], "Bearer ${env:A_TOKEN}");
@@ -152,11 +193,11 @@ mod tests {
 
     #[test]
     fn two_secrets_never_share_a_name() {
-        let mut variables = Variables::default();
+        let mut names = Names::new(Lift::Env);
         let mut lifted = |server: &str, value: &str| {
             let mut draft = Draft::default();
             draft.env.insert("TOKEN".to_owned(), value.to_owned());
-            lift(&mut draft, server, &mut variables);
+            lift(&mut draft, server, &mut names);
             draft.env["TOKEN"].clone()
         };
         assert_eq!(lifted("a", "one"), "${env:TOKEN}");

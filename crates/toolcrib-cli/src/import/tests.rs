@@ -5,9 +5,12 @@ use std::fs;
 
 use serde_json::json;
 use tempfile::TempDir;
+use toolcrib::config::SecretStore;
 
 use super::*;
 use crate::agents;
+use crate::place::Place;
+use crate::secrets::Keeper;
 
 const SECRET: &str = "sk-abcdefgh12345678";
 
@@ -30,7 +33,7 @@ impl Home {
     }
 
     fn import(&self, from: &str, text: &str) -> Result<Import, Failure> {
-        import(from, Scope::User, &self.ground, (&self.dir.path().join("config.toml"), text), false)
+        import(from, Scope::User, &self.ground, (&self.dir.path().join("config.toml"), text), Lift::Env)
     }
 
     /// What is imported from a file of this text.
@@ -113,8 +116,18 @@ fn secrets_are_not_copied_unless_asked_for() {
         import.text
     );
     assert!(import.lines[0].notes[0].contains("set `API_KEY`") && !told(&import).concat().contains(SECRET));
-    let kept = super::import(from, Scope::User, &home.ground, (&config, ""), true).unwrap();
+    let kept = super::import(from, Scope::User, &home.ground, (&config, ""), Lift::Keep).unwrap();
     assert!(kept.text.contains(SECRET));
+    let keeper = Keeper::new(&Place::below(home.dir.path()), &SecretStore::File);
+    let taken = Secret::new("another one's");
+    keeper.set("api-key", &taken).unwrap();
+    let store = Lift::Store(keeper.clone());
+    let stored = super::import(from, Scope::User, &home.ground, (&config, ""), store.clone()).unwrap();
+    assert!(stored.text.contains("API_KEY = \"${secret:a-api-key}\""), "{}", stored.text);
+    assert_eq!(stored.secrets, [("a-api-key".to_owned(), Secret::new(SECRET))]);
+    assert!(!format!("{stored:?}").contains(SECRET) && keeper.find("api-key") == Ok(taken));
+    let again = super::import(from, Scope::User, &home.ground, (&config, &stored.text), store).unwrap();
+    assert!(again.secrets.is_empty() && again.text == stored.text, "{:?}", again.lines);
 }
 
 #[test]

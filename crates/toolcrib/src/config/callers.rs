@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
 
 use super::node::Entry;
 use super::reader::Reader;
@@ -10,7 +11,7 @@ use super::root::Sections;
 use super::{Concern, Origin, Position, Problem, quota, rules};
 use crate::spec::ServerId;
 use crate::spelling;
-use crate::text::Text;
+use crate::text::{NoSecret, Secret, Text, Unresolved};
 
 /// A token that nobody can read any more.
 pub type Digest = [u8; 32];
@@ -46,9 +47,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The digest of every caller's token, in order. References are resolved here; one without a value, and a token that two
+/// The digest of every caller's token, in order. References are resolved here, secrets by asking for them by name; one without a value, and a token that two
 /// callers share, is a problem of the whole file.
-pub fn digests(callers: &[CallerSpec]) -> Result<Vec<Digest>, Box<Problem>> {
+pub fn digests(
+    callers: &[CallerSpec],
+    secret: impl Fn(&str) -> Result<Secret, NoSecret>,
+) -> Result<Vec<Digest>, Box<Problem>> {
     let mut digests: Vec<Digest> = Vec::with_capacity(callers.len());
     for caller in callers {
         let problem = |message: String, hint: &str| {
@@ -59,8 +63,12 @@ pub fn digests(callers: &[CallerSpec]) -> Result<Vec<Digest>, Box<Problem>> {
         let digest = match &caller.token {
             Token::Sha256(digest) => *digest,
             Token::Text(text) => {
-                let token = text.expand().map_err(|why| {
-                    problem(format!("the token of `callers.{}`: {why}", caller.name), "give it a value")
+                let token = text.expand(&secret).map(Zeroizing::new).map_err(|why| {
+                    let hint = match &why {
+                        Unresolved::Secret(name, none) => none.hint(name),
+                        Unresolved::Env(_) | Unresolved::File(..) => "give it a value".to_owned(),
+                    };
+                    problem(format!("the token of `callers.{}`: {why}", caller.name), &hint)
                 })?;
                 if !is_token(&token) {
                     let message =

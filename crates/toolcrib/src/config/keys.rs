@@ -58,6 +58,7 @@ pub const ROOT: &[Key] = &[
     key("callers", Named(CALLER), "", "Who may come in; without any, whoever can reach the gateway"),
     key("limits", Table(HOST_LIMITS), "", "What the gateway itself may take"),
     key("listen", Table(LISTEN), "", "Under which names it may be asked for"),
+    key("secrets", Table(SECRETS), "", "Where the values behind `${secret:NAME}` are kept"),
     key("audit", Text, "", "The file that calls are recorded in"),
     key("audit-required", Flag, "false", "Whether calls are refused that cannot be recorded"),
     key("audit-arguments", Flag, "false", "Whether arguments are recorded, too"),
@@ -78,7 +79,7 @@ pub const SERVER: &[Key] = &[
         "env",
         Map(&Text),
         "{}",
-        "Variables set for it; `${env:X}`, `${env:X:-default}` and `${file:PATH}` work in any string",
+        "Variables set for it; `${env:X}`, `${env:X:-default}`, `${file:PATH}` and `${secret:NAME}` work in any string",
     ),
     key("inherit-env", Texts, "[]", "Variables it gets from the gateway's environment, beyond the usual few"),
     key("cwd", Text, "", "Its working folder, relative to this file"),
@@ -235,6 +236,17 @@ const CALLER: &[Key] = &[
     key("quota", Table(QUOTA), "", "So many calls in a time"),
     key("rate", Table(RATE), "", "So many calls in a short time"),
     key("limits", Named(SHARES), "", "The same for what fits a pattern"),
+];
+
+const SECRETS: &[Key] = &[
+    key(
+        "backend",
+        Words(&["auto", "keyring", "file", "env", "command"]),
+        "auto",
+        "`auto`: the keyring of the desktop if there is one, else an encrypted file",
+    ),
+    key("env-prefix", Text, "TOOLCRIB_SECRET_", "With `env`: what the variables begin with"),
+    key("command", Texts, "", "With `command`: what prints the secret `{name}`"),
 ];
 
 const SHARES: &[Key] = &[

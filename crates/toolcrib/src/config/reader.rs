@@ -280,11 +280,14 @@ impl<'a> Reader<'a> {
             Err(error) => {
                 let hint = match &error.why {
                     BadReferenceKind::Unclosed => "close the reference with `}`".to_owned(),
-                    BadReferenceKind::Secret(_) => "use `${env:NAME}` or `${file:PATH}`".to_owned(),
+                    BadReferenceKind::Secret(_) => {
+                        "write `${secret:NAME}` with letters, digits, `-`, `_`, `.` and `/`".to_owned()
+                    }
                     BadReferenceKind::UnknownKind(name) if is_variable(name) => {
                         format!("write `${{env:{name}}}`")
                     }
-                    _ => "references are `${env:NAME}`, `${env:NAME:-default}` and `${file:PATH}`".to_owned(),
+                    _ => "references are `${env:NAME}`, `${env:NAME:-default}`, `${file:PATH}` and `${secret:NAME}`"
+                        .to_owned(),
                 };
                 self.wrong(node.span.start, error.to_string(), hint);
                 None

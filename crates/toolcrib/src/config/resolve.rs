@@ -13,7 +13,7 @@ use crate::spec::ServerId;
 
 /// What a project may not decide: who comes in, and what the whole gateway may take; nor what is recorded, nor anything of
 /// the rules for everyone but what they forbid.
-const NOT_FOR_PROJECTS: [&str; 3] = ["callers", "limits", "listen"];
+const NOT_FOR_PROJECTS: [&str; 4] = ["callers", "limits", "listen", "secrets"];
 
 /// Every layer, read, before it is known where we are.
 pub struct Draft {
@@ -129,6 +129,7 @@ impl Draft {
             quota: sections.quota,
             callers: sections.callers,
             audit: sections.audit,
+            secrets: sections.secrets,
             origins: sections.origins,
             declared: sections.declared,
             scopes: sections.scopes,

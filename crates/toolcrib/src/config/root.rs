@@ -12,8 +12,8 @@ use super::page::Page;
 use super::reader::Reader;
 use super::scope::{self, ScopeFinding, Tags};
 use super::{
-    AuditSpec, CallerSpec, Concern, HostLimits, Listen, Origin, audit, callers, profiles, quota, rules,
-    server,
+    AuditSpec, CallerSpec, Concern, HostLimits, Listen, Origin, SecretStore, audit, callers, profiles, quota,
+    rules, secrets, server,
 };
 use crate::policy::Policy;
 use crate::quota::Quota;
@@ -32,6 +32,7 @@ pub(super) struct Sections {
     pub(super) quota: Quota,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) secrets: SecretStore,
     pub(super) origins: BTreeMap<ServerId, Origin>,
     pub(super) declared: Vec<Declared>,
     pub(super) scopes: Vec<ScopeFinding>,
@@ -49,7 +50,7 @@ pub(super) struct Around<'a> {
 impl Default for Sections {
     fn default() -> Self {
         let (roster, listen, limits, policy, quota, callers, audit, origins) = Default::default();
-        let (declared, scopes, tags) = Default::default();
+        let (secrets, declared, scopes, tags) = Default::default();
         Self {
             roster,
             listen,
@@ -59,6 +60,7 @@ impl Default for Sections {
             quota,
             callers,
             audit,
+            secrets,
             origins,
             declared,
             scopes,
@@ -94,6 +96,9 @@ pub(super) fn read(page: &mut Page, root: &Table, facts: &Facts) -> Sections {
     let picks = profiles::read(&mut reader, &mut sections);
     callers::read(&mut reader, &mut sections);
     sections.audit = audit::read(&mut reader);
+    if let Some(table) = reader.table("secrets") {
+        sections.secrets = secrets::read(table);
+    }
     // Read already.
     for key in ["hosts", "scopes"] {
         reader.take(key);

@@ -45,6 +45,7 @@ use self::order::Order;
 use super::stderr::{LINGER, StderrTail};
 use crate::class::FailureClass;
 use crate::last_words::{Exit, LastWords};
+use crate::secret::{Mask, Purse};
 use crate::spec::CommandSpec;
 
 /// How long a server gets to leave after its input was closed, and again after it was asked to.
@@ -116,6 +117,10 @@ pub(crate) struct Home<'a> {
     pub(crate) tasks: &'a TaskTracker,
     /// Counts what is not gone yet.
     pub(crate) lives: &'a TaskTracker,
+    /// The secrets it needs.
+    pub(crate) purse: &'a Purse,
+    /// Keeps them out of its stderr.
+    pub(crate) mask: &'a Arc<Mask>,
 }
 
 impl Process {
@@ -130,7 +135,7 @@ impl Process {
             why: format!("no random numbers: {error}"),
             class: FailureClass::Refused,
         })?;
-        let order = Order::of(spec, &tree).map_err(SpawnError::of_command)?;
+        let order = Order::of(spec, home.purse, &tree).map_err(SpawnError::of_command)?;
         let program = order.name();
         let cannot =
             |error: io::Error| SpawnError::of_system(format!("cannot run `{program}`: {error}"), &error);
@@ -152,8 +157,9 @@ impl Process {
         let stderr_tail = home.stderr.clone();
         let process = Self { pid, program, grip, exit, gone, before, stderr: stderr_tail, drained };
         let (tail, exited, drained) = (process.stderr.clone(), process.exited(), process.drained.clone());
+        let mask = home.mask.clone();
         home.tasks.spawn(async move {
-            tail.drain(stderr, exited).await;
+            tail.drain(stderr, exited, &mask).await;
             drained.cancel();
         });
         Ok((process, stdin, stdout))

@@ -17,6 +17,7 @@ use crate::class::FailureClass;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::{Exit, LastWords};
+use crate::secret::{Mask, Purse, Source};
 use crate::sharing::Whose;
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, Transport};
 use crate::wire::revision::{Era, Revision};
@@ -52,12 +53,20 @@ pub(crate) struct Around {
     pub(crate) strange: Arc<OnceLock<String>>,
     /// Whose it is.
     pub(crate) whose: Arc<Whose>,
+    /// Who keeps the secrets.
+    pub(crate) secrets: Option<Source>,
+}
+
+/// The secrets of the connection that is being made, and what hides them.
+struct Confidence {
+    purse: Purse,
+    mask: Arc<Mask>,
 }
 
 impl Around {
-    fn link(&self, spec: &ServerSpec) -> (Link, mpsc::UnboundedReceiver<Outgoing>) {
+    fn link(&self, spec: &ServerSpec, mask: Arc<Mask>) -> (Link, mpsc::UnboundedReceiver<Outgoing>) {
         let (news, tasks, cache) = (self.news.clone(), self.tasks.clone(), self.cache.clone());
-        Link::new(spec.id.clone(), (news, cache), tasks, self.strange.clone(), self.whose.clone())
+        Link::new(spec.id.clone(), (news, cache), tasks, (self.strange.clone(), mask), self.whose.clone())
     }
 }
 
@@ -75,16 +84,24 @@ pub(crate) async fn launch(
         Opening::Probe | Opening::Remembered if events => Opening::Session(Revision::newest(Era::Session)),
         opening => opening,
     };
+    let confidence = match Purse::fill(spec, around.secrets.as_ref(), &around.tasks).await {
+        Ok(purse) => Confidence { mask: Arc::new(purse.mask()), purse },
+        Err((name, none)) => {
+            let error = Error::new(ErrorKind::AuthNeeded, none.of(&name)).hint(none.hint(&name));
+            let error = could_not(spec, &error, &Mask::default()).of_class(FailureClass::NeedsAuth);
+            return Err(StartFailure { error, died_on_probe: false });
+        }
+    };
     let mut died_on_probe = false;
-    let connected = match connect(spec, opening, around).await {
+    let connected = match connect(spec, opening, around, &confidence).await {
         Err(Unwelcome::DiedOnProbe) => {
             died_on_probe = true;
-            connect(spec, Opening::Instead, around).await
+            connect(spec, Opening::Instead, around, &confidence).await
         }
         connected => connected,
     };
     let failed = |error: Error| {
-        let (class, could_not) = (class_of(spec, &error), could_not(spec, &error));
+        let (class, could_not) = (class_of(spec, &error), could_not(spec, &error, &confidence.mask));
         let error = match (class, error.own_hint()) {
             (FailureClass::Misconfigured, None) => could_not.hint(repair(spec)),
             _ => could_not,
@@ -108,11 +125,16 @@ pub(crate) async fn all_gone(lives: &TaskTracker) {
     lives.reopen();
 }
 
-async fn connect(spec: &ServerSpec, opening: Opening, around: &Around) -> Result<Connection, Unwelcome> {
+async fn connect(
+    spec: &ServerSpec,
+    opening: Opening,
+    around: &Around,
+    confidence: &Confidence,
+) -> Result<Connection, Unwelcome> {
     all_gone(&around.lives).await;
     let (link, far_end) = match &spec.endpoint {
-        Endpoint::Command(command) => open_child(spec, command, around).await?,
-        Endpoint::Http(http) => open_remote(spec, http, around).await?,
+        Endpoint::Command(command) => open_child(spec, command, around, confidence).await?,
+        Endpoint::Http(http) => open_remote(spec, http, around, confidence).await?,
         Endpoint::InProcess(server) => open_in_process(spec, server, around),
     };
     let patient = matches!(far_end, FarEnd::Remote);
@@ -177,21 +199,27 @@ async fn open_child(
     spec: &ServerSpec,
     command: &CommandSpec,
     around: &Around,
+    Confidence { purse, mask }: &Confidence,
 ) -> Result<(Link, FarEnd), Error> {
     let Around { tasks, lives, nursery, stderr, .. } = around;
-    let spawned = Process::spawn(command, Home { nursery, stderr, tasks, lives }).await;
+    let spawned = Process::spawn(command, Home { nursery, stderr, tasks, lives, purse, mask }).await;
     let failed = |SpawnError { why, class }| Error::new(ErrorKind::CouldNotStart, why).of_class(class);
     let (process, stdin, stdout) = spawned.map_err(failed)?;
     let (gone, farewell) = (process.silent(), Box::pin(process.farewell()));
-    let (link, queue) = around.link(spec);
+    let (link, queue) = around.link(spec, mask.clone());
     let link = link.over_pipes(queue, (stdout, stdin), spec.limits.message, gone, farewell);
     Ok((link, FarEnd::Process(process)))
 }
 
-async fn open_remote(spec: &ServerSpec, http: &HttpSpec, around: &Around) -> Result<(Link, FarEnd), Error> {
-    let remote = Remote::new(http, spec.limits.message, &around.tasks).await;
+async fn open_remote(
+    spec: &ServerSpec,
+    http: &HttpSpec,
+    around: &Around,
+    Confidence { purse, mask }: &Confidence,
+) -> Result<(Link, FarEnd), Error> {
+    let remote = Remote::new(http, purse, spec.limits.message, &around.tasks).await;
     let remote = remote.map_err(misconfigured)?;
-    let (link, queue) = around.link(spec);
+    let (link, queue) = around.link(spec, mask.clone());
     Ok((link.over_http(queue, remote), FarEnd::Remote))
 }
 
@@ -204,23 +232,22 @@ fn open_in_process(spec: &ServerSpec, server: &InProcessServer, around: &Around)
     let task = AbortOnDropHandle::new(around.tasks.spawn(around.lives.track_future(served)));
     let farewell = Box::pin(std::future::ready(LastWords::default()));
     let gone = std::future::pending();
-    let (link, queue) = around.link(spec);
+    let (link, queue) = around.link(spec, Arc::default());
     let link = link.over_pipes(queue, tokio::io::split(ours), spec.limits.message, gone, farewell);
     (link, FarEnd::Task(task, InProcessServer(server)))
 }
 
-fn could_not(spec: &ServerSpec, cause: &Error) -> Error {
+/// Whatever is known of the failure but the secrets in it.
+fn could_not(spec: &ServerSpec, cause: &Error, mask: &Mask) -> Error {
     let server = &spec.id;
     let kind = match cause.kind() {
         ErrorKind::AuthNeeded => ErrorKind::AuthNeeded,
         _ => ErrorKind::CouldNotStart,
     };
-    let error = match cause.words() {
-        Some(words) => Error::new(kind, format!("`{server}` could not start: {words}")),
-        None => Error::new(kind, format!("`{server}` could not start: {cause}")),
-    };
+    let why = cause.words().map_or_else(|| cause.to_string(), ToString::to_string);
+    let error = Error::new(kind, format!("`{server}` could not start: {}", mask.hide(&why)));
     let error = match cause.own_hint() {
-        Some(hint) => error.at(server).hint(hint),
+        Some(hint) => error.at(server).hint(mask.hide(hint)),
         None => error.at(server),
     };
     let error = match cause.wait() {

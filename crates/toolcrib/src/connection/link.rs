@@ -24,6 +24,7 @@ use crate::cache::Cache;
 use crate::error::{Error, ErrorKind};
 use crate::event::News;
 use crate::last_words::LastWords;
+use crate::secret::Mask;
 use crate::sharing::Whose;
 use crate::spec::ServerId;
 use crate::wire::frame::flatten;
@@ -58,6 +59,8 @@ struct Shared {
     understood: AtomicBool,
     /// The first line that meant nothing.
     strange: Arc<OnceLock<String>>,
+    /// Keeps the server's secrets out of what is said about it.
+    mask: Arc<Mask>,
     /// Why what is at the other end is no server at all.
     alien: OnceLock<String>,
     /// It was given up because it said nothing any more.
@@ -102,7 +105,7 @@ impl Link {
         server: ServerId,
         (news, cache): (broadcast::Sender<News>, Arc<Cache>),
         tasks: TaskTracker,
-        strange: Arc<OnceLock<String>>,
+        (strange, mask): (Arc<OnceLock<String>>, Arc<Mask>),
         whose: Arc<Whose>,
     ) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
         let (outgoing, queue) = mpsc::unbounded_channel();
@@ -117,6 +120,7 @@ impl Link {
             heard: AtomicU64::new(0),
             understood: AtomicBool::new(false),
             strange,
+            mask,
             alien: OnceLock::new(),
             condemned: AtomicBool::new(false),
             unknown_until_end: AtomicBool::new(false),
@@ -133,6 +137,11 @@ impl Link {
             ending: OnceLock::new(),
         });
         (Self { shared }, queue)
+    }
+
+    /// Keeps the server's secrets out of what is said about it.
+    pub(super) fn mask(&self) -> &Mask {
+        &self.shared.mask
     }
 
     /// Sends a request; `params` is told the number under which it goes and writes a JSON object.

@@ -294,7 +294,8 @@ async fn list(connection: &Connection, kind: Kind) -> Result<Pages, Error> {
                 return Ok((listed, good));
             }
             Answer::Error(error) => {
-                return Err(nonsense(&format!("`{method}` failed: {}", refusal(&error))));
+                let said = refusal(&error);
+                return Err(nonsense(&format!("`{method}` failed: {}", connection.link.mask().hide(&said))));
             }
         };
         let items =

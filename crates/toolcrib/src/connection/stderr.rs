@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::log_line::{LogSink, LogWhat};
+use crate::secret::Mask;
 use crate::spec::ServerId;
 
 /// Lines kept.
@@ -83,11 +84,21 @@ impl StderrTail {
         }
     }
 
-    fn push(&self, line: &[u8]) {
+    /// Adds a line, of which the end may be missing.
+    fn push(&self, line: &[u8], mask: &Mask) {
+        let text = String::from_utf8_lossy(&line[..line.len().min(LINE)]);
+        let text = match line.len() < LINE {
+            true => mask.hide(&text),
+            false => mask.hide_cut(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
+        };
+        self.keep(text.trim_end());
+    }
+
+    fn keep(&self, text: &str) {
         if let Some(whole) = &self.whole {
-            whole.push(line);
+            whole.keep(text);
         }
-        let text = String::from_utf8_lossy(&line[..line.len().min(LINE)]).trim_end().to_owned();
+        let text = text.to_owned();
         let mut lines = self.lines();
         lines.last += 1;
         if let Some((server, log)) = &self.log {
@@ -102,8 +113,13 @@ impl StderrTail {
         self.grown.notify_waiters();
     }
 
-    /// Reads to the end, or until a moment after `gone`.
-    pub(super) async fn drain(&self, mut stderr: impl AsyncRead + Unpin, gone: impl Future<Output = ()>) {
+    /// Reads to the end, or until a moment after `gone`. What the mask hides is not kept.
+    pub(super) async fn drain(
+        &self,
+        mut stderr: impl AsyncRead + Unpin,
+        gone: impl Future<Output = ()>,
+        mask: &Mask,
+    ) {
         let mut line = Vec::new();
         let mut chunk = vec![0; 8 << 10];
         let mut gone = std::pin::pin!(gone);
@@ -112,7 +128,7 @@ impl StderrTail {
                 biased;
                 count = stderr.read(&mut chunk) => match count {
                     Ok(count @ 1..) => {
-                        self.take(&mut line, &chunk[..count]);
+                        self.take(&mut line, &chunk[..count], mask);
                         // A chatty server must not keep the others from their turn.
                         tokio::task::yield_now().await;
                     }
@@ -121,21 +137,21 @@ impl StderrTail {
                 () = &mut gone => {
                     let until = Instant::now() + LINGER;
                     while let Ok(Ok(count @ 1..)) = timeout_at(until, stderr.read(&mut chunk)).await {
-                        self.take(&mut line, &chunk[..count]);
+                        self.take(&mut line, &chunk[..count], mask);
                     }
                     break;
                 }
             }
         }
         if !line.is_empty() {
-            self.push(&line);
+            self.push(&line, mask);
         }
     }
 
-    fn take(&self, line: &mut Vec<u8>, mut bytes: &[u8]) {
+    fn take(&self, line: &mut Vec<u8>, mut bytes: &[u8], mask: &Mask) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             line.extend_from_slice(&bytes[..end.min(LINE)]);
-            self.push(line);
+            self.push(line, mask);
             line.clear();
             bytes = &bytes[end + 1..];
         }
@@ -150,7 +166,7 @@ mod tests {
 
     async fn drained(bytes: &[u8]) -> Vec<(u64, String)> {
         let tail = StderrTail::default();
-        tail.drain(bytes, std::future::pending()).await;
+        tail.drain(bytes, std::future::pending(), &Mask::default()).await;
         tail.after(0)
     }
 
@@ -181,7 +197,7 @@ mod tests {
         }));
         let tail = StderrTail::new(&"git".parse().unwrap(), Some(&sink));
         let text: String = (1..=500).map(|n| format!("line {n}\n")).collect();
-        tail.drain(text.as_bytes(), std::future::pending()).await;
+        tail.drain(text.as_bytes(), std::future::pending(), &Mask::default()).await;
         let kept: Vec<_> = hears.try_iter().collect();
         assert_eq!((kept.len(), &kept[0]), (500, &("git".to_owned(), 1, "line 1".to_owned())));
     }
@@ -205,7 +221,7 @@ mod tests {
             holder.join().is_err()
         });
         assert!(panicked && tail.lines.is_poisoned());
-        tail.drain(&b"still here\n"[..], std::future::pending()).await;
+        tail.drain(&b"still here\n"[..], std::future::pending(), &Mask::default()).await;
         assert_eq!(tail.after(0), [(1, "still here".to_owned())]);
     }
 }

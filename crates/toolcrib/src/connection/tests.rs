@@ -9,6 +9,7 @@ mod lists;
 mod progress;
 mod questions;
 mod replies;
+mod secrets;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use super::listing::Listing;
 use super::stderr::StderrTail;
 use super::*;
 use crate::class::FailureClass;
+use crate::secret::Source;
 use crate::spec::ServerSpec;
 use crate::supervisor::fake::{Boot, Fake};
 use crate::wire::revision::Revision;
@@ -36,12 +38,21 @@ async fn launched(
     spec: &ServerSpec,
     remembered: Option<Revision>,
 ) -> Result<(Connection, Listing), StartFailure> {
+    launched_with(spec, remembered, None).await.0
+}
+
+/// The same by somebody who knows secrets, and what was written to stderr.
+async fn launched_with(
+    spec: &ServerSpec,
+    remembered: Option<Revision>,
+    secrets: Option<Source>,
+) -> (Result<(Connection, Listing), StartFailure>, Arc<StderrTail>) {
     let (tasks, lives) = (TaskTracker::new(), TaskTracker::new());
     let (stderr, news) = (Arc::<StderrTail>::default(), tokio::sync::broadcast::channel(8).0);
     let (strange, whose) = (Arc::default(), Arc::default());
     let (nursery, cache) = (Arc::default(), Arc::default());
-    let around = Around { tasks, lives, nursery, stderr, news, cache, strange, whose };
-    launch(spec, remembered, &around).await
+    let around = Around { tasks, lives, nursery, stderr, news, cache, strange, whose, secrets };
+    (launch(spec, remembered, &around).await, around.stderr)
 }
 
 async fn connected(spec: &ServerSpec) -> Arc<Connection> {

@@ -24,10 +24,12 @@ use crate::quota::meter::Meter;
 use crate::quota::{Quota, memory};
 use crate::record::{Watchers, Witness};
 use crate::registry::Registry;
+use crate::secret::Source;
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::stock::{Fallback, PATIENCE, Stock};
 use crate::supervisor::room::Room;
 use crate::supervisor::{Surroundings, scales};
+use crate::text::{NoSecret, Secret};
 use crate::views::Views;
 
 /// Builds a [`Crib`].
@@ -46,6 +48,7 @@ pub struct CribBuilder {
     fallback: Option<Fallback>,
     log: Option<LogSink>,
     witness: Option<Arc<dyn Witness>>,
+    secrets: Option<Source>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -109,6 +112,17 @@ impl CribBuilder {
         F: Fn(LogLine<'_>) + Send + Sync + 'static,
     {
         self.log = Some(LogSink(Arc::new(log)));
+        self
+    }
+
+    /// Who knows the values behind `${secret:NAME}`. It is asked when a connection starts and at no other time, on a thread
+    /// where it may wait; a shutdown waits for it. What it says is held by that connection alone.
+    #[must_use]
+    pub fn secrets<F>(mut self, find: F) -> Self
+    where
+        F: Fn(&str) -> Result<Secret, NoSecret> + Send + Sync + 'static,
+    {
+        self.secrets = Some(Source(Arc::new(find)));
         self
     }
 
@@ -182,8 +196,8 @@ impl CribBuilder {
         let pins = self.pins.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let (pins, room, cache) = (Arc::new(Cabinet::new(pins)), Arc::new(room), Arc::<Cache>::default());
         cache.resize(self.capacity.cache);
-        let around = Surroundings { cache, nursery, room, log: self.log, pins, ..Surroundings::default() };
-        let (patience, views) = (self.patience.unwrap_or(PATIENCE), Views::new(self.policy));
+        let (log, secrets, views) = (self.log, self.secrets, Views::new(self.policy));
+        let around = Surroundings { cache, nursery, room, log, pins, secrets, ..Surroundings::default() };
         let meter = Meter::new(self.quota, self.quota_file.as_deref());
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
         registry.apply(self.roster);
@@ -195,7 +209,7 @@ impl CribBuilder {
                 around.clone(),
                 views,
                 meter,
-                patience,
+                self.patience.unwrap_or(PATIENCE),
                 self.fallback,
             )),
             lot: Arc::new(Lot::new(around.tasks.clone())),

@@ -165,6 +165,7 @@ impl Actor {
             cache: self.around.cache.clone(),
             strange: Arc::default(),
             whose: self.whose.clone(),
+            secrets: self.around.secrets.clone(),
         };
         let remembered = match self.fate.wants_session() {
             true => Some(Revision::newest(Era::Session)),

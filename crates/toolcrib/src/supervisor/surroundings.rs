@@ -18,6 +18,7 @@ use crate::connection::listing::Listing;
 use crate::event::{Event, News};
 use crate::log_line::{LogSink, LogWhat};
 use crate::pins::{Cabinet, Pins};
+use crate::secret::Source;
 use crate::spec::{Pinning, ServerId, ServerSpec};
 
 /// Events that a slow listener may be behind.
@@ -50,6 +51,8 @@ pub(crate) struct Surroundings {
     pub(crate) log: Option<LogSink>,
     /// What was approved of each server's tools.
     pub(crate) pins: Arc<Cabinet>,
+    /// Who keeps the secrets.
+    pub(crate) secrets: Option<Source>,
 }
 
 impl Surroundings {
@@ -104,6 +107,7 @@ impl Default for Surroundings {
             cache: Arc::default(),
             log: None,
             pins: Arc::default(),
+            secrets: None,
         }
     }
 }

@@ -9,6 +9,8 @@ use toolcrib::{Caller, Crib, ServerSpec, Toolbox};
 use super::Admin;
 use crate::audit::Audit;
 use crate::frontend::callers::Callers;
+use crate::place::Place;
+use crate::secrets::Keeper;
 use crate::sources::Sources;
 
 struct Office {
@@ -28,9 +30,10 @@ impl Office {
             admin: {
                 let sources = Sources::alone(file.path());
                 let (config, stamp) = sources.load_whole();
-                let callers = Callers::of(&config).unwrap();
+                let keeper = Keeper::new(&Place::below(std::path::Path::new("/nowhere")), &config.secrets);
+                let callers = Callers::of(&config, &keeper).unwrap();
                 let audit = Arc::new(Audit::new(None).unwrap());
-                Admin::new(crib.clone(), &config, (sources, stamp), (callers, audit), false)
+                Admin::new(crib.clone(), &config, (sources, stamp), (callers, audit, keeper), false)
             },
             crib,
             file,

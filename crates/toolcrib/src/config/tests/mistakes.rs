@@ -31,7 +31,7 @@ fn a_mistake_in_a_server_is_named_where_it_stands() {
         ("command = 'x'\nurl = 'y'", "never both", "leave `url` out"),
         ("argss = []", "there is no key `argss`", "did you mean `args`?"),
         ("args = '-y'", "`args` must be an array of strings, not a string", "`args = [\"…\"]`"),
-        ("args = ['${secret:x}']", "`${secret:x}` is not supported yet", "`${env:NAME}`"),
+        ("args = ['${secret:a b}']", "no secret can be called `a b`", "`${secret:NAME}`"),
         ("args = ['${env:X']", "never closed", "`}`"),
         ("env = { A = true }", "`env` holds only strings", "double quotes"),
         ("env = { 'A=' = '' }", "`A=` cannot be a variable", "`=`"),
@@ -192,7 +192,7 @@ fn a_problem_outside_the_servers_refuses_the_file() {
         ("[callers.me]\ntoken = 7", "`callers.me.token` must be a string", "token"),
         ("[callers.me]\ntoken = 'a b'", "`token` cannot be sent in a header", "openssl rand"),
         ("[callers.me]\ntoken = ''", "`token` cannot be sent in a header", "openssl rand"),
-        ("[callers.me]\ntoken = '${secret:x}'", "is not supported yet", "`${env:NAME}`"),
+        ("[callers.me]\ntoken = '${secret:x:-y}'", "no secret can be called", "`${secret:NAME}`"),
         ("[callers.me]\ntoken-sha256 = 'abc'", "no SHA-256 in hexadecimal", "64 digits"),
         (
             "[callers.local]\ntoken = 'x'",

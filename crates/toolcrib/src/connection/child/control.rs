@@ -104,12 +104,14 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::secret::Purse;
     use crate::spec::CommandSpec;
 
     #[test]
     fn an_order_arrives_with_its_files() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let order = Order::of(&CommandSpec::new("sh").arg("x".repeat(10_000)), "t").unwrap();
+        let order =
+            Order::of(&CommandSpec::new("sh").arg("x".repeat(10_000)), &Purse::default(), "t").unwrap();
         let (read, write) = io::pipe().unwrap();
         let files = [read.into(), write.into(), std::fs::File::open("/dev/null").unwrap().into()];
         let bytes = order.to_bytes();

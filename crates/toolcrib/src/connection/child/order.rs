@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::birth::Birth;
 use super::raw::{self, Image};
+use crate::secret::Purse;
 use crate::spec::CommandSpec;
 use crate::text::Text;
 
@@ -33,8 +34,8 @@ pub(super) struct Order {
 
 impl Order {
     /// The command of a spec, in a tree of this name. Its environment is built, not inherited.
-    pub(super) fn of(spec: &CommandSpec, tree: &str) -> Result<Self, String> {
-        let expand = |text: &Text| text.expand().map_err(|missing| missing.to_string());
+    pub(super) fn of(spec: &CommandSpec, purse: &Purse, tree: &str) -> Result<Self, String> {
+        let expand = |text: &Text| text.expand(|name| purse.get(name)).map_err(|missing| missing.to_string());
         let program = OsString::from(expand(&spec.program)?);
         let args = spec.args.iter().map(|arg| Ok(expand(arg)?.into())).collect::<Result<_, String>>()?;
         let mut env: Vec<(OsString, OsString)> = inherited(spec).collect();
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     fn order(spec: &CommandSpec) -> Order {
-        Order::of(spec, "t").unwrap()
+        Order::of(spec, &Purse::default(), "t").unwrap()
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_null_byte_is_refused_by_name() {
-        let refused = Order::of(&CommandSpec::new("sh").arg("a\0b"), "t").unwrap_err();
+        let refused = Order::of(&CommandSpec::new("sh").arg("a\0b"), &Purse::default(), "t").unwrap_err();
         assert!(refused.contains("`sh`") && refused.contains("null byte"), "{refused}");
     }
 

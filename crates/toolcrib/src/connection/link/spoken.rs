@@ -60,7 +60,7 @@ impl Shared {
         if let Frame::Line(line) = line
             && !line.trim_ascii().is_empty()
         {
-            self.strange.get_or_init(|| shortened(line.trim_ascii()));
+            self.strange.get_or_init(|| shortened(&self.mask.hide_bytes(line.trim_ascii())));
         }
         if count >= LONGEST_BANNER {
             let first = self.strange.get().map_or("", String::as_str);

@@ -18,7 +18,7 @@ fn open() -> (Link, DuplexStream, oneshot::Sender<LastWords>) {
         "fake".parse().unwrap(),
         (news, Arc::default()),
         TaskTracker::new(),
-        Arc::default(),
+        Default::default(),
         Arc::default(),
     );
     (link.over_pipes(queue, pipes, 1 << 20, gone, farewell), theirs, told)

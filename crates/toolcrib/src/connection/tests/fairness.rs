@@ -50,7 +50,7 @@ async fn a_server_that_floods_its_output_does_not_starve_anothers_call() {
         "chatty".parse().unwrap(),
         (news, Arc::default()),
         TaskTracker::new(),
-        Arc::default(),
+        Default::default(),
         Arc::default(),
     );
     let link = link.over_pipes(queue, pipes, 1 << 20, gone, farewell);
@@ -65,7 +65,7 @@ async fn a_server_that_floods_its_stderr_does_not_starve_anothers_call() {
     let (heard, tail) = (Arc::<AtomicUsize>::default(), Arc::<StderrTail>::default());
     let (flood, drained) = (Flood(heard.clone()), tail.clone());
     let mut tasks = JoinSet::new();
-    tasks.spawn(async move { drained.drain(flood, std::future::pending()).await });
+    tasks.spawn(async move { drained.drain(flood, std::future::pending(), &Default::default()).await });
     let reads = reads_before_an_answer(&connection, &heard).await;
     assert!((1..MOST / 10).contains(&reads), "{reads} reads of noise came first");
     assert!(tail.last() > 100, "it is read all the same");

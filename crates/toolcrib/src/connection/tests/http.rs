@@ -1,7 +1,7 @@
 //! What a connection makes of a remote server, on real sockets, against a scripted one.
 
 mod failures;
-mod far;
+pub(super) mod far;
 mod odd;
 mod resting;
 mod sessions;

@@ -1,5 +1,6 @@
 //! What went wrong over HTTP, in the words that callers know.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use super::parcel::Parcel;
 use crate::class::FailureClass;
 use crate::clock;
 use crate::error::{Error, ErrorKind};
+use crate::secret::Mask;
 use crate::spec::ServerId;
 use crate::wire::message::shortened;
 
@@ -43,12 +45,15 @@ impl From<hyper_util::client::legacy::Error> for Trouble {
 pub(super) struct Plaint {
     pub(super) server: ServerId,
     pub(super) host: String,
+    /// Keeps our secrets out of it, also if the server repeats them.
+    mask: Arc<Mask>,
 }
 
 impl Plaint {
-    pub(super) fn new(server: ServerId, address: &Uri) -> Self {
+    pub(super) fn new(server: ServerId, address: &Uri, mask: Arc<Mask>) -> Self {
         let host = address.authority().map(ToString::to_string).unwrap_or_default();
-        Self { server, host }
+        let host = mask.hide(&host).into_owned();
+        Self { server, host, mask }
     }
 
     pub(super) fn trouble(&self, trouble: Trouble, parcel: &Parcel) -> Ended {
@@ -134,7 +139,7 @@ impl Plaint {
             return Ended::Failed(if known { error } else { error.of_class(FailureClass::NeedsAuth) });
         }
         let mut message = format!("{who} answered HTTP {}", status.as_u16());
-        let said = shortened(body.trim_ascii());
+        let said = shortened(&self.mask.hide_bytes(body.trim_ascii()));
         if !said.is_empty() && !said.starts_with('<') {
             message = format!("{message}: {said}");
         }

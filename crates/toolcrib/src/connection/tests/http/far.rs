@@ -21,31 +21,31 @@ use tokio::task::JoinSet;
 
 /// One request as it arrived.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
-    pub(super) http: String,
-    pub(super) path: String,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Value,
+pub(in super::super) struct Seen {
+    pub(in super::super) http: String,
+    pub(in super::super) path: String,
+    pub(in super::super) headers: HeaderMap,
+    pub(in super::super) body: Value,
 }
 
 impl Seen {
     /// The method of its message, or of the request if it holds none.
-    pub(super) fn what(&self) -> &str {
+    pub(in super::super) fn what(&self) -> &str {
         self.body["method"].as_str().unwrap_or(&self.http)
     }
 
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(in super::super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    pub(super) fn tool(&self) -> &str {
+    pub(in super::super) fn tool(&self) -> &str {
         self.body["params"]["name"].as_str().unwrap_or_default()
     }
 }
 
 /// A piece of a response's body.
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(in super::super) enum Step {
     Say(String),
     Pause(Duration),
     /// Says nothing more until the client leaves.
@@ -57,73 +57,73 @@ pub(super) enum Step {
 }
 
 /// An event with a message in it.
-pub(super) fn event(message: &Value) -> Step {
+pub(in super::super) fn event(message: &Value) -> Step {
     Step::Say(format!("data: {message}\n\n"))
 }
 
-pub(super) fn numbered(id: &str, message: &Value) -> Step {
+pub(in super::super) fn numbered(id: &str, message: &Value) -> Step {
     Step::Say(format!("id: {id}\ndata: {message}\n\n"))
 }
 
 /// How a request is answered.
 #[derive(Debug, Clone)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) steps: Vec<Step>,
+pub(in super::super) struct Reply {
+    pub(in super::super) status: u16,
+    pub(in super::super) headers: Vec<(&'static str, String)>,
+    pub(in super::super) steps: Vec<Step>,
 }
 
 impl Reply {
-    pub(super) fn text(status: u16, kind: &str, text: impl Into<String>) -> Self {
+    pub(in super::super) fn text(status: u16, kind: &str, text: impl Into<String>) -> Self {
         let headers = vec![("content-type", kind.to_owned())];
         Self { status, headers, steps: vec![Step::Say(text.into())] }
     }
 
-    pub(super) fn json(status: u16, value: &Value) -> Self {
+    pub(in super::super) fn json(status: u16, value: &Value) -> Self {
         Self::text(status, "application/json", value.to_string())
     }
 
-    pub(super) fn events(steps: impl IntoIterator<Item = Step>) -> Self {
+    pub(in super::super) fn events(steps: impl IntoIterator<Item = Step>) -> Self {
         let headers = vec![("content-type", "text/event-stream".to_owned())];
         Self { status: 200, headers, steps: steps.into_iter().collect() }
     }
 
-    pub(super) fn empty(status: u16) -> Self {
+    pub(in super::super) fn empty(status: u16) -> Self {
         Self { status, headers: Vec::new(), steps: Vec::new() }
     }
 
-    pub(super) fn result(seen: &Seen, result: &Value) -> Self {
+    pub(in super::super) fn result(seen: &Seen, result: &Value) -> Self {
         Self::json(200, &answer(seen, result))
     }
 
-    pub(super) fn error(status: u16, seen: &Seen, code: i64) -> Self {
+    pub(in super::super) fn error(status: u16, seen: &Seen, code: i64) -> Self {
         let error = json!({"code": code, "message": "no"});
         Self::json(status, &json!({"jsonrpc": "2.0", "id": seen.body["id"], "error": error}))
     }
 
     /// Goes on with what is heard there.
-    pub(super) fn forwarding(mut self, heard: mpsc::UnboundedReceiver<Value>) -> Self {
+    pub(in super::super) fn forwarding(mut self, heard: mpsc::UnboundedReceiver<Value>) -> Self {
         self.steps.push(Step::Forward(Arc::new(tokio::sync::Mutex::new(heard))));
         self
     }
 
-    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    pub(in super::super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 }
 
-pub(super) fn answer(seen: &Seen, result: &Value) -> Value {
+pub(in super::super) fn answer(seen: &Seen, result: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": seen.body["id"], "result": result})
 }
 
 /// A tool's answer: its own name.
-pub(super) fn said(seen: &Seen) -> Value {
+pub(in super::super) fn said(seen: &Seen) -> Value {
     answer(seen, &json!({"content": [{"type": "text", "text": seen.tool()}]}))
 }
 
 /// A server of the stateless era with one tool.
-pub(super) fn stateless(seen: &Seen) -> Reply {
+pub(in super::super) fn stateless(seen: &Seen) -> Reply {
     match seen.what() {
         "server/discover" => {
             let welcome = json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}});
@@ -136,7 +136,7 @@ pub(super) fn stateless(seen: &Seen) -> Reply {
 }
 
 /// A server of the session era with one tool, and a session that it calls `id`.
-pub(super) fn session(seen: &Seen, id: &str) -> Reply {
+pub(in super::super) fn session(seen: &Seen, id: &str) -> Reply {
     match seen.what() {
         "initialize" => {
             let welcome = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}});
@@ -152,17 +152,17 @@ pub(super) fn session(seen: &Seen, id: &str) -> Reply {
 }
 
 /// A scripted remote server.
-pub(super) struct Far {
-    pub(super) url: String,
+pub(in super::super) struct Far {
+    pub(in super::super) url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
     /// Clients that left before their response had ended.
     left: Arc<AtomicUsize>,
-    pub(super) connections: Arc<AtomicUsize>,
+    pub(in super::super) connections: Arc<AtomicUsize>,
     _serving: JoinSet<()>,
 }
 
 impl Far {
-    pub(super) async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+    pub(in super::super) async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let (seen, left, connections) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::default(), Arc::default());
@@ -178,17 +178,17 @@ impl Far {
     }
 
     /// The requests so far for this method.
-    pub(super) fn seen(&self, what: &str) -> Vec<Seen> {
+    pub(in super::super) fn seen(&self, what: &str) -> Vec<Seen> {
         self.seen.lock().unwrap().iter().filter(|seen| seen.what() == what).cloned().collect()
     }
 
     /// All methods so far, in order.
-    pub(super) fn story(&self) -> Vec<String> {
+    pub(in super::super) fn story(&self) -> Vec<String> {
         self.seen.lock().unwrap().iter().map(|seen| seen.what().to_owned()).collect()
     }
 
     /// Waits until something has come true.
-    pub(super) async fn until(&self, what: impl Fn(&Self) -> bool) {
+    pub(in super::super) async fn until(&self, what: impl Fn(&Self) -> bool) {
         for _ in 0..500 {
             if what(self) {
                 return;
@@ -198,7 +198,7 @@ impl Far {
         panic!("it did not happen: {:?}", self.story());
     }
 
-    pub(super) fn left(&self) -> usize {
+    pub(in super::super) fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
     }
 }
