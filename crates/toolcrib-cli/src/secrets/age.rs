@@ -3,16 +3,15 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use bech32::{Bech32, Hrp};
 use curve25519_dalek::MontgomeryPoint;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::{hkdf, hmac};
 use zeroize::Zeroizing;
 
-use super::bech32;
-
 const VERSION: &str = "age-encryption.org/v1";
 const WRAP: &[u8] = b"age-encryption.org/v1/X25519";
-const KEY_NAME: &str = "age-secret-key-";
+const KEY_NAME: Hrp = Hrp::parse_unchecked("age-secret-key-");
 const BEGIN: &str = "-----BEGIN AGE ENCRYPTED FILE-----";
 const END: &str = "-----END AGE ENCRYPTED FILE-----";
 
@@ -62,13 +61,18 @@ impl Identity {
     /// The one that is written here, comments around it allowed.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))?;
-        let bytes = Zeroizing::new(bech32::decode(KEY_NAME, line)?);
+        let (name, bytes) = bech32::decode(line).ok()?;
+        let bytes = Zeroizing::new(bytes);
+        if name != KEY_NAME {
+            return None;
+        }
         <[u8; 32]>::try_from(bytes.as_slice()).ok().map(|key| Self(Zeroizing::new(key)))
     }
 
     /// As age writes it.
     pub(super) fn to_text(&self) -> Zeroizing<String> {
-        Zeroizing::new(bech32::encode(KEY_NAME, self.0.as_slice()).to_ascii_uppercase())
+        // Letters for 32 bytes are never too many.
+        Zeroizing::new(bech32::encode_upper::<Bech32>(KEY_NAME, self.0.as_slice()).unwrap_or_default())
     }
 
     fn public(&self) -> [u8; 32] {
