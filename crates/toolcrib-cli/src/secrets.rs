@@ -3,7 +3,9 @@
 
 mod age;
 mod command;
+mod dbus;
 mod keyring;
+mod marshal;
 mod vault;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use toolcrib::config::{Config, SecretStore, Token};
 use toolcrib::{NoSecret, Secret};
 
-use self::keyring::Shut;
+use self::keyring::{Keyring, Shut};
 use self::vault::Vault;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -77,10 +79,10 @@ impl Keeper {
     pub(crate) fn find(&self, name: &str) -> Result<Secret, NoSecret> {
         match self.store() {
             SecretStore::File => self.vault.find(name),
-            SecretStore::Keyring => keyring::find(name)?.ok_or(NoSecret::NotFound),
+            SecretStore::Keyring => in_keyring(name)?.ok_or(NoSecret::NotFound),
             // The file is cheaper to ask, and what is in it was put there when there was no keyring.
             SecretStore::Auto => match self.vault.find(name) {
-                Err(NoSecret::NotFound) => match keyring::find(name) {
+                Err(NoSecret::NotFound) => match in_keyring(name) {
                     Err(Shut::Absent(_)) => Err(NoSecret::NotFound),
                     found => found?.ok_or(NoSecret::NotFound),
                 },
@@ -94,12 +96,12 @@ impl Keeper {
     /// Keeps a secret, and says where. It is in one place only.
     pub(crate) fn set(&self, name: &str, value: &Secret) -> Result<Kept, Failure> {
         let store = self.store();
-        let in_keyring = match store {
-            SecretStore::Auto | SecretStore::Keyring => keyring::set(name, value),
+        let keyring = match store {
+            SecretStore::Auto | SecretStore::Keyring => Keyring::open(),
             SecretStore::File => Err(Shut::Absent(String::new())),
             store => return Err(read_only(&store, name)),
         };
-        match in_keyring {
+        match keyring.and_then(|mut keyring| keyring.set(name, value)) {
             Ok(()) if store == SecretStore::Auto && self.vault.exists() => {
                 self.vault.remove(name).map(|_| Kept::Keyring)
             }
@@ -122,7 +124,7 @@ impl Keeper {
         if store == SecretStore::File {
             return Ok(in_file);
         }
-        match keyring::remove(name) {
+        match Keyring::open().and_then(|mut keyring| keyring.remove(name)) {
             Ok(in_keyring) => Ok(in_keyring || in_file),
             Err(Shut::Absent(_)) if store == SecretStore::Auto => Ok(in_file),
             Err(shut) => Err(shut.into()),
@@ -135,7 +137,7 @@ impl Keeper {
         let mut names = BTreeMap::new();
         let store = self.store();
         if matches!(store, SecretStore::Auto | SecretStore::Keyring) {
-            match keyring::names() {
+            match Keyring::open().and_then(|mut keyring| keyring.names()) {
                 Ok(found) => names.extend(found.into_iter().map(|name| (name, Kept::Keyring))),
                 Err(Shut::Absent(_)) if store == SecretStore::Auto => {}
                 Err(shut) => return Err(shut.into()),
@@ -165,6 +167,10 @@ impl Keeper {
             _ => "the keyring of the desktop has it".to_owned(),
         }
     }
+}
+
+fn in_keyring(name: &str) -> Result<Option<Secret>, Shut> {
+    Keyring::open()?.find(name)
 }
 
 impl From<Shut> for NoSecret {

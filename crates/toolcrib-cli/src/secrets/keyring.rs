@@ -1,21 +1,16 @@
-//! Secrets in the keyring of the desktop, by the Secret Service that GNOME, KDE and KeePassXC have. No window is ever
-//! opened: what is locked is said to be locked. Nobody waits longer than a few seconds.
+//! `Keyring`: secrets in the keyring of the desktop, by the Secret Service that GNOME, KDE and KeePassXC have. It never
+//! opens a window: what is locked is said to be locked.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
-use tokio::runtime;
-use tokio::time::timeout;
 use toolcrib::Secret;
-use zbus::Connection;
-use zbus::connection::Builder;
-use zbus::zvariant::{DynamicDeserialize, DynamicType, ObjectPath, OwnedObjectPath, OwnedValue, Value};
+
+use super::dbus::{Bus, Question, Silence};
+use super::marshal::{Reader, Writer};
 
 const SERVICE: &str = "org.freedesktop.secrets";
-const ROOT: ObjectPath<'_> = ObjectPath::from_static_str_unchecked("/org/freedesktop/secrets");
+const ROOT: &str = "/org/freedesktop/secrets";
 const OF_SERVICE: &str = "org.freedesktop.Secret.Service";
 const OF_COLLECTION: &str = "org.freedesktop.Secret.Collection";
 const OF_ITEM: &str = "org.freedesktop.Secret.Item";
@@ -24,7 +19,7 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// The variable that says where the bus of the session is.
 pub(super) const BUS: &str = "DBUS_SESSION_BUS_ADDRESS";
 
-/// How long it may take to be answered.
+/// How long each answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What every secret of ours is marked with.
@@ -41,172 +36,174 @@ pub(super) enum Shut {
     Broken(String),
 }
 
-impl From<zbus::Error> for Shut {
-    fn from(error: zbus::Error) -> Self {
-        match error {
-            zbus::Error::MethodError(name, ..) => refusal(&name),
-            error => Self::Broken(error.to_string()),
+impl From<Silence> for Shut {
+    fn from(silence: Silence) -> Self {
+        match silence {
+            Silence::Nobody(why) => Self::Absent(why),
+            Silence::Refused(name) if name.ends_with(".IsLocked") => Self::Locked,
+            Silence::Refused(name) => Self::Broken(format!("the keyring says `{name}`")),
+            Silence::TooLong => {
+                Self::Broken(format!("the keyring said nothing for {} s", PATIENCE.as_secs()))
+            }
+            Silence::Broken(why) => Self::Broken(why),
         }
     }
-}
-
-/// Nobody has the name and nobody can be started for it, or the answer is no.
-fn refusal(name: &str) -> Shut {
-    let absent = ["ServiceUnknown", "NameHasNoOwner"].iter().any(|end| name.ends_with(end))
-        || name.starts_with("org.freedesktop.DBus.Error.Spawn");
-    match name {
-        name if name.ends_with(".IsLocked") => Shut::Locked,
-        name if absent => Shut::Absent(name.to_owned()),
-        name => Shut::Broken(format!("the keyring says `{name}`")),
-    }
-}
-
-/// The value of a secret, if there is one.
-pub(super) fn find(name: &str) -> Result<Option<Secret>, Shut> {
-    within(async |keyring| keyring.find(name).await)
-}
-
-/// Keeps a secret in place of the one that has its name.
-pub(super) fn set(name: &str, value: &Secret) -> Result<(), Shut> {
-    within(async |keyring| keyring.set(name, value).await)
-}
-
-/// Forgets a secret; whether there was one.
-pub(super) fn remove(name: &str) -> Result<bool, Shut> {
-    within(async |keyring| keyring.remove(name).await)
-}
-
-/// Every name.
-pub(super) fn names() -> Result<Vec<String>, Shut> {
-    within(async |keyring| keyring.names().await)
-}
-
-/// Asks the keyring of this session, on a thread of its own: whoever asks may be in the middle of something else.
-fn within<T: Send>(asks: impl AsyncFnOnce(&Keyring) -> Result<T, Shut> + Send) -> Result<T, Shut> {
-    let address = address(|name| std::env::var(name).ok());
-    let address = address.ok_or_else(|| Shut::Absent("there is no session bus".to_owned()))?;
-    let asked = async move || asks(&Keyring::open(&address).await?).await;
-    let ask = || {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Shut::Broken(error.to_string()))?;
-        let too_long = |_| Shut::Broken(format!("the keyring said nothing for {} s", PATIENCE.as_secs()));
-        runtime.block_on(async { timeout(PATIENCE, asked()).await.map_err(too_long) })?
-    };
-    let broken = |_| Shut::Broken("the keyring could not be asked".to_owned());
-    thread::scope(|scope| scope.spawn(ask).join().map_err(broken))?
 }
 
 /// A keyring that answers.
 #[derive(Debug)]
-struct Keyring {
-    bus: Connection,
+pub(super) struct Keyring {
+    bus: Bus,
     /// Under which secrets are handed over.
-    session: OwnedObjectPath,
+    session: String,
     /// Where new ones go.
-    collection: OwnedObjectPath,
+    collection: String,
+}
+
+fn strange() -> Shut {
+    Shut::Broken("the keyring says what cannot be understood".to_owned())
 }
 
 impl Keyring {
-    async fn open(address: &str) -> Result<Self, Shut> {
-        let absent = |error: zbus::Error| Shut::Absent(error.to_string());
-        let bus = Builder::address(address).map_err(absent)?.build().await.map_err(absent)?;
-        let plain = ("plain", Value::from(""));
-        let (_, session): (OwnedValue, _) = ask(&bus, &ROOT, OF_SERVICE, "OpenSession", &plain).await?;
-        let collection: OwnedObjectPath = ask(&bus, &ROOT, OF_SERVICE, "ReadAlias", &"default").await?;
-        if collection.as_str() == "/" {
+    /// The keyring of this session.
+    pub(super) fn open() -> Result<Self, Shut> {
+        let address = address(|name| std::env::var(name).ok());
+        let bus = Bus::connect(
+            &address.ok_or_else(|| Shut::Absent("there is no session bus".to_owned()))?,
+            PATIENCE,
+        )?;
+        let mut keyring = Self { bus, session: String::new(), collection: String::new() };
+        let mut plain = Writer::default();
+        plain.string("plain");
+        plain.signature("s");
+        plain.string("");
+        let mut opened = keyring.ask(ROOT, OF_SERVICE, "OpenSession", "sv", &plain)?;
+        let session = opened.signature().filter(|kind| kind == "s").and_then(|_| {
+            opened.string()?;
+            opened.string()
+        });
+        keyring.session = session.ok_or_else(strange)?;
+        let mut alias = Writer::default();
+        alias.string("default");
+        let collection =
+            keyring.ask(ROOT, OF_SERVICE, "ReadAlias", "s", &alias)?.string().ok_or_else(strange)?;
+        if collection == "/" {
             return Err(Shut::Absent("the keyring has no default collection".to_owned()));
         }
-        Ok(Self { bus, session, collection })
+        keyring.collection = collection;
+        Ok(keyring)
     }
 
-    async fn property<T>(&self, path: &ObjectPath<'_>, interface: &str, name: &str) -> Result<T, Shut>
-    where
-        T: TryFrom<OwnedValue>,
-    {
-        let value: OwnedValue = ask(&self.bus, path, PROPERTIES, "Get", &(interface, name)).await?;
-        value.try_into().map_err(|_| Shut::Broken(format!("the keyring's `{name}` is something else")))
+    fn ask(
+        &mut self,
+        path: &str,
+        interface: &str,
+        member: &str,
+        signature: &str,
+        body: &Writer,
+    ) -> Result<Reader, Shut> {
+        let question = Question { to: SERVICE, path, interface, member, signature };
+        Ok(self.bus.ask(question, body)?)
+    }
+
+    fn property(&mut self, path: &str, interface: &str, name: &str) -> Result<(String, Reader), Shut> {
+        let mut body = Writer::default();
+        body.string(interface);
+        body.string(name);
+        let mut value = self.ask(path, PROPERTIES, "Get", "ss", &body)?;
+        Ok((value.signature().ok_or_else(strange)?, value))
     }
 
     /// Goes on only if something is open, or opens without a window.
-    async fn unlocked(&self, path: &ObjectPath<'_>, interface: &str) -> Result<(), Shut> {
-        if !self.property::<bool>(path, interface, "Locked").await? {
+    fn unlocked(&mut self, path: &str, interface: &str) -> Result<(), Shut> {
+        let (_, mut locked) = self.property(path, interface, "Locked")?;
+        if !locked.flag().ok_or_else(strange)? {
             return Ok(());
         }
-        let (opened, _): (Vec<OwnedObjectPath>, OwnedObjectPath) =
-            ask(&self.bus, &ROOT, OF_SERVICE, "Unlock", &vec![path]).await?;
+        let mut body = Writer::default();
+        body.array(4, |writer| writer.string(path));
+        let mut answer = self.ask(ROOT, OF_SERVICE, "Unlock", "ao", &body)?;
+        let opened = answer.array(4, Reader::string).ok_or_else(strange)?;
         if opened.is_empty() { Err(Shut::Locked) } else { Ok(()) }
     }
 
     /// The items with these attributes.
-    async fn items(&self, attributes: &[(&str, &str)]) -> Result<Vec<OwnedObjectPath>, Shut> {
-        let attributes: HashMap<_, _> = attributes.iter().copied().collect();
-        let (open, locked): (Vec<_>, Vec<_>) =
-            ask(&self.bus, &ROOT, OF_SERVICE, "SearchItems", &attributes).await?;
+    fn items(&mut self, attributes: &[(&str, &str)]) -> Result<Vec<String>, Shut> {
+        let mut body = Writer::default();
+        body.strings(attributes);
+        let mut found = self.ask(ROOT, OF_SERVICE, "SearchItems", "a{ss}", &body)?;
+        let open = found.array(4, Reader::string).ok_or_else(strange)?;
+        let locked = found.array(4, Reader::string).ok_or_else(strange)?;
         Ok(open.into_iter().chain(locked).collect())
     }
 
-    async fn find(&self, name: &str) -> Result<Option<Secret>, Shut> {
-        let Some(item) = self.items(&[OURS, ("name", name)]).await?.into_iter().next() else {
+    /// The value of a secret, if there is one.
+    pub(super) fn find(&mut self, name: &str) -> Result<Option<Secret>, Shut> {
+        let Some(item) = self.items(&[OURS, ("name", name)])?.into_iter().next() else {
             // What a locked keyring holds cannot always be searched.
-            return self.unlocked(&self.collection, OF_COLLECTION).await.map(|()| None);
+            let collection = self.collection.clone();
+            return self.unlocked(&collection, OF_COLLECTION).map(|()| None);
         };
-        self.unlocked(&item, OF_ITEM).await?;
-        let (_, _, value, _): (OwnedObjectPath, Vec<u8>, Vec<u8>, String) =
-            ask(&self.bus, &item, OF_ITEM, "GetSecret", &*self.session).await?;
-        let value = String::from_utf8(value).map_err(|_| Shut::Broken(format!("`{name}` is no text")))?;
+        self.unlocked(&item, OF_ITEM)?;
+        let mut body = Writer::default();
+        body.string(&self.session);
+        let mut answer = self.ask(&item, OF_ITEM, "GetSecret", "o", &body)?;
+        answer.align(8);
+        answer.string().ok_or_else(strange)?;
+        answer.data().ok_or_else(strange)?;
+        let value = answer.data().and_then(|value| std::str::from_utf8(value).ok()).ok_or_else(strange)?;
         Ok(Some(Secret::new(value)))
     }
 
-    async fn set(&self, name: &str, value: &Secret) -> Result<(), Shut> {
-        self.unlocked(&self.collection, OF_COLLECTION).await?;
-        let attributes = HashMap::from([OURS, ("name", name)]);
-        let properties = HashMap::from([
-            ("org.freedesktop.Secret.Item.Label", Value::from(format!("toolcrib: {name}"))),
-            ("org.freedesktop.Secret.Item.Attributes", Value::from(attributes)),
-        ]);
-        let secret = (&*self.session, &b""[..], value.expose().as_bytes(), "text/plain");
-        let (item, _): (OwnedObjectPath, OwnedObjectPath) =
-            ask(&self.bus, &self.collection, OF_COLLECTION, "CreateItem", &(properties, secret, true))
-                .await?;
+    /// Keeps a secret in place of the one that has its name.
+    pub(super) fn set(&mut self, name: &str, value: &Secret) -> Result<(), Shut> {
+        let collection = self.collection.clone();
+        self.unlocked(&collection, OF_COLLECTION)?;
+        let mut body = Writer::default();
+        body.array(8, |writer| {
+            writer.align(8);
+            writer.string("org.freedesktop.Secret.Item.Label");
+            writer.signature("s");
+            writer.string(&format!("toolcrib: {name}"));
+            writer.align(8);
+            writer.string("org.freedesktop.Secret.Item.Attributes");
+            writer.signature("a{ss}");
+            writer.strings(&[OURS, ("name", name)]);
+        });
+        body.align(8);
+        body.string(&self.session);
+        body.data(b"");
+        body.data(value.expose().as_bytes());
+        body.string("text/plain");
+        body.flag(true);
+        let mut made = self.ask(&collection, OF_COLLECTION, "CreateItem", "a{sv}(oayays)b", &body)?;
         // No item yet means that it wants to ask somebody first.
-        if item.as_str() == "/" { Err(Shut::Locked) } else { Ok(()) }
+        if made.string().ok_or_else(strange)? == "/" { Err(Shut::Locked) } else { Ok(()) }
     }
 
-    async fn remove(&self, name: &str) -> Result<bool, Shut> {
-        let items = self.items(&[OURS, ("name", name)]).await?;
+    /// Forgets a secret; whether there was one.
+    pub(super) fn remove(&mut self, name: &str) -> Result<bool, Shut> {
+        let items = self.items(&[OURS, ("name", name)])?;
         for item in &items {
-            self.unlocked(item, OF_ITEM).await?;
-            let prompt: OwnedObjectPath = ask(&self.bus, item, OF_ITEM, "Delete", &()).await?;
-            if prompt.as_str() != "/" {
+            self.unlocked(item, OF_ITEM)?;
+            let mut prompt = self.ask(item, OF_ITEM, "Delete", "", &Writer::default())?;
+            if prompt.string().ok_or_else(strange)? != "/" {
                 return Err(Shut::Locked);
             }
         }
         Ok(!items.is_empty())
     }
 
-    async fn names(&self) -> Result<Vec<String>, Shut> {
+    /// Every name.
+    pub(super) fn names(&mut self) -> Result<Vec<String>, Shut> {
         let mut names = Vec::new();
-        for item in self.items(&[OURS]).await? {
-            let attributes: HashMap<String, String> = self.property(&item, OF_ITEM, "Attributes").await?;
+        for item in self.items(&[OURS])? {
+            let (kind, mut value) = self.property(&item, OF_ITEM, "Attributes")?;
+            let attributes = value.strings().filter(|_| kind == "a{ss}").ok_or_else(strange)?;
             names.extend(attributes.into_iter().find(|(key, _)| key == "name").map(|(_, name)| name));
         }
         Ok(names)
     }
-}
-
-/// Asks something that is there, and reads the answer.
-async fn ask<T>(
-    bus: &Connection,
-    path: &ObjectPath<'_>,
-    interface: &str,
-    member: &str,
-    body: &(impl Serialize + DynamicType),
-) -> Result<T, Shut>
-where
-    T: for<'d> DynamicDeserialize<'d>,
-{
-    let answer = bus.call_method(Some(SERVICE), path, Some(interface), member, body).await?;
-    Ok(answer.body().deserialize()?)
 }
 
 /// Where the bus of the session is.
@@ -216,40 +213,4 @@ fn address(env: impl Fn(&str) -> Option<String>) -> Option<String> {
         let usual = Path::new(&env("XDG_RUNTIME_DIR")?).join("bus");
         usual.exists().then(|| format!("unix:path={}", crate::percent::encode(&usual.to_string_lossy())))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixListener;
-
-    use super::*;
-
-    fn opened(address: &str) -> Option<Result<(), Shut>> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let open = async { timeout(Duration::from_millis(200), Keyring::open(address)).await.ok() };
-        runtime.block_on(open).map(|opened| opened.map(drop))
-    }
-
-    #[test]
-    fn a_bus_that_is_not_there_is_said_to_be_absent_and_a_silent_one_is_given_up() {
-        for nobody in ["unix:path=/nowhere/bus", "autolaunch:", "nonsense"] {
-            let opened = opened(nobody);
-            assert!(matches!(opened, Some(Err(Shut::Absent(_)))), "{nobody}: {opened:?}");
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("bus");
-        let _silent = UnixListener::bind(&path).unwrap();
-        assert_eq!(opened(&format!("unix:path={}", path.display())), None);
-    }
-
-    #[test]
-    fn refusals_are_told_apart() {
-        assert_eq!(refusal("org.freedesktop.Secret.Error.IsLocked"), Shut::Locked);
-        for absent in
-            ["org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.Spawn.ChildExited"]
-        {
-            assert_eq!(refusal(absent), Shut::Absent(absent.to_owned()));
-        }
-        assert!(matches!(refusal("org.freedesktop.DBus.Error.AccessDenied"), Shut::Broken(_)));
-    }
 }
