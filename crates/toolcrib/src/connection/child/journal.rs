@@ -44,8 +44,10 @@ impl Journal {
             let (file, tree) = (entry.path(), entry.file_name());
             let Some(tree) = tree.to_str() else { continue };
             let noted = fs::read_to_string(&file).map(|text| Noted::read(&text)).unwrap_or_default();
-            let is_being_written = tree.starts_with('.') && noted.owner.is_none();
-            if is_being_written || (noted.boot == boot && noted.owner.is_some_and(Known::lives)) {
+            let is_being_written = || writer(tree).and_then(Known::now).is_some();
+            if (noted.owner.is_none() && is_being_written())
+                || (noted.boot == boot && noted.owner.is_some_and(Known::lives))
+            {
                 continue;
             }
             files.push(file);
@@ -71,8 +73,8 @@ impl Journal {
         let file = self.folder.join(tree);
         let own = Known::now(std::process::id());
         let text = Noted { boot: boot(), owner: own, ..Noted::default() }.text();
-        // It gets its name when it is whole: another crib may be reading.
-        let draft = Entry { file: self.folder.join(format!(".{tree}")) };
+        // It gets its name when it is whole: another crib may be reading. Until then it says whose it is by its name.
+        let draft = Entry { file: self.folder.join(format!(".{}.{tree}", std::process::id())) };
         draft.note(&text);
         let _ = fs::rename(draft.file, &file);
         Entry { file }
@@ -136,6 +138,11 @@ impl Noted {
     }
 }
 
+/// Who writes a draft of this name.
+fn writer(name: &str) -> Option<u32> {
+    name.strip_prefix('.')?.split_once('.')?.0.parse().ok()
+}
+
 fn make(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
@@ -190,12 +197,16 @@ mod tests {
             written(folder, "journal-old", &Noted { boot: "other".to_owned(), ..noted(dead, other) }),
         ];
         let abandoned = written(folder, ".journal-draft", &Noted { server: None, ..noted(dead, known) });
-        let half =
-            written(folder, ".journal-half", &Noted { owner: None, server: None, ..noted(None, known) });
+        let empty = Noted { owner: None, server: None, ..noted(None, known) };
+        let half = written(folder, &format!(".{}.journal-half", std::process::id()), &empty);
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let given_up = written(folder, &format!(".{}.journal-given-up", gone.id()), &empty);
         let living = written(folder, "journal-kept", &noted(Known::now(std::process::id()), of_living));
         journal.clear();
         assert!(!files.iter().any(|file| file.exists()) && living.exists());
-        assert!(!abandoned.exists() && half.exists(), "somebody may still be writing half of one");
+        assert!(half.exists(), "somebody is still writing half of one");
+        assert!(!abandoned.exists() && !given_up.exists(), "whoever wrote it was killed");
         assert!(!known.lives() && other.lives() && of_living.lives());
         for child in [&mut left, &mut stranger, &mut kept] {
             child.kill().unwrap();
