@@ -1,8 +1,30 @@
-//! Processes seen from outside: do they live, who is their parent, and how to send them a signal.
+//! Processes seen from outside: do they live, who is their parent, how to send them a signal, and how to install a program.
 
+use std::ffi::OsStr;
+use std::io::Write as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// Writes a program. Another process does it: a file that is open for writing cannot be run, and whatever this process
+/// forks meanwhile for another test would have it open.
+pub fn write_program(file: &Path, script: &str) {
+    let mut install = install("/dev/stdin".as_ref(), file).stdin(Stdio::piped()).spawn().unwrap();
+    install.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success());
+}
+
+/// Copies a program, in the same way.
+pub fn copy_program(program: &Path, to: &Path) {
+    assert!(install(program.as_os_str(), to).status().unwrap().success());
+}
+
+fn install(from: &OsStr, to: &Path) -> Command {
+    let mut install = Command::new("install");
+    install.args(["-m", "755"]).arg(from).arg(to);
+    install
+}
 
 /// Whether a process lives. One that is dead and only waits to be reaped does not.
 pub fn is_alive(pid: u32) -> bool {

@@ -295,8 +295,7 @@ async fn what_cannot_be_started_says_what_and_why_at_once() {
     let file = dir.path().join("plain.txt");
     std::fs::write(&file, "not a program").unwrap();
     let script = dir.path().join("script.py");
-    std::fs::write(&script, "#!/no/such/python3\n").unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    process::write_program(&script, "#!/no/such/python3\n");
     let spec = |name: &str, command| ServerSpec::command(server_id(name), command).lifecycle(quick(5));
     let crib = crib([
         spec("missing", CommandSpec::new("/no/such/program")),

@@ -60,9 +60,7 @@ async fn a_listing_that_changed_meanwhile_is_announced_at_the_next_start() {
     let program = dir.path().join("server");
     let install = |tools: usize| {
         let script = format!("#!/bin/sh\nexec '{}' --tools {tools}\n", env!("CARGO_BIN_EXE_fake-server"));
-        std::fs::write(&program, script).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&program, mode).unwrap();
+        e2e::process::write_program(&program, &script);
     };
     let spec = || e2e::fake_server(program.to_str().unwrap(), "fake", &[]);
     install(1);

@@ -86,7 +86,7 @@ fn moved(user: Option<u32>, folder: &Path) -> (String, String) {
     let Some(user) = user else { return (CRIB.to_owned(), FAKE.to_owned()) };
     let programs = [CRIB, FAKE].map(|program| {
         let to = folder.join(Path::new(program).file_name().unwrap());
-        fs::copy(program, &to).unwrap();
+        process::copy_program(program.as_ref(), &to);
         to.to_str().unwrap().to_owned()
     });
     owned(user, folder);
@@ -152,7 +152,7 @@ fn an_embedder_without_a_shim_that_once_could_start_no_thread_can_start_one_late
     let (user, dir) = (stranger(1), tempfile::tempdir().unwrap());
     let (_, fake) = moved(user, dir.path());
     let own = dir.path().join("embedder");
-    fs::copy(std::env::current_exe().unwrap(), &own).unwrap();
+    process::copy_program(&std::env::current_exe().unwrap(), &own);
     let mut embedder = Command::new(own);
     embedder.args(["--exact", "an_embedder"]).env("EMBEDDER_FAKE", fake).current_dir("/");
     if let Some(user) = user {

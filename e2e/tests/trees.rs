@@ -223,8 +223,7 @@ async fn a_shim_that_dies_before_it_could_start_its_server_costs_a_restart_and_n
     let script = format!(
         "#!/bin/sh\necho >>{starts}\n{{ read one; read two; read three; }} <{starts} && exec {CRIB} \"$@\"\nkill -9 $$\n"
     );
-    std::fs::write(&shim, script).unwrap();
-    std::fs::set_permissions(&shim, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    process::write_program(&shim, &script);
     let spec = e2e::fake_server(FAKE, "fake", &[]);
     let crib = Crib::builder().server(spec).shim(&shim).build().unwrap();
     assert_eq!(text(&crib, "fake", "echo", &json!({"text": "well"})).await, "well");
@@ -272,13 +271,12 @@ async fn orphans_that_end_by_themselves_are_no_zombies() {
 #[tokio::test]
 async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
     let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str, mode: u32| {
-        use std::os::unix::fs::PermissionsExt as _;
+    let file = |name: &str, write: fn(&Path, &str), text: &str| {
         let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        write(&path, text);
         path.to_str().unwrap().to_owned()
     };
+    let plain = |path: &Path, text: &str| std::fs::write(path, text).unwrap();
     let nowhere = CommandSpec::new("cat").cwd("/no/such/folder");
     let no_folder = CommandSpec::new("cat").cwd("/dev/null");
     let endless = CommandSpec::new("cat").arg("x".repeat(4 << 20));
@@ -287,13 +285,13 @@ async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
             CommandSpec::new("no-such-command-anywhere"),
             "`no-such-command-anywhere` was not found on the `PATH`",
         ),
-        (CommandSpec::new(file("plain", "#!/bin/sh\n", 0o644)), "is not executable"),
+        (CommandSpec::new(file("plain", plain, "#!/bin/sh\n")), "is not executable"),
         (
-            CommandSpec::new(file("alien", "#!/no/such/python -u\n", 0o755)),
+            CommandSpec::new(file("alien", process::write_program, "#!/no/such/python -u\n")),
             "wants to be run by `/no/such/python`",
         ),
         (
-            CommandSpec::new(file("text", "echo hello\n", 0o755)),
+            CommandSpec::new(file("text", process::write_program, "echo hello\n")),
             "neither a program for this machine nor a script",
         ),
         (nowhere, "the working directory `/no/such/folder` does not exist"),

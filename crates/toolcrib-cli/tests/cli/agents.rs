@@ -261,8 +261,15 @@ fn pretend(home: &Home, agent: &str, script: &str) -> Command {
     let bin = home.0.path().join("bin");
     fs::create_dir_all(&bin).unwrap();
     let program = bin.join(agent);
-    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // Another process writes it: what this one forks meanwhile would have it open, and then it cannot be run.
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(&program)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    install.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success());
     let mut command = command(home, &["run", agent, "--", "-p", "two words"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
     command
