@@ -137,6 +137,8 @@ fn a_reload_names_another_file_and_turns_arguments_on() {
     let config = std::fs::read_to_string(home.file("config.toml")).expect("the config");
     let mut gateway = home.serve();
     call(&gateway, "ci-Token", "fake__echo", &json!({"text": "first"}));
+    // What is not written yet when the file changes goes to the new one.
+    wait_until("the first is written", || !lines(&home.file("one.jsonl")).is_empty());
     home.write_config(&config.replace("audit = 'one.jsonl'", "audit = 'two.jsonl'\naudit-arguments = true"));
     gateway.signal(Signal::HUP);
     wait_until("it is read again", || gateway.said().iter().any(|line| line.contains("config read again")));
