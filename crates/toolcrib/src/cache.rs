@@ -7,7 +7,7 @@ mod lasting;
 mod store;
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct Cache {
     /// Whether there is any tool whose answers may be kept.
     keeps_tools: AtomicBool,
     /// Callers choose what they ask, and shall not choose where it is filed.
-    pub(crate) seed: u64,
+    pub(crate) hashes: RandomState,
 }
 
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Default for Cache {
         let store = Store::new(Capacity::default().cache);
         let (flights, tallies, passing) = Default::default();
         let shelves = Mutex::new(Shelves { store, flights, tallies, passing });
-        Self { shelves, keeps_tools: AtomicBool::new(false), seed: RandomState::new().hash_one(0) }
+        Self { shelves, keeps_tools: AtomicBool::new(false), hashes: RandomState::new() }
     }
 }
 

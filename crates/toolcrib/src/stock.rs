@@ -91,8 +91,8 @@ impl Stock {
         self.views.of(self.catalog(), caller)
     }
 
-    /// The one thing that is meant, and the view in which it was looked for. A name that points at a server nobody has seen yet makes that one be listed first;
-    /// a bare name or an address that nobody is known to have, every such server.
+    /// The one thing that is meant, and the view in which it was looked for. A name that points at a server nobody has
+    /// seen yet makes that one be listed first; a bare name or an address that nobody is known to have, every such server.
     pub(crate) async fn find(&self, caller: &Caller, wanted: &Wanted) -> Result<(Target, View), Error> {
         if let Wanted::On(server, _) = wanted
             && let Some(Err(switched_off)) = self.registry.get(server)

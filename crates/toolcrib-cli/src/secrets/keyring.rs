@@ -65,7 +65,7 @@ fn strange() -> Shut {
 }
 
 impl Keyring {
-    /// The keyring of this session.
+    /// The keyring of whoever is logged in.
     pub(super) fn open() -> Result<Self, Shut> {
         let address = address(|name| std::env::var(name).ok());
         let bus = Bus::connect(

@@ -1,6 +1,6 @@
 //! `Key`: everything that must be the same for an answer to be given again. It is compared in full.
 
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -51,9 +51,9 @@ impl Key {
         instance: SharingKey,
         caller: Caller,
         definition: Bytes,
-        seed: u64,
+        hashes: &impl BuildHasher,
     ) -> Self {
-        let hash = mixed(seed, &asked);
+        let hash = hashes.hash_one(&asked);
         Self { hash, subject, asked, instance, caller: Some(caller), definition }
     }
 
@@ -70,21 +70,6 @@ impl Key {
         };
         name + self.asked.len()
     }
-}
-
-/// A number that looks random, and that nobody can choose who does not know the seed.
-fn mixed(seed: u64, bytes: &[u8]) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let fold = |mixed: u64, eight: u64| {
-        let (low, high) = (mixed ^ eight).carrying_mul(seed | 1, ODD);
-        low ^ high
-    };
-    let (eights, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let mixed =
-        eights.iter().fold(seed.rotate_left(32), |mixed, eight| fold(mixed, u64::from_le_bytes(*eight)));
-    fold(fold(mixed, u64::from_le_bytes(last)), bytes.len() as u64)
 }
 
 impl Hash for Key {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::*;
 use crate::call::Caller;
@@ -14,10 +15,13 @@ fn server() -> ServerId {
     "git".parse().unwrap()
 }
 
+/// The same for every key.
+type Hashes = BuildHasherDefault<DefaultHasher>;
+
 fn key(caller: &str, asked: &str) -> Key {
     let subject = Subject { server: server(), what: What::Tool("get".into()) };
     let definition = Bytes::from_static(b"{}");
-    Key::new(subject, asked.into(), SharingKey::Shared, Caller::named(caller), definition, 7)
+    Key::new(subject, asked.into(), SharingKey::Shared, Caller::named(caller), definition, &Hashes::default())
 }
 
 fn said(text: &str, rest: &str) -> Outcome {

@@ -77,7 +77,7 @@ fn wish(stock: &Stock, call: &Call, target: &Target, is_tool: bool) -> Option<Lo
     let state = match (definition, SharingKey::at_once(spec.sharing, call)) {
         (Some(definition), Some(instance)) => {
             let cache = &stock.around.cache;
-            let key = Key::new(subject, asked, instance, call.caller.clone(), definition, cache.seed);
+            let key = Key::new(subject, asked, instance, call.caller.clone(), definition, &cache.hashes);
             match cache.find(key, stock.around.moment()) {
                 Found::Known(outcome) => {
                     call.record.note(|met| met.cache = Some(CacheUse::Hit));
@@ -138,7 +138,7 @@ impl Wish {
                 }
                 let Some(definition) = known else { return ask(stock, call, target, None).await };
                 let instance = SharingKey::of(spec.sharing, call).await;
-                let key = Key::new(subject, asked, instance, call.caller.clone(), definition, cache.seed);
+                let key = Key::new(subject, asked, instance, call.caller.clone(), definition, &cache.hashes);
                 cache.find(key, stock.around.moment())
             }
         };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use super::accounts::Saved;
 use crate::clock;
-use crate::wire::object::{write_number, write_string};
 
 /// How long the file is left alone after it was written.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -62,31 +61,15 @@ fn wall() -> u64 {
     milliseconds(clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The file's text, straight from the numbers: where much is used, it is written every half second.
 fn written(saved: &[Saved], closed: bool) -> Vec<u8> {
-    let mut out = Vec::from(b"{\"at\":");
-    write_number(&mut out, wall());
-    out.extend_from_slice(if closed { b",\"closed\":true" } else { b",\"closed\":false" });
-    out.extend_from_slice(b",\"used\":[");
-    for (index, Saved { caller, limit, parts }) in saved.iter().enumerate() {
-        out.extend_from_slice(if index > 0 { b",{\"caller\":" } else { b"{\"caller\":" });
-        write_string(&mut out, caller);
-        out.extend_from_slice(b",\"limit\":");
-        write_string(&mut out, limit);
-        out.extend_from_slice(b",\"parts\":[");
-        for (index, (first, last, calls)) in parts.iter().enumerate() {
-            out.extend_from_slice(if index > 0 { b",[" } else { b"[" });
-            write_number(&mut out, milliseconds(*first));
-            out.push(b',');
-            write_number(&mut out, milliseconds(*last));
-            out.push(b',');
-            write_number(&mut out, u64::from(*calls));
-            out.push(b']');
-        }
-        out.extend_from_slice(b"]}");
-    }
-    out.extend_from_slice(b"]}");
-    out
+    let one = |Saved { caller, limit, parts }: &Saved| {
+        let part = |(first, last, calls): &(Duration, Duration, u32)| {
+            json!([milliseconds(*first), milliseconds(*last), calls])
+        };
+        json!({"caller": caller, "limit": limit, "parts": parts.iter().map(part).collect::<Vec<_>>()})
+    };
+    let used: Vec<Value> = saved.iter().map(one).collect();
+    json!({"at": wall(), "closed": closed, "used": used}).to_string().into_bytes()
 }
 
 /// Writes beside the file and renames, so that a reader sees the old one or the new one, never half of it. Without

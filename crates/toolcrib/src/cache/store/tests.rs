@@ -1,5 +1,6 @@
 //! A store against the plainest model of it: whatever happens, nothing is given to anybody that was kept for another.
 
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -10,12 +11,15 @@ use crate::wire::revision::Era;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// The same for every key.
+type Hashes = BuildHasherDefault<DefaultHasher>;
+
 fn key(server: &str, tool: Option<&str>, caller: Option<&str>, asked: &str) -> Arc<Key> {
     let what = tool.map_or(What::Resources, |tool| What::Tool(tool.into()));
     let subject = Subject { server: server.parse().unwrap(), what };
     let caller = caller.map(Caller::named);
     let nobody = Caller::named("");
-    let key = Key::new(subject, asked.into(), SharingKey::Shared, nobody, Bytes::new(), 7);
+    let key = Key::new(subject, asked.into(), SharingKey::Shared, nobody, Bytes::new(), &Hashes::default());
     Arc::new(Key { caller, ..key })
 }
 
