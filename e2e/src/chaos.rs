@@ -20,13 +20,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::client::Era;
-use crate::gateway::{Gateway, Home, server};
 use books::Books;
 use callers::{Caller, Goal};
 use gauge::Gauge;
 use mischief::{Faults, Mischief};
 use report::{PhaseFigures, Report};
+use test_support::client::Era;
+use test_support::gateway::{Gateway, Home, server};
 
 /// What is done, how often, and with which programs.
 #[derive(Debug, Clone)]
@@ -207,7 +207,7 @@ async fn one_phase(
 /// Calls every server until it answers, so that two moments of rest can be compared.
 async fn at_rest(ground: &Ground, callers: &mut [Caller]) {
     let caller = callers.first_mut().expect("a caller");
-    let until = Instant::now() + 3 * crate::PATIENCE;
+    let until = Instant::now() + 3 * test_support::PATIENCE;
     for server in 0..ground.servers() {
         while !caller.is_well(server).await {
             assert!(Instant::now() < until, "s{server} does not come back");

@@ -19,7 +19,7 @@ use toolcrib::wire::sse::SseEvents;
 
 use super::mischief::Faults;
 use super::random::Random;
-use crate::client::{Era, HttpClient, message};
+use test_support::client::{Era, HttpClient, message};
 
 /// The token of a call that only asks whether a server is well.
 pub(crate) const WELL: &str = "well";

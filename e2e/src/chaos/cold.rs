@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::callers::{Caller, End};
 use super::report::Report;
 use super::{Ground, Plan};
-use crate::client::Era;
+use test_support::client::Era;
 
 /// Calls every server of the plan equally often, all at once, and says how many processes that took.
 pub async fn start(plan: &Plan) -> Report {

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use super::Ground;
 use super::random::Random;
-use crate::gateway::Gateway;
-use crate::{http, process};
+use test_support::gateway::Gateway;
+use test_support::{http, process};
 
 /// What goes wrong in a phase. Numbers are calls in ten thousand that make their server do so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::gauge::Gauge;
 use super::mischief::Faults;
 use super::report::Report;
 use super::{Ground, Plan, at_rest, seated};
-use crate::{PATIENCE, http, process};
+use test_support::{PATIENCE, http, process};
 
 /// Half of the calls take their time, so that many are under way whenever something changes.
 const CALLS: Faults = Faults { late: 5_000, ..Faults::NONE };

@@ -11,8 +11,8 @@ use super::books::Done;
 use super::callers::{End, Goal};
 use super::gauge::Gauge;
 use super::mischief::Acts;
-use crate::gateway::Home;
-use crate::{PATIENCE, process};
+use test_support::gateway::Home;
+use test_support::{PATIENCE, process};
 
 /// How much more memory the gateway may have at the last rest than at the first, in KiB.
 const GROWTH: u64 = 24 << 10;

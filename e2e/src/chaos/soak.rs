@@ -11,8 +11,8 @@ use super::gauge::Gauge;
 use super::mischief::{Faults, Mischief};
 use super::report::Report;
 use super::{Ground, Phase, Plan, one_phase, seated};
-use crate::gateway::Gateway;
-use crate::process;
+use test_support::gateway::Gateway;
+use test_support::process;
 
 /// From the first call of one round to the first of the next.
 const ROUND: Duration = Duration::from_secs(60);

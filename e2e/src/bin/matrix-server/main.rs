@@ -1,6 +1,6 @@
 //! The fixtures of `scripts/matrix-peers`, on the Rust SDK; and what the reference server has no fixture for.
 //!
-//! `matrix-server --era session|stateless`, on stdin and stdout. See `scripts/matrix-peers/README.md`, `e2e/tests/matrix`.
+//! `matrix-server --era session|stateless`, on stdin and stdout. See `scripts/matrix-peers/README.md`, `e2e/tests/e2e/matrix`.
 
 #![expect(deprecated, reason = "sampling, roots and logging are deprecated, and have to work nevertheless")]
 

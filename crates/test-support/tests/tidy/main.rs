@@ -1,6 +1,6 @@
 //! The house rules that a machine can check: sizes, first lines, edges between modules, words, and (in `pages`) generated pages.
 //!
-//! `UPDATE_DOCS=1 cargo test -p e2e --test tidy` writes the generated pages anew.
+//! `UPDATE_DOCS=1 cargo test -p test-support --test tidy` writes the generated pages anew.
 
 #![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
 
@@ -55,7 +55,7 @@ struct Source {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 fn collect(dir: &Path, found: &mut BTreeSet<PathBuf>) {
@@ -81,7 +81,10 @@ fn sources(folders: &[&str]) -> Vec<Source> {
 
 impl Source {
     fn is_test(&self) -> bool {
-        self.path.contains("/tests/") || self.path.ends_with("/tests.rs") || self.path.starts_with("e2e/")
+        let folders = ["e2e/", "crates/test-support/"];
+        self.path.contains("/tests/")
+            || self.path.ends_with("/tests.rs")
+            || folders.iter().any(|folder| self.path.starts_with(folder))
     }
 
     /// The text before the tests at its end.
@@ -270,7 +273,9 @@ impl<'ast> Visit<'ast> for Prints<'_> {
 #[test]
 fn nobody_prints() {
     let mut wrong = Vec::new();
-    for source in sources(&["crates/toolcrib/src", "crates/toolcrib-cli/src", "e2e/src"]) {
+    for source in
+        sources(&["crates/toolcrib/src", "crates/toolcrib-cli/src", "crates/test-support/src", "e2e/src"])
+    {
         let mut prints = Prints(&source.path, Vec::new());
         prints.visit_file(&source.parsed());
         wrong.append(&mut prints.1);

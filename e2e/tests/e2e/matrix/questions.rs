@@ -3,7 +3,7 @@
 use rmcp::model::GetPromptRequestParams;
 use serde_json::{Value, json};
 
-use crate::stage::{MATRIX, REFERENCE, Stage};
+use super::stage::{MATRIX, REFERENCE, Stage};
 
 /// Calls a tool that asks; what was asked, and what the tool made of the answer. Another client hears nothing.
 async fn ask(stage: &Stage, tool: &str, arguments: Value, method: &str) -> (Value, String) {

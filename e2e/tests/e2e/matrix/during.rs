@@ -3,8 +3,8 @@
 use rmcp::model::LoggingLevel;
 use serde_json::json;
 
-use crate::friend::{REPORTS, finish};
-use crate::stage::{MATRIX, REFERENCE, Stage};
+use super::friend::{REPORTS, finish};
+use super::stage::{MATRIX, REFERENCE, Stage};
 
 pub(crate) async fn progress(stage: &Stage) {
     let (mut friend, mut other) = (stage.friend(REFERENCE).await, stage.friend(REFERENCE).await);

@@ -8,8 +8,8 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 
-use crate::friend::Friend;
-use crate::stage::{ALL, REFERENCE, Stage};
+use super::friend::Friend;
+use super::stage::{ALL, REFERENCE, Stage};
 
 async fn start(friend: &Friend, tool: &str, arguments: Value) -> String {
     let mut params = CallToolRequestParams::new(tool.to_owned());

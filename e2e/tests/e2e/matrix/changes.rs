@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{MATRIX, REFERENCE, Stage};
+use super::stage::{MATRIX, REFERENCE, Stage};
 
 const WATCHED: &str = "test://watched-resource";
 

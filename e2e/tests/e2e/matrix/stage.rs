@@ -3,7 +3,7 @@
 use e2e::client::Era;
 use e2e::gateway::{Gateway, Home, server};
 
-use crate::friend::Friend;
+use super::friend::Friend;
 
 /// The reference server, and the one with what it lacks.
 pub(crate) const REFERENCE: &str = "/mcp/s/reference";

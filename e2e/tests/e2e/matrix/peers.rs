@@ -9,7 +9,7 @@ use e2e::client::Era;
 use rmcp::model::{GetPromptRequestParams, LoggingLevel, ReadResourceRequestParams};
 use serde_json::{Value, json};
 
-use crate::friend::{Friend, finish};
+use super::friend::{Friend, finish};
 
 const TEXT: &str = "matrix://text";
 
@@ -208,7 +208,7 @@ fn other_sdks() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for feature in FEATURES {
         let place = place.clone();
-        let error = crate::failure(&runtime, async move { check(feature, &place).await });
+        let error = super::failure(&runtime, async move { check(feature, &place).await });
         let line = match error {
             // A question at a URL without `elicitationId`, which this era does not have.
             Some(why) if feature == "elicitation URL" && why.contains("Unexpected response type") => {

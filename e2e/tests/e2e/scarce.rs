@@ -154,7 +154,7 @@ fn an_embedder_without_a_shim_that_once_could_start_no_thread_can_start_one_late
     let own = dir.path().join("embedder");
     process::copy_program(&std::env::current_exe().unwrap(), &own);
     let mut embedder = Command::new(own);
-    embedder.args(["--exact", "an_embedder"]).env("EMBEDDER_FAKE", fake).current_dir("/");
+    embedder.args(["--exact", "scarce::an_embedder"]).env("EMBEDDER_FAKE", fake).current_dir("/");
     if let Some(user) = user {
         embedder.uid(user).gid(user);
     }

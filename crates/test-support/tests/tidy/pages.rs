@@ -18,7 +18,7 @@ pub(super) fn fresh(page: &str, wanted: &str) {
     let differs = found.lines().zip(wanted.lines()).find(|(found, wanted)| found != wanted);
     assert!(
         found == wanted,
-        "{page} is stale; UPDATE_DOCS=1 cargo test -p e2e --test tidy writes it anew\n  first difference: {differs:?}"
+        "{page} is stale; UPDATE_DOCS=1 cargo test -p test-support --test tidy writes it anew\n  first difference: {differs:?}"
     );
 }
 

@@ -4,7 +4,7 @@ use rmcp::model::{GetPromptRequestParams, ReadResourceRequestParams};
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
 
-use crate::stage::{ALL, REFERENCE, Stage};
+use super::stage::{ALL, REFERENCE, Stage};
 
 /// Both endpoints, and what stands before names there.
 const VIEWS: [(&str, &str); 2] = [(REFERENCE, ""), (ALL, "reference__")];

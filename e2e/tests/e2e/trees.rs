@@ -336,7 +336,7 @@ async fn an_embedder() {
 fn an_embedder_without_a_shim_takes_its_servers_along_and_the_next_one_finds_the_rest() {
     let (mark, dir) = (mark("embedder"), tempfile::tempdir().unwrap());
     let mut embedder = Command::new(std::env::current_exe().unwrap());
-    embedder.args(["--exact", "an_embedder"]).stdout(Stdio::piped());
+    embedder.args(["--exact", "trees::an_embedder"]).stdout(Stdio::piped());
     embedder.env("EMBEDDER_STATE", dir.path()).env("EMBEDDER_MARK", &mark);
     let mut embedder = embedder.spawn().unwrap();
     wait_until("its server is up", || dir.path().join("ready").exists() && marked(&mark).len() == WHOLE);

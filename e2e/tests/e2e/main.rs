@@ -1,0 +1,30 @@
+//! Tests of the library and the program against real child processes.
+
+mod approvals;
+mod audit;
+mod cache;
+mod chaos;
+mod children;
+mod crashes;
+mod faults;
+mod gateway;
+mod layers;
+mod listings;
+mod load;
+mod matrix;
+mod methods;
+mod pins;
+mod policy;
+mod refusals;
+mod reloads;
+mod restarts;
+mod room;
+mod scarce;
+mod secrets;
+mod serve;
+mod sharing;
+mod slow_clients;
+mod streams;
+mod stubborn;
+mod trees;
+mod wire;
