@@ -1,11 +1,12 @@
 //! MCP clients of both eras, over HTTP and over a pipe.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::deadline::{self, HANG_TIMEOUT, Lines};
 use crate::http::{self, Response, Stream};
 
 /// Which rules a client follows.
@@ -196,7 +197,7 @@ pub fn names(answer: &Value) -> Vec<String> {
 pub struct PipeClient {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    output: Lines,
     era: Era,
     next: u64,
 }
@@ -222,7 +223,8 @@ impl PipeClient {
     fn start(mut command: Command, era: Era) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let input = child.stdin.take();
+        let output = Lines::new(child.stdout.take().unwrap());
         Self { child, input, output, era, next: 0 }
     }
 
@@ -248,11 +250,8 @@ impl PipeClient {
 
     /// The next message; `None` at the end.
     pub fn read(&mut self) -> Option<Value> {
-        let mut line = String::new();
-        match self.output.read_line(&mut line).unwrap() {
-            0 => None,
-            _ => Some(serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line:?}"))),
-        }
+        let line = self.output.next_line()?;
+        Some(serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line:?}")))
     }
 
     /// Sends a request and reads up to its answer.
@@ -289,6 +288,9 @@ impl PipeClient {
 impl Drop for PipeClient {
     fn drop(&mut self) {
         self.hang_up();
-        let _ = self.child.wait();
+        if deadline::try_wait_for(&mut self.child, HANG_TIMEOUT).is_none() {
+            let _ = self.child.kill();
+            assert!(std::thread::panicking(), "the command did not end after its input");
+        }
     }
 }

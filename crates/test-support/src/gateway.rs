@@ -4,11 +4,15 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
+use crate::deadline::{self, HANG_TIMEOUT};
 use crate::{process, wait_until};
 
 /// The table of one server in a config: this program with these arguments.
@@ -55,7 +59,7 @@ impl Home {
 
     /// Runs the program to its end.
     pub fn run(&self, args: &[&str]) -> std::process::Output {
-        self.command(args).stdin(Stdio::null()).output().unwrap()
+        deadline::output(&mut self.command(args))
     }
 
     /// Starts the gateway and waits until it listens.
@@ -81,7 +85,8 @@ impl Home {
                 hears.lock().unwrap_or_else(PoisonError::into_inner).push(line);
             }
         });
-        let mut gateway = Gateway { child, said, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut gateway = Gateway { child, said, next_line: AtomicUsize::new(0), address };
         wait_until("the gateway listens", || gateway.listens());
         gateway
     }
@@ -92,6 +97,8 @@ impl Home {
 pub struct Gateway {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
+    /// Index of the first line on stderr that [`Gateway::line`] has not passed.
+    next_line: AtomicUsize,
     /// Where it listens.
     pub address: SocketAddr,
 }
@@ -110,6 +117,26 @@ impl Gateway {
     /// The lines on its stderr so far.
     pub fn said(&self) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for the next line on stderr that starts like this, and returns the rest of it.
+    ///
+    /// # Panics
+    /// If there is none within [`HANG_TIMEOUT`].
+    #[track_caller]
+    pub fn line(&self, start: &str) -> String {
+        let until = Instant::now() + HANG_TIMEOUT;
+        let first = self.next_line.load(Ordering::Relaxed);
+        loop {
+            let lines = self.said();
+            let found = lines[first..].iter().position(|line| line.starts_with(start));
+            if let Some(position) = found {
+                self.next_line.store(first + position + 1, Ordering::Relaxed);
+                return lines[first + position][start.len()..].to_owned();
+            }
+            assert!(Instant::now() < until, "no line `{start}…`, but: {:#?}", &lines[first..]);
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
     }
 
     /// Its process.
@@ -151,13 +178,15 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
         self.signal(Signal::TERM);
         // A second request does not wait for calls.
         self.signal(Signal::TERM);
-        if !std::thread::panicking() {
-            self.wait();
-        } else {
-            let _ = self.child.wait();
+        if deadline::try_wait_for(&mut self.child, HANG_TIMEOUT).is_none() {
+            let _ = self.child.kill();
+            assert!(std::thread::panicking(), "the gateway did not stop: {:?}", self.said());
         }
     }
 }

@@ -2,13 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use serde_json::Value;
 use toolcrib::wire::sse::SseEvents;
 
-/// How long a read may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::PATIENCE;
 
 /// An answer whose body may still be under way. Dropping it closes the connection.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
-//! What the tests against real processes share: fake servers as specs, the gateway as a process, clients of both eras.
+//! Helpers that tests share: fake servers as specs, the gateway as a process, clients of both eras, limits on waits.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "test support stops at the first surprise")]
 
 pub mod client;
+pub mod deadline;
 pub mod gateway;
 pub mod http;
 pub mod process;
@@ -18,7 +19,7 @@ use toolcrib::{Call, CommandSpec, Crib, Error, Lifecycle, Outcome, ServerId, Ser
 /// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server of this package's `fake-server` with these arguments; usable only in the tests of this package.
+/// A server that runs `fake-server` with these arguments; usable only in the tests of the package that builds it.
 #[macro_export]
 macro_rules! fake {
     ($name:expr $(, $arg:expr)* $(,)?) => {

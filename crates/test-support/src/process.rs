@@ -3,9 +3,64 @@
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use crate::deadline;
+
+/// Runs the test that it stands in again, alone in a process of its own. `true` in that process; `false` where the test
+/// has passed there and is done.
+///
+/// For tests that measure or change something that all threads of a process share.
+#[macro_export]
+macro_rules! in_own_process {
+    () => {{
+        fn here() {}
+        $crate::process::in_own_process(std::any::type_name_of_val(&here))
+    }};
+}
+
+/// Variable that names the test a process was started for.
+const OWN_PROCESS: &str = "TEST_IN_OWN_PROCESS";
+
+/// The function of [`in_own_process!`](crate::in_own_process); `here` is the path of an item in the test.
+#[track_caller]
+pub fn in_own_process(here: &str) -> bool {
+    let test = here.trim_end_matches("::here").trim_end_matches("::{{closure}}");
+    let test = test.split_once("::").expect("a path").1;
+    if std::env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
+        return true;
+    }
+    let mut own = Command::new(std::env::current_exe().unwrap());
+    assert_one_passed(&deadline::output(own.args(["--exact", test]).env(OWN_PROCESS, test)));
+    false
+}
+
+/// Returns the name under which a test program knows a test of this module.
+pub fn test_name(module: &str, test: &str) -> String {
+    let module = module.split_once("::").expect("a module of a test program").1;
+    format!("{module}::{test}")
+}
+
+/// Fails unless a test program ran one test, successfully.
+#[track_caller]
+pub fn assert_one_passed(output: &Output) {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stdout.contains("ok. 1 passed"), "{stdout}\n{stderr}");
+}
+
+/// A child process that is killed when this is dropped.
+#[derive(Debug)]
+pub struct KillOnDrop(pub Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// Writes a program. Another process does it: a file that is open for writing cannot be run, and whatever this process
 /// forks meanwhile for another test would have it open.

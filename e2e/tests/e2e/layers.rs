@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use e2e::client::{Era, HttpClient};
+use e2e::deadline;
 use e2e::gateway::{Gateway, Home};
 use e2e::{http, wait_until};
 use serde_json::{Value, json};
@@ -40,7 +41,7 @@ impl Desk {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        deadline::output(&mut self.command(args))
     }
 
     /// What it prints, if all is well.
@@ -150,7 +151,7 @@ fn scopes_are_judged_by_where_we_are() {
     let on = |change: &dyn Fn(&mut Command)| {
         let mut command = desk.command(&["ls", "--json"]);
         change(&mut command);
-        let listed: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let listed: Value = serde_json::from_slice(&deadline::output(&mut command).stdout).unwrap();
         let on = listed.as_array().unwrap().iter().filter(|server| server["active"] == true);
         on.map(|server| server["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -352,7 +353,7 @@ fn a_server_that_one_host_runs_is_used_from_another_by_the_same_names() {
     let runs = serve_as(&still, "still", &format!("127.0.0.2:{port}"));
     let uses = serve_as(&desk, "desk.example", "127.0.0.1:0");
     let call = |home: &Home| {
-        let output = home.command(&["call", "memory__pid"]).env("CRIB_TOKEN", "t0ken").output().unwrap();
+        let output = deadline::output(home.command(&["call", "memory__pid"]).env("CRIB_TOKEN", "t0ken"));
         assert!(output.status.success(), "{}", stderr(&output));
         String::from_utf8(output.stdout).unwrap()
     };
@@ -360,7 +361,7 @@ fn a_server_that_one_host_runs_is_used_from_another_by_the_same_names() {
     assert_eq!(call(&still), pid, "one process, whoever asks");
     assert_eq!((runs.children().len(), uses.children().len()), (1, 0));
     let why = |home: &Home, host: &str| {
-        let output = home.command(&["why", "memory"]).env("TOOLCRIB_HOST", host).output().unwrap();
+        let output = deadline::output(home.command(&["why", "memory"]).env("TOOLCRIB_HOST", host));
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(
@@ -371,12 +372,9 @@ fn a_server_that_one_host_runs_is_used_from_another_by_the_same_names() {
     // Without the token, nobody is let in there.
     let stranger =
         Home::new(env!("CARGO_BIN_EXE_crib"), &config.replacen("token = \"${env:CRIB_TOKEN}\"", "", 1));
-    let output = stranger
-        .command(&["call", "memory__pid"])
-        .env("TOOLCRIB_HOST", "desk")
-        .env("CRIB_TOKEN", "t0ken")
-        .output();
-    assert_eq!(output.unwrap().status.code(), Some(3));
+    let mut call = stranger.command(&["call", "memory__pid"]);
+    let output = deadline::output(call.env("TOOLCRIB_HOST", "desk").env("CRIB_TOKEN", "t0ken"));
+    assert_eq!(output.status.code(), Some(3));
 }
 
 #[test]
@@ -390,7 +388,7 @@ fn why_answers_at_once_over_a_thousand_servers() {
     }
     let desk = Desk::new(&config);
     assert_eq!(desk.json(&["ls"]).as_array().unwrap().len(), 1000);
-    let why = desk.command(&["why", "x7", "--json"]).env("TOOLCRIB_HOST", "h7").output().unwrap();
+    let why = deadline::output(desk.command(&["why", "x7", "--json"]).env("TOOLCRIB_HOST", "h7"));
     let why: Value = serde_json::from_slice(&why.stdout).unwrap();
     assert_eq!((&why["active"], why["scopes"].as_array().unwrap().len()), (&json!(true), 200));
     assert!(Path::new(why["values"][0]["file"].as_str().unwrap()).ends_with("config.toml"));

@@ -13,6 +13,7 @@ use std::time::Duration;
 use e2e::chaos::Ground;
 use e2e::chaos::callers::{Caller, End};
 use e2e::client::{Era, HttpClient};
+use e2e::deadline::{self, skip};
 use e2e::gateway::{Gateway, Home};
 use e2e::{call, fake_server, http, process, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -131,8 +132,9 @@ async fn a_start_for_which_there_is_no_process_is_refused_for_the_shim_and_for_t
 
 /// Not a test of its own: the embedder that the next test runs as a user without other processes.
 #[tokio::test]
+#[ignore = "the next test runs it in a process of its own"]
 async fn an_embedder() {
-    let Some(fake) = std::env::var_os("EMBEDDER_FAKE") else { return };
+    let Some(fake) = std::env::var_os("EMBEDDER_FAKE") else { return skip("EMBEDDER_FAKE is not set") };
     let crib = e2e::crib([fake_server(fake.to_str().unwrap(), "fake", &[])]);
     let before = getrlimit(Resource::Nproc);
     setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..before }).unwrap();
@@ -154,12 +156,12 @@ fn an_embedder_without_a_shim_that_once_could_start_no_thread_can_start_one_late
     let own = dir.path().join("embedder");
     process::copy_program(&std::env::current_exe().unwrap(), &own);
     let mut embedder = Command::new(own);
-    embedder.args(["--exact", "scarce::an_embedder"]).env("EMBEDDER_FAKE", fake).current_dir("/");
+    let test = process::test_name(module_path!(), "an_embedder");
+    embedder.args(["--ignored", "--exact", &test]).env("EMBEDDER_FAKE", fake).current_dir("/");
     if let Some(user) = user {
         embedder.uid(user).gid(user);
     }
-    let output = embedder.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    process::assert_one_passed(&deadline::output(&mut embedder));
 }
 
 /// A gateway whose state is on a disk of its own, which holds 64 KiB; `None` where there is no such disk to be had.
@@ -189,7 +191,9 @@ fn fill(file: &Path) {
 fn a_full_disk_costs_words_in_logs_and_no_call_and_nothing_is_half_written() {
     let server = |name| e2e::gateway::server(FAKE, name, &[]);
     let home = Home::new(CRIB, &(server("early") + &server("late")));
-    let Some(mut gateway) = with_small_disk(&home) else { return };
+    let Some(mut gateway) = with_small_disk(&home) else {
+        return skip("no tmpfs can be mounted in a namespace of its own");
+    };
     let state = PathBuf::from(format!("/proc/{}/root{}", gateway.pid(), home.file("state").display()));
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     client.text("early__echo", &json!({"text": "well"}));

@@ -2,9 +2,8 @@
 
 #![expect(clippy::expect_used, reason = "tests may stop at the first surprise")]
 
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 use e2e::client::{Era, HttpClient};
 use e2e::gateway::{Gateway, Home};
@@ -38,14 +37,7 @@ const FILE: &str = "[secrets]\nbackend = 'file'\n";
 
 fn set(home: &Home, name: &str, value: &str) -> Output {
     let mut command = home.command(&["secret", "set", name]);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program");
-    child.stdin.take().expect("a pipe").write_all(value.as_bytes()).expect("room in the pipe");
-    child.wait_with_output().expect("an end")
+    e2e::deadline::output_with_input(&mut command, value)
 }
 
 fn must_set(home: &Home, name: &str, value: &str) {

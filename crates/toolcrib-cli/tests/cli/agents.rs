@@ -3,6 +3,7 @@
 use super::*;
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 
 const CLAUDE: &str = "{\n  \"numStartups\": 7\n}\n";
@@ -26,11 +27,11 @@ fn command(home: &Home, args: &[&str]) -> Command {
 }
 
 fn run(home: &Home, args: &[&str]) -> Ended {
-    command(home, args).output().unwrap().into()
+    deadline::output(&mut command(home, args)).into()
 }
 
 fn user(home: &Home) -> PathBuf {
-    home.0.path().join("user")
+    home.0.file("user")
 }
 
 fn claude(home: &Home, text: &str) -> PathBuf {
@@ -87,10 +88,9 @@ fn the_entry_that_was_written_starts_toolcrib() {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "{list}").unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let line = Lines::new(child.stdout.take().unwrap()).next_line().unwrap();
     drop(stdin);
-    child.wait().unwrap();
+    deadline::wait(&mut child);
     assert!(line.contains("echo__"), "{line}");
 }
 
@@ -159,7 +159,7 @@ fn a_disk_that_is_full_leaves_the_old_file() {
             .envs(limited.get_envs().filter_map(|(name, value)| Some((name, value?))))
             .env("PATH", "/usr/bin:/bin");
         limited.stdin(Stdio::null());
-        let ended = Ended::from(shell.output().unwrap());
+        let ended = Ended::from(deadline::output(&mut shell));
         assert_ne!(ended.code, 0, "limit {limit}: {}{}", ended.stdout, ended.stderr);
         assert_eq!(fs::read_to_string(&file).unwrap(), old, "limit {limit}");
         let left: Vec<_> =
@@ -174,7 +174,7 @@ fn a_disk_that_is_full_leaves_the_old_file() {
 fn a_small_disk_that_fills_during_an_export_leaves_the_old_file() {
     let home = Home::with_demo_servers();
     let old = format!("{{\n  \"tips\": \"{}\"\n}}\n", "x".repeat(40 << 10));
-    let kept = home.0.path().join("old.json");
+    let kept = home.0.file("old.json");
     fs::write(&kept, &old).unwrap();
     let script = r#"mount -t tmpfs -o size=64k,mode=700 none "$HOME" || exit 77
         cd "$HOME" && cp "$0" .claude.json || exit 78
@@ -185,17 +185,19 @@ fn a_small_disk_that_fills_during_an_export_leaves_the_old_file() {
     let mut alone = Command::new("unshare");
     alone.arg("--mount").args(user).args(["sh", "-c", script]).arg(&kept).arg(PROGRAM).env_clear();
     alone.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let ended = Ended::from(alone.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().unwrap());
-    let possible = ended.code != 77 && !ended.stderr.starts_with("unshare:");
-    assert!(!possible || ended.code == 0, "{}: {}{}", ended.code, ended.stdout, ended.stderr);
-    assert!(!possible || ended.stderr.contains("cannot write"), "{}", ended.stderr);
+    let ended = Ended::from(deadline::output(alone.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")));
+    if ended.code == 77 || ended.stderr.starts_with("unshare:") {
+        return deadline::skip("no tmpfs can be mounted in a namespace of its own");
+    }
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stderr.contains("cannot write"), "{}", ended.stderr);
 }
 
 #[test]
 fn what_may_not_be_read_is_said_and_stays() {
     let home = Home::with_demo_servers();
     let file = claude(&home, CLAUDE);
-    for file in [&file, &home.0.path().join("config.toml")] {
+    for file in [&file, &home.0.file("config.toml")] {
         fs::set_permissions(file, fs::Permissions::from_mode(0o000)).unwrap();
     }
     // Root reads everything, unless it may not.
@@ -208,7 +210,9 @@ fn what_may_not_be_read_is_said_and_stays() {
     };
     let root = rustix::process::geteuid().is_root();
     let run = |args: &[&str]| if root { limited(args) } else { Some(run(&home, args)) };
-    let Some(checked) = run(&["check"]) else { return };
+    let Some(checked) = run(&["check"]) else {
+        return deadline::skip("root reads every file, and there is no `setpriv` to prevent it");
+    };
     let checked = checked.expect(6);
     assert!(
         checked.stdout.contains("may not be read") && checked.stdout.contains("chmod u+r"),
@@ -258,18 +262,10 @@ fn an_import_tells_of_every_entry_and_keeps_the_config() {
 
 /// A program that takes an agent's place on `PATH`.
 fn pretend(home: &Home, agent: &str, script: &str) -> Command {
-    let bin = home.0.path().join("bin");
+    let bin = home.0.file("bin");
     fs::create_dir_all(&bin).unwrap();
     let program = bin.join(agent);
-    // Another process writes it: what this one forks meanwhile would have it open, and then it cannot be run.
-    let mut install = Command::new("install")
-        .args(["-m", "755", "/dev/stdin"])
-        .arg(&program)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    install.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
-    assert!(install.wait().unwrap().success());
+    process::write_program(&program, &format!("#!/bin/sh\n{script}\n"));
     let mut command = command(home, &["run", agent, "--", "-p", "two words"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
     command
@@ -279,7 +275,7 @@ fn pretend(home: &Home, agent: &str, script: &str) -> Command {
 fn an_agent_is_run_with_its_arguments_its_exit_code_and_no_file_touched() {
     let home = Home::with_demo_servers();
     let mut command = pretend(&home, "claude", "printf '%s\\n' \"$@\"; exit 42");
-    let ended = Ended::from(command.output().unwrap()).expect(42);
+    let ended = Ended::from(deadline::output(&mut command)).expect(42);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert!(lines[0].starts_with("--mcp-config={\"mcpServers\":{\"toolcrib\":{"), "{}", ended.stdout);
     assert_eq!(lines[1..], ["-p", "two words"]);
@@ -294,9 +290,8 @@ fn a_signal_reaches_the_agent_itself() {
     let home = Home::with_demo_servers();
     let mut command = pretend(&home, "codex", "trap 'exit 17' TERM; echo ready; while :; do sleep 0.1; done");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(17));
+    let output = Lines::new(child.stdout.take().unwrap());
+    assert_eq!(output.next_line().unwrap(), "ready");
+    process::send(child.id(), Signal::TERM);
+    assert_eq!(deadline::wait(&mut child).code(), Some(17));
 }

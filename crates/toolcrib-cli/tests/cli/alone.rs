@@ -100,10 +100,11 @@ fn an_interrupted_call_is_cancelled_and_its_server_stopped() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(call.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let lines = Lines::new(call.stderr.take().unwrap());
+    let mut lines = std::iter::from_fn(|| lines.next_line());
     let started = lines.find(|line| line.contains("started") || line.contains("pid")).unwrap();
-    kill_process(Pid::from_child(&call), Signal::INT).unwrap();
-    assert_eq!(call.wait().unwrap().code(), Some(130), "{started}");
+    process::send(call.id(), Signal::INT);
+    assert_eq!(deadline::wait(&mut call).code(), Some(130), "{started}");
 }
 
 #[test]

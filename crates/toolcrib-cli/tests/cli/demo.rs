@@ -9,7 +9,7 @@ fn the_demo_holds_and_leaves_nothing() {
     assert_eq!(ended.stdout.matches('✓').count(), 10, "{}", ended.stdout);
     assert_eq!(ended.stdout.matches('✗').count(), 0, "{}", ended.stdout);
     assert_eq!(ended.stderr, "");
-    assert!(!home.0.path().join("run").exists(), "the demo keeps to its own folder");
+    assert!(!home.0.file("run").exists(), "the demo keeps to its own folder");
 }
 
 #[test]

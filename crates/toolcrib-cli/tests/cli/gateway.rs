@@ -2,10 +2,12 @@
 
 use super::*;
 
+use std::io::{BufRead as _, BufReader};
+
 #[test]
 fn a_gateway_is_watched_and_steered() {
     let home = Home::with_demo_servers();
-    let gateway = home.serve(&["-q"]);
+    let mut gateway = home.serve(&["-q"]);
     let before = home.run(&["status", "--json"]).expect(0).json();
     assert_eq!(before["config"]["generation"], 1);
     assert!(
@@ -64,13 +66,14 @@ fn errors_through_a_gateway_have_the_same_exit_codes() {
 #[test]
 fn one_config_has_one_gateway() {
     let home = Home::with_demo_servers();
-    let gateway = home.serve(&[]);
+    let mut gateway = home.serve(&[]);
     let second = home.run(&["serve", "--listen", "127.0.0.1:0"]).expect(1);
-    assert!(second.stderr.contains(&format!("pid {}", gateway.child.id())), "{}", second.stderr);
+    assert!(second.stderr.contains(&format!("pid {}", gateway.pid())), "{}", second.stderr);
     let other = Home::new("");
     home.run(&["status", "--config", path_text(&other.config())]).expect(4);
-    drop(gateway);
-    // It was killed: its socket is still there, and must not stop the next one.
+    gateway.signal(Signal::KILL);
+    gateway.wait();
+    // Its socket is still there, and must not stop the next one.
     assert_eq!(home.serve(&[]).stop().code(), Some(0));
 }
 
@@ -116,12 +119,12 @@ fn log_lines_are_followed() {
     let _gateway = home.serve(&["-q"]);
     home.run(&["restart", "echo"]).expect(0);
     let mut logs = home.command(&["logs", "echo", "-f"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(logs.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.next().unwrap().contains("`echo` is up"));
+    let lines = Lines::new(logs.stdout.take().unwrap());
+    assert!(lines.next_line().unwrap().contains("`echo` is up"));
     home.run(&["restart", "echo"]).expect(0);
-    assert!(lines.next().unwrap().contains("`echo` is up"));
-    kill_process(Pid::from_child(&logs), Signal::INT).unwrap();
-    assert_eq!(logs.wait().unwrap().code(), Some(130));
+    assert!(lines.next_line().unwrap().contains("`echo` is up"));
+    process::send(logs.id(), Signal::INT);
+    assert_eq!(deadline::wait(&mut logs).code(), Some(130));
 }
 
 #[test]
@@ -142,11 +145,11 @@ fn a_gateway_can_listen_on_a_socket_file() {
     let address = format!("unix:{}", path_text(&path));
     let mut command = home.command(&["serve", "-q", "--listen", &address]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert_eq!(lines.next().unwrap(), format!("listening on {address}"));
+    let lines = Lines::new(child.stderr.take().unwrap());
+    assert_eq!(lines.next_line().unwrap(), format!("listening on {address}"));
     assert_eq!(home.run(&["call", "say", "text=x"]).expect(0).stdout, "x\n");
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    process::send(child.id(), Signal::INT);
+    assert_eq!(deadline::wait(&mut child).code(), Some(0));
     assert!(!path.exists(), "its files go with it");
 }
 
@@ -155,15 +158,17 @@ fn a_second_signal_does_not_wait_for_calls() {
     let home = Home::with_demo_servers();
     let mut gateway = home.serve(&[]);
     let call = home.command(&["call", "counter__ponder"]).stderr(Stdio::piped()).spawn().unwrap();
-    while home.run(&["status", "counter", "--json"]).expect(0).json()["in_flight"] != 1 {}
+    wait_until("the call is in flight", || {
+        home.run(&["status", "counter", "--json"]).expect(0).json()["in_flight"] == 1
+    });
     gateway.signal(Signal::TERM);
     gateway.line("stopping");
     home.run(&["status"]).expect(4);
     let busy = home.run(&["serve", "--listen", "127.0.0.1:0"]).expect(1);
     assert!(busy.stderr.contains("already"), "{}", busy.stderr);
     gateway.signal(Signal::TERM);
-    assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
-    Ended::from(call.wait_with_output().unwrap()).expect(4);
+    assert_eq!(gateway.wait().code(), Some(0));
+    ended(call).expect(4);
 }
 
 #[test]
@@ -171,6 +176,8 @@ fn a_gateway_whose_log_nobody_reads_serves_on() {
     let home = Home::new(&format!("{}\n{}", server("echo", "echo"), crashing()));
     let mut command = home.command(&["serve", "--listen", "127.0.0.1:0"]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    // Read here and not on another thread, so that the pipe is closed when it is dropped.
+    let watchdog = deadline::Watchdog::new(deadline::HANG_TIMEOUT);
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     while !line.starts_with("listening on ") {
@@ -178,11 +185,14 @@ fn a_gateway_whose_log_nobody_reads_serves_on() {
         assert!(stderr.read_line(&mut line).unwrap() > 0);
     }
     drop(stderr);
+    drop(watchdog);
     home.run(&["call", "crashing__x"]).expect(4);
-    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    while home.run(&["status", "--json"]).expect(0).json()["config"]["generation"] != 2 {}
+    process::send(child.id(), Signal::HUP);
+    wait_until("the config is read again", || {
+        home.run(&["status", "--json"]).expect(0).json()["config"]["generation"] == 2
+    });
     assert_eq!(home.run(&["call", "echo__say", "text=x"]).expect(0).stdout, "x\n");
     assert_eq!(home.run(&["status", "crashing", "--json"]).expect(0).json()["state"], "ejected");
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    process::send(child.id(), Signal::TERM);
+    assert_eq!(deadline::wait(&mut child).code(), Some(0));
 }

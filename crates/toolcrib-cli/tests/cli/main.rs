@@ -10,23 +10,19 @@ mod pipes;
 mod reloads;
 mod usage;
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// How long anything may take on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+use test_support::deadline::{self, Lines};
+use test_support::gateway::Gateway;
+use test_support::{process, wait_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_toolcrib");
 
 /// A home of its own, with a config in it.
-struct Home(TempDir);
+struct Home(test_support::gateway::Home);
 
 /// How a run of the program ended.
 struct Ended {
@@ -68,9 +64,7 @@ impl Ended {
 
 impl Home {
     fn new(config: &str) -> Self {
-        let home = Self(tempfile::tempdir().unwrap());
-        home.write(config);
-        home
+        Self(test_support::gateway::Home::new(PROGRAM, config))
     }
 
     /// One with the servers that the program contains.
@@ -79,86 +73,32 @@ impl Home {
     }
 
     fn config(&self) -> PathBuf {
-        self.0.path().join("config.toml")
+        self.0.file("config.toml")
     }
 
     fn write(&self, config: &str) {
-        std::fs::write(self.config(), config).unwrap();
+        self.0.write_config(config);
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command
-            .args(args)
-            .env("TOOLCRIB_HOME", self.0.path())
-            .env_remove("TOOLCRIB_LOG")
-            .stdin(Stdio::null());
+        let mut command = self.0.command(args);
+        command.stdin(Stdio::null());
         command
     }
 
     fn run(&self, args: &[&str]) -> Ended {
-        self.command(args).output().unwrap().into()
+        self.0.run(args).into()
     }
 
     /// Runs with this on stdin.
     fn feed(&self, args: &[&str], input: &str) -> Ended {
-        let mut command = self.command(args);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        child.wait_with_output().unwrap().into()
+        deadline::output_with_input(&mut self.command(args), input).into()
     }
 
     fn serve(&self, args: &[&str]) -> Gateway {
-        let all = [&["serve", "--listen", "127.0.0.1:0"], args].concat();
-        let mut child = self.command(&all).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let (tx, lines) = channel();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| tx.send(line)));
-        let gateway = Gateway { child, lines };
-        gateway.line("listening on ");
-        gateway
-    }
-}
-
-/// A running gateway.
-struct Gateway {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Gateway {
-    /// The rest of the next stderr line that starts like this.
-    #[track_caller]
-    fn line(&self, start: &str) -> String {
-        let mut seen = Vec::new();
-        loop {
-            match self.lines.recv_timeout(PATIENCE) {
-                Ok(line) if line.starts_with(start) => return line[start.len()..].to_owned(),
-                Ok(line) => seen.push(line),
-                Err(error) => panic!("no line `{start}…` ({error}), but: {seen:#?}"),
-            }
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Asked to stop, and gone.
-    fn stop(mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        // A test that failed half-way leaves no gateway behind; one that stopped it already has nothing to kill.
-        if let Ok(None) = self.child.try_wait() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.0.serve_as(|command| {
+            command.args(args);
+        })
     }
 }
 
@@ -174,7 +114,12 @@ fn crashing() -> String {
 }
 
 fn is_alive(pid: u64) -> bool {
-    test_kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()).is_ok()
+    process::is_alive(u32::try_from(pid).unwrap())
+}
+
+/// Waits for the end of a child that has pipes.
+fn ended(child: Child) -> Ended {
+    deadline::output_of(child, "a command of the program").into()
 }
 
 fn path_text(path: &Path) -> &str {

@@ -1,6 +1,7 @@
 //! `toolcrib stdio` when something goes wrong: a message that is too large, a gateway that dies for good.
 
-use std::process::{ChildStdin, ChildStdout};
+use std::io::Write as _;
+use std::process::ChildStdin;
 
 use super::*;
 
@@ -8,7 +9,7 @@ use super::*;
 struct Pipe {
     child: Child,
     input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    output: Lines,
 }
 
 impl Pipe {
@@ -17,11 +18,11 @@ impl Pipe {
         let mut command = home.command(&["stdio"]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let input = child.stdin.take().unwrap();
+        let output = Lines::new(child.stdout.take().unwrap());
         let mut pipe = Self { child, input, output };
         pipe.write(&alone::request(1, "server/discover", ""));
-        let mut line = String::new();
-        pipe.output.read_line(&mut line).unwrap();
+        let line = pipe.output.next_line().unwrap();
         assert!(line.contains("\"supportedVersions\""), "{line}");
         pipe
     }
@@ -34,11 +35,9 @@ impl Pipe {
     fn ended(self) -> Ended {
         let Self { child, input, output } = self;
         drop(input);
-        let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(child.wait_with_output()));
-        let ended = told.recv_timeout(PATIENCE).unwrap().unwrap();
+        let ended = ended(child);
         drop(output);
-        ended.into()
+        ended
     }
 }
 
@@ -74,7 +73,7 @@ fn a_pipe_without_its_gateway_ends_well_when_its_agent_hangs_up() {
         let mut gateway = home.serve(&["-q"]);
         let pipe = Pipe::open(&home);
         gateway.signal(signal);
-        gateway.child.wait().unwrap();
+        gateway.wait();
         pipe.ended().expect(0);
     }
 }

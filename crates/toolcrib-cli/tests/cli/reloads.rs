@@ -8,19 +8,17 @@ fn log_lines_are_followed_across_a_reload() {
     let gateway = home.serve(&[]);
     home.run(&["restart", "echo"]).expect(0);
     let mut logs = home.command(&["logs", "echo", "-f"]).stdout(Stdio::piped()).spawn().unwrap();
-    let (tell, told) = channel();
-    let output = BufReader::new(logs.stdout.take().unwrap());
-    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
-    let first = told.recv_timeout(PATIENCE).unwrap();
+    let lines = Lines::new(logs.stdout.take().unwrap());
+    let first = lines.next_line().unwrap();
     home.write(&format!("{}limits = {{ call-timeout = \"59s\" }}\n", server("echo", "echo")));
     gateway.signal(Signal::HUP);
     assert_eq!(gateway.line("config read again: "), "0 added, 0 removed, 1 changed");
     home.run(&["call", "echo__say", "text=x"]).expect(0);
-    let second = told.recv_timeout(PATIENCE).expect("a line of the new process");
+    let second = lines.next_line().expect("a line of the new process");
     assert!(first.contains("`echo` is up") && second.contains("`echo` is up"), "{first} {second}");
     assert_ne!(first, second, "they name their processes");
-    kill_process(Pid::from_child(&logs), Signal::INT).unwrap();
-    assert_eq!(logs.wait().unwrap().code(), Some(130));
+    process::send(logs.id(), Signal::INT);
+    assert_eq!(deadline::wait(&mut logs).code(), Some(130));
 }
 
 #[test]
@@ -37,6 +35,6 @@ fn a_stop_while_a_server_that_left_finishes_its_call_ends_the_gateway_well() {
     gateway.signal(Signal::HUP);
     assert!((0..2000).any(|_| told("/config/generation") == Some(2.into())), "it has left");
     gateway.signal(Signal::TERM);
-    assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
-    Ended::from(call.wait_with_output().unwrap()).expect(4);
+    assert_eq!(gateway.wait().code(), Some(0));
+    ended(call).expect(4);
 }

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 
 use e2e::client::{Era, message};
+use e2e::deadline::{self, skip};
 use e2e::http;
 use serde_json::json;
 
@@ -146,7 +147,7 @@ fn streams_of_a_caller_that_may_not_come_in_any_more_end_at_the_reload() {
 #[test]
 fn another_user_of_this_machine_is_sent_away_from_the_socket() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skip("only root can become another user");
     }
     let (home, _books) = home("");
     let gateway = home.serve();
@@ -162,8 +163,8 @@ fn another_user_of_this_machine_is_sent_away_from_the_socket() {
             s.sendall(b'GET /api/v1/status HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n')\n\
             sys.stdout.write(s.recv(12).decode())";
         let mut python = std::process::Command::new("python3");
-        python.args(["-c", script]).arg(&socket).uid(user).stderr(std::process::Stdio::null());
-        String::from_utf8(python.output().unwrap().stdout).unwrap()
+        python.args(["-c", script]).arg(&socket).uid(user);
+        String::from_utf8(deadline::output(&mut python).stdout).unwrap()
     };
     assert_eq!(ask(0), "HTTP/1.1 200");
     assert_eq!(ask(65534), "");
