@@ -3,5 +3,3 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "test support stops at the first surprise")]
 
 pub mod chaos;
-
-pub use test_support::*;

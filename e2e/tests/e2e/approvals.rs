@@ -2,15 +2,15 @@
 
 #![expect(clippy::expect_used, reason = "tests may stop at the first surprise")]
 
-use e2e::client::{Era, HttpClient, PipeClient, message};
-use e2e::gateway::{Gateway, Home};
-use e2e::http::{self, Response};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, PipeClient, message};
+use test_support::gateway::{Gateway, Home};
+use test_support::http::{self, Response};
 
 /// Rules by which a person is asked before `stamp` runs, which keeps books of its runs.
 fn home(more: &str) -> (Home, tempfile::TempDir) {
     let books = tempfile::tempdir().expect("a folder for books");
-    let server = e2e::gateway::server(
+    let server = test_support::gateway::server(
         env!("CARGO_BIN_EXE_fake-server"),
         "fake",
         &["--ledger", &books.path().to_string_lossy()],

@@ -4,18 +4,18 @@
 
 use std::path::Path;
 
-use e2e::client::{Era, message};
-use e2e::gateway::{Gateway, Home};
-use e2e::http::{self, Response};
-use e2e::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::client::{Era, message};
+use test_support::gateway::{Gateway, Home};
+use test_support::http::{self, Response};
+use test_support::wait_until;
 
 const RULES: &str = "[callers.ci]\ntoken = 'ci-Token'\ndeny = ['fake.pid', 'other.*']\n\
     [callers.root]\ntoken = 'root-Token'\nadmin = true\n";
 
 fn home(audit: &str) -> Home {
-    let server = |name| e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[]);
+    let server = |name| test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[]);
     let config = format!("{audit}\n{}{}{RULES}", server("fake"), server("other"));
     Home::new(env!("CARGO_BIN_EXE_crib"), &config)
 }

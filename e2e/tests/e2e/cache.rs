@@ -4,17 +4,17 @@
 
 use std::path::Path;
 
-use e2e::client::{Era, HttpClient, message};
-use e2e::gateway::{Gateway, Home};
-use e2e::{fake, http, process, wait_until};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, message};
+use test_support::gateway::{Gateway, Home};
+use test_support::{fake, http, process, wait_until};
 use tokio::task::JoinSet;
 use toolcrib::spec::ToolsSpec;
 use toolcrib::{Call, Crib};
 
 /// A config with a fake server whose results of `count` may be kept.
 fn config(era: &str, more: &str) -> String {
-    let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
+    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
     format!("{server}[servers.s.tools]\ncache = ['count']\n{more}")
 }
 
@@ -190,7 +190,7 @@ fn a_list_is_passed_on_with_what_is_left_of_its_time_and_never_with_more() {
     home.write_config(&format!(
         "{}{}",
         config("stateless", ""),
-        e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "old", &["--era", "session"])
+        test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "old", &["--era", "session"])
     ));
     let gateway = home.serve();
     let said = |path: &str, method: &str| {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::chaos::report::Report;
 use e2e::chaos::{self, Plan, cold, reloads};
-use e2e::deadline::Watchdog;
+use test_support::deadline::Watchdog;
 
 fn plan(calls: u64, servers: usize) -> Plan {
     let (gateway, fake) =

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use e2e::{PATIENCE, call, crib, eventually, fake, process, quick, server_id, starts, status, text};
 use serde_json::json;
 use tempfile::TempDir;
+use test_support::{PATIENCE, call, crib, eventually, fake, process, quick, server_id, starts, status, text};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use toolcrib::{KeepAlive, Lifecycle, StateName};
@@ -175,7 +175,7 @@ fn dropping_the_runtime_leaves_no_process() {
         pids
     });
     drop(runtime);
-    e2e::wait_until("both are gone", || !pids.iter().any(|pid| process::is_alive(*pid)));
+    test_support::wait_until("both are gone", || !pids.iter().any(|pid| process::is_alive(*pid)));
 }
 
 #[tokio::test]

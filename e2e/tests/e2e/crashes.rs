@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use e2e::{PATIENCE, call, crib, eventually, fake, process, quick, server_id, starts, status, text};
 use serde_json::json;
 use tempfile::TempDir;
+use test_support::{PATIENCE, call, crib, eventually, fake, process, quick, server_id, starts, status, text};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use toolcrib::last_words::Exit;

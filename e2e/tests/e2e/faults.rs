@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use e2e::chaos::books::Books;
 use e2e::chaos::gauge::Gauge;
-use e2e::{PATIENCE, call, crib, eventually, fake, quick, status, text};
 use serde_json::json;
 use tempfile::TempDir;
+use test_support::{PATIENCE, call, crib, eventually, fake, quick, status, text};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use toolcrib::spec::BreakerSpec;
@@ -35,7 +35,7 @@ async fn an_answer_that_comes_byte_by_byte_does_not_outlive_the_calls_limit_and_
     let spec = fake!("fake", "--ledger", books.of("fake")).limits(limits);
     let crib = crib([spec.lifecycle(Lifecycle { breaker, ..quick(5) })]);
     assert_eq!(stamp(&crib, 1, "drip").await.unwrap_err().kind(), ErrorKind::TimedOut);
-    let _watchdog = e2e::deadline::Watchdog::new(10 * PATIENCE);
+    let _watchdog = test_support::deadline::Watchdog::new(10 * PATIENCE);
     // The rest of it is still on its way, and is nobody's answer.
     let mut later = stamp(&crib, 2, "").await;
     while later.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
@@ -49,7 +49,7 @@ async fn an_answer_that_comes_byte_by_byte_does_not_outlive_the_calls_limit_and_
 #[tokio::test]
 async fn a_line_without_an_end_is_not_kept_and_the_next_answers_are_heard() {
     // The memory of the whole process is measured.
-    if !e2e::in_own_process!() {
+    if !test_support::in_own_process!() {
         return;
     }
     let (_dir, books) = books();

@@ -2,16 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
 
-use e2e::client::{Era, HttpClient, PipeClient, names, tools_of};
-use e2e::gateway::{Gateway, Home};
-use e2e::{process, wait_until};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, PipeClient, names, tools_of};
+use test_support::gateway::{Gateway, Home};
+use test_support::{process, wait_until};
 
 const ERAS: [Era; 2] = [Era::Session, Era::Stateless];
 
 /// A config with one fake server of each era.
 fn both() -> String {
-    let one = |era: &str| e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), era, &["--era", era]);
+    let one =
+        |era: &str| test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), era, &["--era", era]);
     one("session") + &one("stateless")
 }
 
@@ -107,7 +108,7 @@ fn hang(gateway: &Gateway, client: &HttpClient, server: &str, id: u64, era: Era)
     use std::io::Write as _;
     let name = format!("{server}__hang");
     let params = json!({"name": name, "arguments": {}});
-    let body = e2e::client::message(era, &id.into(), "tools/call", &params).to_string();
+    let body = test_support::client::message(era, &id.into(), "tools/call", &params).to_string();
     let mut head = format!(
         "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
          Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n",
@@ -186,7 +187,7 @@ fn one_server_alone_keeps_its_own_names() {
         let unknown = client.request("tools/call", &json!({"name": "session__echo", "arguments": {}}));
         assert_eq!(unknown.code(), Some(-32602), "{}", unknown.text());
     }
-    let nobody = e2e::http::request(gateway.address, "POST", "/mcp/s/nobody", &[], b"{}");
+    let nobody = test_support::http::request(gateway.address, "POST", "/mcp/s/nobody", &[], b"{}");
     assert_eq!(nobody.status, 404);
 }
 

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use e2e::client::{Era, HttpClient};
-use e2e::deadline;
-use e2e::gateway::{Gateway, Home};
-use e2e::{http, wait_until};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient};
+use test_support::deadline;
+use test_support::gateway::{Gateway, Home};
+use test_support::{http, wait_until};
 
 fn server(name: &str) -> String {
-    e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[])
+    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[])
 }
 
 /// A person's home, and a project beside it.

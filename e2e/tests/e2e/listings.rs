@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use e2e::chaos::books::Books;
-use e2e::{PATIENCE, eventually, fake, starts, status, text};
 use serde_json::json;
 use tempfile::TempDir;
+use test_support::{PATIENCE, eventually, fake, starts, status, text};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 use toolcrib::{Crib, Event, ServerSpec, StateName};
@@ -30,7 +30,7 @@ async fn changed(events: &mut Receiver<Event>) {
 
 #[tokio::test]
 async fn all_pages_are_listed_in_order() {
-    let crib = e2e::crib([fake!("fake", "--tools", "100", "--page-size", "7")]);
+    let crib = test_support::crib([fake!("fake", "--tools", "100", "--page-size", "7")]);
     let catalog = crib.list().await;
     assert_eq!(catalog.tools().len(), USEFUL + 100);
     assert_eq!(&*catalog.tools()[0].public_name, "fake__echo");
@@ -60,9 +60,9 @@ async fn a_listing_that_changed_meanwhile_is_announced_at_the_next_start() {
     let program = dir.path().join("server");
     let install = |tools: usize| {
         let script = format!("#!/bin/sh\nexec '{}' --tools {tools}\n", env!("CARGO_BIN_EXE_fake-server"));
-        e2e::process::write_program(&program, &script);
+        test_support::process::write_program(&program, &script);
     };
-    let spec = || e2e::fake_server(program.to_str().unwrap(), "fake", &[]);
+    let spec = || test_support::fake_server(program.to_str().unwrap(), "fake", &[]);
     install(1);
     let first = remembering(spec(), &dir);
     assert_eq!(first.list().await.tools().len(), USEFUL + 1);
@@ -79,7 +79,7 @@ async fn a_listing_that_changed_meanwhile_is_announced_at_the_next_start() {
 
 #[tokio::test]
 async fn a_server_that_says_its_tools_changed_is_listed_anew() {
-    let crib = e2e::crib([fake!("fake")]);
+    let crib = test_support::crib([fake!("fake")]);
     crib.list().await;
     let mut events = crib.events();
     for _ in 0..3 {
@@ -94,7 +94,7 @@ async fn a_server_that_says_its_tools_changed_is_listed_anew() {
 async fn a_server_that_says_so_without_end_is_listed_at_most_once_a_second() {
     let dir = TempDir::new().unwrap();
     let books = Books::new(dir.path().join("ledger"));
-    let crib = e2e::crib([fake!("fake", "--ledger", books.of("fake"))]);
+    let crib = test_support::crib([fake!("fake", "--ledger", books.of("fake"))]);
     crib.list().await;
     let (known, before, began) = (listed(&crib), books.read().lists, Instant::now());
     for _ in 0..300 {
@@ -109,8 +109,9 @@ async fn a_server_that_says_so_without_end_is_listed_at_most_once_a_second() {
 #[tokio::test]
 async fn one_server_that_cannot_start_costs_only_its_own_tools() {
     let broken = fake!("broken", "--never-answer-handshake");
-    let lifecycle = toolcrib::Lifecycle { start_timeout: Duration::from_millis(300), ..e2e::quick(0) };
-    let crib = e2e::crib([broken.lifecycle(lifecycle), fake!("fake")]);
+    let lifecycle =
+        toolcrib::Lifecycle { start_timeout: Duration::from_millis(300), ..test_support::quick(0) };
+    let crib = test_support::crib([broken.lifecycle(lifecycle), fake!("fake")]);
     assert_eq!(crib.list().await.tools().len(), USEFUL);
     let found = crib.discover().await;
     assert_eq!(found.iter().map(|discovery| discovery.tools.is_ok()).collect::<Vec<_>>(), [false, true]);
@@ -119,10 +120,10 @@ async fn one_server_that_cannot_start_costs_only_its_own_tools() {
 
 #[tokio::test]
 async fn a_bare_name_reaches_the_only_server_that_has_it() {
-    let crib = e2e::crib([fake!("one", "--tools", "1"), fake!("two", "--tools", "2")]);
+    let crib = test_support::crib([fake!("one", "--tools", "1"), fake!("two", "--tools", "2")]);
     let refused = crib.call(toolcrib::Call::tool("echo")).await.unwrap_err();
     assert!(refused.to_string().contains("`one__echo`, `two__echo`"), "{refused}");
     let outcome = crib.call(toolcrib::Call::tool("extra_2")).await.unwrap();
-    assert_eq!(outcome.server, Some(e2e::server_id("two")));
+    assert_eq!(outcome.server, Some(test_support::server_id("two")));
     crib.shutdown(Duration::ZERO).await;
 }

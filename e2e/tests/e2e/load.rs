@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use e2e::chaos::callers::{Caller, End};
 use e2e::chaos::{Ground, books::Done};
-use e2e::client::{Era, HttpClient};
-use e2e::gateway::{Gateway, Home};
-use e2e::{http, starts, wait_until};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient};
+use test_support::gateway::{Gateway, Home};
+use test_support::{http, starts, wait_until};
 use tokio::task::JoinSet;
 use toolcrib::ErrorKind;
 
@@ -122,7 +122,7 @@ fn a_server_that_dies_at_once_is_started_within_its_budget_and_then_left_alone()
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
     let count = home.file("starts");
     let args = ["--exit-at-start", "6", "--count-file", count.to_str().unwrap()];
-    let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "dying", &args);
+    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "dying", &args);
     home.write_config(&format!(
         "{server}era = \"legacy\"\n[servers.dying.lifecycle]\nrestarts = {{ at-most = 5, within = \"5m\" }}\n\
          backoff = {{ first = \"5ms\", most = \"20ms\" }}\n"

@@ -17,8 +17,8 @@ mod tasks;
 
 use std::fmt::Write as _;
 
-use e2e::client::Era;
 use stage::Stage;
+use test_support::client::Era;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -89,7 +89,7 @@ async fn check(feature: &str, verdict: Verdict, stage: &Stage) {
 
 /// What was wrong with a check, if anything was.
 fn failure(runtime: &Runtime, check: impl Future<Output = ()> + Send + 'static) -> Option<String> {
-    let checked = async move { tokio::time::timeout(e2e::PATIENCE, check).await };
+    let checked = async move { tokio::time::timeout(test_support::PATIENCE, check).await };
     match runtime.block_on(async { JoinSet::from_iter([checked]).join_next().await.unwrap() }) {
         Ok(Ok(())) => None,
         Ok(Err(_)) => Some("not in time".to_owned()),

@@ -1,13 +1,17 @@
 //! Every method of both eras through the gateway: lists, prompts, resources, completions, and what a client is told
 //! first.
 
-use e2e::client::{Era, HttpClient, PipeClient, tools_of};
-use e2e::gateway::{Gateway, Home};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, PipeClient, tools_of};
+use test_support::gateway::{Gateway, Home};
 
 fn home() -> Home {
     let server = |name, era| {
-        e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &["--era", era, "--page-size", "5"])
+        test_support::gateway::server(
+            env!("CARGO_BIN_EXE_fake-server"),
+            name,
+            &["--era", era, "--page-size", "5"],
+        )
     };
     Home::new(env!("CARGO_BIN_EXE_crib"), &(server("old", "session") + &server("new", "stateless")))
 }
@@ -118,12 +122,13 @@ fn arguments_that_are_repeated_in_headers_must_agree() {
     assert_eq!(client.tools().len(), tools_of(gateway.address, ["old", "new"]));
     let call = |client: &HttpClient, header: Option<&str>, region: Value| {
         let params = json!({"name": "old__mirror", "arguments": {"region": region}});
-        let body = e2e::client::message(Era::Stateless, &json!(1), "tools/call", &params).to_string();
+        let body =
+            test_support::client::message(Era::Stateless, &json!(1), "tools/call", &params).to_string();
         let mut headers = client.headers("tools/call", Some("old__mirror"));
         headers.extend(header.map(|value| ("Mcp-Param-Region".to_owned(), value.to_owned())));
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        e2e::http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
+        test_support::http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
     };
     for (header, region, good) in [
         (Some("eu"), json!("eu"), true),

@@ -5,16 +5,16 @@
 use std::path::PathBuf;
 use std::process::Output;
 
-use e2e::client::{Era, HttpClient};
-use e2e::gateway::{Gateway, Home};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient};
+use test_support::gateway::{Gateway, Home};
 
 /// A home whose server says of `echo` what a file says.
 fn home(more: &str) -> (Home, PathBuf) {
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
     let text = home.file("description");
     std::fs::write(&text, "Says it again.").expect("a description");
-    let server = e2e::gateway::server(
+    let server = test_support::gateway::server(
         env!("CARGO_BIN_EXE_fake-server"),
         "fake",
         &["--describe", &text.to_string_lossy()],

@@ -9,17 +9,17 @@ mod quota;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use e2e::client::{Era, message};
-use e2e::gateway::{Gateway, Home};
-use e2e::http::{self, Response};
-use e2e::wait_until;
 use serde_json::{Value, json};
+use test_support::client::{Era, message};
+use test_support::gateway::{Gateway, Home};
+use test_support::http::{self, Response};
+use test_support::wait_until;
 
 const CALLERS: &str = "[callers.ci]\ntoken = 'ci-Token-1'\nallow = ['fake.*']\ndeny = ['fake.stamp', 'fake.note://one', 'fake.greet']\n\
     [callers.root]\ntoken = 'root-Token'\nadmin = true\n";
 
 fn server(name: &str, args: &[&str]) -> String {
-    e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
 
 /// A home with two servers that keep books of what they really do, and these rules.

@@ -1,16 +1,16 @@
 //! Who and what the gateway refuses: strangers, nonsense, contradictions, and what does not exist.
 
-use e2e::client::{Era, HttpClient};
-use e2e::gateway::{Gateway, Home};
-use e2e::http::{self, Response};
 use serde_json::json;
+use test_support::client::{Era, HttpClient};
+use test_support::gateway::{Gateway, Home};
+use test_support::http::{self, Response};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const BOTH: (&str, &str) = ("Accept", "application/json, text/event-stream");
 const META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
 fn server(name: &str, args: &[&str]) -> String {
-    e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
 
 fn home(config: &str) -> Home {

@@ -4,14 +4,14 @@
 
 use std::fs;
 
-use e2e::client::{Era, HttpClient};
-use e2e::gateway::{Gateway, Home};
-use e2e::{http, process, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient};
+use test_support::gateway::{Gateway, Home};
+use test_support::{http, process, wait_until};
 
 fn server(name: &str) -> String {
-    e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[])
+    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[])
 }
 
 fn home(config: &str) -> Home {
@@ -112,7 +112,7 @@ fn a_server_that_is_given_up_reloaded_restarted_and_called_in_one_moment_ends_up
     let marked = ["--count-file", home.file("starts").to_str().unwrap()].map(str::to_owned);
     let entry = |more: &[&str]| {
         let args: Vec<&str> = marked.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "torn", &args);
+        let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "torn", &args);
         format!("{server}[servers.torn.lifecycle]\nrestarts = {{ at-most = 1, within = \"5m\" }}\n")
     };
     home.write_config(&entry(&["--exit-at-start", "1000"]));
@@ -163,8 +163,11 @@ fn every_server_has_a_log_file_that_says_what_it_wrote_and_how_it_ended() {
 #[test]
 fn a_flood_on_stderr_is_cut_in_its_log_file() {
     let flood = (64 << 20).to_string();
-    let home =
-        home(&e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "loud", &["--stderr-flood", &flood]));
+    let home = home(&test_support::gateway::server(
+        env!("CARGO_BIN_EXE_fake-server"),
+        "loud",
+        &["--stderr-flood", &flood],
+    ));
     let mut gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     assert_eq!(client.text("loud__echo", &json!({"text": "heard"})), "heard");

@@ -3,14 +3,14 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may stop at the first surprise")]
 
-use e2e::client::{Era, PipeClient};
-use e2e::gateway::Home;
-use e2e::{starts, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::client::{Era, PipeClient};
+use test_support::gateway::Home;
+use test_support::{starts, wait_until};
 
 fn home() -> Home {
-    let fake = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
+    let fake = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
     Home::new(env!("CARGO_BIN_EXE_crib"), &fake)
 }
 
@@ -104,7 +104,7 @@ fn an_agent_whose_gateway_does_not_come_back_is_served_without_one() {
     let child: u32 = pipe.text("fake__pid", &json!({})).parse().unwrap();
     pipe.hang_up();
     wait_until("it ends", || pipe.has_ended());
-    wait_until("with what it started", || !e2e::process::is_alive(child));
+    wait_until("with what it started", || !test_support::process::is_alive(child));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn an_agent_that_went_on_alone_is_attached_again_when_there_is_a_gateway() {
         assert_eq!(pipe.text("fake__echo", &json!({"text": "heard"})), "heard");
         calls(&home) > 0
     });
-    wait_until("what it ran itself is gone", || !e2e::process::is_alive(own));
+    wait_until("what it ran itself is gone", || !test_support::process::is_alive(own));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn whoever_comes_between_two_gateways_waits_at_a_socket_that_was_handed_over() {
     use std::io::{Read as _, Write as _};
     use std::os::fd::AsRawFd as _;
     // Processes that other tests start would inherit the listener.
-    if !e2e::in_own_process!() {
+    if !test_support::in_own_process!() {
         return;
     }
     let home = home();
@@ -148,7 +148,7 @@ fn whoever_comes_between_two_gateways_waits_at_a_socket_that_was_handed_over() {
     let mut early = std::net::TcpStream::connect(first.address).unwrap();
     early.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let _second = serve();
-    early.set_read_timeout(Some(e2e::PATIENCE)).unwrap();
+    early.set_read_timeout(Some(test_support::PATIENCE)).unwrap();
     let mut answer = String::new();
     early.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use e2e::{call, eventually, fake, process, quick, status, text};
 use serde_json::json;
+use test_support::{call, eventually, fake, process, quick, status, text};
 use tokio::task::JoinSet;
 use toolcrib::spec::MemoryLimits;
 use toolcrib::{Capacity, Crib, CribBuilder, ErrorKind, Lifecycle, ServerSpec, StateName};

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use e2e::chaos::Ground;
 use e2e::chaos::callers::{Caller, End};
-use e2e::client::{Era, HttpClient};
-use e2e::deadline::{self, skip};
-use e2e::gateway::{Gateway, Home};
-use e2e::{call, fake_server, http, process, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient};
+use test_support::deadline::{self, skip};
+use test_support::gateway::{Gateway, Home};
+use test_support::{call, fake_server, http, process, wait_until};
 use toolcrib::ErrorKind;
 
 const CRIB: &str = env!("CARGO_BIN_EXE_crib");
@@ -135,13 +135,13 @@ async fn a_start_for_which_there_is_no_process_is_refused_for_the_shim_and_for_t
 #[ignore = "the next test runs it in a process of its own"]
 async fn an_embedder() {
     let Some(fake) = std::env::var_os("EMBEDDER_FAKE") else { return skip("EMBEDDER_FAKE is not set") };
-    let crib = e2e::crib([fake_server(fake.to_str().unwrap(), "fake", &[])]);
+    let crib = test_support::crib([fake_server(fake.to_str().unwrap(), "fake", &[])]);
     let before = getrlimit(Resource::Nproc);
     setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..before }).unwrap();
     let error = call(&crib, "fake", "echo", &json!({})).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CouldNotStart, "{error}");
     setrlimit(Resource::Nproc, before).unwrap();
-    let until = tokio::time::Instant::now() + e2e::PATIENCE;
+    let until = tokio::time::Instant::now() + test_support::PATIENCE;
     while let Err(error) = call(&crib, "fake", "echo", &json!({})).await {
         assert!(tokio::time::Instant::now() < until, "{error}");
         tokio::time::sleep(error.wait().unwrap_or(Duration::from_millis(10))).await;
@@ -189,7 +189,7 @@ fn fill(file: &Path) {
 
 #[test]
 fn a_full_disk_costs_words_in_logs_and_no_call_and_nothing_is_half_written() {
-    let server = |name| e2e::gateway::server(FAKE, name, &[]);
+    let server = |name| test_support::gateway::server(FAKE, name, &[]);
     let home = Home::new(CRIB, &(server("early") + &server("late")));
     let Some(mut gateway) = with_small_disk(&home) else {
         return skip("no tmpfs can be mounted in a namespace of its own");
@@ -225,7 +225,7 @@ fn whole(file: &Path) -> bool {
 
 #[test]
 fn a_state_folder_that_is_lost_under_a_running_gateway_is_made_again() {
-    let home = Home::new(CRIB, &e2e::gateway::server(FAKE, "fake", &[]));
+    let home = Home::new(CRIB, &test_support::gateway::server(FAKE, "fake", &[]));
     let mut gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     client.text("fake__echo", &json!({"text": "well"}));

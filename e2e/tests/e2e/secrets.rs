@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::process::Output;
 
-use e2e::client::{Era, HttpClient};
-use e2e::gateway::{Gateway, Home};
-use e2e::{http, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient};
+use test_support::gateway::{Gateway, Home};
+use test_support::{http, wait_until};
 
 /// Long enough to be nobody else's word, with letters that are written otherwise elsewhere.
 const CANARY: &str = "can4ry/w0rd+with=signs&more";
@@ -37,7 +37,7 @@ const FILE: &str = "[secrets]\nbackend = 'file'\n";
 
 fn set(home: &Home, name: &str, value: &str) -> Output {
     let mut command = home.command(&["secret", "set", name]);
-    e2e::deadline::output_with_input(&mut command, value)
+    test_support::deadline::output_with_input(&mut command, value)
 }
 
 fn must_set(home: &Home, name: &str, value: &str) {

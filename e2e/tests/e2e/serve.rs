@@ -1,13 +1,13 @@
 //! The gateway as a process: how it starts, what it tells about itself, and how it reloads and ends.
 
-use e2e::client::{Era, HttpClient, PipeClient, message};
-use e2e::gateway::Home;
-use e2e::{http, process, starts, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, PipeClient, message};
+use test_support::gateway::Home;
+use test_support::{http, process, starts, wait_until};
 
 fn server(name: &str, args: &[&str]) -> String {
-    e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
 
 fn home(config: &str) -> Home {

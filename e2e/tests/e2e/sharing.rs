@@ -2,14 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
 
-use e2e::client::{Era, HttpClient, PipeClient};
-use e2e::gateway::{Gateway, Home};
-use e2e::{process, wait_until};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, PipeClient};
+use test_support::gateway::{Gateway, Home};
+use test_support::{process, wait_until};
 
 /// A config with one fake server of this era, shared in this way.
 fn config(era: &str, sharing: &str, more: &str) -> String {
-    let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
+    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
     format!("{server}sharing = '{sharing}'\n{more}")
 }
 
@@ -251,7 +251,7 @@ fn a_server_that_dies_at_once_has_one_budget_for_all_its_clients() {
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
     let starts = home.file("starts");
     let args = ["--era", "session", "--count-file", starts.to_str().unwrap(), "--exit-at-start", "1000"];
-    let server = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
+    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
     let care = "[servers.s.lifecycle]\nrestarts = { at-most = 3, within = '5m' }\n";
     home.write_config(&format!("{server}sharing = 'per-client'\nera = 'legacy'\n{care}"));
     let gateway = home.serve();

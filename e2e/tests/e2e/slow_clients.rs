@@ -5,13 +5,13 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 
-use e2e::client::{Era, HttpClient, message};
-use e2e::gateway::Home;
-use e2e::{http, wait_until};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, message};
+use test_support::gateway::Home;
+use test_support::{http, wait_until};
 
 fn home() -> Home {
-    let fake = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
+    let fake = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
     Home::new(env!("CARGO_BIN_EXE_crib"), &fake)
 }
 
@@ -97,7 +97,7 @@ fn very_many_idle_sessions_cost_little_and_make_way_for_new_ones_but_nobody_who_
     // The hand-run size is 10,000.
     let wanted = std::env::var("TOOLCRIB_SESSIONS").ok().and_then(|count| count.parse().ok());
     let sessions: u64 = wanted.unwrap_or(1_000);
-    let fake = e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
+    let fake = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
     let home =
         Home::new(env!("CARGO_BIN_EXE_crib"), &format!("[limits]\nsessions = {}\n{fake}", sessions + 1));
     let gateway = home.serve();

@@ -1,14 +1,15 @@
 //! What clients hear beside their answers: questions, replayed streams, news, and streams that they open for changes.
 
-use e2e::client::{Era, HttpClient, PipeClient, message, tools_of};
-use e2e::gateway::{Gateway, Home};
-use e2e::http::{self, Stream};
 use serde_json::{Value, json};
+use test_support::client::{Era, HttpClient, PipeClient, message, tools_of};
+use test_support::gateway::{Gateway, Home};
+use test_support::http::{self, Stream};
 
 const ASK: &str = "elicitation/create";
 
 fn home() -> Home {
-    let server = |name, era| e2e::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &["--era", era]);
+    let server =
+        |name, era| test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &["--era", era]);
     Home::new(env!("CARGO_BIN_EXE_crib"), &(server("old", "session") + &server("new", "stateless")))
 }
 
@@ -190,7 +191,7 @@ fn only_one_stream_of_news_is_read_at_a_time() {
     assert_eq!(news.headers.iter().find(|(name, _)| name == "x-accel-buffering").unwrap().1, "no");
     assert_eq!(get(&gateway, &client, None).status, 409);
     drop(news);
-    e2e::wait_until("the place is free again", || get(&gateway, &client, None).status == 200);
+    test_support::wait_until("the place is free again", || get(&gateway, &client, None).status == 200);
 }
 
 #[test]

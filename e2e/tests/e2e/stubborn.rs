@@ -5,10 +5,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use e2e::{PATIENCE, call, crib, eventually, fake, process, quick, server_id, starts, status, text};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use test_support::{PATIENCE, call, crib, eventually, fake, process, quick, server_id, starts, status, text};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use toolcrib::spec::{BreakerSpec, Endpoint};

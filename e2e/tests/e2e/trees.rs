@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::client::{Era, HttpClient};
-use e2e::deadline::skip;
-use e2e::gateway::{Gateway, Home};
-use e2e::process::{self, is_alive, marked};
-use e2e::{call, eventually, server_id, status, text, wait_until};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
+use test_support::client::{Era, HttpClient};
+use test_support::deadline::skip;
+use test_support::gateway::{Gateway, Home};
+use test_support::process::{self, is_alive, marked};
+use test_support::{call, eventually, server_id, status, text, wait_until};
 use toolcrib::{CommandSpec, Crib, ServerSpec};
 
 const FAKE: &str = env!("CARGO_BIN_EXE_fake-server");
@@ -163,7 +163,7 @@ fn what_outlived_the_gateway_and_its_shim_is_ended_by_the_next_gateway() {
 #[test]
 fn ctrl_c_lets_calls_finish_first() {
     use std::os::unix::process::CommandExt as _;
-    let home = Home::new(CRIB, &e2e::gateway::server(FAKE, "fake", &[]));
+    let home = Home::new(CRIB, &test_support::gateway::server(FAKE, "fake", &[]));
     let mut gateway = home.serve_as(|command| {
         command.process_group(0);
     });
@@ -182,7 +182,7 @@ fn ctrl_c_lets_calls_finish_first() {
 
 #[test]
 fn a_server_gets_a_session_of_its_own_three_files_and_one_variable() {
-    let home = Home::new(CRIB, &e2e::gateway::server(FAKE, "fake", &[]));
+    let home = Home::new(CRIB, &test_support::gateway::server(FAKE, "fake", &[]));
     let gateway = home.serve_as(|command| {
         // Whoever starts the gateway may have left files open.
         *command = {
@@ -225,7 +225,7 @@ async fn a_shim_that_dies_before_it_could_start_its_server_costs_a_restart_and_n
         "#!/bin/sh\necho >>{starts}\n{{ read one; read two; read three; }} <{starts} && exec {CRIB} \"$@\"\nkill -9 $$\n"
     );
     process::write_program(&shim, &script);
-    let spec = e2e::fake_server(FAKE, "fake", &[]);
+    let spec = test_support::fake_server(FAKE, "fake", &[]);
     let crib = Crib::builder().server(spec).shim(&shim).build().unwrap();
     assert_eq!(text(&crib, "fake", "echo", &json!({"text": "well"})).await, "well");
     assert_eq!(status(&crib, "fake").restarts, 2);
@@ -246,7 +246,7 @@ fn behind_shell(script: &str, mark: &str) -> ServerSpec {
 async fn processes_without_end_are_ended_and_the_caller_is_told() {
     let mark = mark("bomb");
     let script = r#"i=0; while [ $i -lt 700 ]; do sleep 1000 & i=$((i+1)); done; exec "$0""#;
-    let crib = shimmed(behind_shell(script, &mark).lifecycle(e2e::quick(0)));
+    let crib = shimmed(behind_shell(script, &mark).lifecycle(test_support::quick(0)));
     // Whether it could answer first is a matter of luck.
     let _ = call(&crib, "fake", "echo", &json!({})).await;
     eventually("it is given up", || status(&crib, "fake").state == toolcrib::StateName::Ejected).await;
@@ -302,7 +302,7 @@ async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
     for (command, wanted) in cases {
         for shim in [true, false] {
             let spec = ServerSpec::command(server_id("fake"), command.clone());
-            let crib = if shim { shimmed(spec) } else { e2e::crib([spec]) };
+            let crib = if shim { shimmed(spec) } else { test_support::crib([spec]) };
             let error = call(&crib, "fake", "echo", &json!({})).await.unwrap_err();
             assert!(error.to_string().contains(wanted), "shim {shim}: {error}");
             assert_eq!(status(&crib, "fake").pid, None);
@@ -314,7 +314,7 @@ async fn what_cannot_be_run_is_named_for_what_it_is_with_a_shim_and_without() {
 #[tokio::test]
 async fn without_a_shim_a_stop_ends_those_who_left_their_session_too() {
     let mark = mark("plain");
-    let crib = e2e::crib([behind_shell(WILD, &mark)]);
+    let crib = test_support::crib([behind_shell(WILD, &mark)]);
     text(&crib, "fake", "pid", &json!({})).await;
     eventually("the tree is whole", || marked(&mark).len() == WHOLE).await;
     crib.stop(&server_id("fake")).await.unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use e2e::{PATIENCE, call, crib, eventually, fake, server_id, status, text};
 use serde_json::{Value, json};
+use test_support::{PATIENCE, call, crib, eventually, fake, server_id, status, text};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;

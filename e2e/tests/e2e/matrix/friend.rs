@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use e2e::client::Era;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest,
     CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ElicitResult, Implementation,
@@ -19,6 +18,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use rmcp::transport::{StreamableHttpClientTransport, UnixSocketHttpClient};
 use rmcp::{ClientHandler, ErrorData, RoleClient};
 use serde_json::{Value, json};
+use test_support::client::Era;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 

@@ -58,7 +58,7 @@ pub(crate) async fn resources(stage: &Stage) {
         let filled = read(&template.uri_template.replace("{id}", "7")).await;
         assert!(filled["text"].as_str().is_some_and(|text| text.contains("Data for ID: 7")), "{filled}");
         let missing = friend.service.read_resource(ReadResourceRequestParams::new("test://nowhere")).await;
-        let wanted = if friend.era == e2e::client::Era::Session { -32002 } else { -32602 };
+        let wanted = if friend.era == test_support::client::Era::Session { -32002 } else { -32602 };
         assert_eq!(code(missing), wanted, "at {path}");
     }
 }

@@ -5,9 +5,9 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use e2e::client::Era;
 use rmcp::model::{GetPromptRequestParams, LoggingLevel, ReadResourceRequestParams};
 use serde_json::{Value, json};
+use test_support::client::Era;
 
 use super::friend::{Friend, finish};
 

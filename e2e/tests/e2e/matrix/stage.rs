@@ -1,7 +1,7 @@
 //! `Stage`: one gateway with servers of one era behind it, and clients of one era in front of it.
 
-use e2e::client::Era;
-use e2e::gateway::{Gateway, Home, server};
+use test_support::client::Era;
+use test_support::gateway::{Gateway, Home, server};
 
 use super::friend::Friend;
 

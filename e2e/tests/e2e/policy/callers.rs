@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 
-use e2e::client::{Era, message};
-use e2e::deadline::{self, skip};
-use e2e::http;
 use serde_json::json;
+use test_support::client::{Era, message};
+use test_support::deadline::{self, skip};
+use test_support::http;
 
 use super::{CALLERS, ask, home, send};
 

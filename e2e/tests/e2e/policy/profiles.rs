@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use e2e::client::{Era, PipeClient, names as listed};
-use e2e::gateway::Home;
 use serde_json::{Value, json};
+use test_support::client::{Era, PipeClient, names as listed};
+use test_support::gateway::Home;
 
 use super::{ask, home, names, said, server, stamped};
 

@@ -1,10 +1,10 @@
 //! How much callers and clients may use, with real servers behind the gateway.
 
-use e2e::gateway::Gateway;
-use e2e::http::{self, Response};
-use e2e::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use test_support::gateway::Gateway;
+use test_support::http::{self, Response};
+use test_support::wait_until;
 
 use super::{ask, home, send, stamped};
 
