@@ -151,3 +151,44 @@ fn current_test() -> String {
 fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs an ignored test of this module in a process of its own, with its output captured as usual.
+    fn run_ignored(test: &str) -> Output {
+        let test = process::test_name(module_path!(), test);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        output(command.args(["--ignored", "--exact", &test]))
+    }
+
+    #[test]
+    #[ignore = "run by `watchdog_aborts_a_test_that_hangs`"]
+    fn hangs() {
+        let _watchdog = Watchdog::new(Duration::from_millis(10));
+        // Bounded, so that a watchdog that does nothing fails the other test and not this program.
+        std::thread::park_timeout(HANG_TIMEOUT / 2);
+    }
+
+    #[test]
+    fn watchdog_aborts_a_test_that_hangs() {
+        let output = run_ignored("hangs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains("has not ended after 10ms"), "{stderr}");
+    }
+
+    #[test]
+    #[ignore = "run by `skip_is_reported_although_output_is_captured`"]
+    fn skips() {
+        skip("nothing to check");
+    }
+
+    #[test]
+    fn skip_is_reported_although_output_is_captured() {
+        let output = run_ignored("skips");
+        process::assert_one_passed(&output);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("skipped: ") && stderr.contains("nothing to check"), "{stderr}");
+    }
+}
