@@ -1,4 +1,4 @@
-"""What the results of the conformance suite mean: which checks failed, which were expected to, and the page about it."""
+"""Evaluates the results of the conformance suite: failed checks, expected failures, and the generated page."""
 
 import collections
 import fnmatch
@@ -8,12 +8,12 @@ import re
 
 EXPECTED = pathlib.Path(__file__).resolve().with_name("conformance.expected")
 
-# Scenarios whose details are what the server said; members of that which belong to an era or to one hop, and the tool
-# that comes and goes.
+# Scenarios whose details quote the server's result; members that belong to an era or to one hop, and the tool that is
+# added and removed.
 QUOTING = re.compile(r"(tools|resources|prompts)-|completion-|json-schema-")
 UNQUOTED = {"resultType", "ttlMs", "cacheScope", "_meta", "serverInfo", "toolCount", "test_extra_tool"}
 
-# failed: {(scenario, check): why}; untried: checks that the suite could not make, and that prove nothing.
+# failed: {(scenario, check): reason}; untried: checks that the suite could not make.
 Outcome = collections.namedtuple("Outcome", "passed total failed untried", defaults=(0,))
 
 
@@ -26,7 +26,7 @@ def quoted(value):
 
 
 def judge_alone(scenarios):
-    """Without anything to compare with: whatever is not a success, a remark or skipped has failed."""
+    """Evaluates results without a comparison: everything that is not a success, a remark or skipped is a failure."""
     passed, failed = 0, {}
     for scenario, checks in scenarios.items():
         for check in checks:
@@ -34,16 +34,16 @@ def judge_alone(scenarios):
             if check["status"] in ("FAILURE", "WARNING"):
                 failed[scenario, check["id"]] = one_line(check.get("errorMessage") or check.get("description", ""))
         if not any(check["status"] in ("SUCCESS", "SKIPPED") for check in checks):
-            failed.setdefault((scenario, "*"), "nothing succeeded")
+            failed.setdefault((scenario, "*"), "no check succeeded")
     return Outcome(passed, passed + len(failed), failed)
 
 
 def judge(direct, through, why):
-    """Every check that succeeded directly has to succeed, and quote the same words."""
+    """Compares with the direct results: a check that succeeded directly must succeed with the same details."""
     passed, untried, failed = 0, 0, {}
     for scenario, checks in direct.items():
         here = {(check["id"], check["name"]): check for check in through.get(scenario, [])}
-        # A scenario in which nothing went wrong left out only what is optional, such as streams: no failure, no success.
+        # A scenario without failures omits only optional checks, such as streams: neither failure nor success.
         content = here and all(check["status"] in ("SUCCESS", "INFO") for check in here.values())
         for check in checks:
             if check["status"] != "SUCCESS":
@@ -57,7 +57,7 @@ def judge(direct, through, why):
             elif status == "INFO":
                 untried += 1
             elif quotes and said != wanted:
-                failed[scenario, check["id"]] = one_line(f"it says something else: {json.dumps(said)}")
+                failed[scenario, check["id"]] = one_line(f"different details: {json.dumps(said)}")
             else:
                 passed += 1
     return Outcome(passed, passed + len(failed), failed, untried)
@@ -68,7 +68,7 @@ def one_line(text):
 
 
 class Line:
-    """`suite/leg scenario[:check] — reason`; each part but the reason may have `*` in it."""
+    """`suite/leg scenario[:check] — reason`; each part except the reason may contain `*`."""
 
     def __init__(self, text):
         self.text = text
@@ -93,7 +93,7 @@ def read_expected():
 
 
 def compare(outcomes, ran, lines):
-    """What fails and should not, and lines of which some scenario holds and some does not: both are wrong."""
+    """Returns unexpected failures, and lines that match a scenario without a failure."""
     surprises, stale = [], []
     for (suite, leg), outcome in outcomes.items():
         for (scenario, check), why in outcome.failed.items():
@@ -111,7 +111,7 @@ def compare(outcomes, ran, lines):
 
 
 def prune(lines, stale, outcomes):
-    """A line that no longer holds everywhere becomes one for each check of which it does. Returns the new ones."""
+    """Replaces a line that no longer applies everywhere by one line per check that still fails. Returns the new lines."""
     kept, new, gone = [], [], {id(line) for line, _ in stale}
     for text in EXPECTED.read_text().splitlines():
         line = next((line for line in lines if line.text == text and id(line) in gone), None)
@@ -141,22 +141,22 @@ def page(outcomes, lines, suites):
         for scenario, check in outcome.failed:
             line = next((line for line in lines if line.expects(suite, leg, scenario, check)), None)
             reasons[line.reason if line else "not expected"][leg] += 1
-    missing = ["| why a check fails | where |", "|---|---|"]
+    missing = ["| reason of a failure | failed checks per leg |", "|---|---|"]
     for reason, where in sorted(reasons.items()):
         places = ", ".join(f"{leg} {count}" for leg, count in sorted(where.items()))
         missing.append(f"| {reason} | {places} |")
     releases = " and ".join(dict.fromkeys(release for release, _ in suites.values()))
     return f"""# Conformance
 
-Written by `scripts/conformance`, which runs the official suite, `@modelcontextprotocol/conformance` {releases},
-against a reference server that passes all of it, and against toolcrib in front of the same server: one that speaks both
-eras, one that has sessions only and one that has none, each over a pipe and over HTTP. In the leg `client` the suite is
-the server and toolcrib is its client; its scenarios about logging in (`auth/`) and about extensions are not run.
+Generated by `scripts/conformance`, which runs the official suite, `@modelcontextprotocol/conformance` {releases},
+against a reference server that passes all of it, and against toolcrib in front of the same server. The server runs with
+both eras (`dual`), with sessions only and stateless only, each over stdio and over HTTP. In the leg `client`, the suite
+is the server and toolcrib is its client; the scenarios about authorization (`auth/`) and about extensions are not run.
 
-Numbers are checks that passed, of those that pass directly. Untried ones pass directly and could not be made through
-toolcrib, because it answers in plain JSON where no stream is needed: they say nothing about its streams.
+A cell shows the checks that passed out of those that pass directly. "Untried" checks pass directly but cannot be made
+through toolcrib, because it answers in plain JSON where no stream is needed; they do not test its streams.
 
 {chr(10).join(rows)}
 
-{chr(10).join(missing) if reasons else "Nothing fails."}
+{chr(10).join(missing) if reasons else "No check fails."}
 """

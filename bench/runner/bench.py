@@ -143,7 +143,7 @@ class Bench:
             self.log(f"{label}: round {number + 1} of {self.args.rounds} done")
 
     def close(self):
-        """Ends whatever still runs, also after a failure."""
+        """Ends everything that still runs, also after a failure."""
         for instance in self.instances:
             instance.stop()
         self.results["finished"] = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -26,7 +26,7 @@ def commit(root):
 
 
 def git(root, *words):
-    # Reading must not take the lock that somebody's own git command may need.
+    # Reading must not take the lock that another git command may need.
     command = ["git", "-C", str(root), "--no-optional-locks", *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

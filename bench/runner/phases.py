@@ -7,7 +7,7 @@ from .bench import ONE_SERVER, TEN_SERVERS, brief
 from .instance import last_json
 from .processes import wait_until
 
-# How long an idle gateway is watched for the CPU it uses while nobody asks anything.
+# How long an idle gateway is watched for the CPU it uses without requests.
 IDLE_SECONDS = 5
 SESSIONS_SECONDS = 120
 
@@ -43,7 +43,7 @@ def watch_idle(bench, instances):
 
 
 def soak(bench, instance):
-    """Many calls at once for a while; what is left in memory afterwards."""
+    """Makes many concurrent calls for a while, then measures the memory."""
     seconds = bench.args.soak_seconds
     args = ["-c", "16", "-n", str(bench.args.soak_calls), "--max-seconds", str(seconds), "--warmup", "0"]
     result = bench.measure(instance, "call", args, seconds + 60)
@@ -82,7 +82,7 @@ def total(memory):
 
 
 def ten_servers(bench):
-    """`ten`: listing and fan-out over ten servers, and what the gateway weighs before and after."""
+    """`ten`: listing and fan-out over ten servers, and the gateway's memory before and after."""
     untouched = lambda instance: bench.put(instance.key, "ten_untouched", instance.memory())
     instances = bench.start_all("ten", untouched)
     for instance in instances:

@@ -80,7 +80,7 @@ def free_port():
 
 
 def owns_port(pids, port):
-    """Whether the listener on `port` belongs to one of `pids`, and not to a stranger."""
+    """Whether the listener on `port` belongs to one of `pids`, and not to another process."""
     inodes = listening_inodes(port)
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""The figures toolcrib promises, each with its bound where there is one."""
+"""The target figures of toolcrib, each with its bound if it has one."""
 
 from .figures import MISSING, fmt, median, mib, ratios, scaled, spread, table
 from .resolve import CPU_MS, LAYERS, SCOPES, SERVERS, WHY_MS, figures
@@ -14,11 +14,11 @@ def promises(results):
         return []
     view = View(results)
     rows = [*gateway_rows(view), *instruction_rows(view), *library_rows(results.get("library", {})), *config_rows(results)]
-    return table("Promises", ["figure", "measured", "bound", "kept"], rows)
+    return table("Targets", ["figure", "measured", "bound", "met"], rows)
 
 
 def row(figure, shown, value=None, at_most=None, at_least=None, unit=""):
-    """A row of the table; whether the bound is kept is judged by `value`."""
+    """A row of the table; `value` decides whether the bound is met."""
     bound, kept = MISSING, MISSING
     if at_most is not None:
         bound, kept = f"≤ {at_most:,}{unit}", value is not None and value <= at_most
@@ -46,8 +46,8 @@ def gateway_rows(view):
         ),
         *other_ways(view),
         row("CPU of 1 MB results, × direct HTTP", spread(large, 2), median(large), at_most=3),
-        memory_row(view, "ten_untouched", "resident with ten servers declared, none called yet"),
-        memory_row(view, "ten_idle", "resident and idle with ten servers running, each called"),
+        memory_row(view, "ten_untouched", "resident memory, ten servers declared, none called"),
+        memory_row(view, "ten_idle", "resident memory, ten servers running and idle"),
         row(
             f"CPU per tools/list of {fmt(tools, 0)} tools",
             f"{spread(listing, 2)} ms",
@@ -59,8 +59,8 @@ def gateway_rows(view):
 
 
 def other_ways(view):
-    """The same calls by clients of the other era, and to a server over HTTP."""
-    figures = [(STATELESS, "the same by stateless clients, × session clients", 1.1), (REMOTE, "the same to a remote server, × a child", None)]
+    """The same calls by stateless clients, and to a server over HTTP."""
+    figures = [(STATELESS, "the same by stateless clients, × session clients", 1.1), (REMOTE, "the same to a remote server, × a child process", None)]
     rows = []
     for key, figure, bound in figures:
         if key in view.targets:

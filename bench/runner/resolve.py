@@ -64,7 +64,7 @@ def resolve(bench):
 
 
 def why(folder, rounds):
-    """How long `toolcrib why` takes as a process that nobody has warmed up, in milliseconds each."""
+    """How long `toolcrib why` takes as a cold process, in milliseconds each."""
     texts = layers()
     home, project = folder / "home", folder / "project"
     (project / ".git").mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ class View:
         return ratios(self.series(key, scenario, field, shape), self.series(floor, scenario, field, shape))
 
     def gateways(self):
-        """Everything that has processes of its own to weigh."""
+        """All targets with processes of their own."""
         return [key for key in self.targets if key != STDIO_FLOOR]
 
 
@@ -116,7 +116,7 @@ def memory(view):
 
     header = ["gateway", "idle, 1 server", "after soak", "soak calls", "soak calls/s", "soak CPU s/10k"]
     header += ["soak errors", "10 servers, never called", "10 servers, each called"]
-    header += ["sessions ok", "MiB per session", "server processes at most"]
+    header += ["sessions ok", "MiB per session", "peak server processes"]
     title = "Memory of the gateway's processes alone, MiB; soak at c=16"
     return table(title, header, map(row, view.gateways()))
 
@@ -166,7 +166,7 @@ def behaviour(view):
             seen.get("after_crash", MISSING),
         ]
 
-    header = ["gateway", "revision", "session id", "16 × sleep(200 ms) s", "odd characters", "1 MB request"]
-    header += ["crash answered", "after crash"]
+    header = ["gateway", "revision", "session id", "16 × sleep(200 ms) s", "special characters", "1 MB request"]
+    header += ["result of the crashing call", "after crash"]
     probed = [key for key in view.targets if view.targets[key].get("probe")]
     return table("Behaviour", header, map(row, probed))

@@ -76,7 +76,7 @@ class Page(unittest.TestCase):
 
     def test_what_was_not_measured_is_not_on_the_page(self):
         text = page(results())
-        for absent in ("Promises", "library", "Memory", "Behaviour"):
+        for absent in ("Targets", "library", "Memory", "Behaviour"):
             self.assertNotIn(absent, text)
 
     def test_later_results_fill_in_earlier_ones(self):

@@ -1,16 +1,16 @@
-//! Chaos: many callers over HTTP at one gateway while its servers are killed, frozen and made to misbehave.
+//! The chaos test: many HTTP callers of one gateway while its servers are killed, frozen and made to misbehave.
 //!
-//! Every call carries a token of its own. The server writes it into its books before it answers with it, so what
-//! callers heard can be compared with what was really done. The same seed makes the same choices, not the same timing.
+//! Every call carries a unique token. The server writes it to a file before it answers with it, so the answers that callers
+//! received can be compared with the calls that were executed. The seed selects the targets, not the timing.
 
-pub mod books;
 pub mod callers;
-pub mod cold;
-pub mod gauge;
-pub mod mischief;
+pub mod cold_start;
+pub mod execution_log;
+pub mod faults;
 pub mod random;
 pub mod reloads;
 pub mod report;
+pub mod resource_monitor;
 pub mod soak;
 
 use std::collections::BTreeMap;
@@ -20,41 +20,41 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use books::Books;
-use callers::{Caller, Goal};
-use gauge::Gauge;
-use mischief::{Faults, Mischief};
+use callers::{CallTracker, Caller};
+use execution_log::ExecutionLog;
+use faults::{FaultInjector, Faults};
 use report::{PhaseFigures, Report};
+use resource_monitor::ResourceMonitor;
 use test_support::client::Era;
-use test_support::gateway::{Gateway, Home, server};
+use test_support::gateway::{Gateway, Home, server_config};
 
-/// What is done, how often, and with which programs.
+/// The size of a run, its seed and its programs.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The program `toolcrib`, or one like it.
+    /// Path of the gateway program.
     pub gateway: String,
-    /// The program `fake-server`.
+    /// Path of the program `fake-server`.
     pub fake: String,
-    /// Calls in all.
+    /// Total number of calls.
     pub calls: u64,
-    /// Servers there are.
+    /// Number of servers.
     pub servers: usize,
-    /// Callers at the same time, in both eras.
+    /// Number of concurrent callers; half of them of each era.
     pub callers: usize,
-    /// Where every choice comes from.
+    /// Seed of every random choice.
     pub seed: u64,
-    /// How often all phases come.
+    /// Number of repetitions of all phases.
     pub rounds: u64,
 }
 
-/// A part of the run with faults of its own.
+/// A part of the run with its own faults.
 #[derive(Debug, Clone, Copy)]
 pub struct Phase {
-    /// What it is called.
+    /// Its name in the report.
     pub name: &'static str,
-    /// How many of a hundred calls are made in it.
+    /// Its share of the calls, in percent.
     pub share: u64,
-    /// What goes wrong meanwhile.
+    /// The faults injected during it.
     pub faults: Faults,
 }
 
@@ -70,40 +70,42 @@ pub const PHASES: [Phase; 8] = [
     Phase { name: "everything", share: 30, faults: Faults::ALL },
 ];
 
-/// The home of a run: its config and its books.
+/// The home folder of a run: its config and the records of its servers.
 #[derive(Debug)]
-pub struct Ground {
-    /// Where the gateway is at home.
+pub struct TestBed {
+    /// The gateway's home folder.
     pub home: Home,
-    /// What was really done.
-    pub books: Books,
+    /// The calls that servers executed.
+    pub executions: ExecutionLog,
     fake: String,
     names: Vec<String>,
-    /// What else a config says of all servers, as the last words of `[defaults.lifecycle]`.
-    care: &'static str,
-    /// What else a config says of each server.
-    each: fn(usize) -> &'static str,
+    /// Additional lines of `[defaults.lifecycle]`.
+    lifecycle: &'static str,
+    /// Additional lines of each server's entry.
+    server_lines: fn(usize) -> &'static str,
 }
 
-impl Ground {
-    /// A home with a config of so many servers.
+impl TestBed {
+    /// Creates a home folder with a config of this many servers.
     pub fn new(gateway: &str, fake: &str, servers: usize) -> Self {
         let home = Home::new(gateway, "");
-        let books = Books::new(home.file("ledger"));
+        let executions = ExecutionLog::new(home.file("records"));
         let names = (0..servers).map(|number| format!("s{number}")).collect();
-        let ground = Self { home, books, fake: fake.to_owned(), names, care: "", each: |_| "" };
-        ground.home.write_config(&ground.config(&BTreeMap::new()));
-        ground
+        let bed =
+            Self { home, executions, fake: fake.to_owned(), names, lifecycle: "", server_lines: |_| "" };
+        bed.home.write_config(&bed.config(&BTreeMap::new()));
+        bed
     }
 
-    /// The same, with more said of how servers are looked after, all of them and each.
-    pub fn with(mut self, care: &'static str, each: fn(usize) -> &'static str) -> Self {
-        (self.care, self.each) = (care, each);
+    /// Adds lines to `[defaults.lifecycle]` and to each server's entry.
+    pub fn with(mut self, lifecycle: &'static str, server_lines: fn(usize) -> &'static str) -> Self {
+        self.lifecycle = lifecycle;
+        self.server_lines = server_lines;
         self.home.write_config(&self.config(&BTreeMap::new()));
         self
     }
 
-    /// The config; `extra` says how many more tools a server has, so that its entry is another one.
+    /// Returns the config. `extra` is the number of additional tools by server; changing it changes the server's entry.
     pub fn config(&self, extra: &BTreeMap<usize, usize>) -> String {
         let mut config = format!(
             "[limits]\nservers-running = {}\n\
@@ -111,60 +113,64 @@ impl Ground {
              backoff = {{ first = \"5ms\", most = \"100ms\" }}\nbreaker = {{ failures = 5, cool-off = \"300ms\" }}\n{}\
              [defaults.limits]\ncall-timeout = \"2s\"\n",
             2 * self.names.len(),
-            self.care
+            self.lifecycle
         );
         for (number, name) in self.names.iter().enumerate() {
             let era = ["session", "stateless", "both"][number % 3];
-            let ledger = self.books.of(name);
+            let records = self.executions.server_folder(name);
             let tools = extra.get(&number).copied().unwrap_or_default().to_string();
-            config += &server(&self.fake, name, &["--ledger", &ledger, "--era", era, "--tools", &tools]);
-            config += (self.each)(number);
+            config += &server_config(
+                &self.fake,
+                name,
+                &["--record-dir", &records, "--era", era, "--tools", &tools],
+            );
+            config += (self.server_lines)(number);
         }
         config
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     pub fn servers(&self) -> usize {
         self.names.len()
     }
 }
 
-/// Runs all of it and says what held.
+/// Runs all phases and checks the result.
 pub async fn run(plan: &Plan) -> Report {
-    let ground = Arc::new(Ground::new(&plan.gateway, &plan.fake, plan.servers));
-    let mut gateway = ground.home.serve();
+    let bed = Arc::new(TestBed::new(&plan.gateway, &plan.fake, plan.servers));
+    let mut gateway = bed.home.serve();
     let mut report = Report::new(plan);
-    let gauge = Gauge::new(gateway.pid());
-    let mut callers = seated(&gateway, plan);
-    let goal = Goal::new(plan.calls);
-    let mut watched = JoinSet::new();
-    watched.spawn(gauge.clone().watch());
+    let monitor = ResourceMonitor::new(gateway.pid());
+    let mut callers = open_callers(&gateway, plan);
+    let tracker = CallTracker::new(plan.calls);
+    let mut sampling = JoinSet::new();
+    sampling.spawn(monitor.clone().sample());
     let mut end = 0;
     let rounds = (0..plan.rounds).flat_map(|_| PHASES.iter());
     for (number, phase) in rounds.enumerate() {
         let last = number + 1 == PHASES.len() * usize::try_from(plan.rounds).unwrap_or_default();
         end = if last { plan.calls } else { end + plan.calls * phase.share / 100 / plan.rounds };
-        goal.raise(end);
-        let maker = Mischief::new(&ground, &gateway, plan.seed ^ number as u64);
+        tracker.allow_until(end);
+        let injector = FaultInjector::new(&bed, &gateway, plan.seed ^ number as u64);
         let figures;
-        (callers, figures) = one_phase(phase, callers, &goal, maker).await;
-        report.phase(&figures, gauge.memory());
-        at_rest(&ground, &mut callers).await;
+        (callers, figures) = run_phase(phase, callers, &tracker, injector).await;
+        report.add_phase(&figures, monitor.memory_kib());
+        wait_for_all_servers(&bed, &mut callers).await;
         if number == 0 {
-            report.rested_first(&gauge);
+            report.record_baseline(&monitor);
         }
     }
-    report.disturbed();
-    report.rested_last(&gauge).await;
-    watched.shutdown().await;
+    report.check_faults_injected();
+    report.compare_with_baseline(&monitor).await;
+    sampling.shutdown().await;
     drop(callers);
-    report.ended(gateway.stop(), &ground.home);
-    report.compare(&goal, &ground.books.read());
+    report.record_exit(gateway.stop(), &bed.home);
+    report.compare(&tracker, &bed.executions.read());
     report
 }
 
-/// The callers, every other one in a session.
-fn seated(gateway: &Gateway, plan: &Plan) -> Vec<Caller> {
+/// Opens the callers; every other one uses a session.
+fn open_callers(gateway: &Gateway, plan: &Plan) -> Vec<Caller> {
     let era = |number| if number % 2 == 0 { Era::Stateless } else { Era::Session };
     let seed = |number: usize| plan.seed.wrapping_mul(1000).wrapping_add(number as u64);
     (0..plan.callers)
@@ -172,45 +178,46 @@ fn seated(gateway: &Gateway, plan: &Plan) -> Vec<Caller> {
         .collect()
 }
 
-async fn one_phase(
+async fn run_phase(
     phase: &Phase,
     callers: Vec<Caller>,
-    goal: &Arc<Goal>,
-    mut maker: Mischief,
+    tracker: &Arc<CallTracker>,
+    mut injector: FaultInjector,
 ) -> (Vec<Caller>, PhaseFigures) {
-    let (began, faults) = (Instant::now(), phase.faults);
-    let before = goal.ended();
-    let mut calling = JoinSet::new();
+    let started = Instant::now();
+    let faults = phase.faults;
+    let before = tracker.started();
+    let mut running = JoinSet::new();
     for mut caller in callers {
-        let goal = goal.clone();
-        calling.spawn(async move {
-            caller.call_until(&goal, faults).await;
+        let tracker = tracker.clone();
+        running.spawn(async move {
+            caller.run(&tracker, faults).await;
             caller
         });
     }
     let mut callers = Vec::new();
     tokio::select! {
-        () = maker.make(faults) => {}
+        () = injector.run(faults) => {}
         () = async {
-            while let Some(caller) = calling.join_next().await {
+            while let Some(caller) = running.join_next().await {
                 callers.push(caller.expect("a caller does not panic"));
             }
         } => {}
     }
-    let acts = maker.acts();
-    maker.undo();
-    let took = began.elapsed();
-    let waits = callers.iter_mut().flat_map(Caller::take_waits).collect();
-    (callers, PhaseFigures::new(phase.name, before, goal, took, waits, acts))
+    let counts = injector.counts();
+    injector.restore();
+    let duration = started.elapsed();
+    let latencies = callers.iter_mut().flat_map(Caller::take_latencies).collect();
+    (callers, PhaseFigures::new(phase.name, before, tracker, duration, latencies, counts))
 }
 
-/// Calls every server until it answers, so that two moments of rest can be compared.
-async fn at_rest(ground: &Ground, callers: &mut [Caller]) {
+/// Calls every server until it answers, so that the gateway's resources can be compared.
+async fn wait_for_all_servers(bed: &TestBed, callers: &mut [Caller]) {
     let caller = callers.first_mut().expect("a caller");
-    let until = Instant::now() + 3 * test_support::PATIENCE;
-    for server in 0..ground.servers() {
-        while !caller.is_well(server).await {
-            assert!(Instant::now() < until, "s{server} does not come back");
+    let until = Instant::now() + 3 * test_support::WAIT_LIMIT;
+    for server in 0..bed.servers() {
+        while !caller.is_answering(server).await {
+            assert!(Instant::now() < until, "s{server} does not answer again");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -1,4 +1,5 @@
-//! Config files: any text is read to its end, every problem has a place in the text, and nothing is invented.
+//! Config files: any text parses without a panic, every problem has a valid position, every server has an origin, and
+//! parsing is deterministic.
 
 #![no_main]
 
@@ -11,12 +12,13 @@ fuzz_target!(|text: &str| {
     for file in ["/home/ada/config.toml", "/home/ada/mcp.json"] {
         let config = Config::parse(Path::new(file), text);
         let lines = text.lines().count() + 1;
-        for at in config.problems.iter().filter_map(|problem| problem.at) {
-            assert!(at.line >= 1 && at.column >= 1 && at.line as usize <= lines, "{at:?} in {lines} lines");
+        for position in config.problems.iter().filter_map(|problem| problem.position) {
+            assert!(position.line >= 1 && position.column >= 1, "{position:?}");
+            assert!(position.line as usize <= lines, "{position:?} in {lines} lines");
         }
         for server in config.roster.servers() {
-            assert!(config.origins.contains_key(&server.id), "{} is declared nowhere", server.id);
+            assert!(config.origins.contains_key(&server.id), "{} has no origin", server.id);
         }
-        assert_eq!(config, Config::parse(Path::new(file), text), "twice the same");
+        assert_eq!(config, Config::parse(Path::new(file), text), "parsing is deterministic");
     }
 });

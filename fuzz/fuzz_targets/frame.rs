@@ -1,19 +1,19 @@
-//! Lines: however the input is cut, the same lines come out, none over the limit, and all bytes are accounted for.
+//! Line framing: the chunks of the input do not matter, no line exceeds the limit, and no bytes are lost.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolcrib::wire::frame::{Frame, Frames, flatten};
+use toolcrib::protocol::framing::{Frame, FrameDecoder, replace_line_breaks};
 
-/// The lines of `input`, fed in pieces of `step` bytes; `None` stands for one that was too long.
+/// Returns the lines of `input`, fed in chunks of `step` bytes; `None` stands for a line over the limit.
 fn lines(input: &[u8], limit: usize, step: usize) -> Vec<Option<Vec<u8>>> {
-    let mut frames = Frames::new(limit);
+    let mut decoder = FrameDecoder::new(limit);
     let mut found = Vec::new();
-    for piece in input.chunks(step.max(1)) {
-        frames.push(piece);
-        while let Some(frame) = frames.next_frame() {
+    for chunk in input.chunks(step.max(1)) {
+        decoder.push(chunk);
+        while let Some(frame) = decoder.next_frame() {
             found.push(match frame {
-                Frame::End(tail) => {
+                Frame::OversizeTail(tail) => {
                     assert!(tail.len() <= 4 << 10 && found.last() == Some(&None));
                     continue;
                 }
@@ -21,14 +21,14 @@ fn lines(input: &[u8], limit: usize, step: usize) -> Vec<Option<Vec<u8>>> {
                     assert!(line.len() <= limit && !line.contains(&b'\n'));
                     Some(line.to_vec())
                 }
-                Frame::TooLong(head) => {
+                Frame::OversizeHead(head) => {
                     assert!(head.len() <= 4 << 10);
                     None
                 }
             });
         }
     }
-    if let Some(rest) = frames.rest() {
+    if let Some(rest) = decoder.take_remainder() {
         found.push((rest.len() <= limit).then(|| rest.to_vec()));
     }
     found
@@ -36,15 +36,16 @@ fn lines(input: &[u8], limit: usize, step: usize) -> Vec<Option<Vec<u8>>> {
 
 fuzz_target!(|data: &[u8]| {
     let [limit, step, input @ ..] = data else { return };
-    let (limit, step) = (usize::from(*limit), usize::from(*step));
+    let limit = usize::from(*limit);
+    let step = usize::from(*step);
     assert_eq!(lines(input, limit, input.len()), lines(input, limit, step));
-    // Without a limit, what goes in comes out.
-    let whole = lines(input, usize::MAX - 1, step);
+    // Without a limit, every line is returned unchanged.
+    let unlimited = lines(input, usize::MAX - 1, step);
     let expected = input.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let mut expected: Vec<Option<Vec<u8>>> = expected.map(|line| Some(line.to_vec())).collect();
     expected.pop_if(|last| last.as_ref().is_none_or(Vec::is_empty));
-    assert_eq!(whole, expected);
+    assert_eq!(unlimited, expected);
     let mut flat = input.to_vec();
-    flatten(&mut flat);
+    replace_line_breaks(&mut flat);
     assert!(flat.len() == input.len() && !flat.contains(&b'\n') && !flat.contains(&b'\r'));
 });

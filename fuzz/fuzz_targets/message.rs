@@ -1,41 +1,43 @@
-//! Messages: any bytes are something, a message that was read can be answered, and an answer is the bytes it was.
+//! Messages: any bytes parse without a panic, every parsed request can be responded to, and results pass unchanged
+//! within an era.
 
 #![no_main]
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use toolcrib::wire::dialect::client::Claims;
-use toolcrib::wire::dialect::{to_client, to_server};
-use toolcrib::wire::message::{Answer, ClientMessage, ServerMessage, error_reply, reply};
-use toolcrib::wire::object::Object;
-use toolcrib::wire::revision::{Era, Revision};
+use toolcrib::protocol::era::client::RequestMetaReader;
+use toolcrib::protocol::era::{adapt_params_for_server, adapt_response_for_client};
+use toolcrib::protocol::jsonrpc::{ClientMessage, ResponsePayload, ServerMessage, encode_error_response, encode_response};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::versions::{Era, Revision};
 
 fn from_client(source: &Bytes) {
     match ClientMessage::parse(source) {
         Ok(ClientMessage::Request { id, params, .. }) => {
-            let answered = reply(&id, &Answer::Result(Bytes::from_static(b"{}")));
-            assert!(serde_json::from_slice::<serde_json::Value>(&answered).is_ok());
+            let response = encode_response(&id, &ResponsePayload::Result(Bytes::from_static(b"{}")));
+            assert!(serde_json::from_slice::<serde_json::Value>(&response).is_ok());
             let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
-            let _ = Claims::default().read(Some(&mut params));
+            let _ = RequestMetaReader::default().read(Some(&mut params));
             for revision in Revision::ALL {
-                to_server(&mut params, revision, None, Some(7));
+                adapt_params_for_server(&mut params, revision, None, Some(7));
                 assert!(Object::parse(&params.to_bytes()).is_ok());
             }
         }
         Ok(_) => {}
-        Err(bad) => assert!(!error_reply(bad.id.as_ref(), b"{}").is_empty()),
+        Err(bad) => assert!(!encode_error_response(bad.id.as_ref(), b"{}").is_empty()),
     }
 }
 
 fn from_server(source: &Bytes) {
-    if let ServerMessage::Reply { answer: Answer::Result(result), .. } = ServerMessage::parse(source) {
-        let shown = |server, client| match to_client(Answer::Result(result.clone()), "tools/call", server, client) {
-            Answer::Result(shown) => shown,
-            Answer::Error(_) => panic!("a result became an error"),
+    if let ServerMessage::Response { payload: ResponsePayload::Result(result), .. } = ServerMessage::parse(source) {
+        let adapt = |server, client| {
+            let payload = ResponsePayload::Result(result.clone());
+            let adapted = adapt_response_for_client(payload, "tools/call", server, client);
+            adapted.into_result().expect("a result stays a result")
         };
-        assert_eq!(shown(Era::Session, Era::Session), result);
+        assert_eq!(adapt(Era::Session, Era::Session), result);
         for (server, client) in [(Era::Session, Era::Stateless), (Era::Stateless, Era::Session)] {
-            assert!(serde_json::from_slice::<&serde_json::value::RawValue>(&shown(server, client)).is_ok());
+            assert!(serde_json::from_slice::<&serde_json::value::RawValue>(&adapt(server, client)).is_ok());
         }
     }
 }
@@ -44,5 +46,6 @@ fuzz_target!(|data: &[u8]| {
     let source = Bytes::copy_from_slice(data);
     from_client(&source);
     from_server(&source);
-    let _ = (ServerMessage::oversize(&source), ServerMessage::oversize_end(&source));
+    let _ = ServerMessage::from_oversize_head(&source);
+    let _ = ServerMessage::from_oversize_tail(&source);
 });

@@ -1,42 +1,49 @@
-//! Events: the cut of the input changes nothing, no event is over its limit, and what is written is read again.
+//! Server-sent events: the chunks of the input do not matter, no event exceeds the limit, and events round-trip.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolcrib::wire::sse::{SseEvent, SseEvents, write_event};
+use toolcrib::protocol::sse::{SseDecoder, SseEvent, write_event};
 
 const LIMIT: usize = 1 << 10;
+const UNLIMITED: usize = usize::MAX >> 1;
 
-/// The events of a stream fed in pieces; it ends where the limit is broken.
-fn events(input: &[u8], step: usize, limit: usize) -> (Vec<SseEvent>, bool) {
-    let mut stream = SseEvents::new(limit);
-    let mut found = Vec::new();
-    for piece in input.chunks(step.max(1)) {
-        stream.push(piece);
+/// The events of a stream, and whether it ended because an event was too large.
+#[derive(Debug, PartialEq)]
+struct Decoded {
+    events: Vec<SseEvent>,
+    is_too_large: bool,
+}
+
+/// Decodes a stream that is fed in chunks of `step` bytes.
+fn decode(input: &[u8], step: usize, limit: usize) -> Decoded {
+    let mut decoder = SseDecoder::new(limit);
+    let mut events = Vec::new();
+    for chunk in input.chunks(step.max(1)) {
+        decoder.push(chunk);
         loop {
-            match stream.next_event() {
+            match decoder.next_event() {
                 Ok(Some(event)) => {
                     assert!(event.data.len() <= limit);
-                    found.push(event);
+                    events.push(event);
                 }
                 Ok(None) => break,
-                Err(_) => return (found, true),
+                Err(_) => return Decoded { events, is_too_large: true },
             }
         }
     }
-    (found, false)
+    Decoded { events, is_too_large: false }
 }
 
 fuzz_target!(|data: &[u8]| {
     let [step, input @ ..] = data else { return };
-    let _ = events(input, usize::from(*step), LIMIT);
-    let (whole, pieces) =
-        (events(input, input.len(), usize::MAX >> 1), events(input, usize::from(*step), usize::MAX >> 1));
-    assert_eq!(whole, pieces);
+    let step = usize::from(*step);
+    let _ = decode(input, step, LIMIT);
+    assert_eq!(decode(input, input.len(), UNLIMITED), decode(input, step, UNLIMITED));
     let mut written = Vec::new();
     write_event(&mut written, input);
-    let (read, _) = events(&written, usize::from(*step), usize::MAX >> 1);
+    let decoded = decode(&written, step, UNLIMITED).events;
     let expected: Vec<u8> = input.iter().map(|byte| if *byte == b'\r' { b' ' } else { *byte }).collect();
-    assert_eq!(read.len(), 1);
-    assert_eq!(read[0].data, expected);
+    assert_eq!(decoded.len(), 1);
+    assert_eq!(decoded[0].data, expected);
 });

@@ -1,5 +1,5 @@
-// Every feature, as a client of either TypeScript SDK sees it. `connect(url)` gives a peer: what the SDKs spell
-// differently, and `heard`, whatever reached this client, in order.
+// Checks of every feature for both TypeScript SDKs. `connect(url)` returns a peer that hides the differences between the
+// SDKs, with `heard`, the messages that this client received, in order.
 
 import { randomUUID } from "node:crypto";
 
@@ -8,14 +8,14 @@ import { TEXT } from "./fixtures.mjs";
 export const PATIENCE = 10_000;
 export const able = { sampling: {}, elicitation: { form: {}, url: {} }, roots: {} };
 
-/** The promise, or an error if it takes too long. */
+/** Rejects if the promise takes too long. */
 async function within(time, what, promise) {
     let timer;
     const late = new Promise((_, reject) => (timer = setTimeout(reject, time, new Error(`no ${what} in time`))));
     return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
-/** What a client is told: a queue that can be waited for. */
+/** The messages that a client received, as an awaitable queue. */
 export class Heard {
     #waiting = [];
     #messages = [];
@@ -25,7 +25,7 @@ export class Heard {
         next ? next({ method, params }) : this.#messages.push({ method, params });
     }
 
-    /** The next thing, which must be this. */
+    /** Returns the next message, which must have this method. */
     async next(method) {
         const next = () => within(PATIENCE, method, new Promise((resolve) => this.#waiting.push(resolve)));
         const message = this.#messages.shift() ?? (await next());
@@ -38,7 +38,7 @@ export class Heard {
     }
 }
 
-/** Answers for everything that a client can be asked. */
+/** Responses to every kind of server request. */
 export const replies = {
     "sampling/createMessage": { role: "assistant", model: "none", content: { type: "text", text: "a sample" } },
     "roots/list": { roots: [{ uri: "file:///home/ada", name: "ada" }] },
@@ -58,7 +58,7 @@ function holds(what, value) {
 
 const text = (result) => result.content[0].text;
 
-/** One check for each feature. `view` is the server's own endpoint, or all of them with a prefix. */
+/** One check per feature. A view is the server's own endpoint, or the common endpoint with a name prefix. */
 const offers = {
     async tools({ peer, prefix }) {
         const names = (await peer.listTools()).tools.map((tool) => tool.name);
@@ -66,7 +66,7 @@ const offers = {
         equal(text(await peer.callTool(`${prefix}echo`, { text: "hi" })), "hi");
     },
     async resources({ peer, own }) {
-        // All together, several servers have the same addresses, and each is called by its server's name.
+        // At the common endpoint several servers have the same URIs, so each URI contains its server's name.
         const ours = (uri) => own || uri.includes(peer.server);
         const uri = (await peer.listResources()).resources.map((resource) => resource.uri).find(ours);
         equal((await peer.readResource(uri)).contents[0].text, "the text");
@@ -143,7 +143,7 @@ const features = {
     async roots(view) {
         await asks("roots", "roots/list", "file:///home/ada", view);
     },
-    // Last: for a moment after it, a shared server's question may be about the call that was taken back.
+    // Last, because shortly afterwards a request of a shared server may still belong to the cancelled call.
     async cancel({ peer, other }) {
         const [who, abort] = [randomUUID(), new AbortController()];
         const begun = new Promise((resolve) => {
@@ -167,7 +167,7 @@ async function report(feature, check) {
     process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
-/** Runs everything against `server` of the gateway at `url`, each check with clients of its own. */
+/** Runs all checks against `server` of the gateway at `url`, each with its own clients. */
 export async function run(connect, tasks) {
     const [gateway, server] = process.argv.slice(2, 4);
     const own = async () => {

@@ -1,4 +1,4 @@
-// Every feature from the TypeScript SDK v1, which has sessions only: `client-v1.mjs GATEWAY SERVER session`.
+// Checks of every feature with the TypeScript SDK v1, which supports sessions only: `client-v1.mjs GATEWAY SERVER session`.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
@@ -43,7 +43,7 @@ async function connect(url, server) {
     };
 }
 
-/** The tasks of 2025-11-25: one that ends with a result, and one that is cancelled. */
+/** Checks tasks of 2025-11-25: one that completes and one that is cancelled. */
 async function tasks({ peer: { client } }) {
     if (!client.getServerCapabilities().tasks) throw { lacks: "the server's SDK has no tasks of 2025-11-25" };
     const begin = async (args) => {

@@ -1,4 +1,4 @@
-// Every feature from the TypeScript SDK v2: `client-v2.mjs GATEWAY SERVER session|stateless`.
+// Checks of every feature with the TypeScript SDK v2: `client-v2.mjs GATEWAY SERVER session|stateless`.
 
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 

@@ -1,4 +1,4 @@
-"""Every feature from the Python SDK: `client.py GATEWAY SERVER session|stateless`."""
+"""Checks of every feature with the Python SDK: `client.py GATEWAY SERVER session|stateless`."""
 
 import json
 import sys
@@ -19,11 +19,11 @@ PATIENCE = 10
 
 
 class Lacks(Exception):
-    """The SDK has no such thing."""
+    """The SDK does not support the feature."""
 
 
 class Peer:
-    """A client, and whatever reached it, in order."""
+    """A client and the messages that it received, in order."""
 
     def __init__(self) -> None:
         self.send, self.receive = anyio.create_memory_object_stream(1000)
@@ -32,7 +32,7 @@ class Peer:
         self.send.send_nowait((method, params))
 
     async def next(self, method: str):
-        """The next thing that this client hears, which must be this."""
+        """Returns the next message, which must have this method."""
         with anyio.move_on_after(PATIENCE):
             heard, params = await self.receive.receive()
             assert heard == method, f"{heard} instead of {method}"
@@ -43,7 +43,7 @@ class Peer:
         assert self.receive.statistics().current_buffer_used == 0, self.receive.receive_nowait()
 
     async def on_message(self, message) -> None:
-        # A stateless client has it from its stream already.
+        # A stateless client gets it from its stream.
         method = getattr(message, "method", "")
         if not STATELESS and method in ("notifications/tools/list_changed", "notifications/resources/updated"):
             self.hear(method, message.params)
@@ -142,7 +142,7 @@ async def check_logging(peer, other, group) -> None:
 
 
 async def check_progress(peer, other, group) -> None:
-    # The SDK may hand out the answer first; in which order the gateway sends them, the TypeScript clients see.
+    # This SDK may deliver the result first; the TypeScript clients check the order.
     async def on_progress(progress, total, message) -> None:
         peer.hear("progress", (progress, total))
 
@@ -240,7 +240,7 @@ FEATURES = {
     "elicitation URL": check_url,
     "roots": check_roots,
     "tasks": check_tasks,
-    # Last: for a moment after it, a shared server's question may be about the call that was taken back.
+    # Last, because shortly afterwards a request of a shared server may still belong to the cancelled call.
     "cancel": check_cancel,
 }
 

@@ -1,4 +1,4 @@
-// The fixtures, for both TypeScript SDKs. `io` is what an SDK lends to one call.
+// The fixtures, for both TypeScript SDKs. `io` has the SDK's functions for one call.
 
 export const TEXT = "matrix://text";
 const NAMES = ["echo", "steps", "log", "wait", "cancelled", "toggle", "update", "sample", "form", "url", "roots"];
@@ -8,7 +8,7 @@ let extra = false;
 
 const said = (text) => ({ content: [{ type: "text", text }] });
 
-/** What a tool asks. The stateless era has no `elicitationId`. */
+/** The server request of a tool. The stateless era has no `elicitationId`. */
 export function question(name, stateless) {
     const url = { mode: "url", message: "Sign in", url: "https://example.com/sign-in" };
     const form = {
@@ -78,7 +78,7 @@ export const capabilities = {
     logging: {},
 };
 
-/** Requests that are answered alike by every SDK. */
+/** Requests with the same response in every SDK. */
 export const answers = {
     "tools/list": () => ({
         tools: [...NAMES, ...(extra ? ["extra"] : [])].map((name) => ({ name, inputSchema: { type: "object" } })),

@@ -1,4 +1,4 @@
-// The fixtures on the TypeScript SDK v1, which has sessions only, and tasks as they were in 2025-11-25.
+// The fixtures on the TypeScript SDK v1, which supports sessions only, and tasks of 2025-11-25.
 
 import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks/stores/in-memory.js";
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
@@ -45,7 +45,7 @@ function io(extra) {
     };
 }
 
-/** A task that is done at once, or never if it is to be cancelled. */
+/** Creates a task that completes immediately, or never if it is to be cancelled. */
 async function begin(args, extra) {
     const task = await extra.taskStore.createTask({ ttl: 60_000, pollInterval: 20 });
     if (!args.forever) {

@@ -30,7 +30,7 @@ def said(text: str) -> types.CallToolResult:
 
 
 def question(name: str):
-    """What a tool asks, and the kind of the answer."""
+    """Returns the server request of a tool and the type of the response."""
     if name == "sample":
         message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text="Say something"))
         params = types.CreateMessageRequestParams(messages=[message], max_tokens=50)
@@ -41,7 +41,7 @@ def question(name: str):
         schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
         params = types.ElicitRequestFormParams(message="Who are you?", requested_schema=schema)
     else:
-        # The stateless era has no name for it.
+        # The stateless era has no `elicitationId`.
         name = {} if STATELESS else {"elicitation_id": "e-1"}
         params = types.ElicitRequestURLParams(message="Sign in", url="https://example.com/sign-in", **name)
     return types.ElicitRequest(params=params), types.ElicitResult

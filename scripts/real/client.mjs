@@ -1,4 +1,4 @@
-// The official TypeScript client lists and calls: client.mjs TARGET, where TARGET is a URL or the program to start.
+// Lists and calls with the official TypeScript client: client.mjs TARGET, where TARGET is a URL or the program to start.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";

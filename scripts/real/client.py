@@ -1,4 +1,4 @@
-"""The official Python client lists and calls: client.py TARGET ERA, where TARGET is a URL or the program to start."""
+"""Lists and calls with the official Python client: client.py TARGET ERA, where TARGET is a URL or the program to start."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
-// Everything but tools, with the official TypeScript client in front of the official everything server.
+// Tests prompts, resources, completion, progress, server requests and updates with the official TypeScript client.
 //
 // features.mjs TARGET [SERVER]: TARGET is a URL or the program to start. SERVER is the server's name at a gateway that has
-// several; without it, TARGET is that one server under its own names. Says ✓ or ✗ for each, exits 0 if all held.
+// several; without it, TARGET is that one server under its own names. Prints ✓ or ✗ for each; exits 0 if all pass.
 
 import assert from "node:assert/strict";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
@@ -41,7 +41,7 @@ client.setRequestHandler(ElicitRequestSchema, ({ params }) => {
 client.setRequestHandler(ListRootsRequestSchema, () => ({ roots: [{ uri: "file:///srv/bench", name: "the bench" }] }));
 client.setNotificationHandler(ResourceUpdatedNotificationSchema, ({ params }) => heard(params.uri));
 
-// This client forgets a call before it looks at progress that came in the same breath as the result: it complains then.
+// This client drops a call before it handles progress that arrived together with the result, and reports an error.
 const late = [];
 client.onerror = ({ message }) => {
     const [, notification] = message.match(/unknown token: (.*)$/) ?? [];

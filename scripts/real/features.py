@@ -1,7 +1,7 @@
-"""Everything but tools, with the official Python client in front of the official everything server.
+"""Tests prompts, resources, completion, progress, server requests and updates with the official Python client and the official everything server.
 
 features.py TARGET ERA [SERVER]: TARGET is a URL or the program to start. SERVER is the server's name at a gateway that
-has several; without it, TARGET is that one server under its own names. Says ✓ or ✗ for each, exits 0 if all held.
+has several; without it, TARGET is that one server under its own names. Prints ✓ or ✗ for each; exits 0 if all pass.
 """
 
 import asyncio
@@ -164,7 +164,7 @@ async def structure(client: Client) -> str:
 
 
 async def task_only(client: Client) -> str:
-    """A tool that its server runs as a task only, which this client knows nothing of."""
+    """A task-only tool; this client does not support tasks."""
     asked.clear()
     got = await client.call_tool(name("simulate-research-query"), {"topic": "planes", "ambiguous": True})
     text = got.content[0].text
@@ -192,7 +192,7 @@ async def main() -> int:
         "resource update": update,
     }
     if ERA >= "2026" and ERA[0].isdigit():
-        checks["a tool that is a task only"] = task_only
+        checks["task-only tool"] = task_only
     failed = 0
     client = Client(
         target,
@@ -206,7 +206,7 @@ async def main() -> int:
         for title, run in checks.items():
             try:
                 print(f"✓ {title}: {await asyncio.wait_for(run(client), 30)}", flush=True)
-            except Exception as error:  # whatever it is, the other checks are worth running
+            except Exception as error:  # the other checks still run
                 failed = 1
                 print(f"✗ {title}: {type(error).__name__}: {str(error)[:400]}", flush=True)
     return failed

@@ -1,4 +1,4 @@
-# What scripts/real-servers and scripts/real-clients share: where things are kept, how a check is said, the gateway.
+# Shared by the scripts that use published servers and clients: folders, checks, the gateway.
 # shellcheck shell=bash
 
 cache="${REAL_SERVERS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/toolcrib-real-servers}"
@@ -26,7 +26,7 @@ bad() {
     failed=1
 }
 
-# The first line of $1 that matches $2, without its margins and not too long.
+# Prints the first line of $1 that matches $2, trimmed and shortened.
 glimpse() {
     local line
     line="$(grep -Em1 -- "$2" <<<"$1" | tr -d '\r')"
@@ -37,7 +37,7 @@ glimpse() {
     printf '%s' "$line"
 }
 
-# check NAME WANTED COMMAND…: the command must succeed and say something that matches WANTED; `last` keeps what it said.
+# check NAME WANTED COMMAND…: the command must succeed with output that matches WANTED; `last` holds the output.
 check() {
     local name="$1" wanted="$2" patience=(timeout 120)
     shift 2
@@ -53,24 +53,24 @@ check() {
     fi
 }
 
-# tell WHERE COMMAND…: the command says ✓ and ✗ itself, one line each, and exits 0 only if all of it held.
+# tell WHERE COMMAND…: the command prints one line with ✓ or ✗ per check, and exits 0 only if all pass.
 tell() {
     local where="$1"
     shift
     if ! timeout 180 "$@" 2>"$work/stderr" | sed "s|^\([✓✗]\) |\1 $where, |"; then
-        bad "$where: not all of it held"
+        bad "$where: some checks failed"
         tail -n 8 "$work/stderr" | cut -c 1-300 | sed 's/^/    /'
     fi
 }
 
-# said FILE PATTERN: waits until a line of FILE matches, and sets `found` to what the pattern's group holds.
+# said FILE PATTERN: waits until a line of FILE matches, and sets `found` to the pattern's group.
 said() {
     for _ in $(seq 400); do
         found="$(sed -nE "s|.*$2.*|\1|p" "$1" | head -n 1)"
         [[ -n "$found" ]] && return
         sleep 0.05
     done
-    printf 'waited in vain for %s:\n' "$2" >&2
+    printf 'timeout waiting for %s:\n' "$2" >&2
     cat "$1" >&2
     exit 1
 }
@@ -90,7 +90,7 @@ start_gateway() {
     url="$found"
 }
 
-# Every process below $1, however deep.
+# Prints all descendants of process $1.
 below() {
     local child
     for child in $(pgrep -P "$1" || true); do
@@ -99,7 +99,7 @@ below() {
     done
 }
 
-# The gateway is told to stop; it must say that all is well, and leave nobody behind.
+# Stops the gateway; it must exit 0 and leave no process.
 stop_gateway() {
     local family child left=0
     family="$(below "$gateway")"
@@ -107,11 +107,11 @@ stop_gateway() {
     if wait "$gateway"; then
         good "the gateway stopped"
     else
-        bad "the gateway did not stop well: exit $?"
+        bad "the gateway did not stop cleanly: exit $?"
     fi
     gateway=""
     for child in $family; do
-        # One that has ended and waits for its new parent to notice is not left.
+        # A zombie that waits for its new parent does not count.
         if ps -o stat= -p "$child" | grep -qv '^Z'; then
             bad "process $child is left: $(ps -o stat=,args= -p "$child")"
             left=1
@@ -122,7 +122,7 @@ stop_gateway() {
     fi
 }
 
-# A free port of this machine; somebody else may take it in between, but nobody here does.
+# Prints a free port. Another process could take it before it is used.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }

@@ -1,8 +1,8 @@
-"""A model that is none: it plays the two APIs that Claude Code and Codex speak, so that both can work without an account.
+"""A fake model with the two APIs that Claude Code and Codex use, so that both work without an account.
 
-model.py LOG: prints its port and then answers every question alike. Asked for the first time, it wants the tool whose name
-ends in `everything__echo`, if it was offered; told what the tool said, it repeats that and stops. LOG gets a line of
-JSON for everything it was sent that matters: the tools on offer, and what a tool said.
+model.py LOG: prints its port and then answers every request the same way. It first calls the tool whose name ends in
+`everything__echo`, if it is offered; when it receives the tool's result, it repeats the result and stops. LOG gets one
+line of JSON for the offered tools and one for each tool result.
 """
 
 import json
@@ -21,7 +21,7 @@ def note(**what: Any) -> None:
 
 
 def offered(tools: list[Json], space: str | None = None) -> list[tuple[str | None, str]]:
-    """Every tool's name, with the namespace it is in."""
+    """Returns every tool's name with its namespace."""
     found: list[tuple[str | None, str]] = []
     for tool in tools:
         if tool.get("type") == "namespace":
@@ -38,7 +38,7 @@ def wanted(tools: list[Json]) -> tuple[str | None, str] | None:
 
 
 def texts(value: Any) -> str:
-    """All text in a tool's result, however deep."""
+    """Returns all text in a tool's result."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

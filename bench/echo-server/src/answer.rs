@@ -1,9 +1,8 @@
-//! Answers, assembled by hand: going through a serializer would make the echo server a visible part of what
-//! a benchmark measures.
+//! Answers, written by hand: a serializer would be a visible part of what a benchmark measures.
 
 use std::io::Write;
 
-/// Opens a result object; what follows are its members and `}}`.
+/// Opens a result object; its members and `}}` must follow.
 pub(crate) fn open_result(out: &mut Vec<u8>, id: &str, modern: bool) {
     out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     out.extend_from_slice(id.as_bytes());
@@ -13,7 +12,7 @@ pub(crate) fn open_result(out: &mut Vec<u8>, id: &str, modern: bool) {
     }
 }
 
-/// Opens a tool result with one text block; what follows is encoded text and [`close_text`].
+/// Opens a tool result with one text block; encoded text and [`close_text`] must follow.
 pub(crate) fn open_text(out: &mut Vec<u8>, id: &str, modern: bool) {
     open_result(out, id, modern);
     out.extend_from_slice(br#""content":[{"type":"text","text":""#);
@@ -23,13 +22,13 @@ pub(crate) fn close_text(out: &mut Vec<u8>) {
     out.extend_from_slice(br#""}],"isError":false}}"#);
 }
 
-/// Says of the result that was just closed that it is good for an hour.
-pub(crate) fn make_last(out: &mut Vec<u8>) {
+/// Adds a TTL of one hour to the result that was just closed.
+pub(crate) fn add_ttl(out: &mut Vec<u8>) {
     out.truncate(out.len() - 2);
     out.extend_from_slice(br#","ttlMs":3600000}}"#);
 }
 
-/// A whole tool result whose text is `parts`, already encoded.
+/// Writes a whole tool result whose text is `parts`, already encoded.
 pub(crate) fn text(out: &mut Vec<u8>, id: &str, modern: bool, parts: &[&str]) {
     open_text(out, id, modern);
     for part in parts {

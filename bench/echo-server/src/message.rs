@@ -1,4 +1,4 @@
-//! The few members of a request that the echo server looks at.
+//! The few members of a request that the echo server reads.
 //!
 //! Everything is borrowed from the message, and values that are only copied stay undecoded.
 
@@ -51,18 +51,18 @@ pub(crate) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// The encoded inside of the `text` string; empty when absent, `None` when it is no string.
+    /// Returns the content of the `text` string, still escaped; empty if absent, `None` if it is not a string.
     pub(crate) fn text(&self) -> Option<&'a str> {
-        inside_of_string(self.text)
+        string_content(self.text)
     }
 
-    /// The encoded inside of the `seed` string; empty when absent, `None` when it is no string.
+    /// Returns the content of the `seed` string, still escaped; empty if absent, `None` if it is not a string.
     pub(crate) fn seed(&self) -> Option<&'a str> {
-        inside_of_string(self.seed)
+        string_content(self.seed)
     }
 }
 
-fn inside_of_string(raw: Option<&RawValue>) -> Option<&str> {
+fn string_content(raw: Option<&RawValue>) -> Option<&str> {
     match raw {
         None => Some(""),
         Some(raw) => raw.get().strip_prefix('"')?.strip_suffix('"'),

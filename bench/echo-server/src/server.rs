@@ -1,7 +1,4 @@
-//! One echo server: takes a JSON-RPC message, says what to do with it.
-//!
-//! It knows nothing of transports; sending answers, waiting before a late one and dying on `crash` are left
-//! to the programs.
+//! The echo server without a transport: handles one JSON-RPC message and tells the program what to do next.
 
 use std::time::Duration;
 
@@ -14,23 +11,23 @@ use crate::tools::{self, Listing, UNIT};
 use crate::{KNOWN_VERSIONS, LATEST_WITH_INITIALIZE, NO_INITIALIZE, answer};
 
 const INVALID_PARAMS: i32 = -32602;
-const NO_SUCH_METHOD: i32 = -32601;
+const METHOD_NOT_FOUND: i32 = -32601;
 
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How many tools to list, the built-in ones included
+    /// Number of tools to list, including the built-in ones
     #[arg(long, default_value_t = tools::BUILTIN_COUNT)]
     pub tools: usize,
-    /// Tools per tools/list page; 0 lists them all at once
+    /// Tools per tools/list page; 0 for all on one page
     #[arg(long, default_value_t = 0)]
     pub page_size: usize,
-    /// Answered by `whoami` and in `serverInfo`
+    /// Id in `serverInfo` and in the answer of `whoami`
     #[arg(long, default_value = "echo")]
     pub id: String,
     /// Also serve the 2026-07-28 revision (`server/discover`, per-request `_meta`)
     #[arg(long)]
     pub modern: bool,
-    /// Say that what `echo` answers is good for an hour
+    /// Mark the results of `echo` as cacheable for an hour
     #[arg(long)]
     pub lasting: bool,
 }
@@ -41,12 +38,12 @@ impl Default for Options {
     }
 }
 
-/// What the transport has to do after a message was handled.
+/// The next step of the transport after a message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// The answer was appended to the output.
     Reply,
-    /// A notification or a response: nothing to say.
+    /// A notification or a response: no answer.
     Silent,
     /// Send these bytes after this time.
     Later(Duration, Vec<u8>),
@@ -57,7 +54,7 @@ pub enum Action {
 pub struct Server {
     options: Options,
     listing: Listing,
-    /// `UNIT` as it looks inside a JSON string.
+    /// `UNIT` as it is written inside a JSON string.
     unit: Vec<u8>,
 }
 
@@ -75,7 +72,7 @@ impl Server {
         };
         let Some(id) = incoming.id.map(RawValue::get) else { return Action::Silent };
         if incoming.method.is_empty() {
-            return Action::Silent; // a response to something we never asked
+            return Action::Silent; // a response to a request that was never sent
         }
         let params: Params<'_> = match parse(incoming.params) {
             Ok(params) => params,
@@ -92,15 +89,16 @@ impl Server {
             }
             "tools/list" => self.list(id, &params, modern, out),
             "tools/call" => self.call(id, &params, modern, out),
-            other => fail(out, id, NO_SUCH_METHOD, &format!("method not found: {other}")),
+            other => fail(out, id, METHOD_NOT_FOUND, &format!("method not found: {other}")),
         }
     }
 
     fn initialize(&self, id: &str, params: &Params<'_>, out: &mut Vec<u8>) -> Action {
-        let asked = &*params.protocol_version;
-        let known = asked < NO_INITIALIZE && KNOWN_VERSIONS.contains(&asked);
-        let version = if known { asked } else { LATEST_WITH_INITIALIZE };
-        let (name, own_version) = (&self.options.id, env!("CARGO_PKG_VERSION"));
+        let requested = &*params.protocol_version;
+        let known = requested < NO_INITIALIZE && KNOWN_VERSIONS.contains(&requested);
+        let version = if known { requested } else { LATEST_WITH_INITIALIZE };
+        let name = &self.options.id;
+        let own_version = env!("CARGO_PKG_VERSION");
         answer::open_result(out, id, false);
         answer::write(out, format_args!(r#""protocolVersion":"{version}","#));
         answer::write(out, format_args!(r#""capabilities":{{"tools":{{"listChanged":false}}}},"#));
@@ -110,7 +108,8 @@ impl Server {
 
     fn discover(&self, id: &str, out: &mut Vec<u8>) -> Action {
         let versions = serde_json::to_string(KNOWN_VERSIONS).expect("strings encode");
-        let (name, own_version) = (&self.options.id, env!("CARGO_PKG_VERSION"));
+        let name = &self.options.id;
+        let own_version = env!("CARGO_PKG_VERSION");
         let info = format!(
             r#"{{"io.modelcontextprotocol/serverInfo":{{"name":"{name}","version":"{own_version}"}}}}"#
         );
@@ -166,7 +165,7 @@ impl Server {
             name if name == "echo" || self.listing.names.iter().any(|known| known == name) => {
                 answer::text(out, id, modern, &[text]);
                 if self.options.lasting {
-                    answer::make_last(out);
+                    answer::add_ttl(out);
                 }
             }
             name => return fail(out, id, INVALID_PARAMS, &format!("unknown tool: {name}")),
@@ -221,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn initialize_echoes_known_versions_only() {
+    fn initialize_accepts_known_versions_only() {
         let server = Server::new(Options::default());
-        for (asked, answered) in [
+        for (requested, answered) in [
             ("2024-11-05", "2024-11-05"),
             ("2025-11-25", "2025-11-25"),
             ("2026-07-28", "2025-11-25"),
             ("1999-01-01", "2025-11-25"),
         ] {
-            let params = json!({"protocolVersion":asked});
+            let params = json!({"protocolVersion":requested});
             let answer =
                 ask(&server, json!({"jsonrpc":"2.0","id":"a","method":"initialize","params":params}));
             assert_eq!(answer["result"]["protocolVersion"], answered);
@@ -240,12 +239,12 @@ mod tests {
     #[test]
     fn echo_keeps_every_character() {
         let server = Server::new(Options::default());
-        let odd = "a\"b\\c\n\u{1F600}\u{0}é";
-        assert_eq!(text(&ask(&server, call("echo", json!({"text":odd})))), odd);
+        let unusual = "a\"b\\c\n\u{1F600}\u{0}é";
+        assert_eq!(text(&ask(&server, call("echo", json!({"text":unusual})))), unusual);
     }
 
     #[test]
-    fn an_echo_lasts_if_it_is_told_to() {
+    fn echo_result_has_a_ttl_if_enabled() {
         for lasting in [true, false] {
             let server = Server::new(Options { lasting, ..Options::default() });
             let answer = ask(&server, call("echo", json!({"text":"x"})));
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn blob_has_the_asked_length() {
+    fn blob_has_the_requested_length() {
         let server = Server::new(Options::default());
         for bytes in [4, 63, 64, 65, 10_000] {
             let answer = ask(&server, call("blob", json!({"bytes":bytes,"seed":"w1-2"})));
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery_only_where_asked_for() {
+    fn discover_needs_the_modern_option() {
         let discover = json!({"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}});
         assert_eq!(ask(&Server::new(Options::default()), discover.clone())["error"]["code"], -32601);
         let modern = Server::new(Options { modern: true, ..Options::default() });
@@ -303,11 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn notifications_and_unknown_tools() {
+    fn notifications_get_no_answer_and_unknown_tools_an_error() {
         let server = Server::new(Options::default());
         let mut out = Vec::new();
-        let note = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-        assert_eq!(server.handle(note, &mut out), Action::Silent);
+        let notification = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        assert_eq!(server.handle(notification, &mut out), Action::Silent);
         assert!(ask(&server, call("nope", json!({})))["error"].is_object());
         assert_eq!(server.handle(call("crash", json!({})).to_string().as_bytes(), &mut out), Action::Crash);
     }

@@ -1,11 +1,11 @@
-//! The tools on offer, and the filler text of the `blob` tool.
+//! The list of tools, and the filler text of the `blob` tool.
 //!
 //! Descriptions and schemas of the filler tools have an ordinary length, so that a list of many tools has an
 //! ordinary size.
 
 use crate::server::Options;
 
-/// Name, description and schema properties of the tools every server has.
+/// Name, description and schema properties of the tools that every server has.
 const BUILTIN: &[(&str, &str, &str)] = &[
     ("echo", "Returns its text unchanged.", r#""text":{"type":"string","description":"Text to return"}"#),
     (
@@ -22,7 +22,7 @@ const BUILTIN: &[(&str, &str, &str)] = &[
     ("crash", "Exits the process without answering.", ""),
 ];
 
-/// How many tools a server has that was asked for none in particular.
+/// The default number of tools.
 pub(crate) const BUILTIN_COUNT: usize = BUILTIN.len();
 
 const FILLER_PROPERTIES: &str = concat!(
@@ -32,7 +32,7 @@ const FILLER_PROPERTIES: &str = concat!(
     r#""verbose":{"type":"boolean","description":"Whether to explain the answer"}"#,
 );
 
-/// What `tools/list` shows, encoded once.
+/// The tools, encoded once for `tools/list`.
 pub(crate) struct Listing {
     /// Encoded tool objects, comma separated, one string per page.
     pub(crate) pages: Vec<String>,
@@ -76,7 +76,7 @@ fn tool(name: &str, description: &str, properties: &str) -> String {
 /// One period of the filler text: 63 printable bytes and a newline.
 pub(crate) const UNIT: &[u8; 64] = b"The quick brown fox jumps over the lazy dog, 0123456789 times.,\n";
 
-/// The decoded text that `blob` answers: `seed` followed by filler, `bytes` long.
+/// Returns the decoded text that `blob` answers with: `seed` followed by filler, `bytes` long.
 pub fn blob_text(seed: &str, bytes: usize) -> String {
     let mut out = String::with_capacity(bytes.max(seed.len()));
     out.push_str(seed);
@@ -89,7 +89,7 @@ pub fn blob_text(seed: &str, bytes: usize) -> String {
     out
 }
 
-/// `text` as it looks inside a JSON string.
+/// Returns `text` as it is written inside a JSON string.
 pub(crate) fn escape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 8);
     for &byte in text {

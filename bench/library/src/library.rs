@@ -1,4 +1,4 @@
-//! The side under test: calls through [`toolcrib::Crib`], as an embedder makes them.
+//! The measured side: calls through [`toolcrib::Crib`], as an embedder makes them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ impl Library {
         Ok(Self { crib: Crib::builder().server(server).build()? })
     }
 
-    /// `calls` calls of `echo`, one after the other.
+    /// Makes `calls` calls of `echo`, one after the other.
     pub(crate) async fn sequential(&self, calls: u64) -> Result<()> {
         for number in 0..calls {
             let text = format!("call-{number}");
@@ -31,7 +31,7 @@ impl Library {
         Ok(())
     }
 
-    /// `calls` calls of `sleep` by `callers` callers at once.
+    /// Makes `calls` calls of `sleep` with `callers` concurrent callers.
     pub(crate) async fn concurrent(&self, callers: usize, calls: u64, sleep_ms: u64) -> Result<Concurrent> {
         let started = Instant::now();
         let next = Arc::new(AtomicU64::new(0));
@@ -41,7 +41,7 @@ impl Library {
         }
         let mut latencies = Latencies::default();
         while let Some(worker) = workers.join_next().await {
-            latencies.absorb(worker??);
+            latencies.merge(worker??);
         }
         Ok(Concurrent { elapsed: started.elapsed(), latencies })
     }
@@ -66,7 +66,7 @@ async fn call_slowly(crib: Crib, next: Arc<AtomicU64>, calls: u64, sleep_ms: u64
     }
 }
 
-/// Arguments are written as text on both sides, so that neither is charged for building them.
+/// Calls a tool and checks the text. Arguments are raw text on both sides, so that building them is not measured.
 async fn checked_call(crib: &Crib, tool: &str, arguments: String, expected: &str) -> Result<()> {
     let outcome = crib.call(Call::tool(tool).raw_arguments(arguments)).await?;
     let text = outcome.text();

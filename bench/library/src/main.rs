@@ -1,8 +1,7 @@
-//! `library-load`: what the toolcrib library alone costs, beside a raw pipe to the same server.
+//! `library-load`: measures the toolcrib library alone, compared with a raw pipe to the same server.
 //!
-//! Both sides call the same echo server in turn, round by round, on one thread of one process, so that a
-//! noisy second hits both. The raw pipe does the least that can be done; the difference is the library.
-//! Prints one line of JSON.
+//! Both sides call the same echo server in turn, round by round, on one thread of one process, so that noise affects both.
+//! The raw pipe does the minimum; the difference is the cost of the library. Prints one line of JSON.
 
 mod library;
 mod raw;
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 use stats::Latencies;
 
 #[derive(Parser)]
-#[command(about = "Load on the toolcrib library alone, beside a raw pipe")]
+#[command(about = "Measures the toolcrib library alone, compared with a raw pipe")]
 struct Cli {
     /// The echo server to call
     #[arg(long)]
@@ -29,7 +28,7 @@ struct Cli {
     /// Calls of the slow tool per round, all callers together
     #[arg(long, default_value_t = 6400)]
     slow_calls: u64,
-    /// How long the slow tool takes
+    /// Duration of a call of the slow tool, in milliseconds
     #[arg(long, default_value_t = 5)]
     slow_ms: u64,
     /// Calls of `echo` per round, one after the other
@@ -37,7 +36,7 @@ struct Cli {
     echo_calls: u64,
 }
 
-/// What a run of concurrent calls came to.
+/// The result of a run of concurrent calls.
 struct Concurrent {
     elapsed: Duration,
     latencies: Latencies,
@@ -45,7 +44,7 @@ struct Concurrent {
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // Calls are made from a task, as a program's are: waking the future of `block_on` itself costs a system call.
+    // Calls are made from a task: waking the future of `block_on` itself costs a system call.
     let cli = Cli::parse();
     let running = async { tokio::spawn(async move { run(&cli).await }).await? };
     match runtime.block_on(running) {
@@ -69,7 +68,7 @@ async fn run(cli: &Cli) -> Result<Value> {
     for number in 0..cli.rounds {
         let mut round = json!({});
         for turn in 0..2 {
-            // The side that goes first changes, so that neither always follows the other's work.
+            // The side that goes first alternates.
             match (number + turn) % 2 {
                 0 => round["raw"] = raw_round(cli, &mut pipe).await?,
                 _ => round["library"] = library_round(cli, &library).await?,
@@ -86,16 +85,18 @@ async fn run(cli: &Cli) -> Result<Value> {
 
 async fn raw_round(cli: &Cli, pipe: &mut raw::Pipe) -> Result<Value> {
     let slow = pipe.concurrent(cli.callers, cli.slow_calls, cli.slow_ms).await?;
-    let (cpu, started) = (stats::own_cpu(), Instant::now());
+    let cpu = stats::own_cpu_time();
+    let started = Instant::now();
     pipe.sequential(cli.echo_calls).await?;
-    Ok(summary(cli, slow, stats::own_cpu() - cpu, started.elapsed()))
+    Ok(summary(cli, slow, stats::own_cpu_time() - cpu, started.elapsed()))
 }
 
 async fn library_round(cli: &Cli, library: &library::Library) -> Result<Value> {
     let slow = library.concurrent(cli.callers, cli.slow_calls, cli.slow_ms).await?;
-    let (cpu, started) = (stats::own_cpu(), Instant::now());
+    let cpu = stats::own_cpu_time();
+    let started = Instant::now();
     library.sequential(cli.echo_calls).await?;
-    Ok(summary(cli, slow, stats::own_cpu() - cpu, started.elapsed()))
+    Ok(summary(cli, slow, stats::own_cpu_time() - cpu, started.elapsed()))
 }
 
 fn summary(cli: &Cli, mut slow: Concurrent, echo_cpu: Duration, echo_elapsed: Duration) -> Value {

@@ -1,7 +1,7 @@
-//! The floor: the same server on a bare pipe, with the least reading and writing that still checks answers.
+//! The lower bound: the same server on a bare pipe, with the least reading and writing that still checks answers.
 //!
-//! There are no tasks, no timeouts, no JSON parser: an answer is recognised by its id at a fixed place and
-//! by the text that was sent. What the library costs is measured against this.
+//! There are no tasks, no timeouts and no JSON parser: an answer is recognised by its id at a fixed position and by the
+//! text that was sent.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -35,12 +35,12 @@ impl Pipe {
         Ok(Self { _child: child, stdin, answers: Answers { stdout, buffer: Vec::new(), start: 0 } })
     }
 
-    /// `calls` calls of `echo`, one after the other.
+    /// Makes `calls` calls of `echo`, one after the other.
     pub(crate) async fn sequential(&mut self, calls: u64) -> Result<()> {
         for number in 0..calls {
             let arguments = format!(r#"{{"text":"call-{number}"}}"#);
             self.stdin.write_all(&request("echo", number, &arguments)).await?;
-            let answered = self.answers.next().await?;
+            let answered = self.answers.next_number().await?;
             if answered != number {
                 bail!("answer {answered} instead of {number}");
             }
@@ -48,7 +48,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// `calls` calls of `sleep`, `outstanding` of them always in flight.
+    /// Makes `calls` calls of `sleep` with `outstanding` of them in flight.
     pub(crate) async fn concurrent(
         &mut self,
         outstanding: usize,
@@ -70,8 +70,8 @@ impl Pipe {
                 sent_at.push(Instant::now());
                 self.stdin.write_all(&message).await?;
             }
-            let answered = self.answers.next().await?;
-            let sent = sent_at.get(answered as usize).context("an answer to nothing")?;
+            let answered = self.answers.next_number().await?;
+            let sent = sent_at.get(answered as usize).context("an answer with an unknown id")?;
             latencies.push(sent.elapsed());
         }
         Ok(Concurrent { elapsed: started.elapsed(), latencies })
@@ -86,42 +86,42 @@ fn request(tool: &str, number: u64, arguments: &str) -> Vec<u8> {
     message
 }
 
-/// Cuts the child's output into lines and checks them.
+/// Splits the child's output into lines and checks them.
 struct Answers {
     stdout: ChildStdout,
     buffer: Vec<u8>,
-    /// Where the next line begins in `buffer`.
+    /// Start of the next line in `buffer`.
     start: usize,
 }
 
 impl Answers {
-    /// The number of the next call that was answered.
-    async fn next(&mut self) -> Result<u64> {
+    /// Returns the number of the next call that was answered.
+    async fn next_number(&mut self) -> Result<u64> {
         loop {
             if let Some(end) = memchr::memchr(b'\n', &self.buffer[self.start..]) {
                 let line = &self.buffer[self.start..self.start + end];
                 self.start += end + 1;
-                return answered_number(line);
+                return parse_answer(line);
             }
             self.buffer.drain(..self.start);
             self.start = 0;
             self.buffer.reserve(1 << 16);
             if self.stdout.read_buf(&mut self.buffer).await? == 0 {
-                bail!("the echo server ended");
+                bail!("the echo server exited");
             }
         }
     }
 }
 
-/// The id of an answer, if its text is the one that was sent with this id.
-fn answered_number(line: &[u8]) -> Result<u64> {
-    let wrong = || format!("unexpected answer {}", String::from_utf8_lossy(line));
-    let rest = line.strip_prefix(ANSWER_START).with_context(wrong)?;
+/// Returns the id of an answer; an error unless its text is the one that was sent with this id.
+fn parse_answer(line: &[u8]) -> Result<u64> {
+    let unexpected = || format!("unexpected answer {}", String::from_utf8_lossy(line));
+    let rest = line.strip_prefix(ANSWER_START).with_context(unexpected)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let id = std::str::from_utf8(&rest[..digits])?;
     let text = format!(r#""call-{id}""#);
-    memchr::memmem::find(rest, text.as_bytes()).with_context(wrong)?;
-    id.parse().with_context(wrong)
+    memchr::memmem::find(rest, text.as_bytes()).with_context(unexpected)?;
+    id.parse().with_context(unexpected)
 }
 
 #[cfg(test)]
@@ -129,12 +129,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_must_carry_its_own_text() {
-        let good = br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-12"}]}}"#;
-        assert_eq!(answered_number(good).expect("a good answer"), 12);
+    fn answer_with_the_text_of_another_call_is_rejected() {
+        let matching = br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-12"}]}}"#;
+        assert_eq!(parse_answer(matching).expect("a matching answer"), 12);
         let mixed_up =
             br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-13"}]}}"#;
-        assert!(answered_number(mixed_up).is_err());
-        assert!(answered_number(br#"{"jsonrpc":"2.0","error":{}}"#).is_err());
+        assert!(parse_answer(mixed_up).is_err());
+        assert!(parse_answer(br#"{"jsonrpc":"2.0","error":{}}"#).is_err());
     }
 }

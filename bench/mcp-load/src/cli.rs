@@ -1,4 +1,4 @@
-//! The command line: one mode per thing to measure, and the options they share.
+//! The command line: one mode per measurement, and the options they share.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) enum Mode {
     Fanout(FanoutOptions),
     /// Time tools/list
     List(ListOptions),
-    /// Spawn the command and time it until tools/list and a call succeed (over --url, else over its stdio)
+    /// Spawn the command and measure the time until tools/list and a call succeed (over --url, else over its stdio)
     Startup(StartupOptions),
     /// Open sessions, call in each, hold them, call in each again
     Sessions(SessionsOptions),
@@ -27,25 +27,25 @@ pub(crate) enum Mode {
     Probe(ProbeOptions),
 }
 
-/// How to reach what is measured.
+/// The connection to the measured program.
 #[derive(Args, Clone)]
-pub(crate) struct Reach {
-    /// Streamable HTTP endpoint; without it, the command after `--` is spoken to over stdio
+pub(crate) struct ConnectArgs {
+    /// Streamable HTTP endpoint; without it, the command after `--` is run and called over stdio
     #[arg(long)]
     pub(crate) url: Option<String>,
     /// Extra request header, `Name: value`
     #[arg(long)]
     pub(crate) header: Vec<String>,
-    /// POST arguments to <url>/<tool> instead of speaking MCP
+    /// POST arguments to <url>/<tool> instead of using MCP
     #[arg(long)]
     pub(crate) rest: bool,
-    /// Speak the older HTTP+SSE transport (GET the url for events, POST where they say)
+    /// Use the older HTTP+SSE transport (GET the url for events, POST to the endpoint they name)
     #[arg(long)]
     pub(crate) sse: bool,
-    /// Protocol revision to ask for
+    /// Protocol revision to request
     #[arg(long, default_value = "2025-11-25")]
     pub(crate) protocol: String,
-    /// Report the CPU these processes use while the calls are timed (comma separated ids)
+    /// Report the CPU time of these processes during the calls (comma separated ids)
     #[arg(long, value_delimiter = ',')]
     pub(crate) cpu_of: Vec<i32>,
     /// Seconds after which one request counts as failed
@@ -53,7 +53,7 @@ pub(crate) struct Reach {
     timeout_s: f64,
 }
 
-impl Reach {
+impl ConnectArgs {
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.timeout_s)
     }
@@ -80,28 +80,28 @@ impl Kind {
 
 #[derive(Clone, Copy, ValueEnum, PartialEq)]
 pub(crate) enum Match {
-    /// The text is exactly what was asked for
+    /// The text is exactly the expected one
     Exact,
     /// The text contains the call's unique tag and is long enough
     Contains,
 }
 
-/// What to call, how often, and how many at once.
+/// The calls to make: tool, number and concurrency.
 #[derive(Args, Clone)]
 pub(crate) struct Load {
-    /// What to call
+    /// Which tool to call
     #[arg(long, value_enum, default_value = "echo")]
     pub(crate) kind: Kind,
-    /// Tool name, when it is not the kind's own; found in tools/list also behind a prefix
+    /// Tool name, if it is not the kind's own; also found in tools/list with a prefix
     #[arg(long)]
     pub(crate) tool: Option<String>,
-    /// Use the tool name as it is, without tools/list
+    /// Use the tool name as given, without tools/list
     #[arg(long)]
     pub(crate) exact_name: bool,
-    /// tools/call params with $TOOL, $ARGS and $SERVER, for gateways with a call tool of their own
+    /// tools/call params with $TOOL, $ARGS and $SERVER, for gateways with their own call tool
     #[arg(long)]
     pub(crate) call_template: Option<String>,
-    /// What $SERVER stands for outside fanout
+    /// Value of $SERVER outside fanout
     #[arg(long, default_value = "s0")]
     pub(crate) server: String,
     #[arg(long = "match", value_enum, default_value = "exact")]
@@ -109,13 +109,13 @@ pub(crate) struct Load {
     /// Bytes of text per call
     #[arg(long, default_value_t = 64)]
     pub(crate) size: usize,
-    /// For `--kind sleep`
+    /// Duration of a call of `--kind sleep`
     #[arg(long, default_value_t = 100)]
     pub(crate) sleep_ms: u64,
     /// Calls in flight
     #[arg(short, long, default_value_t = 1)]
     pub(crate) concurrency: usize,
-    /// MCP sessions the workers share
+    /// MCP sessions that the workers share
     #[arg(long, default_value_t = 1)]
     pub(crate) sessions: usize,
     #[arg(short = 'n', long, default_value_t = 1000)]
@@ -128,14 +128,14 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// These options with `$SERVER` filled in.
+    /// Returns these options with `$SERVER` filled in.
     pub(crate) fn on_one_server(mut self) -> Self {
         self.call_template = self.call_template.map(|template| template.replace("$SERVER", &self.server));
         self
     }
 
-    /// The name of the tool to call, as the server itself calls it.
-    pub(crate) fn wanted_tool(&self) -> String {
+    /// Returns the server's own name of the tool to call.
+    pub(crate) fn own_tool_name(&self) -> String {
         self.tool.clone().unwrap_or_else(|| self.kind.tool().to_owned())
     }
 }
@@ -143,7 +143,7 @@ impl Load {
 #[derive(Args)]
 pub(crate) struct CallOptions {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connect: ConnectArgs,
     #[command(flatten)]
     pub(crate) load: Load,
     #[arg(last = true)]
@@ -153,13 +153,13 @@ pub(crate) struct CallOptions {
 #[derive(Args)]
 pub(crate) struct FanoutOptions {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connect: ConnectArgs,
     #[command(flatten)]
     pub(crate) load: Load,
-    /// How many servers there must be
+    /// Expected number of servers
     #[arg(long)]
     pub(crate) expect_servers: Option<usize>,
-    /// Server names for `$SERVER`, comma separated, where tools/list does not show their tools
+    /// Server names for `$SERVER`, comma separated, for gateways whose tools/list does not show their tools
     #[arg(long, value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
     #[arg(last = true)]
@@ -169,14 +169,14 @@ pub(crate) struct FanoutOptions {
 #[derive(Args)]
 pub(crate) struct ListOptions {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connect: ConnectArgs,
     #[arg(short = 'n', long, default_value_t = 50)]
     pub(crate) calls: u64,
     #[arg(long)]
     pub(crate) max_seconds: Option<f64>,
     #[arg(long, default_value_t = 3)]
     pub(crate) warmup: u64,
-    /// How many tools there must be
+    /// Expected number of tools
     #[arg(long)]
     pub(crate) expect: Option<usize>,
     #[arg(last = true)]
@@ -186,10 +186,10 @@ pub(crate) struct ListOptions {
 #[derive(Args)]
 pub(crate) struct StartupOptions {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connect: ConnectArgs,
     #[command(flatten)]
     pub(crate) load: Load,
-    /// Do not count tools/list as complete below this many tools
+    /// Number of tools from which on tools/list counts as complete
     #[arg(long, default_value_t = 1)]
     pub(crate) expect: usize,
     #[arg(long, default_value_t = 60.0)]
@@ -201,14 +201,14 @@ pub(crate) struct StartupOptions {
 #[derive(Args)]
 pub(crate) struct SessionsOptions {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connect: ConnectArgs,
     #[command(flatten)]
     pub(crate) load: Load,
     #[arg(short = 'k', long, default_value_t = 100)]
     pub(crate) count: usize,
     #[arg(long, default_value_t = 1.0)]
     pub(crate) hold_s: f64,
-    /// Sessions being opened at once
+    /// Sessions being opened at the same time
     #[arg(long, default_value_t = 8)]
     pub(crate) opening: usize,
 }
@@ -216,7 +216,7 @@ pub(crate) struct SessionsOptions {
 #[derive(Args)]
 pub(crate) struct ProbeOptions {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connect: ConnectArgs,
     #[command(flatten)]
     pub(crate) load: Load,
     /// Skip the call that kills the server

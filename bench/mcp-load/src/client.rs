@@ -1,6 +1,6 @@
-//! One interface over the three ways to reach a server: HTTP, stdio and REST.
+//! One interface to servers over HTTP, stdio and REST.
 //!
-//! Tool names are found by suffix, because every gateway has a prefix of its own.
+//! Tools are found by the suffix of their names, because every gateway has its own prefix.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::process::Child;
 
-use crate::cli::{Load, Reach};
+use crate::cli::{Load, ConnectArgs};
 use crate::http::{Connection, Destination, Session};
 use crate::rpc;
 use crate::stdio::StdioPeer;
@@ -20,17 +20,17 @@ use crate::stdio::StdioPeer;
 /// Request ids, unique in this process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A server whose cursors never end must not hold the measurement forever.
-const MOST_PAGES: usize = 10_000;
+/// Limit on pages, for servers whose cursors never end.
+const MAX_PAGES: usize = 10_000;
 
-/// One worker's way to the server.
+/// A worker's connection to the server.
 pub(crate) enum Channel {
     Http(Box<Connection>),
     Rest(Box<Connection>),
     Stdio(StdioPeer),
 }
 
-/// A call's text and when it was complete.
+/// The text of a result and when it was complete.
 pub(crate) struct Text {
     pub(crate) text: String,
     pub(crate) at: Instant,
@@ -49,7 +49,7 @@ struct ToolName {
     name: String,
 }
 
-/// A complete `tools/list`, every page of it.
+/// The result of a complete `tools/list`, with all pages.
 #[derive(Default)]
 pub(crate) struct Listing {
     pub(crate) names: Vec<String>,
@@ -120,7 +120,7 @@ impl Channel {
         Ok(Text { text: rpc::call_text(response.into_result()?)?.into_owned(), at })
     }
 
-    /// Asks for every page of tools/list.
+    /// Reads all pages of `tools/list`.
     pub(crate) async fn list(&mut self) -> Result<Listing> {
         let mut listing = Listing::default();
         if let Channel::Rest(_) = self {
@@ -135,40 +135,40 @@ impl Channel {
             let page: ListPage = serde_json::from_str(response.into_result()?.get())?;
             listing.names.extend(page.tools.into_iter().map(|tool| tool.name));
             match page.next_cursor {
-                Some(cursor) if listing.pages < MOST_PAGES => params = json!({"cursor": cursor}).to_string(),
+                Some(cursor) if listing.pages < MAX_PAGES => params = json!({"cursor": cursor}).to_string(),
                 _ => return Ok(listing),
             }
         }
     }
 }
 
-/// The name to call for `wanted`, looked up in tools/list unless the options say it is known.
-pub(crate) async fn tool_name(channel: &mut Channel, load: &Load, wanted: &str) -> Result<String> {
+/// Returns the name under which `own_name` is called, looked up in `tools/list` unless the options give it.
+pub(crate) async fn tool_name(channel: &mut Channel, load: &Load, own_name: &str) -> Result<String> {
     if load.exact_name || load.call_template.is_some() || matches!(channel, Channel::Rest(_)) {
-        return Ok(wanted.to_owned());
+        return Ok(own_name.to_owned());
     }
     let listing = channel.list().await?;
-    let found = resolve(&listing.names, wanted).with_context(|| {
+    let found = resolve(&listing.names, own_name).with_context(|| {
         let shown: Vec<_> = listing.names.iter().take(8).collect();
-        format!("no tool like {wanted} among {} tools, such as {shown:?}", listing.names.len())
+        format!("no tool like {own_name} among {} tools, such as {shown:?}", listing.names.len())
     })?;
     Ok(found.to_owned())
 }
 
-/// Opens channels as the options ask; keeps the child of a stdio server alive.
+/// Opens channels as configured, and owns the child of a stdio server.
 pub(crate) struct Opener {
-    reach: Reach,
+    connect: ConnectArgs,
     destination: Option<Arc<Destination>>,
     peer: Option<(StdioPeer, Child)>,
 }
 
 impl Opener {
-    pub(crate) async fn new(reach: &Reach, command: &[String]) -> Result<Self> {
-        let mut opener = Self { reach: reach.clone(), destination: None, peer: None };
-        match &reach.url {
-            Some(url) => opener.destination = Some(Arc::new(Destination::new(url, reach)?)),
+    pub(crate) async fn new(connect: &ConnectArgs, command: &[String]) -> Result<Self> {
+        let mut opener = Self { connect: connect.clone(), destination: None, peer: None };
+        match &connect.url {
+            Some(url) => opener.destination = Some(Arc::new(Destination::new(url, connect)?)),
             None => {
-                let (mut peer, child) = StdioPeer::spawn(command, &reach.protocol, reach.timeout())?;
+                let (mut peer, child) = StdioPeer::spawn(command, &connect.protocol, connect.timeout())?;
                 peer.handshake().await?;
                 opener.peer = Some((peer, child));
             }
@@ -176,21 +176,21 @@ impl Opener {
         Ok(opener)
     }
 
-    /// A channel with a session of its own (stdio has only one).
+    /// Opens a channel with its own session (stdio has only one).
     pub(crate) async fn open(&self) -> Result<Channel> {
         if let Some((peer, _)) = &self.peer {
             return Ok(Channel::Stdio(peer.clone()));
         }
         let destination = self.destination.clone().context("no url")?;
         let mut connection = Box::new(Connection::new(destination, Session::default()));
-        if self.reach.rest {
+        if self.connect.rest {
             return Ok(Channel::Rest(connection));
         }
         connection.handshake().await?;
         Ok(Channel::Http(connection))
     }
 
-    /// A channel on its own connection that shares `other`'s session.
+    /// Opens a channel on its own connection that shares `other`'s session.
     pub(crate) fn share(&self, other: &Channel) -> Result<Channel> {
         if let Some((peer, _)) = &self.peer {
             return Ok(Channel::Stdio(peer.clone()));
@@ -200,22 +200,22 @@ impl Opener {
         if let Channel::Http(other) = other {
             connection.stream = other.stream.clone();
         }
-        Ok(if self.reach.rest { Channel::Rest(connection) } else { Channel::Http(connection) })
+        Ok(if self.connect.rest { Channel::Rest(connection) } else { Channel::Http(connection) })
     }
 }
 
-/// The listed name that means `wanted`: itself, or it after a prefix and a separator.
-pub(crate) fn resolve<'a>(names: &'a [String], wanted: &str) -> Option<&'a str> {
+/// Returns the listed name that means `own_name`: the name itself, or the name after a prefix and a separator.
+pub(crate) fn resolve<'a>(names: &'a [String], own_name: &str) -> Option<&'a str> {
     let prefixed = |name: &str| {
-        name.strip_suffix(wanted).is_some_and(|prefix| prefix.ends_with(|c: char| !c.is_ascii_alphanumeric()))
+        name.strip_suffix(own_name).is_some_and(|prefix| prefix.ends_with(|c: char| !c.is_ascii_alphanumeric()))
     };
-    let exact = names.iter().find(|name| *name == wanted);
+    let exact = names.iter().find(|name| *name == own_name);
     exact.or_else(|| names.iter().find(|name| prefixed(name))).map(String::as_str)
 }
 
-/// Every listed name that means `wanted`.
-pub(crate) fn resolve_all(names: &[String], wanted: &str) -> Vec<String> {
-    names.iter().filter(|name| resolve(std::slice::from_ref(name), wanted).is_some()).cloned().collect()
+/// Returns every listed name that means `own_name`.
+pub(crate) fn resolve_all(names: &[String], own_name: &str) -> Vec<String> {
+    names.iter().filter(|name| resolve(std::slice::from_ref(name), own_name).is_some()).cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Runs workers over a shared pile of work and sums up what they saw.
+//! Runs workers over shared work and sums up their reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::cli::{Load, Reach};
+use crate::cli::{Load, ConnectArgs};
 use crate::client::{Channel, Opener};
 use crate::work::{Route, Work};
 use crate::{modes, rpc};
 use stats::Latencies;
 
-/// Failures in a row after which a worker gives up: a dead gateway would only burn the CPU of the others.
+/// Failures in a row after which a worker stops: calls to a dead gateway would take CPU from the others.
 const FAILURES_IN_A_ROW: u32 = 20;
 
 #[derive(Default)]
@@ -21,13 +21,13 @@ pub(crate) struct Report {
     pub(crate) latencies: Latencies,
     pub(crate) errors: u64,
     pub(crate) mismatches: u64,
-    /// The first few different complaints, and how often each was heard.
+    /// The first few different error messages, with their counts.
     pub(crate) samples: BTreeMap<String, u64>,
 }
 
 impl Report {
-    fn absorb(&mut self, other: Report) {
-        self.latencies.absorb(other.latencies);
+    fn merge(&mut self, other: Report) {
+        self.latencies.merge(other.latencies);
         self.errors += other.errors;
         self.mismatches += other.mismatches;
         for (message, count) in other.samples {
@@ -37,10 +37,10 @@ impl Report {
 
     pub(crate) fn fail(&mut self, message: &str) {
         self.errors += 1;
-        self.complain(rpc::shorten(message));
+        self.add_sample(rpc::shorten(message));
     }
 
-    fn complain(&mut self, message: String) {
+    fn add_sample(&mut self, message: String) {
         if self.samples.len() < 5 || self.samples.contains_key(&message) {
             *self.samples.entry(message).or_default() += 1;
         }
@@ -58,7 +58,7 @@ async fn worker(mut channel: Channel, work: Arc<Work>) -> (Channel, Report) {
                 report.latencies.push(answer.at - started);
                 if !work.is_correct(&task, &answer.text) {
                     report.mismatches += 1;
-                    report.complain(format!("wrong text: {}", rpc::shorten(&answer.text)));
+                    report.add_sample(format!("wrong text: {}", rpc::shorten(&answer.text)));
                 }
             }
             Err(error) => {
@@ -67,7 +67,7 @@ async fn worker(mut channel: Channel, work: Arc<Work>) -> (Channel, Report) {
                 if in_a_row >= FAILURES_IN_A_ROW {
                     break;
                 }
-                // A gateway that is restarting gets a moment instead of a storm of refused calls.
+                // A restarting gateway is not flooded with calls.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -75,7 +75,7 @@ async fn worker(mut channel: Channel, work: Arc<Work>) -> (Channel, Report) {
     (channel, report)
 }
 
-/// Runs one worker per channel to the end of `work`.
+/// Runs one worker per channel until all work is done.
 pub(crate) async fn drive(
     channels: Vec<Channel>,
     work: Arc<Work>,
@@ -88,12 +88,12 @@ pub(crate) async fn drive(
     for task in tasks {
         let (channel, report) = task.await?;
         channels.push(channel);
-        total.absorb(report);
+        total.merge(report);
     }
     Ok((channels, total, started.elapsed()))
 }
 
-/// `first` and further channels up to the asked concurrency, spread over the asked sessions.
+/// Opens further channels up to the requested concurrency, spread over the requested sessions.
 async fn open_channels(opener: &Opener, load: &Load, first: Channel) -> Result<Vec<Channel>> {
     let sessions = load.sessions.max(1);
     let mut channels = vec![first];
@@ -107,10 +107,10 @@ async fn open_channels(opener: &Opener, load: &Load, first: Channel) -> Result<V
     Ok(channels)
 }
 
-/// Warms up, then times the calls of `load` over `routes` and watches the CPU they cost.
+/// Warms up, then measures the calls of `load` over `routes` and the CPU time of the watched processes.
 pub(crate) async fn measure(
     opener: &Opener,
-    reach: &Reach,
+    connect: &ConnectArgs,
     load: &Load,
     routes: Vec<Route>,
     first: Channel,
@@ -118,11 +118,12 @@ pub(crate) async fn measure(
     let channels = open_channels(opener, load, first).await?;
     let warm = Arc::new(Work::new(load, routes.clone(), load.warmup));
     let (channels, warm_report, _) = drive(channels, warm).await?;
-    let (own_before, watched_before) = (stats::own_cpu(), stats::cpu_of(&reach.cpu_of));
+    let own_before = stats::own_cpu_time();
+    let watched_before = stats::cpu_time(&connect.cpu_of);
     let work = Arc::new(Work::new(load, routes, load.calls));
     let (channels, mut report, elapsed) = drive(channels, work).await?;
-    let watched = stats::cpu_of(&reach.cpu_of).saturating_sub(watched_before);
-    let own = stats::own_cpu() - own_before;
+    let watched = stats::cpu_time(&connect.cpu_of).saturating_sub(watched_before);
+    let own = stats::own_cpu_time() - own_before;
     let answered = report.latencies.count();
     let mut value = json!({
         "calls": answered + report.errors,

@@ -1,11 +1,11 @@
-//! Server-sent events, as little of them as MCP uses.
+//! Server-sent events, to the extent that MCP uses them.
 
 use anyhow::{Result, bail};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-/// One event: its type line, if it has one, and its data.
+/// One event.
 pub(crate) struct Event {
     raw: Bytes,
 }
@@ -36,19 +36,19 @@ fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     Some(value.strip_prefix(b" ").unwrap_or(value))
 }
 
-/// Cuts events out of bytes that arrive in arbitrary pieces.
+/// Splits a byte stream into events.
 #[derive(Default)]
 pub(crate) struct Events {
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no event's end.
+    /// Length of the buffer's prefix without an end of an event.
     scanned: usize,
 }
 
 impl Events {
-    /// The next event of `incoming`.
+    /// Reads the next event of `incoming`.
     pub(crate) async fn next(&mut self, incoming: &mut Incoming) -> Result<Event> {
         loop {
-            if let Some(event) = self.cut() {
+            if let Some(event) = self.take_event() {
                 return Ok(event);
             }
             match incoming.frame().await {
@@ -62,7 +62,7 @@ impl Events {
         }
     }
 
-    fn cut(&mut self) -> Option<Event> {
+    fn take_event(&mut self) -> Option<Event> {
         match event_end(&self.buffer, self.scanned) {
             Some((end, next)) => {
                 let mut event = self.buffer.split_to(next);
@@ -71,7 +71,7 @@ impl Events {
                 Some(Event { raw: event.freeze() })
             }
             None => {
-                // An end may be cut in two: it is at most three bytes long.
+                // The end, at most three bytes long, may be split.
                 self.scanned = self.buffer.len().saturating_sub(3);
                 None
             }
@@ -79,7 +79,7 @@ impl Events {
     }
 }
 
-/// The end of the first event at or after `from`, and where the next one begins.
+/// Returns the end of the first event at or after `from`, and the start of the next one.
 fn event_end(buffer: &[u8], from: usize) -> Option<(usize, usize)> {
     for offset in memchr::memchr_iter(b'\n', &buffer[from..]) {
         let newline = from + offset;
@@ -96,12 +96,12 @@ fn event_end(buffer: &[u8], from: usize) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
-    fn cut_all(pieces: &[&[u8]]) -> Vec<(bool, Bytes)> {
+    fn split_all(chunks: &[&[u8]]) -> Vec<(bool, Bytes)> {
         let mut events = Events::default();
         let mut found = Vec::new();
-        for piece in pieces {
-            events.buffer.extend_from_slice(piece);
-            while let Some(event) = events.cut() {
+        for chunk in chunks {
+            events.buffer.extend_from_slice(chunk);
+            while let Some(event) = events.take_event() {
                 found.push((event.is_of_type("message"), event.data()));
             }
         }
@@ -111,16 +111,16 @@ mod tests {
     const STREAM: &[u8] = b"event: message\r\ndata: {\"a\":1}\r\n\r\nid: 4\ndata: x\ndata: y\n\ndata: rest\n";
 
     #[test]
-    fn events_split_on_either_line_ending() {
-        let found = cut_all(&[STREAM]);
+    fn events_end_with_either_line_ending() {
+        let found = split_all(&[STREAM]);
         assert_eq!(found, [(true, Bytes::from_static(b"{\"a\":1}")), (false, Bytes::from_static(b"x\ny"))]);
     }
 
     #[test]
-    fn pieces_of_any_size_give_the_same_events() {
+    fn chunk_size_does_not_change_the_events() {
         for size in 1..8 {
-            let pieces: Vec<&[u8]> = STREAM.chunks(size).collect();
-            assert_eq!(cut_all(&pieces), cut_all(&[STREAM]), "pieces of {size}");
+            let chunks: Vec<&[u8]> = STREAM.chunks(size).collect();
+            assert_eq!(split_all(&chunks), split_all(&[STREAM]), "chunks of {size}");
         }
     }
 }

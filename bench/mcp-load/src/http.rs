@@ -1,4 +1,4 @@
-//! Streamable HTTP client: one keep-alive connection per worker, sessions shared as asked.
+//! Streamable HTTP client: one keep-alive connection per worker, and sessions shared as configured.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::cli::Reach;
+use crate::cli::ConnectArgs;
 use crate::events::Events;
 use crate::sse::SseStream;
 use crate::{pending, rpc};
 
-/// How long an event stream may stay open after the answer before its connection is given up.
-const STREAM_END_PATIENCE: Duration = Duration::from_secs(2);
+/// Limit on the time that an event stream may stay open after the answer before its connection is closed.
+const STREAM_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where to connect and what to say on every request.
+/// The address, and the headers of every request.
 #[derive(Clone)]
 pub(crate) struct Destination {
     pub(crate) uri: Uri,
     pub(crate) address: String,
     pub(crate) headers: HeaderMap,
-    /// The revision to ask for.
+    /// The requested protocol revision.
     version: String,
     pub(crate) timeout: Duration,
     /// Speak the HTTP+SSE transport of 2024-11-05 instead of Streamable HTTP.
@@ -35,7 +35,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    pub(crate) fn new(url: &str, reach: &Reach) -> Result<Self> {
+    pub(crate) fn new(url: &str, connect: &ConnectArgs) -> Result<Self> {
         let uri: Uri = url.parse().context("bad url")?;
         let host = uri.host().context("url without host")?;
         let address = format!("{host}:{}", uri.port_u16().unwrap_or(80));
@@ -44,17 +44,19 @@ impl Destination {
         headers.insert(HOST, HeaderValue::from_str(authority)?);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        for header in &reach.header {
+        for header in &connect.header {
             let (name, value) = header.split_once(':').context("header must be `Name: value`")?;
             let name = HeaderName::from_bytes(name.trim().as_bytes())?;
             headers.insert(name, HeaderValue::from_str(value.trim())?);
         }
-        let (version, timeout, sse) = (reach.protocol.clone(), reach.timeout(), reach.sse);
+        let version = connect.protocol.clone();
+        let timeout = connect.timeout();
+        let sse = connect.sse;
         Ok(Self { uri, address, headers, version, timeout, sse })
     }
 }
 
-/// What a handshake settled.
+/// The result of a handshake.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
     pub(crate) id: Option<String>,
@@ -63,7 +65,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The session that the answer to `initialize` (always request 0) opens.
+    /// Creates the session from the answer to `initialize`, which is always request 0.
     pub(crate) fn from_initialize(answer: &[u8], id: Option<String>) -> Result<Self> {
         let response = rpc::Response::matching(answer, 0).context("no initialize response")?;
         let result: serde_json::Value = serde_json::from_str(response.into_result()?.get())?;
@@ -73,12 +75,12 @@ impl Session {
     }
 }
 
-/// What answered a POST.
+/// The answer to a POST.
 pub(crate) struct Answer {
     status: u16,
     pub(crate) body: Bytes,
     session: Option<String>,
-    /// When the matching message was complete (an SSE stream may end later).
+    /// Time at which the matching message was complete; an SSE stream may end later.
     pub(crate) at: Instant,
 }
 
@@ -97,7 +99,7 @@ pub(crate) struct Connection {
     pub(crate) session: Session,
     pub(crate) reconnects: u64,
     pub(crate) sse_answers: u64,
-    /// Set when the other side speaks the older HTTP+SSE transport.
+    /// Set if the other side uses the older HTTP+SSE transport.
     pub(crate) stream: Option<SseStream>,
 }
 
@@ -152,7 +154,7 @@ impl Connection {
         Ok(headers)
     }
 
-    /// POSTs one message and reads until the response to `id` (any body when `None`).
+    /// POSTs one message and reads the response to `id`, or any body if it is `None`.
     async fn post(&mut self, uri: &Uri, headers: HeaderMap, body: Bytes, id: Option<u64>) -> Result<Answer> {
         let timeout = self.destination.timeout;
         let exchange = async {
@@ -177,7 +179,7 @@ impl Connection {
             *request.headers_mut() = headers.clone();
             match self.sender().await?.send_request(request).await {
                 Ok(response) => return Ok(response),
-                // A keep-alive connection may be closed by the peer just as we use it.
+                // The peer may close a keep-alive connection at the moment it is used.
                 Err(error) if !retried && (error.is_canceled() || error.is_incomplete_message()) => {
                     self.disconnect();
                     retried = true;
@@ -211,9 +213,9 @@ impl Connection {
             }
         };
         let at = Instant::now();
-        // Let the stream end so that the connection can be used again.
+        // The connection can be used again after the stream has ended.
         let drained = async { while let Some(Ok(_)) = incoming.frame().await {} };
-        if tokio::time::timeout(STREAM_END_PATIENCE, drained).await.is_err() {
+        if tokio::time::timeout(STREAM_END_TIMEOUT, drained).await.is_err() {
             self.disconnect();
         }
         Ok(Answer { status, body, session, at })
@@ -239,7 +241,7 @@ impl Connection {
         self.post(&uri, headers, message.into(), Some(id)).await?.accepted()
     }
 
-    /// `initialize` and `notifications/initialized`; nothing for revisions without them.
+    /// Sends `initialize` and `notifications/initialized`; nothing for revisions without them.
     pub(crate) async fn handshake(&mut self) -> Result<()> {
         let version = self.destination.version.clone();
         self.session = Session::default();
@@ -259,7 +261,7 @@ impl Connection {
         Ok(())
     }
 
-    /// POSTs `arguments` to `<url>/<tool>`: the REST shape of OpenAPI bridges such as mcpo.
+    /// POSTs `arguments` to `<url>/<tool>`, as OpenAPI bridges such as mcpo expect.
     pub(crate) async fn rest(&mut self, tool: &str, arguments: &str) -> Result<Answer> {
         let base = self.destination.uri.to_string();
         let uri: Uri = format!("{}/{tool}", base.trim_end_matches('/')).parse()?;

@@ -1,7 +1,6 @@
-//! `mcp-load`: drives an MCP server or gateway, checks every answer, prints one line of JSON.
+//! `mcp-load`: calls an MCP server or gateway, checks every answer, and prints one line of JSON.
 //!
-//! It runs on a single thread, so that on a small machine it competes as little as possible with what it
-//! measures.
+//! It runs on a single thread, to compete as little as possible with the measured program.
 
 mod cli;
 mod client;

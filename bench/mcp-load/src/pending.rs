@@ -1,4 +1,4 @@
-//! Answers still expected, by request id, for transports where they arrive on one stream.
+//! Pending answers by request id, for transports where all answers arrive on one stream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,34 +13,33 @@ use crate::rpc;
 /// A message and when it was complete.
 pub(crate) type Arrived = (Bytes, Instant);
 
-/// Who waits for which answer. Clones share it.
+/// The requests that wait for an answer. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Pending(Arc<Mutex<HashMap<u64, oneshot::Sender<Arrived>>>>);
 
 impl Pending {
-    /// Registers `id`; to be called before its request is sent.
+    /// Registers `id`; must be called before its request is sent.
     pub(crate) fn expect(&self, id: u64) -> oneshot::Receiver<Arrived> {
         let (sender, receiver) = oneshot::channel();
         self.0.lock().expect("not poisoned").insert(id, sender);
         receiver
     }
 
-    /// Hands `message` to whoever waits for it. When it is a request of the other side instead, returns an
-    /// empty reply to it.
+    /// Passes `message` to the request it answers. If it is a request of the other side, returns an empty reply to it.
     pub(crate) fn deliver(&self, message: Bytes) -> Option<Vec<u8>> {
-        // Finding out whose answer it is belongs to the checker, not to the latency.
+        // Matching the answer to its request is not part of the latency.
         let at = Instant::now();
         let response: rpc::Response<'_> = serde_json::from_slice(&message).ok()?;
         if response.method.is_some() {
             return response.empty_reply();
         }
         let waiter = self.0.lock().expect("not poisoned").remove(&response.number()?)?;
-        // Whoever gave up waiting has already counted the call as failed.
+        // A request that timed out is already counted as failed.
         let _ = waiter.send((message, at));
         None
     }
 
-    /// The stream has ended: nobody gets an answer any more.
+    /// Fails all pending requests: the stream has ended.
     pub(crate) fn close(&self) {
         self.0.lock().expect("not poisoned").clear();
     }
@@ -58,9 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_reach_their_own_waiter_and_no_other() {
+    fn answers_reach_their_own_request_only() {
         let pending = Pending::default();
-        let (mut first, mut second) = (pending.expect(1), pending.expect(2));
+        let mut first = pending.expect(1);
+        let mut second = pending.expect(2);
         assert_eq!(pending.deliver(Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#)), None);
         assert!(second.try_recv().is_ok());
         assert!(first.try_recv().is_err());

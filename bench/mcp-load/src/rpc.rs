@@ -1,4 +1,4 @@
-//! JSON-RPC and MCP messages, as little of them as a load generator needs.
+//! The JSON-RPC and MCP messages that a load generator needs.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// What a client says after `initialize` was answered.
+/// The notification after `initialize` was answered.
 pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// Whether `version` has no `initialize`, so that every request carries its own `_meta`.
+/// Returns whether `version` has no `initialize`, so that every request carries its own `_meta`.
 pub(crate) fn has_no_handshake(version: &str) -> bool {
     version >= NO_INITIALIZE
 }
@@ -29,18 +29,18 @@ pub(crate) struct Response<'a> {
 }
 
 impl<'a> Response<'a> {
-    /// Parses `message`; `None` when it is not the response to request `id`.
+    /// Parses `message`; `None` if it is not the response to request `id`.
     pub(crate) fn matching(message: &'a [u8], id: u64) -> Option<Self> {
         let response: Response<'_> = serde_json::from_slice(message).ok()?;
         (response.method.is_none() && response.number() == Some(id)).then_some(response)
     }
 
-    /// The id as a number, also when it was sent back as a string.
+    /// Returns the id as a number, also if it was sent back as a string.
     pub(crate) fn number(&self) -> Option<u64> {
         self.id?.get().trim_matches('"').parse().ok()
     }
 
-    /// What a client that offers nothing answers, when this is a request of the other side after all.
+    /// Returns an empty reply, for a request of the other side.
     pub(crate) fn empty_reply(&self) -> Option<Vec<u8>> {
         let id = self.id?.get();
         Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).into_bytes())
@@ -69,7 +69,7 @@ struct Content<'a> {
     text: Cow<'a, str>,
 }
 
-/// The text of a `tools/call` result.
+/// Returns the text of a `tools/call` result.
 pub(crate) fn call_text(result: &RawValue) -> Result<Cow<'_, str>> {
     let mut result: CallResult<'_> = serde_json::from_str(result.get()).context("not a tools/call result")?;
     if result.is_error {
@@ -82,7 +82,7 @@ pub(crate) fn call_text(result: &RawValue) -> Result<Cow<'_, str>> {
     }
 }
 
-/// A request as revision `version` wants it. `params` is already JSON.
+/// Encodes a request for revision `version`. `params` is already JSON.
 pub(crate) fn request_for(version: &str, id: u64, method: &str, params: &str) -> Vec<u8> {
     match has_no_handshake(version) {
         true => request(id, method, &with_meta(params, version)),
@@ -102,7 +102,7 @@ fn client_info() -> Value {
     json!({"name": "mcp-load", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// `params` with the `_meta` that revisions without `initialize` require.
+/// Returns `params` with the `_meta` that revisions without `initialize` require.
 fn with_meta(params: &str, version: &str) -> String {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": version,

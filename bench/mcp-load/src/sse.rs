@@ -1,5 +1,5 @@
-//! The HTTP+SSE transport of 2024-11-05, which some gateways still offer alone: requests are POSTed to an
-//! endpoint, answers arrive on one long event stream.
+//! The HTTP+SSE transport of 2024-11-05, the only one of some gateways: requests are POSTed to an endpoint, answers arrive
+//! on one event stream.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::http::Destination;
 use crate::pending::Pending;
 
-/// The open event stream and where to POST. Clones share it.
+/// The open event stream and the endpoint for POST. Clones share it.
 #[derive(Clone)]
 pub(crate) struct SseStream {
     pub(crate) endpoint: Uri,
@@ -40,7 +40,7 @@ impl SseStream {
         let pending = Pending::default();
         let waiting = pending.clone();
         tokio::spawn(async move {
-            let _sender = sender; // the connection lives as long as the stream
+            let _sender = sender; // keeps the connection open
             while let Ok(event) = events.next(&mut incoming).await {
                 let _ = waiting.deliver(event.data());
             }

@@ -15,7 +15,7 @@ use crate::rpc;
 
 type Lines = mpsc::UnboundedSender<Vec<u8>>;
 
-/// A child that speaks MCP on its standard streams. Clones share it.
+/// A child that speaks MCP over stdio. Clones share it.
 #[derive(Clone)]
 pub(crate) struct StdioPeer {
     lines: Lines,
@@ -69,7 +69,7 @@ impl StdioPeer {
     }
 }
 
-/// Writes what is queued, everything that piled up at once with one write.
+/// Writes queued lines; all that are queued go into one write.
 async fn write_lines(mut stdin: ChildStdin, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
     let mut buffer = Vec::new();
     while let Some(line) = queue.recv().await {
@@ -92,7 +92,7 @@ async fn read_lines(mut stdout: ChildStdout, pending: Pending, replies: Lines) {
             let line = buffer.split_to(scanned + offset + 1).freeze();
             scanned = 0;
             if let Some(mut reply) = pending.deliver(line) {
-                // Answer what a gateway may ask of its client, so that it does not stall.
+                // Requests of a gateway are answered, so that it does not wait for them.
                 reply.push(b'\n');
                 let _ = replies.send(reply);
             }

@@ -1,7 +1,6 @@
-//! Makes calls that can be told apart and judges their answers.
+//! Makes distinguishable calls and checks their answers.
 //!
-//! Every call carries a tag of its own and its answer is compared in full, so a mixed-up answer counts as a
-//! mismatch and not as a fast call.
+//! Every call carries a unique tag and its answer is compared in full, so a mixed-up answer counts as a mismatch.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use echo_server::blob_text;
 
 use crate::cli::{Kind, Load, Match};
 
-/// One tool to call, and what its answers begin with.
+/// One tool to call, and the expected prefix of its answers.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) tool: String,
@@ -30,14 +29,14 @@ pub(crate) struct Work {
     load: Load,
     routes: Vec<Route>,
     filler: String,
-    /// `filler` as it looks inside a JSON string.
+    /// `filler` as it is written inside a JSON string.
     filler_encoded: String,
     next: AtomicU64,
     limit: u64,
     deadline: Option<Instant>,
 }
 
-/// One call to make, and everything needed to judge its answer.
+/// One call to make, and what its answer is checked against.
 pub(crate) struct Task<'a> {
     pub(crate) route: &'a Route,
     pub(crate) tag: String,
@@ -61,7 +60,7 @@ impl Work {
         }
     }
 
-    /// The next call, or `None` when all are handed out or time is up.
+    /// Returns the next call; `None` when all are handed out or the time is up.
     pub(crate) fn take(&self) -> Option<Task<'_>> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return None;
@@ -77,7 +76,8 @@ impl Work {
     }
 
     fn arguments(&self, tag: &str) -> String {
-        let (load, filler) = (&self.load, &self.filler_encoded);
+        let load = &self.load;
+        let filler = &self.filler_encoded;
         match load.kind {
             Kind::Blob => format!(r#"{{"bytes":{},"seed":"{tag}"}}"#, load.size.max(TAG_LEN)),
             Kind::Sleep => format!(r#"{{"ms":{},"text":"{tag}{filler}"}}"#, load.sleep_ms),
@@ -96,8 +96,8 @@ impl Work {
     }
 }
 
-/// A tag no other call has, always `TAG_LEN` bytes. It starts elsewhere in every process, so that a gateway
-/// with a response cache gains nothing between runs.
+/// Returns a unique tag of `TAG_LEN` bytes. It starts at another number in every process, so that a response cache of a
+/// gateway has no effect between runs.
 fn tag(number: u64) -> String {
     static START: LazyLock<u64> =
         LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64);
@@ -111,8 +111,8 @@ mod tests {
     use clap::Parser;
 
     fn load(options: &[&str]) -> Load {
-        let words = ["mcp-load", "call"].iter().chain(options);
-        match Cli::parse_from(words).mode {
+        let args = ["mcp-load", "call"].iter().chain(options);
+        match Cli::parse_from(args).mode {
             Mode::Call(options) => options.load,
             _ => unreachable!("the mode is call"),
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn hands_out_as_many_distinct_calls_as_asked() {
+    fn work_hands_out_the_requested_number_of_distinct_calls() {
         let work = work(&[], 3);
         let tags: Vec<String> = std::iter::from_fn(|| work.take()).map(|task| task.tag).collect();
         assert_eq!(tags.len(), 3);
@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn only_the_whole_text_of_the_same_call_is_correct() {
         let work = work(&["--size", "100"], 2);
-        let (first, second) = (work.take().expect("a call"), work.take().expect("a call"));
+        let first = work.take().expect("a call");
+        let second = work.take().expect("a call");
         let sent: serde_json::Value = serde_json::from_str(&first.arguments).expect("valid JSON");
         let text = sent["text"].as_str().expect("a text");
         assert_eq!(text.len(), 100);
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn wrapped_answers_are_accepted_only_where_asked_for() {
+    fn wrapped_answers_are_correct_only_with_match_contains() {
         let exact = work(&["--size", "20"], 1);
         let task = exact.take().expect("a call");
         let wrapped = format!("answer: {}{}", task.tag, exact.filler);

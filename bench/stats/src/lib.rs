@@ -1,6 +1,4 @@
-//! Latency summaries, and the CPU that processes use.
-//!
-//! Shared by the load generators, so that both mean the same by a quantile and by CPU time.
+//! Latency summaries and CPU times, shared by the load generators.
 
 use std::time::Duration;
 
@@ -9,7 +7,7 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// How long calls took.
+/// The latencies of a run.
 #[derive(Default)]
 pub struct Latencies(Vec<Duration>);
 
@@ -18,7 +16,7 @@ impl Latencies {
         self.0.push(latency);
     }
 
-    pub fn absorb(&mut self, other: Latencies) {
+    pub fn merge(&mut self, other: Latencies) {
         self.0.extend(other.0);
     }
 
@@ -26,7 +24,7 @@ impl Latencies {
         self.0.len() as u64
     }
 
-    /// Sorts and summarises, in microseconds.
+    /// Sorts and summarizes, in microseconds.
     pub fn summary(&mut self) -> Value {
         self.0.sort_unstable();
         let mean = self.0.iter().sum::<Duration>() / self.0.len().max(1) as u32;
@@ -39,7 +37,7 @@ impl Latencies {
         })
     }
 
-    /// Nearest-rank quantile of sorted values.
+    /// Returns the nearest-rank quantile of sorted values.
     fn quantile(&self, q: f64) -> Duration {
         match self.0.len() {
             0 => Duration::ZERO,
@@ -52,18 +50,18 @@ fn micros(duration: Duration) -> f64 {
     (duration.as_nanos() as f64 / 100.0).round() / 10.0
 }
 
-/// User and system CPU time of this process.
-pub fn own_cpu() -> Duration {
+/// Returns the user and system CPU time of this process.
+pub fn own_cpu_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("own usage can be read");
     let micros = |time: nix::sys::time::TimeVal| time.tv_sec() as u64 * 1_000_000 + time.tv_usec() as u64;
     Duration::from_micros(micros(usage.user_time()) + micros(usage.system_time()))
 }
 
-/// CPU time of other processes so far, by their ids. It is read from their CPU clocks, which count
-/// nanoseconds where `/proc` counts hundredths of a second; a process that is gone counts as zero.
-pub fn cpu_of(pids: &[i32]) -> Duration {
-    let of = |pid: &i32| clock_getcpuclockid(Pid::from_raw(*pid)).and_then(clock_gettime).ok();
-    pids.iter().filter_map(of).map(Duration::from).sum()
+/// Returns the total CPU time of other processes. It is read from their CPU clocks, which count nanoseconds; `/proc` counts
+/// hundredths of a second. A process that has exited counts as zero.
+pub fn cpu_time(pids: &[i32]) -> Duration {
+    let cpu = |pid: &i32| clock_getcpuclockid(Pid::from_raw(*pid)).and_then(clock_gettime).ok();
+    pids.iter().filter_map(cpu).map(Duration::from).sum()
 }
 
 #[cfg(test)]
@@ -82,14 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_clock_of_a_process_agrees_with_its_usage() {
+    fn cpu_clock_agrees_with_rusage() {
         let mut sum = 0u64;
-        while own_cpu() < Duration::from_millis(50) {
+        while own_cpu_time() < Duration::from_millis(50) {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        let (clock, usage) = (cpu_of(&[std::process::id() as i32]), own_cpu());
+        let clock = cpu_time(&[std::process::id() as i32]);
+        let usage = own_cpu_time();
         assert!(clock.abs_diff(usage) < Duration::from_millis(25), "{clock:?} against {usage:?}");
         // Linux gives no process an id this high.
-        assert_eq!(cpu_of(&[1 << 22]), Duration::ZERO);
+        assert_eq!(cpu_time(&[1 << 22]), Duration::ZERO);
     }
 }

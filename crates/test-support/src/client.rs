@@ -1,4 +1,4 @@
-//! MCP clients of both eras, over HTTP and over a pipe.
+//! MCP clients of both eras, over HTTP and over pipes.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use crate::deadline::{self, HANG_TIMEOUT, Lines};
 use crate::http::{self, Response, Stream};
 
-/// Which rules a client follows.
+/// The protocol era of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
-    /// A handshake, then a session.
+    /// Handshake, then a session.
     Session,
-    /// Everything in each request.
+    /// Every request carries its context.
     Stateless,
 }
 
-/// The revision of each era that clients here speak.
+/// Returns the protocol revision that clients of an era use.
 pub const fn revision(era: Era) -> &'static str {
     match era {
         Era::Session => "2025-11-25",
@@ -26,7 +26,7 @@ pub const fn revision(era: Era) -> &'static str {
     }
 }
 
-/// A request as a client of this era writes it.
+/// Returns a request as a client of this era writes it.
 pub fn message(era: Era, id: &Value, method: &str, params: &Value) -> Value {
     let mut params = params.clone();
     if era == Era::Stateless {
@@ -37,10 +37,10 @@ pub fn message(era: Era, id: &Value, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-fn hello(revision: &str) -> Value {
+fn initialize_params(revision: &str) -> Value {
     let client = json!({"name": "e2e", "version": "1"});
-    let able = json!({"elicitation": {}, "sampling": {}, "roots": {}});
-    json!({"protocolVersion": revision, "capabilities": able, "clientInfo": client})
+    let capabilities = json!({"elicitation": {}, "sampling": {}, "roots": {}});
+    json!({"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client})
 }
 
 /// A client over HTTP.
@@ -49,13 +49,13 @@ pub struct HttpClient {
     address: SocketAddr,
     path: String,
     era: Era,
-    /// Its session, if its era has them.
+    /// Its session id, if it has a session.
     pub session: Option<String>,
     next: u64,
 }
 
 impl HttpClient {
-    /// A client of this era at `path`, its session opened.
+    /// Creates a client of this era at `path` and opens its session, if the era has sessions.
     pub fn new(address: SocketAddr, path: &str, era: Era) -> Self {
         match era {
             Era::Session => Self::session(address, path, revision(era)),
@@ -63,20 +63,18 @@ impl HttpClient {
         }
     }
 
-    /// A client in a session of this revision.
+    /// Opens a session of this revision.
     pub fn session(address: SocketAddr, path: &str, revision: &str) -> Self {
         let mut client = Self { address, path: path.to_owned(), era: Era::Session, session: None, next: 0 };
-        {
-            let response = client.request("initialize", &hello(revision));
-            assert_eq!(response.status, 200, "{}", response.text());
-            client.session = Some(response.header("mcp-session-id").expect("a session id").to_owned());
-            let told = client.notify("notifications/initialized", &json!({}));
-            assert_eq!(told.status, 202, "{}", told.text());
-        }
+        let response = client.request("initialize", &initialize_params(revision));
+        assert_eq!(response.status, 200, "{}", response.text());
+        client.session = Some(response.header("mcp-session-id").expect("a session id").to_owned());
+        let accepted = client.notify("notifications/initialized", &json!({}));
+        assert_eq!(accepted.status, 202, "{}", accepted.text());
         client
     }
 
-    /// The headers that go with a request.
+    /// Returns the headers of a request.
     pub fn headers(&self, method: &str, name: Option<&str>) -> Vec<(String, String)> {
         let mut headers = vec![
             ("Content-Type".to_owned(), "application/json".to_owned()),
@@ -100,7 +98,7 @@ impl HttpClient {
         http::open(self.address, "POST", &self.path, &headers, body)
     }
 
-    /// Sends a request and leaves the answer under way.
+    /// Sends a request and returns before the response is read.
     pub fn open(&mut self, method: &str, params: &Value) -> Stream {
         self.next += 1;
         let body = message(self.era, &self.next.into(), method, params).to_string();
@@ -108,23 +106,23 @@ impl HttpClient {
         self.post(method, named, body.as_bytes())
     }
 
-    /// The id of the last request.
+    /// Returns the id of the last request.
     pub fn last_id(&self) -> u64 {
         self.next
     }
 
-    /// Sends a request and reads the answer.
+    /// Sends a request and reads the response.
     pub fn request(&mut self, method: &str, params: &Value) -> Response {
         self.open(method, params).finish()
     }
 
-    /// Sends a body that is written already, as the era's headers go with it.
-    pub fn raw(&self, method: &str, name: Option<&str>, body: &str) -> Response {
+    /// Posts a body as it is, with the headers of the era.
+    pub fn post_raw(&self, method: &str, name: Option<&str>, body: &str) -> Response {
         self.post(method, name, body.as_bytes()).finish()
     }
 
-    /// As [`HttpClient::request`], with `_meta` as it is written, but for the revision.
-    pub fn request_as_written(&mut self, method: &str, params: &Value) -> Response {
+    /// Sends a request with the given `_meta`, to which only the revision is added.
+    pub fn request_with_meta(&mut self, method: &str, params: &Value) -> Response {
         self.next += 1;
         let mut params = params.clone();
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = revision(self.era).into();
@@ -132,8 +130,8 @@ impl HttpClient {
         self.post(method, params["name"].as_str(), body.to_string().as_bytes()).finish()
     }
 
-    /// Sends a body in a session, under another revision than usual.
-    pub fn raw_of(&self, revision: &str, body: &str) -> Response {
+    /// Posts a body as it is in a session, with another revision in the header.
+    pub fn post_raw_with_revision(&self, revision: &str, body: &str) -> Response {
         let mut headers = self.headers("", None);
         headers.retain(|(name, _)| name != "MCP-Protocol-Version");
         headers.push(("MCP-Protocol-Version".to_owned(), revision.to_owned()));
@@ -142,21 +140,21 @@ impl HttpClient {
         http::request(self.address, "POST", &self.path, &headers, body.as_bytes())
     }
 
-    /// Says something that wants no answer.
+    /// Sends a notification.
     pub fn notify(&self, method: &str, params: &Value) -> Response {
         let body = json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string();
         self.post(method, None, body.as_bytes()).finish()
     }
 
-    /// A GET or DELETE on the endpoint with the era's headers.
-    pub fn bare(&self, method: &str) -> Stream {
+    /// Sends a GET or DELETE to the endpoint, with the headers of the era.
+    pub fn send_without_body(&self, method: &str) -> Stream {
         let headers = self.headers("", None);
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         http::open(self.address, method, &self.path, &headers, b"")
     }
 
-    /// Calls a tool; the whole answer.
+    /// Calls a tool and returns the response message.
     pub fn call(&mut self, tool: &str, arguments: &Value) -> Value {
         let response = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));
         let message = response.message();
@@ -164,7 +162,7 @@ impl HttpClient {
         message
     }
 
-    /// Calls a tool; the text of its result.
+    /// Calls a tool and returns the text of its result.
     pub fn text(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.call(tool, arguments);
         answer["result"]["content"][0]["text"]
@@ -173,26 +171,26 @@ impl HttpClient {
             .to_owned()
     }
 
-    /// The names of all tools.
+    /// Returns the names of all tools.
     pub fn tools(&mut self) -> Vec<String> {
         let answer = self.request("tools/list", &json!({})).message();
-        names(&answer)
+        tool_names(&answer)
     }
 }
 
-/// How many tools these servers of a gateway list, each for itself.
-pub fn tools_of(address: SocketAddr, servers: [&str; 2]) -> usize {
-    let of = |server| HttpClient::new(address, &format!("/mcp/s/{server}"), Era::Stateless).tools().len();
-    servers.map(of).iter().sum()
+/// Returns the total number of tools at the endpoints of these servers.
+pub fn count_tools(address: SocketAddr, servers: [&str; 2]) -> usize {
+    let count = |server| HttpClient::new(address, &format!("/mcp/s/{server}"), Era::Stateless).tools().len();
+    servers.map(count).iter().sum()
 }
 
-/// The names in an answer to `tools/list`.
-pub fn names(answer: &Value) -> Vec<String> {
+/// Returns the tool names in a response to `tools/list`.
+pub fn tool_names(answer: &Value) -> Vec<String> {
     let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("no tools in {answer}"));
     tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A client that starts a command and speaks over its pipes.
+/// A client that starts a command and communicates over its pipes.
 #[derive(Debug)]
 pub struct PipeClient {
     child: Child,
@@ -203,7 +201,7 @@ pub struct PipeClient {
 }
 
 impl PipeClient {
-    /// Starts the command and opens a session if the era has them.
+    /// Starts the command and opens a session, if the era has sessions.
     pub fn new(command: Command, era: Era) -> Self {
         match era {
             Era::Session => Self::session(command, revision(era)),
@@ -211,10 +209,10 @@ impl PipeClient {
         }
     }
 
-    /// A client in a session of this revision.
+    /// Starts the command and opens a session of this revision.
     pub fn session(command: Command, revision: &str) -> Self {
         let mut client = Self::start(command, Era::Session);
-        let answer = client.request("initialize", &hello(revision));
+        let answer = client.request("initialize", &initialize_params(revision));
         assert_eq!(answer["result"]["protocolVersion"], revision, "{answer}");
         client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
         client
@@ -228,7 +226,7 @@ impl PipeClient {
         Self { child, input, output, era, next: 0 }
     }
 
-    /// The process it started.
+    /// Returns the process id of the command.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -241,20 +239,20 @@ impl PipeClient {
         input.flush().unwrap();
     }
 
-    /// Sends a request and does not wait; its id.
+    /// Sends a request without waiting for the response; returns its id.
     pub fn send(&mut self, method: &str, params: &Value) -> u64 {
         self.next += 1;
         self.write(&message(self.era, &self.next.into(), method, params).to_string());
         self.next
     }
 
-    /// The next message; `None` at the end.
+    /// Reads the next message; `None` at the end.
     pub fn read(&mut self) -> Option<Value> {
         let line = self.output.next_line()?;
         Some(serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line:?}")))
     }
 
-    /// Sends a request and reads up to its answer.
+    /// Sends a request and reads messages up to its response.
     pub fn request(&mut self, method: &str, params: &Value) -> Value {
         let id = self.send(method, params);
         loop {
@@ -265,7 +263,7 @@ impl PipeClient {
         }
     }
 
-    /// Calls a tool; the text of its result.
+    /// Calls a tool and returns the text of its result.
     pub fn text(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));
         answer["result"]["content"][0]["text"]
@@ -274,12 +272,12 @@ impl PipeClient {
             .to_owned()
     }
 
-    /// Closes the pipe.
-    pub fn hang_up(&mut self) {
+    /// Closes the input of the command.
+    pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Whether the command has ended.
+    /// Returns whether the command has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -287,10 +285,10 @@ impl PipeClient {
 
 impl Drop for PipeClient {
     fn drop(&mut self) {
-        self.hang_up();
+        self.close_input();
         if deadline::try_wait_for(&mut self.child, HANG_TIMEOUT).is_none() {
             let _ = self.child.kill();
-            assert!(std::thread::panicking(), "the command did not end after its input");
+            assert!(std::thread::panicking(), "the command did not exit after its input was closed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Limits on waits that would otherwise never end: for a process, for its output, and for a whole test.
+//! Limits on waits that would otherwise not end: for a process, for its output, and for a whole test.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::panic::Location;
@@ -13,37 +13,37 @@ use crate::process;
 /// Limit on anything that ends by itself unless it hangs.
 pub const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a command with empty input to its end.
+/// Runs a command with empty input until it exits.
 ///
 /// # Panics
-/// If it has not ended after [`HANG_TIMEOUT`].
+/// If it has not exited after [`HANG_TIMEOUT`].
 #[track_caller]
 pub fn output(command: &mut Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     output_of(child, &format!("{command:?}"))
 }
 
-/// Runs a command with this input to its end.
+/// Runs a command with this input until it exits.
 ///
 /// # Panics
-/// If it has not ended after [`HANG_TIMEOUT`].
+/// If it has not exited after [`HANG_TIMEOUT`].
 #[track_caller]
 pub fn output_with_input(command: &mut Command, input: &str) -> Output {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_owned();
-    // A command may end without reading its input.
+    // A command may exit without reading its input.
     std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     output_of(child, &format!("{command:?}"))
 }
 
-/// Waits for the end of a child and returns what it wrote to its pipes.
+/// Waits until a child exits and returns its output.
 ///
 /// # Panics
-/// If it has not ended after [`HANG_TIMEOUT`].
+/// If it has not exited after [`HANG_TIMEOUT`].
 #[track_caller]
-pub fn output_of(child: Child, what: &str) -> Output {
+pub fn output_of(child: Child, description: &str) -> Output {
     let pid = child.id();
     let (sender, receiver) = channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
@@ -52,13 +52,13 @@ pub fn output_of(child: Child, what: &str) -> Output {
     }
     process::kill(pid);
     let partial = receiver.recv_timeout(Duration::from_secs(1));
-    panic!("killed after {HANG_TIMEOUT:?}: {what}\n{partial:?}");
+    panic!("killed after {HANG_TIMEOUT:?}: {description}\n{partial:?}");
 }
 
-/// Waits for the end of a child.
+/// Waits until a child exits.
 ///
 /// # Panics
-/// If it has not ended after [`HANG_TIMEOUT`].
+/// If it has not exited after [`HANG_TIMEOUT`].
 #[track_caller]
 pub fn wait(child: &mut Child) -> ExitStatus {
     if let Some(status) = try_wait_for(child, HANG_TIMEOUT) {
@@ -68,7 +68,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
     panic!("process {} was killed after {HANG_TIMEOUT:?}", child.id());
 }
 
-/// Waits for the end of a child until the limit; `None` if it is still running then.
+/// Waits until a child exits, at most for `limit`; `None` if it is still running then.
 pub fn try_wait_for(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + limit;
     loop {
@@ -97,7 +97,7 @@ impl Lines {
     /// Returns the next line; `None` at the end.
     ///
     /// # Panics
-    /// If there is neither within [`HANG_TIMEOUT`].
+    /// If there is no line and no end within [`HANG_TIMEOUT`].
     #[track_caller]
     pub fn next_line(&self) -> Option<String> {
         match self.0.recv_timeout(HANG_TIMEOUT) {
@@ -147,7 +147,7 @@ fn current_test() -> String {
     format!("{} ({}:{})", thread.name().unwrap_or("test"), place.file(), place.line())
 }
 
-/// Writes to stderr itself: what the print macros write is captured and not shown for tests that pass or are aborted.
+/// Writes to stderr directly: the output of the print macros is captured for tests that pass or are aborted.
 fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

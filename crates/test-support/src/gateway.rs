@@ -1,26 +1,27 @@
-//! The gateway as a real process with a home of its own.
+//! The gateway as a real process with its own home folder.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::Instant;
+use toolcrib::util::locks::IgnorePoison as _;
 
 use crate::deadline::{self, HANG_TIMEOUT};
 use crate::{process, wait_until};
 
-/// The table of one server in a config: this program with these arguments.
-pub fn server(program: &str, name: &str, args: &[&str]) -> String {
+/// Returns the config table of one server that runs this program with these arguments.
+pub fn server_config(program: &str, name: &str, args: &[&str]) -> String {
     format!("[servers.{name}]\ncommand = '{program}'\nargs = {args:?}\n")
 }
 
-/// A home and a config in it.
+/// A home folder with a config.
 #[derive(Debug)]
 pub struct Home {
     dir: TempDir,
@@ -28,19 +29,19 @@ pub struct Home {
 }
 
 impl Home {
-    /// A new home for the program at `program`, with this config.
+    /// Creates a home folder with this config for `program`.
     pub fn new(program: &str, config: &str) -> Self {
         let home = Self { dir: TempDir::new().unwrap(), program: program.to_owned() };
         home.write_config(config);
         home
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
@@ -50,127 +51,129 @@ impl Home {
         std::fs::write(self.file("config.toml"), config).unwrap();
     }
 
-    /// The program with these arguments, at home here.
+    /// Returns a command that runs the program with these arguments and this home folder.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).env("TOOLCRIB_HOME", self.path()).env_remove("TOOLCRIB_LOG");
         command
     }
 
-    /// Runs the program to its end.
+    /// Runs the program until it exits.
     pub fn run(&self, args: &[&str]) -> std::process::Output {
         deadline::output(&mut self.command(args))
     }
 
     /// Starts the gateway and waits until it listens.
     pub fn serve(&self) -> Gateway {
-        self.serve_as(|_| {})
+        self.serve_with(|_| {})
     }
 
-    /// As [`Home::serve`], with the command changed first.
-    pub fn serve_as(&self, change: impl FnOnce(&mut Command)) -> Gateway {
+    /// Starts the gateway with a modified command.
+    pub fn serve_with(&self, change: impl FnOnce(&mut Command)) -> Gateway {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         change(&mut command);
-        self.serve_by(command)
+        self.serve_command(command)
     }
 
-    /// As [`Home::serve`], with a command that ends in being the gateway.
-    pub fn serve_by(&self, mut command: Command) -> Gateway {
+    /// Starts the gateway with a command that becomes the gateway.
+    pub fn serve_command(&self, mut command: Command) -> Gateway {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let (stderr, hears) = (child.stderr.take().unwrap(), said.clone());
+        let stderr_lines = Arc::new(Mutex::new(Vec::new()));
+        let stderr = child.stderr.take().unwrap();
+        let lines = stderr_lines.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                hears.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                lines.lock().ignore_poison().push(line);
             }
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut gateway = Gateway { child, said, next_line: AtomicUsize::new(0), address };
-        wait_until("the gateway listens", || gateway.listens());
+        let mut gateway = Gateway { child, stderr_lines, next_line: AtomicUsize::new(0), address };
+        wait_until("the gateway listens", || gateway.find_address());
         gateway
     }
 }
 
-/// A gateway that runs; dropping it stops it.
+/// A running gateway; dropping it stops it.
 #[derive(Debug)]
 pub struct Gateway {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
-    /// Index of the first line on stderr that [`Gateway::line`] has not passed.
+    stderr_lines: Arc<Mutex<Vec<String>>>,
+    /// Index of the first line on stderr that [`Gateway::wait_for_line`] has not returned.
     next_line: AtomicUsize,
-    /// Where it listens.
+    /// Address of its HTTP listener.
     pub address: SocketAddr,
 }
 
 impl Gateway {
-    fn listens(&mut self) -> bool {
+    /// Looks for the listening address on stderr and stores it.
+    fn find_address(&mut self) -> bool {
         if let Ok(Some(status)) = self.child.try_wait() {
-            panic!("the gateway ended ({status}): {:?}", self.said());
+            panic!("the gateway exited ({status}): {:?}", self.stderr_lines());
         }
-        let said = self.said();
+        let lines = self.stderr_lines();
         let found =
-            said.iter().find_map(|line| line.strip_prefix("listening on http://")?.strip_suffix("/mcp"));
+            lines.iter().find_map(|line| line.strip_prefix("listening on http://")?.strip_suffix("/mcp"));
         found.map(|address| self.address = address.parse().unwrap()).is_some()
     }
 
-    /// The lines on its stderr so far.
-    pub fn said(&self) -> Vec<String> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the lines on its stderr so far.
+    pub fn stderr_lines(&self) -> Vec<String> {
+        self.stderr_lines.lock().ignore_poison().clone()
     }
 
-    /// Waits for the next line on stderr that starts like this, and returns the rest of it.
+    /// Waits for the next line on stderr that starts with `start` and returns the rest of it.
     ///
     /// # Panics
     /// If there is none within [`HANG_TIMEOUT`].
     #[track_caller]
-    pub fn line(&self, start: &str) -> String {
+    pub fn wait_for_line(&self, start: &str) -> String {
         let until = Instant::now() + HANG_TIMEOUT;
         let first = self.next_line.load(Ordering::Relaxed);
         loop {
-            let lines = self.said();
+            let lines = self.stderr_lines();
             let found = lines[first..].iter().position(|line| line.starts_with(start));
             if let Some(position) = found {
                 self.next_line.store(first + position + 1, Ordering::Relaxed);
                 return lines[first + position][start.len()..].to_owned();
             }
-            assert!(Instant::now() < until, "no line `{start}…`, but: {:#?}", &lines[first..]);
+            assert!(Instant::now() < until, "no line `{start}…` in: {:#?}", &lines[first..]);
             std::thread::park_timeout(Duration::from_millis(5));
         }
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its living children.
+    /// Returns its living child processes.
     pub fn children(&self) -> Vec<u32> {
         process::children(self.pid())
     }
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        process::send(self.pid(), signal);
+        process::send_signal(self.pid(), signal);
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits until it has exited.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait()
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub fn wait(&mut self) -> ExitStatus {
-        let mut ended = None;
-        wait_until("the gateway ends", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
+        let mut status = None;
+        wait_until("the gateway exits", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
         });
-        ended.unwrap()
+        status.unwrap()
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -182,11 +185,11 @@ impl Drop for Gateway {
             return;
         }
         self.signal(Signal::TERM);
-        // A second request does not wait for calls.
+        // The second signal ends the wait for calls.
         self.signal(Signal::TERM);
         if deadline::try_wait_for(&mut self.child, HANG_TIMEOUT).is_none() {
             let _ = self.child.kill();
-            assert!(std::thread::panicking(), "the gateway did not stop: {:?}", self.said());
+            assert!(std::thread::panicking(), "the gateway did not stop: {:?}", self.stderr_lines());
         }
     }
 }

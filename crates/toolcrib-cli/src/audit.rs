@@ -1,66 +1,66 @@
-//! `Audit`: a line for every call, on its way into a file.
+//! The audit log: one JSON line per call.
 //!
-//! Lines wait in a bounded queue for a thread of their own, which writes and syncs them in batches: no call waits for a
-//! disk. Where nothing can be written calls go on and the loss is counted, or they are refused if the config says so.
+//! Lines go through a bounded queue to a writer thread, which writes and syncs them in batches, so no call waits for the
+//! disk. If writing fails, calls continue and lost lines are counted, or calls are refused if `audit-required` is set.
 
-mod book;
+mod file;
 mod line;
 
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use toolcrib::config::AuditSpec;
-use toolcrib::event::Called;
-use toolcrib::{Error, ErrorKind, Witness};
+use toolcrib::model::event::CallRecord;
+use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{Error, ErrorKind, Observer};
 
-use self::book::Book;
-use self::line::Clock;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use self::file::AuditFile;
+use self::line::TimestampWriter;
+use crate::command_error::{CommandError, ProblemReport};
+use crate::exit::ExitStatus;
 
-/// Bytes of lines that may wait. From the half on no call is begun that must be recorded: those under way need the rest.
-const WAITING: usize = 4 << 20;
-/// How long lines gather before they are written together.
-const PACE: Duration = Duration::from_millis(50);
-/// How long to wait after a failure.
-const RETRY: Duration = Duration::from_secs(1);
+/// Queued bytes. From half of it on, calls that must be recorded are refused: calls in flight need the other half.
+const MAX_QUEUED_BYTES: usize = 4 << 20;
+/// Time in which lines are collected before they are written as one batch.
+const BATCH_INTERVAL: Duration = Duration::from_millis(50);
+/// Delay after a failed write.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Records calls, as long as there is somewhere to.
+/// The observer that records calls to the audit file.
 pub(crate) struct Audit {
-    shared: Arc<Shared>,
+    shared: Arc<AuditInner>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    /// Whether there is a file.
-    on: AtomicBool,
-    /// Whether no call is made that could not be recorded.
+struct AuditInner {
+    /// True if an audit file is configured.
+    is_enabled: AtomicBool,
+    /// True if calls are refused while they cannot be recorded.
     required: AtomicBool,
-    /// Whether arguments are recorded.
+    /// True if arguments are recorded.
     arguments: AtomicBool,
-    /// Whether nothing can be written now, or too much waits to be.
-    ill: AtomicBool,
-    queue: Mutex<Queue>,
-    bell: Condvar,
+    /// True if writing fails or the queue is more than half full.
+    is_unhealthy: AtomicBool,
+    queue: Mutex<AuditQueue>,
+    wake_writer: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct AuditQueue {
     spec: Option<AuditSpec>,
     lines: Vec<u8>,
-    clock: Clock,
-    /// Calls that found no room, and were not told of yet.
+    clock: TimestampWriter,
+    /// Calls that did not fit into the queue and are not reported in the file yet.
     lost: u64,
-    /// Why the last batch could not be written.
-    trouble: Option<String>,
-    /// The writer waits for a line.
-    idle: bool,
+    /// Reason why the last batch could not be written.
+    write_error: Option<String>,
+    /// True if the writer waits for a line.
+    writer_is_idle: bool,
     closed: bool,
 }
 
@@ -71,56 +71,71 @@ impl fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Records as this says; refused if it must be recorded and the file cannot be opened.
-    pub(crate) fn new(spec: Option<&AuditSpec>) -> Result<Self, Failure> {
+    /// Opens the audit log.
+    ///
+    /// # Errors
+    /// If the audit is required and its file cannot be opened.
+    pub(crate) fn new(spec: Option<&AuditSpec>) -> Result<Self, CommandError> {
         let audit = Self { shared: Arc::default(), writer: Mutex::default() };
-        audit.change(spec)?;
+        audit.prepare(spec)?;
+        audit.apply(spec.cloned());
         Ok(audit)
     }
 
-    /// Records as this says from now on.
-    pub(crate) fn change(&self, spec: Option<&AuditSpec>) -> Result<(), Failure> {
-        if let Some(spec) = spec {
-            self.begin(spec).or_else(|error| {
-                let message = format!("cannot write to `audit`, {}: {error}", spec.file.display());
-                if spec.required {
-                    let failure = Failure::new(Exit::BadConfig, "config_invalid", message);
-                    return Err(failure.hint("name another file, or leave `audit-required` out"));
-                }
-                tracing::warn!("{message}; calls are not recorded");
-                Ok(())
-            })?;
-        }
-        let shared = &self.shared;
-        shared.queue().spec = spec.cloned();
-        shared.required.store(spec.is_some_and(|spec| spec.required), Ordering::Release);
-        shared.arguments.store(spec.is_some_and(|spec| spec.arguments), Ordering::Release);
-        shared.on.store(spec.is_some(), Ordering::Release);
-        Ok(())
+    /// Checks that calls can be recorded with a changed config, which is not applied yet.
+    ///
+    /// # Errors
+    /// If the audit is required and its file cannot be opened.
+    pub(crate) fn prepare(&self, spec: Option<&AuditSpec>) -> Result<(), CommandError> {
+        let Some(spec) = spec else { return Ok(()) };
+        self.start_writer(spec).or_else(|error| {
+            let message = format!("cannot write the audit file {}: {error}", spec.file.display());
+            if spec.required {
+                let error = CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message);
+                return Err(error.hint("set `audit` to another file, or remove `audit-required`"));
+            }
+            tracing::warn!("{message}; calls are not recorded");
+            Ok(())
+        })
     }
 
-    fn begin(&self, spec: &AuditSpec) -> io::Result<()> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Applies a config that was prepared.
+    pub(crate) fn apply(&self, spec: Option<AuditSpec>) {
+        let shared = &self.shared;
+        let required = spec.as_ref().is_some_and(|spec| spec.required);
+        let arguments = spec.as_ref().is_some_and(|spec| spec.arguments);
+        let is_enabled = spec.is_some();
+        shared.queue().spec = spec;
+        shared.required.store(required, Ordering::Release);
+        shared.arguments.store(arguments, Ordering::Release);
+        shared.is_enabled.store(is_enabled, Ordering::Release);
+    }
+
+    /// Starts the writer thread if it is not running, and checks that the file can be opened.
+    fn start_writer(&self, spec: &AuditSpec) -> io::Result<()> {
+        let mut writer = self.writer.lock().ignore_poison();
         if writer.is_none() {
             let shared = self.shared.clone();
-            *writer = Some(thread::Builder::new().name("audit".to_owned()).spawn(move || write(&shared))?);
+            *writer =
+                Some(thread::Builder::new().name("audit".to_owned()).spawn(move || run_writer(&shared))?);
         }
-        Book::new(spec.clone()).open()
+        AuditFile::new(spec.clone()).open()
     }
 
-    /// What is wrong with it now, as `status` shows it.
-    pub(crate) fn problem(&self) -> Option<Value> {
+    /// Returns the current write error as `status` shows it.
+    pub(crate) fn problem(&self) -> Option<ProblemReport> {
         let queue = self.shared.queue();
-        let (trouble, spec) = (queue.trouble.as_ref()?, queue.spec.as_ref()?);
-        let what = if spec.required { "calls are refused" } else { "calls are not recorded" };
-        Some(json!({
-            "file": spec.file.display().to_string(),
-            "line": null,
-            "column": null,
-            "server": null,
-            "message": format!("cannot write to `audit`: {trouble}; {what}"),
-            "hint": "make room for it, or name another file",
-        }))
+        let write_error = queue.write_error.as_ref()?;
+        let spec = queue.spec.as_ref()?;
+        let consequence = if spec.required { "calls are refused" } else { "calls are not recorded" };
+        Some(ProblemReport {
+            file: spec.file.display().to_string(),
+            line: None,
+            column: None,
+            server: None,
+            message: format!("cannot write the audit file: {write_error}; {consequence}"),
+            hint: Some("free disk space, or set `audit` to another file".to_owned()),
+        })
     }
 }
 
@@ -130,70 +145,73 @@ impl Drop for Audit {
     }
 }
 
-impl Witness for Audit {
-    fn is_watching(&self) -> bool {
-        self.shared.on.load(Ordering::Acquire)
+impl Observer for Audit {
+    fn is_enabled(&self) -> bool {
+        self.shared.is_enabled.load(Ordering::Acquire)
     }
 
-    fn is_ready(&self) -> Result<(), Error> {
-        let Shared { required, ill, .. } = &*self.shared;
-        if !required.load(Ordering::Acquire) || !ill.load(Ordering::Acquire) {
+    fn check_ready(&self) -> Result<(), Error> {
+        let AuditInner { required, is_unhealthy, .. } = &*self.shared;
+        if !required.load(Ordering::Acquire) || !is_unhealthy.load(Ordering::Acquire) {
             return Ok(());
         }
-        let trouble = self.shared.queue().trouble.clone();
-        let why = trouble.unwrap_or_else(|| "too many lines wait to be written".to_owned());
-        Err(Error::new(ErrorKind::Unrecorded, format!("calls must be recorded and cannot be: {why}")))
+        let write_error = self.shared.queue().write_error.clone();
+        let reason = write_error.unwrap_or_else(|| "too many lines are waiting to be written".to_owned());
+        Err(Error::new(
+            ErrorKind::Unrecorded,
+            format!("the call cannot be recorded, and `audit-required` is set: {reason}"),
+        ))
     }
 
     fn wants_arguments(&self) -> bool {
         self.shared.arguments.load(Ordering::Acquire)
     }
 
-    fn saw(&self, called: &Called) {
-        self.shared.take(called);
+    fn call_ended(&self, record: &CallRecord) {
+        self.shared.push(record);
     }
 
-    /// Writes what waits, if that can be done at once.
+    /// Ends the writer after one last attempt to write the queue.
     fn close(&self) {
         self.shared.queue().closed = true;
-        self.shared.bell.notify_all();
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A writer that panicked has said so.
+        self.shared.wake_writer.notify_all();
+        let writer = self.writer.lock().ignore_poison().take();
+        // A panic of the writer has been reported by the panic hook.
         let _ = writer.map(JoinHandle::join);
     }
 }
 
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+impl AuditInner {
+    fn queue(&self) -> MutexGuard<'_, AuditQueue> {
+        self.queue.lock().ignore_poison()
     }
 
-    fn take(&self, called: &Called) {
+    fn push(&self, record: &CallRecord) {
         let mut queue = self.queue();
-        let Queue { lines, clock, lost, idle, .. } = &mut *queue;
-        let before = lines.len();
-        line::write(lines, called, clock);
-        if lines.len() > WAITING {
-            lines.truncate(before);
+        let AuditQueue { lines, clock, lost, writer_is_idle, .. } = &mut *queue;
+        let previous_len = lines.len();
+        line::write_record(lines, record, clock);
+        if lines.len() > MAX_QUEUED_BYTES {
+            lines.truncate(previous_len);
             *lost += 1;
         }
-        if lines.len() > WAITING / 2 {
-            self.ill.store(true, Ordering::Release);
+        if lines.len() > MAX_QUEUED_BYTES / 2 {
+            self.is_unhealthy.store(true, Ordering::Release);
         }
-        if std::mem::take(idle) {
-            self.bell.notify_one();
+        if std::mem::take(writer_is_idle) {
+            self.wake_writer.notify_one();
         }
     }
 
-    /// Waits for lines and takes all of them, after those that could not be written before. Gives what they are to be
-    /// written as, and whether they are the last.
-    fn next(&self, batch: &mut Vec<u8>) -> (Option<AuditSpec>, bool) {
+    /// Waits for lines and moves all of them into `batch`, unless it still holds a batch that failed. Returns the current
+    /// spec and whether the queue is closed.
+    fn next_batch(&self, batch: &mut Vec<u8>) -> (Option<AuditSpec>, bool) {
         let mut queue = self.queue();
         while batch.is_empty() && queue.lines.is_empty() && queue.lost == 0 && !queue.closed {
-            queue.idle = true;
-            queue = self.bell.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.writer_is_idle = true;
+            queue = self.wake_writer.wait(queue).ignore_poison();
         }
-        queue.idle = false;
+        queue.writer_is_idle = false;
         if batch.is_empty() {
             std::mem::swap(batch, &mut queue.lines);
             let lost = std::mem::take(&mut queue.lost);
@@ -204,58 +222,61 @@ impl Shared {
         (queue.spec.clone(), queue.closed)
     }
 
-    /// Notes how writing went; says so once when it turns.
-    fn went(&self, spec: &AuditSpec, written: io::Result<()>) -> bool {
-        let trouble = written.err().map(|error| error.to_string());
+    /// Records the result of a write and logs it when it changes. Returns whether the write succeeded.
+    fn record_write(&self, spec: &AuditSpec, written: io::Result<()>) -> bool {
+        let write_error = written.err().map(|error| error.to_string());
+        let succeeded = write_error.is_none();
+        let file = spec.file.display();
         let mut queue = self.queue();
-        let (file, well) = (spec.file.display(), trouble.is_none());
-        match (&queue.trouble, &trouble) {
-            (None, Some(why)) => {
-                tracing::error!(%file, "cannot write to `audit`: {why}; trying again every second");
+        match (&queue.write_error, &write_error) {
+            (None, Some(reason)) => {
+                tracing::error!(%file, "cannot write the audit file: {reason}; retrying every second");
             }
-            (Some(_), None) => tracing::warn!(%file, "calls are recorded again"),
+            (Some(_), None) => tracing::warn!(%file, "writing the audit file works again"),
             _ => {}
         }
-        queue.trouble = trouble;
-        self.ill.store(!well || queue.lines.len() > WAITING / 2, Ordering::Release);
-        well
+        queue.write_error = write_error;
+        self.is_unhealthy.store(!succeeded || queue.lines.len() > MAX_QUEUED_BYTES / 2, Ordering::Release);
+        succeeded
     }
 
-    fn rest(&self, time: Duration) {
-        let closed = self.bell.wait_timeout_while(self.queue(), time, |queue| !queue.closed);
-        drop(closed);
+    /// Waits for `duration`, or until the queue is closed.
+    fn pause(&self, duration: Duration) {
+        let guard = self.wake_writer.wait_timeout_while(self.queue(), duration, |queue| !queue.closed);
+        drop(guard);
     }
 }
 
-fn write(shared: &Shared) {
-    let mut book: Option<Book> = None;
+/// The loop of the writer thread.
+fn run_writer(shared: &AuditInner) {
+    let mut file: Option<AuditFile> = None;
     let mut batch = Vec::new();
     loop {
-        let (spec, last) = shared.next(&mut batch);
-        // What was taken before there was no file any more still belongs to the last one.
+        let (spec, is_last) = shared.next_batch(&mut batch);
+        // Lines queued before the audit was turned off still go to the previous file.
         if let Some(spec) = spec
-            && book.as_ref().is_none_or(|book| *book.spec() != spec)
+            && file.as_ref().is_none_or(|file| *file.spec() != spec)
         {
-            book = Some(Book::new(spec));
+            file = Some(AuditFile::new(spec));
         }
-        let well = match &mut book {
-            Some(book) if !batch.is_empty() => {
-                let written = book.append(&batch);
-                shared.went(book.spec(), written)
+        let succeeded = match &mut file {
+            Some(file) if !batch.is_empty() => {
+                let written = file.append(&batch);
+                shared.record_write(file.spec(), written)
             }
             _ => true,
         };
-        if well {
+        if succeeded {
             batch.clear();
         }
-        if last {
+        if is_last {
             break;
         }
-        shared.rest(if well { PACE } else { RETRY });
+        shared.pause(if succeeded { BATCH_INTERVAL } else { RETRY_DELAY });
     }
     let lost = batch.iter().filter(|byte| **byte == b'\n').count();
     if lost > 0 {
-        tracing::error!(lost, "the last calls could not be recorded");
+        tracing::error!(lost, "cannot write the last audit lines; they are lost");
     }
 }
 

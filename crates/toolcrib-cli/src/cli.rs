@@ -1,4 +1,4 @@
-//! The command line. Every doc comment here is help text.
+//! The command line. Doc comments on commands and arguments are their help texts.
 
 mod agents;
 mod policy;
@@ -11,55 +11,55 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
-pub(crate) use agents::{Export, Import, Run, Secrets};
-pub(crate) use policy::{Policy, PolicyCommand, PolicyTest};
-pub(crate) use secret::{SecretArgs, SecretCommand, SetSecret};
-pub(crate) use servers::{Approve, Logs, OneServer};
+pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
+pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
+pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
+pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs};
 
-/// One place for every MCP server your agents use: found, kept alive, asked, answered
+/// One gateway in front of all your MCP servers
 ///
 /// Examples:
-///   toolcrib demo                          the whole idea in a few seconds, nothing to set up
-///   toolcrib check                         read the config, report every problem
-///   toolcrib serve                         run the gateway for your agents
-///   toolcrib call git__git_log max_count=3 call one tool
+///   toolcrib demo                           see it work in a few seconds, without a config
+///   toolcrib check                          check the config
+///   toolcrib serve                          run the gateway
+///   toolcrib call git__git_log max_count=3  call a tool
 #[derive(Debug, Parser)]
 #[command(name = "toolcrib", version, verbatim_doc_comment, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) globals: Globals,
+    pub(crate) globals: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// Flags that every command takes.
+/// Flags of all commands.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
-pub(crate) struct Globals {
-    /// Use this config file alone
+pub(crate) struct GlobalArgs {
+    /// Use only this config file
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Data as JSON on stdout, an error as one JSON object on stderr
+    /// Print data as JSON on stdout and errors as JSON on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Say only what went wrong
+    /// Print only errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more
+    /// Print debug logs
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
-    /// When to use colours
+    /// Choose when to use colors
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
-    pub(crate) color: Colour,
-    /// Never ask a question
+    pub(crate) color: ColorChoice,
+    /// Never prompt for input
     #[arg(long, global = true)]
     pub(crate) no_input: bool,
 }
 
-/// When to use colours.
+/// Use of colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Colour {
-    /// On a terminal, unless `NO_COLOR` says otherwise.
+pub(crate) enum ColorChoice {
+    /// On a terminal, unless `NO_COLOR` is set.
     Auto,
     /// Always.
     Always,
@@ -67,18 +67,18 @@ pub(crate) enum Colour {
     Never,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the whole idea in one go: offline, nothing installed, no config
+    /// Show what toolcrib does, offline and without a config
     ///
     /// Examples:
     ///   toolcrib demo
     ///   toolcrib demo --json
     ///
-    /// Starts the gateway with small servers that the program itself contains, calls them over
-    /// HTTP, kills one in the middle of a call, shows it come back, shows one that keeps crashing
-    /// being ejected while the others serve, stops, and checks that no process is left.
+    /// Starts a gateway with built-in servers and calls them over HTTP. Kills a server during a
+    /// call and shows that it restarts, shows that a crashing server is ejected while the others
+    /// keep working, stops everything, and checks that no process is left.
     #[command(verbatim_doc_comment)]
     Demo,
     /// Run the gateway in the foreground
@@ -88,22 +88,22 @@ pub(crate) enum Command {
     ///   toolcrib serve --listen 127.0.0.1:0
     ///   toolcrib serve --listen unix:/run/user/1000/crib.sock
     ///
-    /// Prints `listening on http://HOST:PORT/mcp` when it answers. SIGTERM and Ctrl-C let calls
-    /// in flight finish and stop every server; a second one does not wait. The config is read
-    /// again when its file changes and on SIGHUP.
+    /// Prints `listening on http://HOST:PORT/mcp` when it is ready. SIGTERM or Ctrl-C waits for
+    /// calls in flight and stops all servers; a second signal does not wait. The config is
+    /// reloaded when its file changes and on SIGHUP.
     #[command(verbatim_doc_comment)]
-    Serve(Serve),
-    /// Speak MCP on stdin and stdout, for agents that start a command
+    Serve(ServeArgs),
+    /// Serve MCP on stdin and stdout, for agents that start a command
     ///
     /// Examples:
     ///   toolcrib stdio
     ///   claude mcp add crib -- toolcrib stdio
     ///
-    /// Attached to the running gateway if there is one, standing alone if not. When that gateway
-    /// is restarted, the conversation goes on with the next one.
+    /// Attaches to the running gateway. Without one, it starts the servers itself. When the
+    /// gateway restarts, the session continues with the new one.
     #[command(verbatim_doc_comment)]
-    Stdio(Stdio),
-    /// Call one tool
+    Stdio(StdioArgs),
+    /// Call a tool
     ///
     /// Examples:
     ///   toolcrib call git__git_log repo_path=. max_count=3
@@ -111,78 +111,78 @@ pub(crate) enum Command {
     ///   toolcrib call git_log --args '{"max_count": 3}'
     ///   echo '{"max_count": 3}' | toolcrib call git_log --args - --timeout 10s
     ///
-    /// TOOL is a public name, or a bare name if only one server has it; with SERVER before it,
-    /// the server's own name.
+    /// TOOL is a public name, or a tool name that only one server has. After SERVER, it is the
+    /// server's own name of the tool.
     #[command(
         verbatim_doc_comment,
         override_usage = "toolcrib call [OPTIONS] [SERVER] <TOOL> [KEY=VALUE]..."
     )]
-    Call(Call),
-    /// List every tool on offer, or those that match a query
+    Call(CallArgs),
+    /// List all tools, or those that match a query
     ///
     /// Examples:
     ///   toolcrib tools
     ///   toolcrib tools commit
     ///   toolcrib tools --json
     #[command(verbatim_doc_comment)]
-    Tools(Tools),
-    /// Show what is running, and how well
+    Tools(ToolsArgs),
+    /// Show the state of all servers
     ///
     /// Examples:
     ///   toolcrib status
     ///   toolcrib status git
     ///   toolcrib status --json
     #[command(verbatim_doc_comment)]
-    Status(Status),
-    /// Restart a server; this also revives one that was ejected
+    Status(StatusArgs),
+    /// Restart a server, including one that was ejected
     ///
     /// Examples:
     ///   toolcrib restart git
     #[command(verbatim_doc_comment)]
-    Restart(OneServer),
-    /// Stop a server; the next call wakes it
+    Restart(ServerNameArgs),
+    /// Stop a server until the next call
     ///
     /// Examples:
     ///   toolcrib stop git
     #[command(verbatim_doc_comment)]
-    Stop(OneServer),
-    /// Show what a server wrote to its stderr
+    Stop(ServerNameArgs),
+    /// Show the stderr of a server
     ///
     /// Examples:
     ///   toolcrib logs git
     ///   toolcrib logs git -f
     ///
-    /// The gateway keeps more of it, and how the server started and ended, in a file of its state
-    /// folder: logs/SERVER.log.
+    /// The log file logs/SERVER.log in the state folder has older lines, and when the server
+    /// started and stopped.
     #[command(verbatim_doc_comment)]
-    Logs(Logs),
-    /// Read every config file and report every problem with file, line, column and a hint
+    Logs(LogsArgs),
+    /// Check the config and report every problem
     ///
     /// Examples:
     ///   toolcrib check
     ///   toolcrib check --config servers.json
     #[command(verbatim_doc_comment)]
     Check,
-    /// List the declared servers, on or off here, and why
+    /// List the declared servers, and whether they are active here
     ///
     /// Examples:
     ///   toolcrib ls
     ///   toolcrib ls --json
     #[command(verbatim_doc_comment)]
     Ls,
-    /// Show one declared server: every value, and the file and line that set it
+    /// Show every value of a server, and the file and line that set it
     ///
     /// Examples:
     ///   toolcrib show git
     #[command(verbatim_doc_comment)]
-    Show(OneServer),
-    /// Explain why a server is on or off here: its tags, the scopes, and who said what
+    Show(ServerNameArgs),
+    /// Explain why a server is active or inactive here
     ///
     /// Examples:
     ///   toolcrib why git
     ///   toolcrib why git --json
     #[command(verbatim_doc_comment)]
-    Why(OneServer),
+    Why(ServerNameArgs),
     /// Declare a server
     ///
     /// Examples:
@@ -191,185 +191,185 @@ pub(crate) enum Command {
     ///   toolcrib add docs https://example.com/mcp -H 'Authorization: Bearer ${env:DOCS}'
     ///   toolcrib add --scope project db -- ./tools/db-server
     ///
-    /// Takes the flags of `claude mcp add`. Comments and order of the file stay.
+    /// Accepts the flags of `claude mcp add`. Comments and order of the file are kept.
     #[command(verbatim_doc_comment)]
-    Add(servers::Add),
-    /// Take a server out of a config file
+    Add(servers::AddArgs),
+    /// Remove a server from a config file
     ///
     /// Examples:
     ///   toolcrib rm git
     #[command(verbatim_doc_comment)]
-    Rm(servers::Change),
-    /// Switch a server on that was switched off by name
+    Rm(servers::EditServerArgs),
+    /// Enable a server that was disabled by name
     ///
     /// Examples:
     ///   toolcrib enable git
     #[command(verbatim_doc_comment)]
-    Enable(servers::Change),
-    /// Switch a server off; it stays declared
+    Enable(servers::EditServerArgs),
+    /// Disable a server; it stays declared
     ///
     /// Examples:
     ///   toolcrib disable git
     ///   toolcrib disable git --scope project
     #[command(verbatim_doc_comment)]
-    Disable(servers::Change),
-    /// Let the config that came with a project be used, exactly as it is now
+    Disable(servers::EditServerArgs),
+    /// Allow the config file of a project
     ///
     /// Examples:
     ///   toolcrib allow
     ///   toolcrib allow --revoke
     ///
-    /// A `.toolcrib.toml` can start programs, so it does nothing until you have allowed it. When
-    /// it changes, it has to be allowed again.
+    /// A `.toolcrib.toml` can start programs, so it is ignored until you allow it. After a change
+    /// it must be allowed again.
     #[command(verbatim_doc_comment)]
-    Allow(servers::Allow),
-    /// Ask the rules of the config whether a caller may use a tool
+    Allow(servers::AllowArgs),
+    /// Test whether the access rules let a caller use a tool
     ///
     /// Examples:
     ///   toolcrib policy test --tool git.push
     ///   toolcrib policy test --caller ci --tool git.push
     ///
-    /// Says which rule decides, with file and line. Nothing is called. Exit 7 if it is denied.
+    /// Prints the rule that decides, with file and line. Nothing is called. Exits with 7 if denied.
     #[command(verbatim_doc_comment)]
-    Policy(Policy),
-    /// Keep the values that `${secret:NAME}` in the config stands for
+    Policy(PolicyArgs),
+    /// Manage the secrets that the config uses as `${secret:NAME}`
     ///
     /// Examples:
-    ///   toolcrib secret set github-token        asks for the value
+    ///   toolcrib secret set github-token        prompts for the value
     ///   pass show github | toolcrib secret set github-token
     ///   toolcrib secret ls
     ///   toolcrib secret rm github-token
     ///
-    /// Kept in the keyring of the desktop if there is one, else in an encrypted file of the state
-    /// folder. A server gets its secrets when it starts; nobody else is told.
+    /// Secrets are stored in the desktop keyring, or in an encrypted file in the state folder. A
+    /// server receives only its own secrets, when it starts.
     #[command(verbatim_doc_comment)]
     Secret(SecretArgs),
-    /// Take servers out of agents' own settings into the config
+    /// Import servers from the settings of agents
     ///
     /// Examples:
-    ///   toolcrib import --dry-run               what every agent that is here has
+    ///   toolcrib import --dry-run               show what all installed agents have
     ///   toolcrib import --from cursor
     ///   toolcrib import --from ./mcp.json
     ///
-    /// A line for each server says what became of it. Values that look like secrets are not copied:
-    /// `toolcrib secret` keeps them, and `${secret:NAME}` stands for each.
+    /// Prints one line for each server. Values that look like secrets are not copied: they are stored
+    /// with `toolcrib secret`, and the config refers to them as `${secret:NAME}`.
     #[command(verbatim_doc_comment)]
-    Import(Import),
-    /// Write toolcrib into an agent's own settings, or take it out again
+    Import(ImportArgs),
+    /// Add toolcrib to the settings of an agent, or remove it
     ///
     /// Examples:
-    ///   toolcrib export claude                  one entry that leads to toolcrib
-    ///   toolcrib export --all --dry-run         what would change, for every agent that is here
-    ///   toolcrib export codex --check           exit 2 if it would change
-    ///   toolcrib export cursor --scope project  the file of this project
-    ///   toolcrib export zed --expand            the servers themselves
-    ///   toolcrib export claude --undo           the file as it was
+    ///   toolcrib export claude                  add one entry for toolcrib
+    ///   toolcrib export --all --dry-run         show the changes for all installed agents
+    ///   toolcrib export codex --check           exit with 2 if the file would change
+    ///   toolcrib export cursor --scope project  use the file of this project
+    ///   toolcrib export zed --expand            add the servers themselves
+    ///   toolcrib export claude --undo           restore the file
     ///
     /// AGENT is one of amp, augment, claude, claude-desktop, cline, codex, continue, copilot, crush,
     /// cursor, gemini, goose, jetbrains, junie, kiro, lm-studio, opencode, qwen, roo, vscode, warp,
-    /// windsurf, zed. Comments and order of the file are kept, secrets are never written into it, and
-    /// whether an agent trusts a folder stays between you and the agent.
+    /// windsurf, zed. Comments and order of the file are kept. Secrets are never written to it, and
+    /// the agent's list of trusted folders is not changed.
     #[command(verbatim_doc_comment)]
-    Export(Export),
-    /// Start an agent with toolcrib among its servers, for this session only
+    Export(ExportArgs),
+    /// Start an agent with toolcrib as a server, for this session only
     ///
     /// Examples:
     ///   toolcrib run claude
     ///   toolcrib run codex -- exec "what time is it?"
     ///
-    /// AGENT is one of amp, claude, codex, copilot, gemini, goose, opencode, qwen. No file of the agent
-    /// is touched; its exit code and its signals are its own.
+    /// AGENT is one of amp, claude, codex, copilot, gemini, goose, opencode, qwen. The agent's files
+    /// are not changed. The agent replaces this process: it gets the signals and sets the exit code.
     #[command(verbatim_doc_comment)]
-    Run(Run),
-    /// Show how the tools of a server differ from what was approved, and approve them
+    Run(RunArgs),
+    /// Review and approve changed tools of a server, or a pending call
     ///
     /// Examples:
     ///   toolcrib approve git
     ///   toolcrib approve git --yes
     ///   toolcrib approve --call 5f0c2a91b3de
     ///
-    /// What a server offers when it is first seen counts as approved. A tool that changes later,
-    /// or comes with a new name, is marked in `tools` and `status`; with `pin = "strict"` it is
-    /// withheld until it is approved here. Exit 2 if nobody says yes.
+    /// The tools that a server offers when it is first listed are approved. A tool that changes or
+    /// appears later is marked in `tools` and `status`; with `pin = "strict"` it is withheld until
+    /// it is approved here. Exits with 2 if it is not approved.
     ///
-    /// With --call: says yes to one call that a rule (`ask`) holds back and whose client cannot be
-    /// asked. The same caller may then make the same call, with the same arguments, for 5 minutes.
+    /// With --call: approves one call that an `ask` rule refused because its client cannot ask the
+    /// user. The same caller may then repeat the call, with the same arguments, for 5 minutes.
     #[command(verbatim_doc_comment)]
-    Approve(Approve),
-    /// One of the small servers that `demo` runs
+    Approve(ApproveArgs),
+    /// Run one of the servers of `demo`
     #[command(hide = true)]
-    DemoServer(DemoServer),
+    DemoServer(DemoServerArgs),
 }
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
-    /// Where to listen: HOST:PORT (port 0 picks one) or unix:PATH; other machines only with callers
+pub(crate) struct ServeArgs {
+    /// Address: HOST:PORT (port 0 picks a free one) or unix:PATH; must be loopback without callers
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
     pub(crate) listen: ListenAddr,
 }
 
 /// Arguments of `stdio`.
 #[derive(Debug, Args)]
-pub(crate) struct Stdio {
-    /// Show and let through only what this profile has
+pub(crate) struct StdioArgs {
+    /// Offer only what this profile includes
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<String>,
 }
 
 /// Arguments of `call`.
 #[derive(Debug, Args)]
-pub(crate) struct Call {
-    /// The tool, or the server and then the tool, then arguments as KEY=VALUE
+pub(crate) struct CallArgs {
+    /// The tool, or the server and the tool; then arguments as KEY=VALUE
     #[arg(required = true, num_args = 1.., value_name = "TOOL")]
-    pub(crate) words: Vec<String>,
+    pub(crate) positional: Vec<String>,
     /// Arguments as one JSON object; `-` reads it from stdin
     #[arg(long, value_name = "JSON")]
     pub(crate) args: Option<String>,
-    /// Send the arguments whether they fit the tool's schema or not
+    /// Do not check the arguments against the tool's schema
     #[arg(long)]
     pub(crate) unchecked: bool,
-    /// Give up after this long: 500ms, 30s, 5m, 1h
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Cancel the call after this time: 500ms, 30s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
 }
 
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
-pub(crate) struct Tools {
-    /// Show only tools with this in their name or description
+pub(crate) struct ToolsArgs {
+    /// Show only tools with this text in their name or description
     pub(crate) query: Option<String>,
 }
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
-pub(crate) struct Status {
-    /// Show one server in full
+pub(crate) struct StatusArgs {
+    /// Show one server in detail
     pub(crate) server: Option<String>,
 }
 
 /// Arguments of the hidden `demo-server`.
 #[derive(Debug, Args)]
-pub(crate) struct DemoServer {
-    /// Which one.
-    pub(crate) role: Role,
+pub(crate) struct DemoServerArgs {
+    /// The server to run
+    pub(crate) role: DemoRole,
 }
 
-/// What a demo server does.
+/// The kind of a demo server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Role {
-    /// Says what it is told.
+pub(crate) enum DemoRole {
+    /// Returns its input.
     Echo,
-    /// Counts, and thinks for ever when asked to.
+    /// Counts, and has a tool that never returns.
     Counter,
-    /// Dies at once.
+    /// Exits immediately.
     Crashing,
 }
 
-/// One whole number and a unit, as in the config.
-fn duration(text: &str) -> Result<Duration, String> {
-    let time = toolcrib::config::units::duration(text).filter(|time| !time.is_zero());
-    time.ok_or_else(|| "a whole number and a unit: `500ms`, `30s`, `5m` or `1h`".to_owned())
+/// Parses a duration in the format of the config. Zero is refused.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = toolcrib::config::units::parse_duration(text).filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "use a whole number and a unit: `500ms`, `30s`, `5m` or `1h`".to_owned())
 }
 
 #[cfg(test)]
@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent_and_every_command_has_examples() {
+    fn every_command_has_examples() {
         Cli::command().debug_assert();
         for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let help = command.get_long_about().map(ToString::to_string).unwrap_or_default();
@@ -388,11 +388,11 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_a_whole_number_and_a_unit() {
-        assert_eq!(duration("1500ms"), Ok(Duration::from_millis(1500)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+    fn duration_requires_whole_number_and_unit() {
+        assert_eq!(parse_duration("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         for bad in ["", "5", "s", "0s", "1.5s", "-1s", "99999999999999h", "1d"] {
-            assert!(duration(bad).is_err(), "{bad}");
+            assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Talks to a running gateway: its admin API as JSON, its MCP endpoint in the stateless form.
+//! Client of a running gateway: its admin API, and its MCP endpoint in the stateless era.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,89 +12,111 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use toolcrib::wire::dialect::{IMPLEMENTATION, meta};
-use toolcrib::wire::message::Answer;
-use toolcrib::wire::mirror;
-use toolcrib::wire::object::{self, Object};
-use toolcrib::wire::revision::{Era, Revision};
-use toolcrib::wire::sse::SseEvents;
+use toolcrib::protocol::era::{IMPLEMENTATION, meta};
+use toolcrib::protocol::header_mirror;
+use toolcrib::protocol::json::object::{self, Object};
+use toolcrib::protocol::jsonrpc::ResponsePayload;
+use toolcrib::protocol::sse::SseDecoder;
+use toolcrib::protocol::versions::{Era, Revision};
 
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::place::Place;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::paths::Paths;
+use crate::report::Report;
 
 /// A running gateway.
 #[derive(Debug, Clone)]
-pub(crate) enum Client {
-    /// The daemon of a config, at its own socket.
+pub(crate) enum GatewayClient {
+    /// The gateway of a config, at its Unix socket.
     Socket(PathBuf),
-    /// Any gateway, at its address.
+    /// A gateway at a TCP address.
     Tcp(SocketAddr),
 }
 
-/// What came back over HTTP.
-struct Response {
+/// An HTTP response of the gateway.
+struct GatewayResponse {
     status: StatusCode,
     is_stream: bool,
     body: Bytes,
 }
 
-/// Connects to the daemon of this config; `None` if there is none.
-pub(crate) async fn connect(place: &Place) -> Result<Option<UnixStream>, Failure> {
-    place.check_run()?;
-    let socket = place.socket();
+/// Connects to the gateway of this config, or returns `None` if none is running.
+pub(crate) async fn connect(paths: &Paths) -> Result<Option<UnixStream>, CommandError> {
+    paths.check_run_dir()?;
+    let socket = paths.socket_path();
     match UnixStream::connect(&socket).await {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             Ok(None)
         }
-        Err(error) => Err(lost(&format!("cannot connect to `{}`: {error}", socket.display()))),
+        Err(error) => Err(connect_error(&socket, &error)),
     }
 }
 
-impl Client {
-    /// The daemon of this config, if one is running.
-    pub(crate) async fn find(place: &Place) -> Result<Option<Self>, Failure> {
-        Ok(connect(place).await?.map(|_| Self::Socket(place.socket())))
+impl GatewayClient {
+    /// Returns the gateway of this config, if one is running.
+    pub(crate) async fn find(paths: &Paths) -> Result<Option<Self>, CommandError> {
+        Ok(connect(paths).await?.map(|_| Self::Socket(paths.socket_path())))
     }
 
-    /// The daemon of this config.
-    pub(crate) async fn demand(place: &Place) -> Result<Self, Failure> {
-        Self::find(place).await?.ok_or_else(Failure::no_daemon)
+    /// Returns the gateway of this config, or an error if none is running.
+    pub(crate) async fn require(paths: &Paths) -> Result<Self, CommandError> {
+        Self::find(paths).await?.ok_or_else(CommandError::no_gateway)
     }
 
-    /// Reads from the admin API.
-    pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.admin(Method::GET, path).await
+    /// Sends a GET request to the admin API and reads the report.
+    pub(crate) async fn fetch<R: Report>(&self, path: &str) -> Result<R, CommandError> {
+        self.get(path).await.map(|value| R::from_json(&value))
     }
 
-    /// Does something through the admin API.
-    pub(crate) async fn post(&self, path: &str) -> Result<Value, Failure> {
-        self.admin(Method::POST, path).await
+    /// Sends a POST request to the admin API and reads the report.
+    pub(crate) async fn submit<R: Report>(&self, path: &str) -> Result<R, CommandError> {
+        self.post(path).await.map(|value| R::from_json(&value))
     }
 
-    async fn admin(&self, method: Method, path: &str) -> Result<Value, Failure> {
+    /// Sends a GET request to the admin API.
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, CommandError> {
+        self.send_admin(Method::GET, path).await
+    }
+
+    /// Sends a POST request to the admin API.
+    pub(crate) async fn post(&self, path: &str) -> Result<Value, CommandError> {
+        self.send_admin(Method::POST, path).await
+    }
+
+    async fn send_admin(&self, method: Method, path: &str) -> Result<Value, CommandError> {
         let response = self.send(method, path, &[], Bytes::new()).await?;
-        let value: Value = serde_json::from_slice(&response.body)
-            .map_err(|error| lost(&format!("its answer is not JSON ({}): {error}", response.status)))?;
-        if response.status.is_success() { Ok(value) } else { Err(Failure::from_wire(&value["error"])) }
+        let value: Value = serde_json::from_slice(&response.body).map_err(|error| {
+            gateway_lost(&format!("its response is not JSON ({}): {error}", response.status))
+        })?;
+        if response.status.is_success() {
+            Ok(value)
+        } else {
+            Err(CommandError::from_error_object(&value["error"]))
+        }
     }
 
-    /// Asks the MCP endpoint at `path`. `params` need not hold `_meta`; the client's own is added.
-    pub(crate) async fn ask(&self, path: &str, method: &str, mut params: Object) -> Result<Answer, Failure> {
+    /// Sends a request to the MCP endpoint at `path`. The `_meta` of `params` is set to the client's own.
+    pub(crate) async fn request(
+        &self,
+        path: &str,
+        method: &str,
+        mut params: Object,
+    ) -> Result<ResponsePayload, CommandError> {
         let revision = Revision::newest(Era::Stateless).as_str();
-        let name = mirror::name(method, &params).map(|name| mirror::encoded(&name).into_owned());
+        let name = header_mirror::name_header(method, &params)
+            .map(|name| header_mirror::encode_header(&name).into_owned());
         params.set("_meta", client_meta(revision));
         let mut request = Object::default();
         request.set("jsonrpc", Bytes::from_static(b"\"2.0\""));
         request.set("id", Bytes::from_static(b"1"));
-        request.set("method", object::string(method));
+        request.set("method", object::to_json_string(method));
         request.set("params", params.to_bytes());
         let mut headers =
             vec![("mcp-protocol-version", revision.to_owned()), ("mcp-method", method.to_owned())];
         headers.extend(name.map(|name| ("mcp-name", name)));
         let response = self.send(Method::POST, path, &headers, request.to_bytes()).await?;
-        read_answer(&response)
+        parse_response(&response)
     }
 
     async fn send(
@@ -103,26 +125,32 @@ impl Client {
         path: &str,
         headers: &[(&'static str, String)],
         body: Bytes,
-    ) -> Result<Response, Failure> {
+    ) -> Result<GatewayResponse, CommandError> {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.host());
         request = request.header(ACCEPT, "application/json, text/event-stream");
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         for (name, value) in headers {
-            let value = HeaderValue::from_str(value).map_err(|error| Failure::usage(error.to_string()))?;
+            let value =
+                HeaderValue::from_str(value).map_err(|error| CommandError::usage(error.to_string()))?;
             request = request.header(*name, value);
         }
-        let request = request.body(Full::new(body)).map_err(|error| Failure::usage(error.to_string()))?;
+        let request =
+            request.body(Full::new(body)).map_err(|error| CommandError::usage(error.to_string()))?;
         let sent = match self {
-            Self::Socket(path) => exchange(reach(UnixStream::connect(path).await, path)?, request).await,
+            Self::Socket(path) => {
+                let stream = UnixStream::connect(path).await.map_err(|error| connect_error(path, &error))?;
+                exchange(stream, request).await
+            }
             Self::Tcp(address) => {
-                let stream = TcpStream::connect(address).await.map_err(|error| lost(&error.to_string()))?;
+                let stream =
+                    TcpStream::connect(address).await.map_err(|error| gateway_lost(&error.to_string()))?;
                 let _ = stream.set_nodelay(true);
                 exchange(stream, request).await
             }
         };
-        sent.map_err(|error| lost(&error.to_string()))
+        sent.map_err(|error| gateway_lost(&error.to_string()))
     }
 
     fn host(&self) -> String {
@@ -133,17 +161,21 @@ impl Client {
     }
 }
 
-fn reach(connected: io::Result<UnixStream>, path: &Path) -> Result<UnixStream, Failure> {
-    connected.map_err(|error| lost(&format!("cannot connect to `{}`: {error}", path.display())))
+fn connect_error(socket: &Path, error: &io::Error) -> CommandError {
+    gateway_lost(&format!("cannot connect to `{}`: {error}", socket.display()))
 }
 
-fn lost(why: &str) -> Failure {
-    Failure::new(Exit::Unreachable, "gateway_lost", format!("the gateway did not answer: {why}"))
-        .hint("toolcrib status")
+fn gateway_lost(reason: &str) -> CommandError {
+    CommandError::new(
+        ExitStatus::Unreachable,
+        "gateway_lost",
+        format!("the gateway did not respond: {reason}"),
+    )
+    .hint("toolcrib status")
 }
 
-/// One request on a connection of its own. Dropping the future closes it, which cancels the request.
-async fn exchange<I>(io: I, request: Request<Full<Bytes>>) -> Result<Response, hyper::Error>
+/// Sends one request on a new connection. Dropping the future closes the connection, which cancels the request.
+async fn exchange<I>(io: I, request: Request<Full<Bytes>>) -> Result<GatewayResponse, hyper::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -152,7 +184,7 @@ where
         let (head, body) = sender.send_request(request).await?.into_parts();
         let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let is_stream = kind.starts_with(b"text/event-stream");
-        Ok(Response { status: head.status, is_stream, body: body.collect().await?.to_bytes() })
+        Ok(GatewayResponse { status: head.status, is_stream, body: body.collect().await?.to_bytes() })
     };
     tokio::pin!(work, connection);
     tokio::select! {
@@ -164,29 +196,30 @@ where
 
 fn client_meta(revision: &str) -> Bytes {
     let mut meta = Object::default();
-    meta.set(meta::REVISION, object::string(revision));
-    meta.set(meta::CAPABILITIES, Bytes::from_static(b"{}"));
-    meta.set(meta::CLIENT, IMPLEMENTATION);
+    meta.set(meta::PROTOCOL_VERSION, object::to_json_string(revision));
+    meta.set(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
+    meta.set(meta::CLIENT_INFO, IMPLEMENTATION);
     meta.to_bytes()
 }
 
-fn read_answer(response: &Response) -> Result<Answer, Failure> {
-    let messages = if response.is_stream { events(&response.body) } else { vec![response.body.clone()] };
+fn parse_response(response: &GatewayResponse) -> Result<ResponsePayload, CommandError> {
+    let messages =
+        if response.is_stream { decode_events(&response.body) } else { vec![response.body.clone()] };
     for message in messages {
         let Ok(message) = Object::parse(&message) else { continue };
         if let Some(result) = message.get("result") {
-            return Ok(Answer::Result(result.clone()));
+            return Ok(ResponsePayload::Result(result.clone()));
         }
         if let Some(error) = message.get("error").filter(|raw| raw.first() == Some(&b'{')) {
-            return Ok(Answer::Error(error.clone()));
+            return Ok(ResponsePayload::Error(error.clone()));
         }
     }
     let text = String::from_utf8_lossy(&response.body[..response.body.len().min(200)]);
-    Err(lost(&format!("{} instead of an answer: {}", response.status, text.trim())))
+    Err(gateway_lost(&format!("unexpected response ({}): {}", response.status, text.trim())))
 }
 
-fn events(body: &Bytes) -> Vec<Bytes> {
-    let mut events = SseEvents::new(body.len());
+fn decode_events(body: &Bytes) -> Vec<Bytes> {
+    let mut events = SseDecoder::new(body.len());
     events.push(body);
     let next = || events.next_event().ok().flatten().map(|event| event.data);
     std::iter::from_fn(next).collect()
@@ -197,19 +230,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_is_found_in_a_stream_too() {
-        let answer = |body: &'static str, is_stream| {
-            read_answer(&Response {
+    fn parse_response_reads_plain_body_and_stream() {
+        let parse = |body: &'static str, is_stream| {
+            parse_response(&GatewayResponse {
                 status: StatusCode::OK,
                 is_stream,
                 body: Bytes::from_static(body.as_bytes()),
             })
         };
-        let plain = answer(r#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#, false).unwrap();
-        assert_eq!(plain, Answer::Result(Bytes::from_static(br#"{"a":1.0}"#)));
+        let plain = parse(r#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#, false).unwrap();
+        assert_eq!(plain, ResponsePayload::Result(Bytes::from_static(br#"{"a":1.0}"#)));
         let stream =
             "data: {\"method\":\"notifications/progress\"}\n\ndata: {\"id\":1,\"error\":{\"code\":1}}\n\n";
-        assert_eq!(answer(stream, true).unwrap(), Answer::Error(Bytes::from_static(br#"{"code":1}"#)));
-        assert!(answer("<html>", false).is_err());
+        assert_eq!(
+            parse(stream, true).unwrap(),
+            ResponsePayload::Error(Bytes::from_static(br#"{"code":1}"#))
+        );
+        assert!(parse("<html>", false).is_err());
     }
 }

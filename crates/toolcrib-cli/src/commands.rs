@@ -1,16 +1,19 @@
-//! One command per file.
+//! The commands, one per file, and what they share.
 
+pub(crate) mod add;
 pub(crate) mod allow;
 pub(crate) mod approve;
 pub(crate) mod call;
 pub(crate) mod check;
-pub(crate) mod declare;
+mod config_document;
 pub(crate) mod demo;
+pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod policy;
+pub(crate) mod remove;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod secret;
@@ -24,100 +27,114 @@ pub(crate) mod why;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::Value;
+use toolcrib::util::encoding;
 use toolcrib::{Crib, ErrorKind};
 
-use crate::client::Client;
-use crate::daemon::{self, Signals};
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::client::GatewayClient;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::gateway::{self, Signals};
 use crate::output::Output;
-use crate::percent;
-use crate::place::Place;
+use crate::paths::Paths;
+use crate::report::Report as _;
+use crate::report::server::ServerReport;
 
-/// How long a command that stands alone lets calls finish when it is done with them.
-const GRACE: Duration = Duration::ZERO;
+/// The time that a standalone command waits for calls in flight when it stops its servers.
+const SHUTDOWN_GRACE: Duration = Duration::ZERO;
 
-/// Whether a command can wait for servers that take their time to start for the first time.
+/// The time that a standalone command waits for servers that have never been listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waits {
-    /// As long as any of them may take: there is no second try, because they end with the command.
-    ForAll,
-    /// Not long: an agent wants its list.
-    ForSome,
+enum StartWait {
+    /// As long as the slowest server may take to start. Servers stop with the command, so there is no second chance.
+    All,
+    /// The default, which is short: an agent is waiting for the list.
+    Brief,
 }
 
-/// Does `work` with a crib of its own, for commands that found no daemon. Servers it started are stopped however the
-/// work ends; Ctrl-C ends it.
-async fn alone<W, F>(place: &Place, out: &mut Output, waits: Waits, work: W) -> Result<Option<F::Output>>
+/// Runs `work` with its own crib, for commands without a gateway. Servers are stopped however the work ends. Returns `None`
+/// if a signal interrupts it.
+async fn run_standalone<W, F>(
+    paths: &Paths,
+    out: &mut Output,
+    wait: StartWait,
+    work: W,
+) -> Result<Option<F::Output>>
 where
     W: FnOnce(Crib) -> F,
     F: Future,
 {
-    let config = place.usable()?;
-    out.problems(&config.problems)?;
+    let config = paths.valid_config()?;
+    out.warn_problems(&config.problems)?;
     let mut signals = Signals::new()?;
-    let longest = || config.roster.clone().into_servers().map(|spec| spec.lifecycle.start_timeout).max();
-    let patience = (waits == Waits::ForAll).then(longest).flatten();
-    let crib = daemon::build(place, &config, patience)?;
-    let done = tokio::select! {
-        done = work(crib.clone()) => Some(done),
-        () = signals.any() => None,
+    let discovery_timeout = match wait {
+        StartWait::All => config.roster.servers().map(|spec| spec.lifecycle.start_timeout).max(),
+        StartWait::Brief => None,
     };
-    crib.shutdown(GRACE).await;
-    Ok(done)
+    let crib = gateway::build(paths, &config, discovery_timeout)?;
+    let output = tokio::select! {
+        output = work(crib.clone()) => Some(output),
+        () = signals.wait_for_any() => None,
+    };
+    crib.shutdown(SHUTDOWN_GRACE).await;
+    Ok(output)
 }
 
-/// Advice for those without a gateway: there is none to ask for logs, and none to restart anything in.
-fn advice_alone(hint: &str, server: Option<&str>, place: &Place) -> String {
+/// Replaces hints that need a gateway, for commands that run without one.
+fn standalone_hint(hint: &str, server: Option<&str>, paths: &Paths) -> String {
     match server {
         Some(server)
             if ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command)) =>
         {
-            format!("look at `servers.{server}` in {}", place.config.display())
+            format!("check `servers.{server}` in {}", paths.config.display())
         }
         _ => hint.to_owned(),
     }
 }
 
-/// Does `work` until Ctrl-C.
+/// Runs `work` until a signal interrupts it, then returns `None`.
 async fn until_interrupted<F: Future>(work: F) -> Result<Option<F::Output>> {
     let mut signals = Signals::new()?;
     Ok(tokio::select! {
-        done = work => Some(done),
-        () = signals.any() => None,
+        output = work => Some(output),
+        () = signals.wait_for_any() => None,
     })
 }
 
-/// The path of one server in the admin API.
+/// Returns the path of one server in the admin API.
 fn server_path(server: &str) -> String {
-    format!("/api/v1/servers/{}", percent::encode(server))
+    format!("/api/v1/servers/{}", encoding::percent_encode(server))
 }
 
-/// An answer about one server; a name that no server has is a mistake on the command line.
-fn about_server(answer: Result<Value, Failure>) -> Result<Value, Failure> {
+/// Turns the error for an unknown server into a usage error, because the name came from the command line.
+fn mark_unknown_server<T>(response: Result<T, CommandError>) -> Result<T, CommandError> {
     let unknown = ErrorKind::Unknown.facts();
-    answer.map_err(|failure| match failure.code == unknown.name {
-        true if failure.hint.as_deref() == Some(unknown.hint) => {
-            Failure { exit: Exit::Unexpected, ..failure }.hint("toolcrib status")
+    response.map_err(|error| {
+        if error.code != unknown.name {
+            return error;
         }
-        true => Failure { exit: Exit::Unexpected, ..failure },
-        false => failure,
+        let has_default_hint = error.hint.as_deref() == Some(unknown.hint);
+        let usage = CommandError { exit: ExitStatus::Failure, ..error };
+        if has_default_hint { usage.hint("toolcrib status") } else { usage }
     })
 }
 
-/// Has the daemon do something to one server, and tells how the server is then.
-async fn act(place: &Place, server: &str, action: &str, out: &mut Output) -> Result<Exit> {
-    let client = Client::demand(place).await?;
-    let told = about_server(client.post(&format!("{}/{action}", server_path(server))).await)?;
+/// Sends an action for one server to the gateway and prints the server's new state.
+async fn run_server_action(
+    paths: &Paths,
+    server: &str,
+    action: &str,
+    out: &mut Output,
+) -> Result<ExitStatus> {
+    let client = GatewayClient::require(paths).await?;
+    let status = mark_unknown_server(client.post(&format!("{}/{action}", server_path(server))).await)?;
     if out.json {
-        out.value(&told)?;
-        return Ok(Exit::Fine);
+        out.print_json(&status)?;
+        return Ok(ExitStatus::Success);
     }
-    let state = told["state"].as_str().unwrap_or("unknown");
-    match told["pid"].as_u64() {
-        Some(pid) => out.say(&format!("`{server}` is {state}, pid {pid}"))?,
-        None => out.say(&format!("`{server}` is {state}"))?,
+    let ServerReport { state, pid, .. } = ServerReport::from_json(&status);
+    match pid {
+        Some(pid) => out.print_note(&format!("`{server}` is {state}, pid {pid}"))?,
+        None => out.print_note(&format!("`{server}` is {state}"))?,
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }

@@ -1,27 +1,25 @@
-//! The small MCP servers that `demo` runs as real child processes: one message a line, session era.
-//!
-//! They are written the plain way, with blocking reads and nothing else, so that what the demo shows is the gateway's
-//! doing.
+//! The MCP servers that `demo` runs as child processes. They speak the session era over stdio with blocking reads.
 
 use std::io::{self, BufRead as _, Write as _};
 
 use serde_json::{Value, json};
-use toolcrib::wire::dialect::client::{HELLO, PING};
-use toolcrib::wire::message::code;
-use toolcrib::wire::revision::{Era, Revision};
+use toolcrib::protocol::era::client::{INITIALIZE, PING};
+use toolcrib::protocol::jsonrpc::code;
+use toolcrib::protocol::versions::{Era, Revision};
 
-use crate::cli::Role;
-use crate::exit::Exit;
+use crate::cli::DemoRole;
+use crate::exit::ExitStatus;
 
-/// Serves until stdin ends. The crashing one does not get that far.
-pub(crate) fn run(role: Role) -> io::Result<Exit> {
-    let mut server = Server { role, count: 0 };
+/// Serves until stdin ends. The crashing server exits immediately.
+pub(crate) fn run(role: DemoRole) -> io::Result<ExitStatus> {
+    let mut server = DemoServer { role, count: 0 };
     writeln!(io::stderr(), "demo server `{}` is up, pid {}", server.name(), std::process::id())?;
-    if role == Role::Crashing {
+    if role == DemoRole::Crashing {
         writeln!(io::stderr(), "crashing on purpose")?;
-        return Ok(Exit::Unexpected);
+        return Ok(ExitStatus::Failure);
     }
-    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    let mut input = io::stdin().lock();
+    let mut output = io::stdout().lock();
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
         if let Some(reply) =
@@ -32,50 +30,51 @@ pub(crate) fn run(role: Role) -> io::Result<Exit> {
         }
         line.clear();
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }
 
-struct Server {
-    role: Role,
+struct DemoServer {
+    role: DemoRole,
     count: i64,
 }
 
-/// What a request is answered with.
-enum Said {
+/// The reply to a request.
+enum DemoReply {
     Result(Value),
     Error(i32, String),
-    /// Nothing, ever: the caller waits.
+    /// No reply; the caller waits until it gives up.
     Nothing,
 }
 
-impl Server {
+impl DemoServer {
     fn name(&self) -> &'static str {
         match self.role {
-            Role::Echo => "echo",
-            Role::Counter => "counter",
-            Role::Crashing => "crashing",
+            DemoRole::Echo => "echo",
+            DemoRole::Counter => "counter",
+            DemoRole::Crashing => "crashing",
         }
     }
 
     fn reply(&mut self, message: &Value) -> Option<Value> {
-        let (id, method) = (message.get("id")?, message["method"].as_str()?);
-        let said = match method {
-            HELLO => Said::Result(self.hello()),
-            PING => Said::Result(json!({})),
-            "tools/list" => Said::Result(json!({"tools": self.tools()})),
+        let id = message.get("id")?;
+        let method = message["method"].as_str()?;
+        let reply = match method {
+            INITIALIZE => DemoReply::Result(self.initialize_result()),
+            PING => DemoReply::Result(json!({})),
+            "tools/list" => DemoReply::Result(json!({"tools": self.tools()})),
             "tools/call" => self.call(&message["params"]),
-            _ => Said::Error(code::METHOD_NOT_FOUND, format!("Method not found: {method}")),
+            _ => DemoReply::Error(code::METHOD_NOT_FOUND, format!("Method not found: {method}")),
         };
-        match said {
-            Said::Result(result) => Some(json!({"jsonrpc": "2.0", "id": id, "result": result})),
-            Said::Error(code, message) => {
+        match reply {
+            DemoReply::Result(result) => Some(json!({"jsonrpc": "2.0", "id": id, "result": result})),
+            DemoReply::Error(code, message) => {
                 Some(json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
             }
-            Said::Nothing => None,
+            DemoReply::Nothing => None,
         }
     }
 
-    fn hello(&self) -> Value {
+    fn initialize_result(&self) -> Value {
         json!({
             "protocolVersion": Revision::newest(Era::Session).as_str(),
             "capabilities": {"tools": {}},
@@ -89,34 +88,35 @@ impl Server {
             json!({"name": name, "description": description, "inputSchema": schema})
         };
         match self.role {
-            Role::Echo => json!([
-                tool("say", "Says what it is told.", json!({"text": {"type": "string"}})),
-                tool("fail", "Says error, as a tool does.", json!({"text": {"type": "string"}})),
+            DemoRole::Echo => json!([
+                tool("say", "Returns the text.", json!({"text": {"type": "string"}})),
+                tool("fail", "Returns the text as a tool error.", json!({"text": {"type": "string"}})),
             ]),
-            Role::Counter => json!([
-                tool("add", "Adds to a number it keeps in memory.", json!({"n": {"type": "integer"}})),
-                tool("ponder", "Thinks about it, for ever.", json!({})),
+            DemoRole::Counter => json!([
+                tool("add", "Adds to a number that it keeps in memory.", json!({"n": {"type": "integer"}})),
+                tool("ponder", "Never returns.", json!({})),
             ]),
-            Role::Crashing => json!([]),
+            DemoRole::Crashing => json!([]),
         }
     }
 
-    fn call(&mut self, params: &Value) -> Said {
-        let (name, arguments) = (params["name"].as_str().unwrap_or_default(), &params["arguments"]);
-        let text = |text: &str, failed: bool| {
-            Said::Result(json!({"content": [{"type": "text", "text": text}], "isError": failed}))
+    fn call(&mut self, params: &Value) -> DemoReply {
+        let name = params["name"].as_str().unwrap_or_default();
+        let arguments = &params["arguments"];
+        let text = |text: &str, is_error: bool| {
+            DemoReply::Result(json!({"content": [{"type": "text", "text": text}], "isError": is_error}))
         };
         match (self.role, name) {
-            (Role::Echo, "say" | "fail") => match arguments["text"].as_str() {
-                Some(told) => text(told, name == "fail"),
+            (DemoRole::Echo, "say" | "fail") => match arguments["text"].as_str() {
+                Some(input) => text(input, name == "fail"),
                 None => text("`text` must be a string", true),
             },
-            (Role::Counter, "add") => {
+            (DemoRole::Counter, "add") => {
                 self.count += arguments["n"].as_i64().unwrap_or(1);
                 text(&self.count.to_string(), false)
             }
-            (Role::Counter, "ponder") => Said::Nothing,
-            _ => Said::Error(code::INVALID_PARAMS, format!("Unknown tool: {name}")),
+            (DemoRole::Counter, "ponder") => DemoReply::Nothing,
+            _ => DemoReply::Error(code::INVALID_PARAMS, format!("Unknown tool: {name}")),
         }
     }
 }
@@ -125,29 +125,30 @@ impl Server {
 mod tests {
     use super::*;
 
-    fn ask(server: &mut Server, method: &str, params: &Value) -> Option<Value> {
+    fn request(server: &mut DemoServer, method: &str, params: &Value) -> Option<Value> {
         server.reply(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}))
     }
 
     #[test]
-    fn they_speak_the_session_era_only() {
-        let mut echo = Server { role: Role::Echo, count: 0 };
-        let hello = ask(&mut echo, HELLO, &json!({})).unwrap();
-        assert_eq!(hello["result"]["protocolVersion"], "2025-11-25");
-        let probe = ask(&mut echo, "server/discover", &json!({})).unwrap();
+    fn demo_servers_speak_session_era_only() {
+        let mut echo = DemoServer { role: DemoRole::Echo, count: 0 };
+        let initialized = request(&mut echo, INITIALIZE, &json!({})).unwrap();
+        assert_eq!(initialized["result"]["protocolVersion"], "2025-11-25");
+        let probe = request(&mut echo, "server/discover", &json!({})).unwrap();
         assert_eq!(probe["error"]["code"], -32601);
         assert!(echo.reply(&json!({"jsonrpc": "2.0", "method": "notifications/x"})).is_none());
     }
 
     #[test]
-    fn they_do_what_their_tools_say() {
-        let mut echo = Server { role: Role::Echo, count: 0 };
-        let said =
-            ask(&mut echo, "tools/call", &json!({"name": "say", "arguments": {"text": "hi"}})).unwrap();
-        assert_eq!(said["result"]["content"][0]["text"], "hi");
-        let mut counter = Server { role: Role::Counter, count: 2 };
-        let added = ask(&mut counter, "tools/call", &json!({"name": "add", "arguments": {"n": 3}})).unwrap();
+    fn demo_tools_return_documented_results() {
+        let mut echo = DemoServer { role: DemoRole::Echo, count: 0 };
+        let echoed =
+            request(&mut echo, "tools/call", &json!({"name": "say", "arguments": {"text": "hi"}})).unwrap();
+        assert_eq!(echoed["result"]["content"][0]["text"], "hi");
+        let mut counter = DemoServer { role: DemoRole::Counter, count: 2 };
+        let added =
+            request(&mut counter, "tools/call", &json!({"name": "add", "arguments": {"n": 3}})).unwrap();
         assert_eq!(added["result"]["content"][0]["text"], "5");
-        assert!(ask(&mut counter, "tools/call", &json!({"name": "ponder"})).is_none());
+        assert!(request(&mut counter, "tools/call", &json!({"name": "ponder"})).is_none());
     }
 }

@@ -1,41 +1,41 @@
-//! Exit codes: what a script learns without reading a word.
+//! Exit codes of the program.
 
 use std::process::ExitCode;
 
 use toolcrib::ErrorKind;
 
-/// How the program ends. The numbers are part of the surface and never change their meaning.
+/// An exit code. The numbers are a stable interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Exit {
-    /// All is well.
-    Fine = 0,
-    /// The command line is wrong, or something happened that nobody thought of.
-    Unexpected = 1,
+pub(crate) enum ExitStatus {
+    /// The command did what it was asked to do.
+    Success = 0,
+    /// The command line is wrong, or an unexpected error occurred.
+    Failure = 1,
     /// A check failed.
     CheckFailed = 2,
-    /// A server wants to know who is asking.
+    /// A server requires authentication.
     AuthNeeded = 3,
-    /// A server, or the daemon, could not be reached or did not start.
+    /// A server or the gateway could not be reached or did not start.
     Unreachable = 4,
-    /// The tool said error, or there is no such tool.
+    /// The tool returned an error, or does not exist.
     ToolError = 5,
     /// The config is invalid.
-    BadConfig = 6,
-    /// A rule forbids it, or the caller's share is used up.
+    InvalidConfig = 6,
+    /// A rule denied the call, or a usage limit is exhausted.
     Denied = 7,
-    /// It took too long.
+    /// The call timed out.
     TimedOut = 8,
-    /// Somebody pressed Ctrl-C.
+    /// The command was interrupted, usually with Ctrl-C.
     Interrupted = 130,
 }
 
-impl Exit {
-    /// The exit code for a failed call.
-    pub(crate) fn of(kind: ErrorKind) -> Self {
+impl ExitStatus {
+    /// Returns the exit status for a failed call.
+    pub(crate) fn from_kind(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Unknown => Self::ToolError,
-            ErrorKind::Malformed | ErrorKind::BadArguments => Self::Unexpected,
+            ErrorKind::Malformed | ErrorKind::BadArguments => Self::Failure,
             ErrorKind::Denied | ErrorKind::OverQuota => Self::Denied,
             ErrorKind::AuthNeeded => Self::AuthNeeded,
             ErrorKind::TimedOut => Self::TimedOut,
@@ -47,17 +47,18 @@ impl Exit {
             | ErrorKind::Overloaded
             | ErrorKind::Unrecorded
             | ErrorKind::ShuttingDown => Self::Unreachable,
+            _ => Self::Failure,
         }
     }
 
-    /// The same, from the stable name of a kind that came over the wire; `None` for a name that is not ours.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
-        ErrorKind::ALL.into_iter().find(|kind| kind.facts().name == name).map(Self::of)
+    /// Returns the exit status for the stable name of an error kind, or `None` if there is no such kind.
+    pub(crate) fn from_kind_name(name: &str) -> Option<Self> {
+        ErrorKind::ALL.into_iter().find(|kind| kind.facts().name == name).map(Self::from_kind)
     }
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<ExitStatus> for ExitCode {
+    fn from(exit: ExitStatus) -> Self {
         Self::from(exit as u8)
     }
 }
@@ -67,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_failure_has_the_exit_code_of_the_contract() {
-        let codes = |exit: Exit| -> Vec<&str> {
-            let kinds = ErrorKind::ALL.into_iter().filter(|kind| Exit::of(*kind) == exit);
+    fn error_kinds_map_to_documented_exit_codes() {
+        let codes = |exit: ExitStatus| -> Vec<&str> {
+            let kinds = ErrorKind::ALL.into_iter().filter(|kind| ExitStatus::from_kind(*kind) == exit);
             kinds.map(|kind| kind.facts().name).collect()
         };
-        assert_eq!(codes(Exit::Unexpected), ["malformed", "bad_arguments"]);
+        assert_eq!(codes(ExitStatus::Failure), ["malformed", "bad_arguments"]);
         assert_eq!(
-            codes(Exit::Unreachable),
+            codes(ExitStatus::Unreachable),
             [
                 "tripped",
                 "ejected",
@@ -86,15 +87,15 @@ mod tests {
                 "unrecorded"
             ]
         );
-        assert_eq!(codes(Exit::AuthNeeded), ["auth_needed"]);
-        assert_eq!(codes(Exit::ToolError), ["unknown"]);
-        assert_eq!(codes(Exit::Denied), ["denied", "over_quota"]);
-        assert_eq!(codes(Exit::TimedOut), ["timed_out"]);
+        assert_eq!(codes(ExitStatus::AuthNeeded), ["auth_needed"]);
+        assert_eq!(codes(ExitStatus::ToolError), ["unknown"]);
+        assert_eq!(codes(ExitStatus::Denied), ["denied", "over_quota"]);
+        assert_eq!(codes(ExitStatus::TimedOut), ["timed_out"]);
     }
 
     #[test]
-    fn names_from_the_wire_mean_the_same() {
-        assert_eq!(Exit::of_name("lost"), Some(Exit::Unreachable));
-        assert_eq!(Exit::of_name("something-else"), None);
+    fn exit_status_from_kind_name() {
+        assert_eq!(ExitStatus::from_kind_name("lost"), Some(ExitStatus::Unreachable));
+        assert_eq!(ExitStatus::from_kind_name("something-else"), None);
     }
 }

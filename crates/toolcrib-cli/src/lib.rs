@@ -1,34 +1,29 @@
-//! The `toolcrib` program: daemon, MCP endpoints, admin API and commands around the `toolcrib` library.
+//! The `toolcrib` program: the gateway, its MCP endpoints and admin API, and the commands, built on the `toolcrib` library.
 //!
-//! Commands live in `commands`, one file each; `daemon` is the gateway as a running thing; `frontend` is what clients
-//! see of it. The binary calls [`main`] and nothing else.
+//! `commands` has one file per command, `admin` is the admin API, and `gateway` is the running daemon.
+//! The binary only calls [`main`].
 
-mod advice;
-mod agents;
+mod admin;
 mod audit;
 mod cli;
 mod client;
+mod command_error;
 mod commands;
-mod daemon;
 mod demo_server;
-mod edit;
 mod exit;
-mod export;
-mod failure;
-mod frontend;
-mod import;
+mod gateway;
+mod hints;
 mod listen;
 mod logging;
-mod offer;
 mod output;
-mod percent;
-mod place;
+mod paths;
 mod project;
-mod secrecy;
+mod prompt;
+mod report;
 mod secrets;
 mod sources;
 mod timestamp;
-mod typed;
+mod tool_listing;
 
 use std::process::ExitCode;
 
@@ -36,47 +31,48 @@ use anyhow::{Context as _, Result};
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use serde_json::json;
-use toolcrib::wire::revision::Revision;
+use toolcrib::protocol::versions::Revision;
 
 use crate::cli::{Cli, Command, PolicyCommand};
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// Reads the command line, does what it says, and tells how that ended.
+/// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
-    // Servers are started through this very program; there are many of them, so nothing else comes first.
-    if let Some(ended) = toolcrib::run_shim() {
-        return ended;
+    // Servers are started through this program, so the shim comes before any other work.
+    if let Some(code) = toolcrib::run_shim() {
+        return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return not_a_command(&error).into(),
+        Err(error) => return report_parse_error(&error).into(),
     };
     let mut out = Output::standard(&cli.globals);
-    let exit = run(&cli, &mut out).unwrap_or_else(|error| failed(error, &mut out));
+    let exit = run(&cli, &mut out).unwrap_or_else(|error| report_error(error, &mut out));
     exit.into()
 }
 
-fn run(cli: &Cli, out: &mut Output) -> Result<Exit> {
+fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     if let Command::DemoServer(args) = &cli.command {
         return Ok(demo_server::run(args.role)?);
     }
-    logging::start(&cli.globals, &cli.command, out)?;
-    let runtime = runtime()?;
-    let exit = runtime.block_on(obey(cli, out));
-    // A read of stdin that nobody waits for any more cannot be taken back; the process must not wait for it.
+    logging::init(&cli.globals, &cli.command, out)?;
+    let runtime = build_runtime()?;
+    let exit = runtime.block_on(run_command(cli, out));
+    // A pending read of stdin cannot be cancelled, and the process must not wait for it.
     runtime.shutdown_background();
     exit
 }
 
-/// One thread, unless `TOOLCRIB_THREADS` asks for more: a call is a few short steps of several tasks, and waking another
-/// thread for each costs more than the step. One thread carries tens of thousands of calls a second.
-fn runtime() -> Result<tokio::runtime::Runtime> {
+/// Builds a runtime with one thread, or with as many as `TOOLCRIB_THREADS` says. A call consists of short steps in several
+/// tasks, and waking another thread costs more than a step; one thread handles tens of thousands of calls per second.
+fn build_runtime() -> Result<tokio::runtime::Runtime> {
     let threads = match std::env::var("TOOLCRIB_THREADS") {
         Ok(text) => text.parse().ok().filter(|threads| (1..=64).contains(threads)).ok_or_else(|| {
-            Failure::usage(format!("`TOOLCRIB_THREADS` is `{text}`")).hint("set it to a number from 1 to 64")
+            CommandError::usage(format!("invalid `TOOLCRIB_THREADS`: `{text}`"))
+                .hint("set it to a number from 1 to 64")
         })?,
         Err(_) => 1,
     };
@@ -90,78 +86,82 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     builder.enable_all().build().context("cannot start the runtime")
 }
 
-async fn obey(cli: &Cli, out: &mut Output) -> Result<Exit> {
+async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     if let Command::Demo = cli.command {
         return commands::demo::run(out).await;
     }
-    let place = Place::find(cli.globals.config.as_deref())?;
-    out.advise(place.advice());
-    let is_about_it = matches!(cli.command, Command::Allow(_) | Command::Check);
-    if let Some((file, why)) = place.sources().unused().filter(|_| !is_about_it) {
-        out.warn(&format!("`{}` {why}", file.display()), Some("look at it, then type `toolcrib allow`"))?;
+    let paths = Paths::find(cli.globals.config.as_deref())?;
+    out.set_hints(paths.hints());
+    let reports_it_itself = matches!(cli.command, Command::Allow(_) | Command::Check);
+    if let Some((file, reason)) = paths.sources().unused_project_file().filter(|_| !reports_it_itself) {
+        out.warn(&format!("`{}` {reason}", file.display()), Some("review it, then run `toolcrib allow`"))?;
     }
     match &cli.command {
-        Command::Serve(args) => commands::serve::run(args, &place, out).await,
-        Command::Stdio(args) => commands::stdio::run(args, &place, out).await,
-        Command::Call(args) => commands::call::run(args, &place, out).await,
-        Command::Tools(args) => commands::tools::run(args, &place, out).await,
-        Command::Status(args) => commands::status::run(args, &place, out).await,
-        Command::Restart(args) => commands::restart::run(args, &place, out).await,
-        Command::Stop(args) => commands::stop::run(args, &place, out).await,
-        Command::Logs(args) => commands::logs::run(args, &place, out).await,
-        Command::Approve(args) => commands::approve::run(args, &place, out).await,
-        Command::Check => commands::check::run(&place, out),
-        Command::Ls => commands::ls::run(&place, out),
-        Command::Show(args) => commands::ls::show(&args.server, &place, out),
-        Command::Why(args) => commands::why::run(&args.server, &place, out),
-        Command::Add(args) => commands::declare::add(args, &place, out),
-        Command::Rm(args) => commands::declare::rm(args, &place, out),
-        Command::Enable(args) => commands::declare::switch(args, true, &place, out),
-        Command::Disable(args) => commands::declare::switch(args, false, &place, out),
-        Command::Allow(args) => commands::allow::run(args, &place, out),
+        Command::Serve(args) => commands::serve::run(args, &paths, out).await,
+        Command::Stdio(args) => commands::stdio::run(args, &paths, out).await,
+        Command::Call(args) => commands::call::run(args, &paths, out).await,
+        Command::Tools(args) => commands::tools::run(args, &paths, out).await,
+        Command::Status(args) => commands::status::run(args, &paths, out).await,
+        Command::Restart(args) => commands::restart::run(args, &paths, out).await,
+        Command::Stop(args) => commands::stop::run(args, &paths, out).await,
+        Command::Logs(args) => commands::logs::run(args, &paths, out).await,
+        Command::Approve(args) => commands::approve::run(args, &paths, out).await,
+        Command::Check => commands::check::run(&paths, out),
+        Command::Ls => commands::ls::run(&paths, out),
+        Command::Show(args) => commands::ls::show(&args.server, &paths, out),
+        Command::Why(args) => commands::why::run(&args.server, &paths, out),
+        Command::Add(args) => commands::add::run(args, &paths, out),
+        Command::Rm(args) => commands::remove::run(args, &paths, out),
+        Command::Enable(args) => commands::enable::enable(args, &paths, out),
+        Command::Disable(args) => commands::enable::disable(args, &paths, out),
+        Command::Allow(args) => commands::allow::run(args, &paths, out),
         Command::Policy(args) => match &args.command {
-            PolicyCommand::Test(args) => commands::policy::test(args, &place, out),
+            PolicyCommand::Test(args) => commands::policy::test(args, &paths, out),
         },
-        Command::Secret(args) => commands::secret::run(&args.command, &place, out),
-        Command::Import(args) => commands::import::run(args, &place, out),
-        Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &place, out),
-        Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &place),
-        Command::Demo | Command::DemoServer(_) => Ok(Exit::Fine),
+        Command::Secret(args) => commands::secret::run(&args.command, &paths, out),
+        Command::Import(args) => commands::import::run(args, &paths, out),
+        Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),
+        Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &paths),
+        Command::Demo | Command::DemoServer(_) => Ok(ExitStatus::Success),
     }
 }
 
-fn failed(error: anyhow::Error, out: &mut Output) -> Exit {
-    if let Some(exit) = output::ended(&error) {
+/// Prints an error and returns its exit status. A broken pipe is not an error.
+fn report_error(error: anyhow::Error, out: &mut Output) -> ExitStatus {
+    if let Some(exit) = output::broken_pipe_exit(&error) {
         return exit;
     }
-    let failure = match error.downcast::<Failure>() {
-        Ok(failure) => failure,
-        Err(error) => Failure::new(Exit::Unexpected, "unexpected", format!("{error:#}")),
+    let error = match error.downcast::<CommandError>() {
+        Ok(error) => error,
+        Err(error) => match error.downcast::<toolcrib_agents::Error>() {
+            Ok(error) => error.into(),
+            Err(error) => CommandError::new(ExitStatus::Failure, "unexpected", format!("{error:#}")),
+        },
     };
-    // Nothing is left to be told to somebody who does not listen.
-    let _ = out.failure(&failure);
-    failure.exit
+    // A closed stderr does not change the exit status.
+    let _ = out.print_error(&error);
+    error.exit
 }
 
-/// Help and version are no mistakes; everything else is, and usage errors exit 1.
-fn not_a_command(error: &clap::Error) -> Exit {
+/// Prints what clap returned instead of a command. Help and version succeed; usage errors exit 1.
+fn report_parse_error(error: &clap::Error) -> ExitStatus {
     use std::io::Write as _;
     let json = std::env::args().any(|arg| arg == "--json");
-    let fine = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let printed = match error.kind() {
         ErrorKind::DisplayVersion if json => {
             let revisions: Vec<&str> = Revision::ALL.iter().map(|revision| revision.as_str()).collect();
             let version = json!({"version": env!("CARGO_PKG_VERSION"), "protocol_versions": revisions});
             writeln!(std::io::stdout(), "{version}")
         }
-        _ if json && !fine => {
+        _ if json && !is_help => {
             let text = error.render().to_string();
             let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            writeln!(std::io::stderr(), "{}", Failure::usage(message).hint("toolcrib --help").to_json())
+            writeln!(std::io::stderr(), "{}", CommandError::usage(message).hint("toolcrib --help").to_json())
         }
         _ => error.print(),
     };
-    // A reader of the help that went away has seen enough.
+    // A closed pipe is not an error here.
     let _ = printed;
-    if fine { Exit::Fine } else { Exit::Unexpected }
+    if is_help { ExitStatus::Success } else { ExitStatus::Failure }
 }

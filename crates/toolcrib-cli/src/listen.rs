@@ -1,31 +1,31 @@
-//! `ListenAddr`: where the gateway listens, and where it refuses to.
+//! The address that the gateway listens on.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 
-/// Where the gateway listens.
+/// The address of a listening socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ListenAddr {
-    /// A port of this machine.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// A socket file.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl ListenAddr {
-    /// Whether other machines can reach it.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Returns whether other machines can reach the address.
+    pub(crate) fn is_exposed(&self) -> bool {
         matches!(self, Self::Tcp(address) if !address.ip().to_canonical().is_loopback())
     }
 
-    /// The name by which other machines ask for it, if it is one address of this machine.
+    /// Returns the `Host` by which other machines reach the address, unless it is loopback or unspecified.
     pub(crate) fn host(&self) -> Option<String> {
         match self {
-            Self::Tcp(address) if self.is_open() && !address.ip().is_unspecified() => {
+            Self::Tcp(address) if self.is_exposed() && !address.ip().is_unspecified() => {
                 Some(match address.ip() {
                     IpAddr::V4(ip) => ip.to_string(),
                     IpAddr::V6(ip) => format!("[{ip}]"),
@@ -35,12 +35,12 @@ impl ListenAddr {
         }
     }
 
-    /// Refuses an address that others can reach when nobody has to show a token there: anybody could call anything.
-    pub(crate) fn guarded(&self, tokens: bool) -> Result<(), Failure> {
+    /// Refuses an address that other machines can reach, unless callers must present a token.
+    pub(crate) fn check_exposure(&self, requires_tokens: bool) -> Result<(), CommandError> {
         match self {
-            Self::Tcp(address) if self.is_open() && !tokens => Err(Failure::usage(format!(
+            Self::Tcp(address) if self.is_exposed() && !requires_tokens => Err(CommandError::usage(format!(
                 "`{address}` can be reached from other machines, and no `callers` are declared: \
-                 anybody there could call every tool"
+                 they could call every tool"
             ))
             .hint(format!(
                 "declare `[callers.NAME]` with a `token`, or toolcrib serve --listen 127.0.0.1:{}",
@@ -57,7 +57,7 @@ impl FromStr for ListenAddr {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() {
-                Err("`unix:` wants a path".to_owned())
+                Err("`unix:` needs a path".to_owned())
             } else {
                 Ok(Self::Unix(path.into()))
             };
@@ -68,7 +68,7 @@ impl FromStr for ListenAddr {
         let port = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
         let local = |port| Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         port.map(local)
-            .ok_or_else(|| "`127.0.0.1:7717`, `[::1]:0`, `localhost:7717` or `unix:PATH`".to_owned())
+            .ok_or_else(|| "use `127.0.0.1:7717`, `[::1]:0`, `localhost:7717` or `unix:PATH`".to_owned())
     }
 }
 
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_may_be_listened_on_without_tokens() {
-        for good in [
+    fn exposed_address_requires_tokens() {
+        for local in [
             "127.0.0.1:0",
             "127.8.8.8:1",
             "[::1]:7717",
@@ -95,11 +95,11 @@ mod tests {
             "unix:/tmp/x",
             "[::ffff:127.0.0.1]:1",
         ] {
-            assert!(good.parse::<ListenAddr>().unwrap().guarded(false).is_ok(), "{good}");
+            assert!(local.parse::<ListenAddr>().unwrap().check_exposure(false).is_ok(), "{local}");
         }
         for open in ["0.0.0.0:7717", "[::]:7717", "192.168.1.5:80", "[::ffff:10.0.0.1]:1"] {
             let open: ListenAddr = open.parse().unwrap();
-            assert!(open.guarded(false).is_err() && open.guarded(true).is_ok(), "{open}");
+            assert!(open.check_exposure(false).is_err() && open.check_exposure(true).is_ok(), "{open}");
         }
         for bad in ["", "7717", "unix:", "example.org:80", "localhost:x"] {
             assert!(bad.parse::<ListenAddr>().is_err(), "{bad}");

@@ -1,4 +1,4 @@
-//! The `toolcrib` program: everything it does is in the library beside this file.
+//! The `toolcrib` binary.
 
 use std::process::ExitCode;
 

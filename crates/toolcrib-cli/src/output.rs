@@ -1,42 +1,41 @@
-//! `Output`: data goes to stdout, talk goes to stderr; people's eyes and scripts' eyes.
+//! Output of commands: data goes to stdout, messages go to stderr.
 
 use std::io::{self, IsTerminal as _, Write};
 
 use serde_json::Value;
-use toolcrib::config::{Concern, Problem};
+use toolcrib::config::{Problem, ProblemScope};
 
-use crate::advice::Advice;
-use crate::cli::{Colour, Globals};
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::cli::{ColorChoice, GlobalArgs};
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::hints::Hints;
 
-/// Where a command writes, and in which manner.
+/// The output streams of a command and how to write to them.
 pub(crate) struct Output {
     stdout: Box<dyn Write + Send>,
     stderr: Box<dyn Write + Send>,
-    /// Scripts are reading: data as JSON, one error object.
+    /// True if data and errors are printed as JSON.
     pub(crate) json: bool,
     quiet: bool,
-    /// Whether columns are aligned for a person.
-    table: bool,
-    colour: bool,
-    advice: Advice,
-    /// The person in front of it.
-    asker: Asker,
+    /// True if rows are aligned below a heading; otherwise they are separated by tabs.
+    align_columns: bool,
+    uses_color: bool,
+    hints: Hints,
+    prompter: Prompter,
 }
 
-/// The person in front of a command, if there is one.
+/// Asks the person at the terminal. Holds whether there is one and asking is allowed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker(bool);
+pub(crate) struct Prompter(bool);
 
-impl Asker {
-    /// Whether there is one, and it may be asked.
-    pub(crate) fn is_there(self) -> bool {
+impl Prompter {
+    /// Returns whether questions can be asked.
+    pub(crate) fn is_interactive(self) -> bool {
         self.0
     }
 
-    /// Whether a person says yes; without one that is a no.
-    pub(crate) fn says_yes(self, question: &str) -> io::Result<bool> {
+    /// Asks a yes/no question. Without a terminal the answer is no.
+    pub(crate) fn confirm(self, question: &str) -> io::Result<bool> {
         if !self.0 {
             return Ok(false);
         }
@@ -55,160 +54,156 @@ const CYAN: &str = "\x1b[1;36m";
 const RESET: &str = "\x1b[0m";
 
 impl Output {
-    /// The process's own streams.
-    pub(crate) fn standard(globals: &Globals) -> Self {
+    /// Creates an output to the process's own streams.
+    pub(crate) fn standard(globals: &GlobalArgs) -> Self {
         Self {
             stdout: Box::new(io::stdout()),
             stderr: Box::new(io::stderr()),
             json: globals.json,
             quiet: globals.quiet,
-            table: io::stdout().is_terminal(),
-            asker: Asker(!globals.no_input && !globals.json && io::stdin().is_terminal()),
-            colour: coloured(globals.color, io::stderr().is_terminal(), |name| std::env::var(name).ok()),
-            advice: Advice::default(),
+            align_columns: io::stdout().is_terminal(),
+            prompter: Prompter(!globals.no_input && !globals.json && io::stdin().is_terminal()),
+            uses_color: wants_color(globals.color, io::stderr().is_terminal(), |name| {
+                std::env::var(name).ok()
+            }),
+            hints: Hints::default(),
         }
     }
 
-    /// How hints are completed from now on.
-    pub(crate) fn advise(&mut self, advice: Advice) {
-        self.advice = advice;
+    /// Sets how hints are completed.
+    pub(crate) fn set_hints(&mut self, hints: Hints) {
+        self.hints = hints;
     }
 
-    /// One line of data.
-    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
+    /// Prints one line of data to stdout.
+    pub(crate) fn print_line(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.stdout, "{line}")?;
         self.stdout.flush()
     }
 
-    /// Data that is JSON already, and a line end.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Prints bytes and a newline to stdout.
+    pub(crate) fn print_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stdout.write_all(bytes)?;
         self.stdout.write_all(b"\n")?;
         self.stdout.flush()
     }
 
-    /// Data for scripts.
-    pub(crate) fn value(&mut self, value: &Value) -> io::Result<()> {
-        self.line(&value.to_string())
+    /// Prints a JSON value to stdout.
+    pub(crate) fn print_json(&mut self, value: &Value) -> io::Result<()> {
+        self.print_line(&value.to_string())
     }
 
-    /// Rows of columns: aligned below a heading for a person, separated by tabs otherwise.
-    pub(crate) fn rows(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-        if !self.table {
-            return rows.iter().try_for_each(|row| self.line(&row.join("\t")));
+    /// Prints rows: aligned below a heading on a terminal, separated by tabs otherwise.
+    pub(crate) fn print_table(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        if !self.align_columns {
+            return rows.iter().try_for_each(|row| self.print_line(&row.join("\t")));
         }
         let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
-        let widths = widths(&heading, rows);
-        std::iter::once(&heading).chain(rows).try_for_each(|row| self.line(&aligned(row, &widths)))
+        let widths = column_widths(&heading, rows);
+        std::iter::once(&heading).chain(rows).try_for_each(|row| self.print_line(&align_row(row, &widths)))
     }
 
-    /// Talk, unless nobody wants any.
-    pub(crate) fn say(&mut self, text: &str) -> io::Result<()> {
+    /// Prints a message to stderr, unless `--quiet` or `--json` is set.
+    pub(crate) fn print_note(&mut self, text: &str) -> io::Result<()> {
         if self.quiet || self.json {
             return Ok(());
         }
-        self.always(text)
+        self.print_stderr(text)
     }
 
-    /// What a person came to see, on stdout; scripts get it as one value at the end.
-    pub(crate) fn tell(&mut self, text: &str) -> io::Result<()> {
-        if self.quiet || self.json { Ok(()) } else { self.line(text) }
+    /// Prints a line to stdout, unless `--quiet` or `--json` is set.
+    pub(crate) fn print_text(&mut self, text: &str) -> io::Result<()> {
+        if self.quiet || self.json { Ok(()) } else { self.print_line(text) }
     }
 
-    /// A line on stderr that is always said.
-    pub(crate) fn always(&mut self, text: &str) -> io::Result<()> {
+    /// Prints a line to stderr in any mode.
+    pub(crate) fn print_stderr(&mut self, text: &str) -> io::Result<()> {
         writeln!(self.stderr, "{text}")?;
         self.stderr.flush()
     }
 
-    /// Who can be asked.
-    pub(crate) fn asker(&self) -> Asker {
-        self.asker
+    /// Returns the prompter for questions.
+    pub(crate) fn prompter(&self) -> Prompter {
+        self.prompter
     }
 
-    /// Something to know, and what to type next.
+    /// Prints a warning and a hint.
     pub(crate) fn warn(&mut self, message: &str, hint: Option<&str>) -> io::Result<()> {
-        let warning = self.painted(YELLOW, "warning:");
-        self.say(&format!("{warning} {message}"))?;
-        hint.map_or(Ok(()), |hint| self.hint(hint))
+        let warning = self.paint(YELLOW, "warning:");
+        self.print_note(&format!("{warning} {message}"))?;
+        if let Some(hint) = hint {
+            let label = self.paint(CYAN, "hint:");
+            let hint = self.hints.complete(hint).into_owned();
+            self.print_note(&format!("{label} {hint}"))?;
+        }
+        Ok(())
     }
 
-    /// What is to be repaired in a config that is used all the same.
-    pub(crate) fn problems(&mut self, problems: &[Problem]) -> io::Result<()> {
+    /// Prints the problems of a config that is used despite them.
+    pub(crate) fn warn_problems(&mut self, problems: &[Problem]) -> io::Result<()> {
         problems.iter().try_for_each(|problem| {
-            let consequence = match &problem.concerns {
-                Concern::Server(name) => format!(" (`{name}` is off)"),
-                Concern::Whole | Concern::Part | Concern::Note => String::new(),
+            let consequence = match &problem.scope {
+                ProblemScope::Server(name) => format!(" (server `{name}` is disabled)"),
+                _ => String::new(),
             };
             self.warn(&format!("{problem}{consequence}"), problem.hint.as_deref())
         })
     }
 
-    /// Why the command did not do what was asked.
-    pub(crate) fn failure(&mut self, failure: &Failure) -> io::Result<()> {
+    /// Prints an error with its details and hint.
+    pub(crate) fn print_error(&mut self, error: &CommandError) -> io::Result<()> {
         if self.json {
-            let hint = failure.hint.as_deref().map(|hint| self.advice.complete(hint).into_owned());
-            return self.always(&Failure { hint, ..failure.clone() }.to_json().to_string());
+            let hint = error.hint.as_deref().map(|hint| self.hints.complete(hint).into_owned());
+            return self.print_stderr(&CommandError { hint, ..error.clone() }.to_json().to_string());
         }
-        for problem in failure.data["problems"].as_array().into_iter().flatten() {
-            self.broken(problem)?;
+        for problem in error.problems() {
+            self.print_stderr(&problem.to_string())?;
+            problem.hint.as_deref().map_or(Ok(()), |hint| self.print_hint(hint))?;
         }
-        let error = self.painted(RED, "error:");
-        self.always(&format!("{error} {failure}"))?;
-        for line in failure.stderr() {
-            self.always(&format!("  {line}"))?;
+        let label = self.paint(RED, "error:");
+        self.print_stderr(&format!("{label} {error}"))?;
+        for line in error.stderr_tail() {
+            self.print_stderr(&format!("  {line}"))?;
         }
-        failure.hint.as_deref().map_or(Ok(()), |hint| self.hint(hint))
+        error.hint.as_deref().map_or(Ok(()), |hint| self.print_hint(hint))
     }
 
-    fn broken(&mut self, problem: &Value) -> io::Result<()> {
-        self.always(&problem_line(problem))?;
-        problem["hint"].as_str().map_or(Ok(()), |hint| self.hint(hint))
-    }
-
-    fn hint(&mut self, hint: &str) -> io::Result<()> {
-        let (label, hint) = (self.painted(CYAN, "hint:"), self.advice.complete(hint));
+    fn print_hint(&mut self, hint: &str) -> io::Result<()> {
+        let label = self.paint(CYAN, "hint:");
+        let hint = self.hints.complete(hint);
         writeln!(self.stderr, "{label} {hint}")
     }
 
-    fn painted(&self, colour: &str, text: &str) -> String {
-        if self.colour { format!("{colour}{text}{RESET}") } else { text.to_owned() }
+    fn paint(&self, color: &str, text: &str) -> String {
+        if self.uses_color { format!("{color}{text}{RESET}") } else { text.to_owned() }
     }
 
-    /// Whether log lines may be coloured too.
-    pub(crate) fn colour(&self) -> bool {
-        self.colour
-    }
-}
-
-/// `FILE:LINE:COL: message` from a problem as scripts see it.
-pub(crate) fn problem_line(problem: &Value) -> String {
-    let (file, message) = (problem["file"].as_str(), problem["message"].as_str());
-    let (file, message) = (file.unwrap_or_default(), message.unwrap_or_default());
-    match (problem["line"].as_u64(), problem["column"].as_u64()) {
-        (Some(line), Some(column)) => format!("{file}:{line}:{column}: {message}"),
-        _ => format!("{file}: {message}"),
+    /// Returns whether messages and log lines are colored.
+    pub(crate) fn uses_color(&self) -> bool {
+        self.uses_color
     }
 }
 
-/// A reader that went away has seen enough: that is no failure.
-pub(crate) fn ended(error: &anyhow::Error) -> Option<Exit> {
+/// Returns the exit status for an error that only means that the reader of the output is gone.
+pub(crate) fn broken_pipe_exit(error: &anyhow::Error) -> Option<ExitStatus> {
     let io = error.downcast_ref::<io::Error>()?;
-    (io.kind() == io::ErrorKind::BrokenPipe).then_some(Exit::Fine)
+    (io.kind() == io::ErrorKind::BrokenPipe).then_some(ExitStatus::Success)
 }
 
-fn coloured(choice: Colour, terminal: bool, env: impl Fn(&str) -> Option<String>) -> bool {
-    let set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
+fn wants_color(choice: ColorChoice, is_terminal: bool, env: impl Fn(&str) -> Option<String>) -> bool {
+    let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
     match choice {
-        Colour::Always => true,
-        Colour::Never => false,
-        Colour::Auto if set("NO_COLOR") => false,
-        Colour::Auto if env("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0") => true,
-        Colour::Auto => terminal && env("TERM").is_none_or(|term| term != "dumb"),
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if is_set("NO_COLOR") => false,
+        ColorChoice::Auto if env("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0") => {
+            true
+        }
+        ColorChoice::Auto => is_terminal && env("TERM").is_none_or(|term| term != "dumb"),
     }
 }
 
-fn widths(heading: &[String], rows: &[Vec<String>]) -> Vec<usize> {
+fn column_widths(heading: &[String], rows: &[Vec<String>]) -> Vec<usize> {
     let width = |row: &Vec<String>, at: usize| row.get(at).map_or(0, |cell| cell.chars().count());
     (0..heading.len())
         .map(|at| {
@@ -217,7 +212,7 @@ fn widths(heading: &[String], rows: &[Vec<String>]) -> Vec<usize> {
         .collect()
 }
 
-fn aligned(row: &[String], widths: &[usize]) -> String {
+fn align_row(row: &[String], widths: &[usize]) -> String {
     let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
     cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
@@ -227,25 +222,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_follows_the_flag_then_the_environment_then_the_terminal() {
+    fn color_follows_flag_then_environment_then_terminal() {
         let none = |_: &str| None;
-        let no_colour = |name: &str| (name == "NO_COLOR").then(|| "1".to_owned());
+        let no_color = |name: &str| (name == "NO_COLOR").then(|| "1".to_owned());
         let dumb = |name: &str| (name == "TERM").then(|| "dumb".to_owned());
         let forced = |name: &str| (name == "CLICOLOR_FORCE").then(|| "1".to_owned());
-        assert!(coloured(Colour::Auto, true, none));
-        assert!(!coloured(Colour::Auto, false, none));
-        assert!(!coloured(Colour::Auto, true, no_colour));
-        assert!(coloured(Colour::Always, false, no_colour));
-        assert!(!coloured(Colour::Auto, true, dumb));
-        assert!(coloured(Colour::Auto, false, forced));
-        assert!(!coloured(Colour::Never, true, forced));
+        assert!(wants_color(ColorChoice::Auto, true, none));
+        assert!(!wants_color(ColorChoice::Auto, false, none));
+        assert!(!wants_color(ColorChoice::Auto, true, no_color));
+        assert!(wants_color(ColorChoice::Always, false, no_color));
+        assert!(!wants_color(ColorChoice::Auto, true, dumb));
+        assert!(wants_color(ColorChoice::Auto, false, forced));
+        assert!(!wants_color(ColorChoice::Never, true, forced));
     }
 
     #[test]
-    fn columns_are_aligned_and_end_without_blanks() {
+    fn aligned_rows_have_no_trailing_spaces() {
         let rows = vec![vec!["a".to_owned(), "b".to_owned()], vec!["long".to_owned(), String::new()]];
-        let widths = widths(&["NAME".to_owned(), "X".to_owned()], &rows);
-        assert_eq!(aligned(&rows[0], &widths), "a     b");
-        assert_eq!(aligned(&rows[1], &widths), "long");
+        let widths = column_widths(&["NAME".to_owned(), "X".to_owned()], &rows);
+        assert_eq!(align_row(&rows[0], &widths), "a     b");
+        assert_eq!(align_row(&rows[1], &widths), "long");
     }
 }

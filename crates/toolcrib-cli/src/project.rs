@@ -1,5 +1,5 @@
-//! `Project`: the folder that somebody works in, and the config that came with it. Such a file is inert until the person has
-//! seen and allowed it, text by text: what is allowed is a digest, kept in the state folder.
+//! The project folder and its config file. The file is ignored until a person allows it; the digest of the allowed text is
+//! kept in the state folder, so a changed file must be allowed again.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,122 +7,124 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
-use toolcrib::config::{self, Digest, Layer, Rank};
+use toolcrib::config::{self, Layer, LayerKind, Sha256Digest};
+use toolcrib::util::encoding;
+use toolcrib_agents::edit::file::OriginalFile;
 
-use crate::edit::file::Original;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 
-/// The name of a project's config.
-pub(crate) const FILE: &str = ".toolcrib.toml";
+/// The file name of a project's config.
+pub(crate) const PROJECT_FILE: &str = ".toolcrib.toml";
 
-/// The folder that somebody works in.
+/// The project that contains the working folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Project {
-    /// Where its files are.
+pub(crate) struct ProjectFolder {
+    /// The root folder of the project, or the working folder.
     pub(crate) folder: PathBuf,
-    /// Its name, if it is a project at all.
+    /// The name of the project, if there is one.
     pub(crate) name: Option<String>,
-    /// Its config, if it has one.
+    /// The config file of the project, if it has one.
     pub(crate) file: Option<PathBuf>,
-    state: PathBuf,
-    /// Where it is written down what was allowed.
-    record: PathBuf,
+    state_dir: PathBuf,
+    /// The file that holds the digest of the allowed text.
+    trust_record: PathBuf,
 }
 
-/// Whether a project's config may be used.
+/// The state of the permission for a project's config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It holds what the person allowed.
-    Allowed(Digest),
-    /// The person allowed another text.
-    Changed(Digest),
-    /// Nobody allowed it.
-    Unseen,
+pub(crate) enum TrustState {
+    /// The file has the allowed text.
+    Allowed(Sha256Digest),
+    /// The file has changed since it was allowed.
+    Changed(Sha256Digest),
+    /// The file was never allowed.
+    NotAllowed,
 }
 
-impl Project {
-    /// The project around a folder: up to the root of its repository, or the folder alone if there is none.
-    pub(crate) fn around(folder: &Path, state: &Path) -> Self {
-        let repository = folder.ancestors().find(|folder| is_there(&folder.join(".git")));
-        let within =
+impl ProjectFolder {
+    /// Finds the project of a folder. The config is searched from the folder up to the root of its repository, or only in the
+    /// folder itself if it is not in a repository.
+    pub(crate) fn find(folder: &Path, state_dir: &Path) -> Self {
+        let repository = folder.ancestors().find(|folder| exists(&folder.join(".git")));
+        let is_searched =
             |above: &&Path| repository.is_some_and(|root| above.starts_with(root)) || *above == folder;
-        let file =
-            folder.ancestors().take_while(within).map(|folder| folder.join(FILE)).find(|file| is_there(file));
+        let file = folder
+            .ancestors()
+            .take_while(is_searched)
+            .map(|folder| folder.join(PROJECT_FILE))
+            .find(|file| exists(file));
         let root = repository.or_else(|| file.as_deref().and_then(Path::parent));
         let name = root.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        let record = record_of(file.as_deref().unwrap_or(Path::new("")), state);
+        let trust_record = trust_record_path(file.as_deref().unwrap_or(Path::new("")), state_dir);
         let folder = root.unwrap_or(folder).to_owned();
-        Self { folder, name, file, state: state.to_owned(), record }
+        Self { folder, name, file, state_dir: state_dir.to_owned(), trust_record }
     }
 
-    /// Where it is written down what was allowed: another text there changes what is in use.
-    pub(crate) fn record(&self) -> &Path {
-        &self.record
+    /// Returns the path of the file that holds the digest of the allowed text.
+    pub(crate) fn trust_record(&self) -> &Path {
+        &self.trust_record
     }
 
-    /// Whether its config may be used.
-    pub(crate) fn standing(&self) -> Standing {
-        let Some(allowed) = fs::read_to_string(&self.record).ok().as_deref().and_then(from_hex) else {
-            return Standing::Unseen;
+    /// Returns whether the config may be used.
+    pub(crate) fn trust_state(&self) -> TrustState {
+        let Some(allowed) = fs::read_to_string(&self.trust_record).ok().as_deref().and_then(parse_digest)
+        else {
+            return TrustState::NotAllowed;
         };
-        let file = self.file.as_deref().map(Original::read);
+        let file = self.file.as_deref().map(OriginalFile::read);
         match file {
-            Some(Ok(file)) if config::digest(file.text()) == allowed => Standing::Allowed(allowed),
-            _ => Standing::Changed(allowed),
+            Some(Ok(file)) if config::text_digest(file.text()) == allowed => TrustState::Allowed(allowed),
+            _ => TrustState::Changed(allowed),
         }
     }
 
-    /// The same project without a config: one that is named on the command line stands alone.
+    /// Returns the project without its config, for use with `--config`.
     pub(crate) fn without_config(self) -> Self {
         Self { file: None, ..self }
     }
 
-    /// The same project with a config at the root, which is yet to be written.
+    /// Returns the project with a config at its root, which need not exist yet.
     pub(crate) fn with_config(&self) -> Self {
-        let file = self.folder.join(FILE);
-        Self { record: record_of(&file, &self.state), file: Some(file), ..self.clone() }
+        let file = self.folder.join(PROJECT_FILE);
+        Self { trust_record: trust_record_path(&file, &self.state_dir), file: Some(file), ..self.clone() }
     }
 
-    /// Its config as a layer that holds what was allowed and nothing else.
-    pub(crate) fn layer(&self, allowed: Digest) -> Option<Layer> {
-        let layer = Layer::new(Rank::Project, self.file.clone()?);
-        Some(Layer { must_exist: true, only: Some(allowed), ..layer })
+    /// Returns the config as a layer that is only valid with the allowed text.
+    pub(crate) fn layer(&self, allowed: Sha256Digest) -> Option<Layer> {
+        let layer = Layer::new(LayerKind::Project, self.file.clone()?);
+        Some(Layer { must_exist: true, allowed_digest: Some(allowed), ..layer })
     }
 
-    /// Notes that this text is allowed.
-    pub(crate) fn allow(&self, allowed: Digest) -> Result<(), Failure> {
-        let digits: String = allowed.iter().map(|byte| format!("{byte:02x}")).collect();
+    /// Records that the text with this digest is allowed.
+    pub(crate) fn allow(&self, allowed: Sha256Digest) -> Result<(), CommandError> {
+        let digits = encoding::to_hex(&allowed);
         let file = self.file.as_deref().unwrap_or(Path::new("")).display();
-        Original::read(&self.record)?.replace(&format!("{digits} {file}\n"))
+        OriginalFile::read(&self.trust_record)?.replace(&format!("{digits} {file}\n"))?;
+        Ok(())
     }
 
-    /// Notes that nothing is allowed; whether anything was.
+    /// Revokes the permission. Returns whether there was one.
     pub(crate) fn revoke(&self) -> std::io::Result<bool> {
-        match fs::remove_file(&self.record) {
+        match fs::remove_file(&self.trust_record) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             removed => removed.map(|()| true),
         }
     }
 }
 
-fn record_of(file: &Path, state: &Path) -> PathBuf {
+fn trust_record_path(file: &Path, state_dir: &Path) -> PathBuf {
     let folder = file.parent().and_then(|folder| folder.canonicalize().ok()).unwrap_or_default();
     let digest = Sha256::digest(folder.as_os_str().as_bytes());
-    let key: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    state.join("allowed").join(key)
+    let key = encoding::to_hex(&digest[..8]);
+    state_dir.join("allowed").join(key)
 }
 
-fn is_there(path: &Path) -> bool {
+fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-fn from_hex(record: &str) -> Option<Digest> {
-    let digits = record.split_whitespace().next().filter(|digits| digits.len() == 64 && digits.is_ascii())?;
-    let mut digest = Digest::default();
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(digest)
+fn parse_digest(record: &str) -> Option<Sha256Digest> {
+    encoding::parse_hex(record.split_whitespace().next()?)?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -130,39 +132,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_file_up_to_the_repository_is_found() {
+    fn find_searches_up_to_repository_root() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         fs::create_dir_all(at("repo/.git")).unwrap();
         fs::create_dir_all(at("repo/a/b")).unwrap();
         fs::create_dir_all(at("plain/below")).unwrap();
-        fs::write(at(FILE), "").unwrap();
-        let around = |path: &str| Project::around(&at(path), &at("state"));
-        assert_eq!(around("repo/a/b").file, None, "above the repository nothing is looked for");
-        assert_eq!(around("repo/a").name.as_deref(), Some("repo"));
-        fs::write(at("repo").join(FILE), "").unwrap();
-        assert_eq!(around("repo/a/b").file, Some(at("repo").join(FILE)));
-        fs::write(at("repo/a").join(FILE), "").unwrap();
-        assert_eq!(around("repo/a/b").file, Some(at("repo/a").join(FILE)), "the nearest");
-        assert_eq!(around("repo/a/b").folder, at("repo"));
-        fs::write(at("plain").join(FILE), "").unwrap();
-        assert_eq!(around("plain/below").file, None, "without a repository only the folder itself");
-        assert_eq!(around("plain").file, Some(at("plain").join(FILE)));
+        fs::write(at(PROJECT_FILE), "").unwrap();
+        let find = |path: &str| ProjectFolder::find(&at(path), &at("state"));
+        assert_eq!(find("repo/a/b").file, None, "files above the repository are ignored");
+        assert_eq!(find("repo/a").name.as_deref(), Some("repo"));
+        fs::write(at("repo").join(PROJECT_FILE), "").unwrap();
+        assert_eq!(find("repo/a/b").file, Some(at("repo").join(PROJECT_FILE)));
+        fs::write(at("repo/a").join(PROJECT_FILE), "").unwrap();
+        assert_eq!(find("repo/a/b").file, Some(at("repo/a").join(PROJECT_FILE)), "the nearest file wins");
+        assert_eq!(find("repo/a/b").folder, at("repo"));
+        fs::write(at("plain").join(PROJECT_FILE), "").unwrap();
+        assert_eq!(find("plain/below").file, None, "without a repository only the folder itself is searched");
+        assert_eq!(find("plain").file, Some(at("plain").join(PROJECT_FILE)));
     }
 
     #[test]
-    fn what_is_allowed_is_a_text_and_not_a_name() {
+    fn trust_state_follows_file_text() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(FILE);
+        let file = dir.path().join(PROJECT_FILE);
         fs::write(&file, "one").unwrap();
-        let project = Project::around(dir.path(), &dir.path().join("state"));
-        assert_eq!(project.standing(), Standing::Unseen);
-        let one = config::digest("one");
+        let project = ProjectFolder::find(dir.path(), &dir.path().join("state"));
+        assert_eq!(project.trust_state(), TrustState::NotAllowed);
+        let one = config::text_digest("one");
         project.allow(one).unwrap();
-        assert_eq!(project.standing(), Standing::Allowed(one));
+        assert_eq!(project.trust_state(), TrustState::Allowed(one));
         fs::write(&file, "two").unwrap();
-        assert_eq!(project.standing(), Standing::Changed(one));
+        assert_eq!(project.trust_state(), TrustState::Changed(one));
         assert!(project.revoke().unwrap() && !project.revoke().unwrap());
-        assert_eq!(project.standing(), Standing::Unseen);
+        assert_eq!(project.trust_state(), TrustState::NotAllowed);
     }
 }

@@ -1,41 +1,44 @@
-//! `Keeper`: where the values behind `${secret:NAME}` are kept on this machine, and who is asked for which. It is asked
-//! when a connection starts; it keeps nothing in mind.
+//! Storage of the values behind `${secret:NAME}`: desktop keyring, encrypted file, environment or a command. Values are
+//! looked up when a connection starts and are not cached.
 
 mod age;
 mod command;
 mod dbus;
 mod keyring;
 mod marshal;
-mod vault;
+mod secret_file;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
-use toolcrib::config::{Config, SecretStore, Token};
-use toolcrib::{NoSecret, Secret};
+use toolcrib::config::{CallerToken, Config, SecretBackend};
+use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{Secret, SecretError, SecretStore};
+use toolcrib_agents::import::StoredSecrets;
 
-use self::keyring::{Keyring, Shut};
-use self::vault::Vault;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::place::Place;
+use self::keyring::{Keyring, KeyringError};
+use self::secret_file::SecretFile;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::paths::Paths;
 
-/// What to do about a keyring that is locked.
-const UNLOCK: &str = "unlock the keyring of your desktop, or write `backend = \"file\"` below `[secrets]` and set the secret there";
+/// Hint for a locked keyring.
+const UNLOCK_HINT: &str =
+    "unlock your desktop keyring, or set `backend = \"file\"` in `[secrets]` and set the secret again";
 
-/// What to do about one that does not work.
-const NO_KEYRING: &str = "write `backend = \"file\"` below `[secrets]`";
+/// Hint for a missing or failing keyring.
+const NO_KEYRING_HINT: &str = "set `backend = \"file\"` in `[secrets]`";
 
-/// Where one secret is.
+/// Place where a secret is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum SecretLocation {
     Keyring,
     File,
     Env,
     Command,
 }
 
-impl Kept {
+impl SecretLocation {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Keyring => "keyring",
@@ -46,208 +49,237 @@ impl Kept {
     }
 }
 
-/// Knows where secrets are. Cheap to clone.
+/// Reads and writes secrets in the configured backend. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Keeper {
-    store: Arc<RwLock<SecretStore>>,
-    vault: Vault,
+pub(crate) struct SecretLocator {
+    backend: Arc<RwLock<SecretBackend>>,
+    file: SecretFile,
 }
 
-impl Keeper {
-    /// The one of a config.
-    pub(crate) fn new(place: &Place, store: &SecretStore) -> Self {
-        let key = std::env::var(vault::KEY).ok().filter(|key| !key.is_empty()).map(Secret::new);
-        let vault = Vault::new(place.secrets(), key);
-        Self { store: Arc::new(RwLock::new(store.clone())), vault }
+impl SecretLocator {
+    /// Creates a locator for the backend of a config.
+    pub(crate) fn new(paths: &Paths, backend: &SecretBackend) -> Self {
+        let key =
+            std::env::var(secret_file::KEY_VARIABLE).ok().filter(|key| !key.is_empty()).map(Secret::new);
+        let file = SecretFile::new(paths.secrets_path(), key);
+        Self { backend: Arc::new(RwLock::new(backend.clone())), file }
     }
 
-    /// Another one, which looks elsewhere.
-    pub(crate) fn looking_in(&self, store: &SecretStore) -> Self {
-        Self { store: Arc::new(RwLock::new(store.clone())), vault: self.vault.clone() }
+    /// Returns a locator for another backend and the same secret file.
+    pub(crate) fn with_backend(&self, backend: &SecretBackend) -> Self {
+        Self { backend: Arc::new(RwLock::new(backend.clone())), file: self.file.clone() }
     }
 
-    /// Looks elsewhere from now on.
-    pub(crate) fn change(&self, store: SecretStore) {
-        *self.store.write().unwrap_or_else(PoisonError::into_inner) = store;
+    /// Changes the backend of this locator and its clones.
+    pub(crate) fn set_backend(&self, backend: SecretBackend) {
+        *self.backend.write().ignore_poison() = backend;
     }
 
-    fn store(&self) -> SecretStore {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn backend(&self) -> SecretBackend {
+        self.backend.read().ignore_poison().clone()
     }
 
-    /// The value of a secret. It may take seconds to find out.
-    pub(crate) fn find(&self, name: &str) -> Result<Secret, NoSecret> {
-        match self.store() {
-            SecretStore::File => self.vault.find(name),
-            SecretStore::Keyring => in_keyring(name)?.ok_or(NoSecret::NotFound),
-            // The file is cheaper to ask, and what is in it was put there when there was no keyring.
-            SecretStore::Auto => match self.vault.find(name) {
-                Err(NoSecret::NotFound) => match in_keyring(name) {
-                    Err(Shut::Absent(_)) => Err(NoSecret::NotFound),
-                    found => found?.ok_or(NoSecret::NotFound),
+    /// Returns the value of a secret. Blocks, possibly for seconds.
+    pub(crate) fn find(&self, name: &str) -> Result<Secret, SecretError> {
+        match self.backend() {
+            SecretBackend::File => self.file.find(name),
+            SecretBackend::Keyring => find_in_keyring(name)?.ok_or(SecretError::NotFound),
+            // The file is faster to read. It only has secrets that were set while there was no keyring.
+            SecretBackend::Auto => match self.file.find(name) {
+                Err(SecretError::NotFound) => match find_in_keyring(name) {
+                    Err(KeyringError::Absent(_)) => Err(SecretError::NotFound),
+                    found => found?.ok_or(SecretError::NotFound),
                 },
                 found => found,
             },
-            SecretStore::Env(prefix) => variable(&prefix, name).ok_or(NoSecret::NotFound),
-            SecretStore::Command(words) => command::ask(&SecretStore::command_for(&words, name)),
+            SecretBackend::Env(prefix) => read_env_secret(&prefix, name).ok_or(SecretError::NotFound),
+            SecretBackend::Command(argv) => command::read_secret(&SecretBackend::command_for(&argv, name)),
+            _ => Err(SecretError::NotFound),
         }
     }
 
-    /// Keeps a secret, and says where. It is in one place only.
-    pub(crate) fn set(&self, name: &str, value: &Secret) -> Result<Kept, Failure> {
-        let store = self.store();
-        let keyring = match store {
-            SecretStore::Auto | SecretStore::Keyring => Keyring::open(),
-            SecretStore::File => Err(Shut::Absent(String::new())),
-            store => return Err(read_only(&store, name)),
+    /// Stores a secret in exactly one place and returns which.
+    pub(crate) fn set(&self, name: &str, value: &Secret) -> Result<SecretLocation, CommandError> {
+        let backend = self.backend();
+        let keyring = match backend {
+            SecretBackend::Auto | SecretBackend::Keyring => Keyring::open(),
+            SecretBackend::File => Err(KeyringError::Absent(String::new())),
+            backend => return Err(read_only_backend_error(&backend, name)),
         };
         match keyring.and_then(|mut keyring| keyring.set(name, value)) {
-            Ok(()) if store == SecretStore::Auto && self.vault.exists() => {
-                self.vault.remove(name).map(|_| Kept::Keyring)
+            Ok(()) if backend == SecretBackend::Auto && self.file.exists() => {
+                self.file.remove(name).map(|_| SecretLocation::Keyring)
             }
-            Ok(()) => Ok(Kept::Keyring),
-            Err(Shut::Absent(_)) if store != SecretStore::Keyring => {
-                self.vault.set(name, value).map(|()| Kept::File)
+            Ok(()) => Ok(SecretLocation::Keyring),
+            Err(KeyringError::Absent(_)) if backend != SecretBackend::Keyring => {
+                self.file.set(name, value).map(|()| SecretLocation::File)
             }
-            Err(shut) => Err(shut.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Forgets a secret; whether there was one.
-    pub(crate) fn remove(&self, name: &str) -> Result<bool, Failure> {
-        let store = self.store();
-        let in_file = match store {
-            SecretStore::Auto | SecretStore::File => self.vault.exists() && self.vault.remove(name)?,
-            SecretStore::Keyring => false,
-            store => return Err(read_only(&store, name)),
+    /// Removes a secret and returns whether there was one.
+    pub(crate) fn remove(&self, name: &str) -> Result<bool, CommandError> {
+        let backend = self.backend();
+        let was_in_file = match backend {
+            SecretBackend::Auto | SecretBackend::File => self.file.exists() && self.file.remove(name)?,
+            SecretBackend::Keyring => false,
+            backend => return Err(read_only_backend_error(&backend, name)),
         };
-        if store == SecretStore::File {
-            return Ok(in_file);
+        if backend == SecretBackend::File {
+            return Ok(was_in_file);
         }
         match Keyring::open().and_then(|mut keyring| keyring.remove(name)) {
-            Ok(in_keyring) => Ok(in_keyring || in_file),
-            Err(Shut::Absent(_)) if store == SecretStore::Auto => Ok(in_file),
-            Err(shut) => Err(shut.into()),
+            Ok(was_in_keyring) => Ok(was_in_keyring || was_in_file),
+            Err(KeyringError::Absent(_)) if backend == SecretBackend::Auto => Ok(was_in_file),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Every secret that is kept, and where. Of those behind a command nothing is known before they are asked for.
-    pub(crate) fn names(&self, used: &Uses) -> Result<BTreeMap<String, Kept>, Failure> {
-        let used = || used.0.keys().cloned();
+    /// Returns the stored secrets and their locations. For a command these are the used secrets, stored or not.
+    pub(crate) fn names(&self, uses: &SecretUses) -> Result<BTreeMap<String, SecretLocation>, CommandError> {
+        let used = || uses.0.keys().cloned();
         let mut names = BTreeMap::new();
-        let store = self.store();
-        if matches!(store, SecretStore::Auto | SecretStore::Keyring) {
+        let backend = self.backend();
+        if matches!(backend, SecretBackend::Auto | SecretBackend::Keyring) {
             match Keyring::open().and_then(|mut keyring| keyring.names()) {
-                Ok(found) => names.extend(found.into_iter().map(|name| (name, Kept::Keyring))),
-                Err(Shut::Absent(_)) if store == SecretStore::Auto => {}
-                Err(shut) => return Err(shut.into()),
+                Ok(found) => names.extend(found.into_iter().map(|name| (name, SecretLocation::Keyring))),
+                Err(KeyringError::Absent(_)) if backend == SecretBackend::Auto => {}
+                Err(error) => return Err(error.into()),
             }
         }
-        match store {
-            SecretStore::Auto | SecretStore::File => {
-                names.extend(self.vault.names()?.into_iter().map(|name| (name, Kept::File)));
+        match backend {
+            SecretBackend::Auto | SecretBackend::File => {
+                names.extend(self.file.names()?.into_iter().map(|name| (name, SecretLocation::File)));
             }
-            SecretStore::Keyring => {}
-            SecretStore::Env(prefix) => {
-                let set = used().filter(|name| variable(&prefix, name).is_some());
-                names.extend(set.map(|name| (name, Kept::Env)));
+            SecretBackend::Keyring => {}
+            SecretBackend::Env(prefix) => {
+                let set = used().filter(|name| read_env_secret(&prefix, name).is_some());
+                names.extend(set.map(|name| (name, SecretLocation::Env)));
             }
-            SecretStore::Command(_) => names.extend(used().map(|name| (name, Kept::Command))),
+            SecretBackend::Command(_) => names.extend(used().map(|name| (name, SecretLocation::Command))),
+            _ => {}
         }
         Ok(names)
     }
 
-    /// What somebody who has just kept a secret should know.
-    pub(crate) fn advice(&self, kept: Kept) -> String {
-        match kept {
-            Kept::File => {
-                let (file, key) = (self.vault.file(), self.vault.key_place());
-                format!("`{}` is encrypted; whoever has the key in {key} can read it", file.display())
+    /// Returns what the user should know about the place of a stored secret.
+    pub(crate) fn storage_note(&self, location: SecretLocation) -> String {
+        match location {
+            SecretLocation::File => {
+                let file = self.file.path();
+                let key = self.file.describe_key_location();
+                format!("`{}` is encrypted with the key in {key}; keep that key private", file.display())
             }
-            _ => "the keyring of the desktop has it".to_owned(),
+            _ => "stored in the desktop keyring".to_owned(),
         }
     }
 }
 
-fn in_keyring(name: &str) -> Result<Option<Secret>, Shut> {
+impl SecretStore for SecretLocator {
+    fn get(&self, name: &str) -> Result<Secret, SecretError> {
+        self.find(name)
+    }
+
+    fn put(&self, name: &str, value: &Secret) -> Result<(), SecretError> {
+        self.set(name, value).map(drop).map_err(|error| SecretError::Failed(error.message))
+    }
+
+    fn delete(&self, name: &str) -> Result<bool, SecretError> {
+        self.remove(name).map_err(|error| SecretError::Failed(error.message))
+    }
+}
+
+impl StoredSecrets for SecretLocator {
+    fn find_stored(&self, name: &str) -> Option<Secret> {
+        self.find(name).ok()
+    }
+}
+
+fn find_in_keyring(name: &str) -> Result<Option<Secret>, KeyringError> {
     Keyring::open()?.find(name)
 }
 
-impl From<Shut> for NoSecret {
-    fn from(shut: Shut) -> Self {
-        match shut {
-            Shut::Locked => Self::Locked(UNLOCK.to_owned()),
-            Shut::Absent(why) => Self::Failed(format!("there is no keyring here ({why})")),
-            Shut::Broken(why) => Self::Failed(why),
+impl From<KeyringError> for SecretError {
+    fn from(error: KeyringError) -> Self {
+        match error {
+            KeyringError::Locked => Self::Locked(UNLOCK_HINT.to_owned()),
+            KeyringError::Absent(reason) => Self::Failed(format!("no keyring available: {reason}")),
+            KeyringError::Broken(reason) => Self::Failed(reason),
         }
     }
 }
 
-impl From<Shut> for Failure {
-    fn from(shut: Shut) -> Self {
-        let (exit, code, message, hint) = match shut {
-            Shut::Locked => (Exit::AuthNeeded, "secrets_locked", "the keyring is locked".to_owned(), UNLOCK),
-            Shut::Absent(why) => {
-                (Exit::Unreachable, "no_keyring", format!("there is no keyring here ({why})"), NO_KEYRING)
+impl From<KeyringError> for CommandError {
+    fn from(error: KeyringError) -> Self {
+        let (exit, code, message, hint) = match error {
+            KeyringError::Locked => {
+                (ExitStatus::AuthNeeded, "secrets_locked", "the keyring is locked".to_owned(), UNLOCK_HINT)
             }
-            Shut::Broken(why) => (Exit::Unreachable, "no_keyring", why, NO_KEYRING),
+            KeyringError::Absent(reason) => (
+                ExitStatus::Unreachable,
+                "no_keyring",
+                format!("no keyring available: {reason}"),
+                NO_KEYRING_HINT,
+            ),
+            KeyringError::Broken(reason) => (ExitStatus::Unreachable, "no_keyring", reason, NO_KEYRING_HINT),
         };
         Self::new(exit, code, message).hint(hint)
     }
 }
 
-fn variable(prefix: &str, name: &str) -> Option<Secret> {
-    std::env::var(variable_of(prefix, name)).ok().filter(|value| !value.is_empty()).map(Secret::new)
+fn read_env_secret(prefix: &str, name: &str) -> Option<Secret> {
+    std::env::var(env_variable_name(prefix, name)).ok().filter(|value| !value.is_empty()).map(Secret::new)
 }
 
-fn variable_of(prefix: &str, name: &str) -> String {
-    let loud = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
-    format!("{prefix}{}", name.chars().map(loud).collect::<String>())
+fn env_variable_name(prefix: &str, name: &str) -> String {
+    let normalize = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("{prefix}{}", name.chars().map(normalize).collect::<String>())
 }
 
-/// The variables without which the secrets of a config cannot be had.
-pub(crate) fn variables(config: &Config) -> Vec<String> {
-    let uses = Uses::of(config);
-    let set = |names: &[&str]| -> Vec<String> {
-        let set = names.iter().filter(|name| std::env::var_os(name).is_some());
-        set.map(|name| (*name).to_owned()).collect()
+/// Returns the environment variables needed to read the secrets of a config.
+pub(crate) fn required_variables(config: &Config) -> Vec<String> {
+    let uses = SecretUses::from_config(config);
+    let only_set = |names: &[&str]| -> Vec<String> {
+        let set_names = names.iter().filter(|name| std::env::var_os(name).is_some());
+        set_names.map(|name| (*name).to_owned()).collect()
     };
     match &config.secrets {
         _ if uses.0.is_empty() => Vec::new(),
-        SecretStore::Auto => set(&[vault::KEY, keyring::BUS]),
-        SecretStore::File => set(&[vault::KEY]),
-        SecretStore::Keyring => set(&[keyring::BUS]),
-        SecretStore::Env(prefix) => uses.names().map(|name| variable_of(prefix, name)).collect(),
-        SecretStore::Command(_) => Vec::new(),
+        SecretBackend::Auto => only_set(&[secret_file::KEY_VARIABLE, keyring::BUS_VARIABLE]),
+        SecretBackend::File => only_set(&[secret_file::KEY_VARIABLE]),
+        SecretBackend::Keyring => only_set(&[keyring::BUS_VARIABLE]),
+        SecretBackend::Env(prefix) => uses.names().map(|name| env_variable_name(prefix, name)).collect(),
+        _ => Vec::new(),
     }
 }
 
-fn read_only(store: &SecretStore, name: &str) -> Failure {
-    let (kind, hint) = match store {
-        SecretStore::Command(words) => (
+fn read_only_backend_error(backend: &SecretBackend, name: &str) -> CommandError {
+    let (kind, hint) = match backend {
+        SecretBackend::Command(argv) => (
             "command",
-            format!("keep it where `{}` finds it", SecretStore::command_for(words, name).join(" ")),
+            format!("store it where `{}` can read it", SecretBackend::command_for(argv, name).join(" ")),
         ),
         _ => ("env", "set the variable where toolcrib runs".to_owned()),
     };
-    let message = format!("`secrets.backend` is `{kind}`, which toolcrib only reads");
-    Failure::new(Exit::Unexpected, "read_only", message).hint(hint)
+    let message = format!("cannot change secrets: `secrets.backend` is `{kind}`, which is read-only");
+    CommandError::new(ExitStatus::Failure, "read_only", message).hint(hint)
 }
 
-/// Who uses which secret.
+/// Servers and callers that use each secret.
 #[derive(Debug, Default)]
-pub(crate) struct Uses(BTreeMap<String, BTreeSet<String>>);
+pub(crate) struct SecretUses(BTreeMap<String, BTreeSet<String>>);
 
-impl Uses {
-    /// All that a config names, of servers that are off here, too.
-    pub(crate) fn of(config: &Config) -> Self {
+impl SecretUses {
+    /// Collects the secrets that a config refers to, also those of disabled servers.
+    pub(crate) fn from_config(config: &Config) -> Self {
         let mut uses = Self::default();
         for declared in &config.declared {
-            let texts = declared.endpoint.iter().flat_map(toolcrib::spec::Endpoint::texts);
-            uses.add(texts.flat_map(toolcrib::text::Text::secrets), declared.id.as_str());
+            let texts = declared.endpoint.iter().flat_map(toolcrib::spec::Endpoint::templates);
+            uses.add(texts.flat_map(toolcrib::spec::template::TemplateText::secrets), declared.id.as_str());
         }
         for caller in &config.callers {
-            if let Token::Text(text) = &caller.token {
+            if let CallerToken::Text(text) = &caller.token {
                 uses.add(text.secrets(), &format!("callers.{}", caller.name));
             }
         }
@@ -260,13 +292,28 @@ impl Uses {
         }
     }
 
-    /// Every secret that is used.
+    /// Returns the names of all used secrets.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
     }
 
-    /// Who uses this one: servers, and `callers.NAME`.
+    /// Returns the users of a secret: server names and `callers.NAME`.
     pub(crate) fn users(&self, name: &str) -> Vec<&str> {
         self.0.get(name).into_iter().flatten().map(String::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn env_backend_requires_one_variable_per_secret() {
+        let text =
+            "[secrets]\nbackend = 'env'\n[servers.a]\ncommand = 'x'\nenv = { TOKEN = '${secret:t}' }\n";
+        let config = Config::parse(Path::new("/x/config.toml"), text);
+        assert_eq!(required_variables(&config), ["TOOLCRIB_SECRET_T"]);
     }
 }

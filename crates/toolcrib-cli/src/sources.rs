@@ -1,128 +1,130 @@
-//! `Sources`: which files make up the config here, what they come to, and whether anything of that has changed.
+//! The files that make up the config, and detection of changes to them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use toolcrib::config::{Config, Draft, Facts, Layer, Wanted};
+use toolcrib::config::{Config, HostFacts, Layer, LayeredConfig, RequiredFacts};
+use toolcrib::util::locks::IgnorePoison as _;
 
-use crate::project::{Project, Standing};
+use crate::project::{ProjectFolder, TrustState};
 
-/// How often a set of files is read that is written to meanwhile.
-const MOST_READS: usize = 10;
+/// The maximum number of attempts to read files that change while they are read.
+const MAX_READS: usize = 10;
 
-/// How long it is believed that we are where we were.
-const FRESH: Duration = Duration::from_secs(30);
+/// The time after which facts about the host are gathered again.
+const FACTS_TTL: Duration = Duration::from_secs(30);
 
-/// Which files make up the config, and where we are. Cheap to clone.
+/// The files that make up the config, and the facts that decide what applies. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Sources {
-    /// Those that are ours, the farthest first.
+pub(crate) struct ConfigSources {
+    /// The machine's and the user's files, least specific first.
     layers: Vec<Layer>,
-    project: Option<Project>,
-    /// Whether the project's config was in use when we began: it is not dropped because it changed.
+    project: Option<ProjectFolder>,
+    /// True if the project's config was allowed at the start. It then stays a layer after it changes.
     project_in_use: bool,
-    /// Where files are looked for that scopes ask for.
+    /// The folder in which scopes look for files.
     folder: PathBuf,
-    serving: bool,
-    seen: Arc<Mutex<Option<Seen>>>,
+    is_gateway: bool,
+    observed: Arc<Mutex<Option<ObservedFacts>>>,
 }
 
-/// Where we were when somebody looked last.
+/// The facts about the host when they were gathered last.
 #[derive(Debug)]
-struct Seen {
+struct ObservedFacts {
     at: Instant,
-    wanted: Wanted,
-    facts: Facts,
+    required: RequiredFacts,
+    facts: HostFacts,
 }
 
-/// Tells one state of the config from another without reading it.
+/// Identifies a state of the config without reading it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stamp {
-    files: Vec<Option<[i128; 5]>>,
-    /// Where we are, as far as that decides anything.
-    facts: Option<Facts>,
+pub(crate) struct ConfigStamp {
+    files: Vec<Option<FileStamp>>,
+    /// The facts about the host, if the config depends on any.
+    facts: Option<HostFacts>,
 }
 
-impl Sources {
-    /// One file alone.
-    pub(crate) fn alone(file: &Path) -> Self {
-        Self::new(vec![Layer::alone(file)], None, PathBuf::from("."))
+impl ConfigSources {
+    /// Creates the sources for a single file.
+    pub(crate) fn single_file(file: &Path) -> Self {
+        Self::new(vec![Layer::standalone(file)], None, PathBuf::from("."))
     }
 
-    /// These files, and a project's if it is allowed. Files that scopes ask for are looked for in `folder`.
-    pub(crate) fn new(layers: Vec<Layer>, project: Option<Project>, folder: PathBuf) -> Self {
-        let standing = project.as_ref().map(Project::standing);
-        let project_in_use = matches!(standing, Some(Standing::Allowed(_)));
-        Self { layers, project, project_in_use, folder, serving: false, seen: Arc::default() }
+    /// Creates the sources for these layers and a project. Scopes look for files in `folder`.
+    pub(crate) fn new(layers: Vec<Layer>, project: Option<ProjectFolder>, folder: PathBuf) -> Self {
+        let trust_state = project.as_ref().map(ProjectFolder::trust_state);
+        let project_in_use = matches!(trust_state, Some(TrustState::Allowed(_)));
+        Self { layers, project, project_in_use, folder, is_gateway: false, observed: Arc::default() }
     }
 
-    /// The same for the gateway, which runs what is to run on this host.
-    pub(crate) fn serving(self) -> Self {
-        Self { serving: true, ..self }
+    /// Returns the sources for use by the gateway, which runs the servers placed on this host.
+    pub(crate) fn for_gateway(self) -> Self {
+        Self { is_gateway: true, ..self }
     }
 
-    /// The files that are there, the farthest first; a project's only if it is used.
+    /// Returns the layers in use, least specific first.
     fn layers(&self) -> Vec<Layer> {
-        let standing = self.project.as_ref().map(|project| (project, project.standing()));
-        let project = match standing {
-            Some((project, Standing::Allowed(allowed))) => project.layer(allowed),
-            Some((project, Standing::Changed(allowed))) if self.project_in_use => project.layer(allowed),
-            _ => None,
-        };
+        let project = self.project.as_ref().and_then(|project| match project.trust_state() {
+            TrustState::Allowed(allowed) => project.layer(allowed),
+            TrustState::Changed(allowed) if self.project_in_use => project.layer(allowed),
+            TrustState::Changed(_) | TrustState::NotAllowed => None,
+        });
         self.layers.iter().cloned().chain(project).collect()
     }
 
-    /// Whether any of the files is there.
-    pub(crate) fn exist(&self) -> bool {
+    /// Returns whether any of the files exists.
+    pub(crate) fn any_exists(&self) -> bool {
         self.layers().iter().any(|layer| fs::symlink_metadata(&layer.path).is_ok())
     }
 
-    /// The project's config if it is there and not used, and why.
-    pub(crate) fn unused(&self) -> Option<(&Path, &'static str)> {
+    /// Returns the project's config and the reason, if the file exists and is not used.
+    pub(crate) fn unused_project_file(&self) -> Option<(&Path, &'static str)> {
         let project = self.project.as_ref()?;
         let file = project.file.as_deref()?;
-        match project.standing() {
-            Standing::Allowed(_) => None,
-            Standing::Changed(_) => Some((file, "changed since it was allowed, and is not used")),
-            Standing::Unseen => Some((file, "came with the project, and is not used until it is allowed")),
+        match project.trust_state() {
+            TrustState::Allowed(_) => None,
+            TrustState::Changed(_) => Some((file, "is ignored: it changed since it was allowed")),
+            TrustState::NotAllowed => {
+                Some((file, "is ignored: it is a project config and is not allowed yet"))
+            }
         }
     }
 
-    /// Every file, read.
-    pub(crate) fn draft(&self) -> Draft {
-        Draft::read(&self.layers())
+    /// Reads every file.
+    pub(crate) fn read_layers(&self) -> LayeredConfig {
+        LayeredConfig::read(&self.layers())
     }
 
-    /// What they come to, here and now.
+    /// Reads every file and resolves the config for this host.
     pub(crate) fn load(&self) -> Config {
-        let draft = self.draft();
-        let facts = self.facts(&draft);
-        draft.resolve(&facts)
+        let layered = self.read_layers();
+        let facts = self.gather_facts(&layered);
+        layered.resolve(&facts)
     }
 
-    /// Where we are, as far as these files ask.
-    pub(crate) fn facts(&self, draft: &Draft) -> Facts {
-        self.look(draft.wanted())
+    /// Gathers the facts about the host that a config depends on.
+    pub(crate) fn gather_facts(&self, layered: &LayeredConfig) -> HostFacts {
+        self.refresh_facts(layered.required_facts())
     }
 
-    fn look(&self, wanted: Wanted) -> Facts {
+    fn refresh_facts(&self, required: RequiredFacts) -> HostFacts {
         let name = self.project.as_ref().and_then(|project| project.name.clone());
-        let facts = Facts::gather(&wanted, &self.folder, name, self.serving);
-        *self.seen() = Some(Seen { at: Instant::now(), wanted, facts: facts.clone() });
+        let facts = HostFacts::gather(&required, &self.folder, name, self.is_gateway);
+        *self.observed() = Some(ObservedFacts { at: Instant::now(), required, facts: facts.clone() });
         facts
     }
 
-    /// What they come to, and the stamp of what was read. Files that are written to meanwhile are read again, so that no two
-    /// states are mixed.
-    pub(crate) fn load_whole(&self) -> (Config, Stamp) {
-        let mut before = self.files();
-        for _ in 0..MOST_READS {
+    /// Loads the config and returns it with its stamp. Files that change meanwhile are read again, so that the config is
+    /// consistent.
+    pub(crate) fn load_consistent(&self) -> (Config, ConfigStamp) {
+        let mut before = self.file_stamps();
+        for _ in 0..MAX_READS {
             let config = self.load();
-            let after = self.files();
+            let after = self.file_stamps();
             if after == before {
                 return (config, self.stamp());
             }
@@ -131,33 +133,43 @@ impl Sources {
         (self.load(), self.stamp())
     }
 
-    /// The state they are in now. Where we are is found out again only once in a while, and only if it decides anything.
-    pub(crate) fn stamp(&self) -> Stamp {
-        let asked = self.seen().as_ref().filter(|seen| seen.wanted != Wanted::default()).map(|seen| {
-            let stale = seen.at.elapsed() >= FRESH;
-            (stale, seen.wanted.clone(), seen.facts.clone())
-        });
-        let facts = asked.map(|(stale, wanted, facts)| if stale { self.look(wanted) } else { facts });
-        Stamp { files: self.files(), facts }
+    /// Returns the current stamp. Facts about the host are gathered again only if the config depends on them and they are
+    /// older than [`FACTS_TTL`].
+    pub(crate) fn stamp(&self) -> ConfigStamp {
+        let facts = self.current_facts();
+        ConfigStamp { files: self.file_stamps(), facts }
     }
 
-    fn files(&self) -> Vec<Option<[i128; 5]>> {
-        let of_project = self
+    fn current_facts(&self) -> Option<HostFacts> {
+        let stale_requirement = match self.observed().as_ref() {
+            Some(observed) if observed.required != RequiredFacts::default() => {
+                if observed.at.elapsed() < FACTS_TTL {
+                    return Some(observed.facts.clone());
+                }
+                observed.required.clone()
+            }
+            _ => return None,
+        };
+        Some(self.refresh_facts(stale_requirement))
+    }
+
+    fn file_stamps(&self) -> Vec<Option<FileStamp>> {
+        let project_files = self
             .project
             .iter()
-            .flat_map(|project| project.file.as_deref().into_iter().chain([project.record()]));
-        self.layers.iter().map(|layer| &*layer.path).chain(of_project).map(stamp_of).collect()
+            .flat_map(|project| project.file.as_deref().into_iter().chain([project.trust_record()]));
+        self.layers.iter().map(|layer| &*layer.path).chain(project_files).map(FileStamp::read).collect()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observed(&self) -> MutexGuard<'_, Option<ObservedFacts>> {
+        self.observed.lock().ignore_poison()
     }
 }
 
-impl Stamp {
-    /// Whether a file is empty that was not: it is most likely about to be written.
-    pub(crate) fn was_emptied_since(&self, before: &Self) -> bool {
-        let is_empty = |file: &Option<[i128; 5]>| matches!(file, Some([_, _, 0, ..]));
+impl ConfigStamp {
+    /// Returns whether a file is empty now and was not before, probably because it is being written.
+    pub(crate) fn has_emptied_file_since(&self, before: &Self) -> bool {
+        let is_empty = |file: &Option<FileStamp>| file.as_ref().is_some_and(|file| file.size == 0);
         self.files
             .iter()
             .enumerate()
@@ -165,12 +177,26 @@ impl Stamp {
     }
 }
 
-/// A file as it is now, behind every link; one that is not there has none.
-fn stamp_of(path: &Path) -> Option<[i128; 5]> {
-    let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-    fs::metadata(path).ok().map(|found| {
-        let changed = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
-        let [written, changed] = changed.map(|(seconds, nanos)| time(seconds, nanos));
-        [found.dev().into(), found.ino().into(), found.size().into(), written, changed]
-    })
+/// The metadata that changes when a file is written or replaced. Times are `(seconds, nanoseconds)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileStamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    /// Reads the stamp of a file, following links, or `None` if the file cannot be found.
+    fn read(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
 }

@@ -1,19 +1,19 @@
-//! How long one call through the whole crib takes, with a server in this process at the other end.
+//! The duration of one call through a crib to an in-process server.
 
 #[path = "support/echo.rs"]
-#[expect(dead_code, reason = "other benchmarks use the rest of it")]
+#[expect(dead_code, reason = "other benchmarks use the rest")]
 mod echo;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tokio::runtime::{Builder, Runtime};
 use toolcrib::{Call, Crib};
 
-#[expect(clippy::expect_used, reason = "a benchmark without a runtime is none")]
+#[expect(clippy::expect_used, reason = "a benchmark needs a runtime")]
 fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
+    Builder::new_current_thread().enable_all().build().expect("cannot build a runtime")
 }
 
-/// A crib whose server is up, and its runtime.
+/// Returns a crib with a running server, and its runtime.
 fn warm(bytes: usize) -> (Runtime, Crib) {
     let runtime = runtime();
     let crib = runtime.block_on(async {

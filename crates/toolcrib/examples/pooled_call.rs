@@ -1,4 +1,4 @@
-//! A one-line call of a server given as its argument vector, kept warm in a bounded pool.
+//! Calls tools of servers given as command lines, and keeps the servers running in a bounded pool.
 //!
 //! ```text
 //! cargo run -p toolcrib --example pooled_call -- TOOL ARGUMENTS COMMAND [ARG]…
@@ -13,51 +13,47 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use toolcrib::{Call, CommandSpec, Crib, Outcome, Roster, ServerId, ServerSpec};
 
-/// Servers by their argument vectors; the one that was not used for longest makes room for a new one.
+/// Servers by their argument vectors. The least recently used one is evicted.
 struct Pool {
     crib: Crib,
-    most: usize,
+    max_servers: usize,
     /// Least recently used first.
-    kept: Mutex<VecDeque<(Vec<String>, ServerSpec)>>,
+    servers: Mutex<VecDeque<(Vec<String>, ServerSpec)>>,
 }
 
 impl Pool {
-    fn new(most: usize) -> Result<Self, Box<dyn Error>> {
-        Ok(Self { crib: Crib::builder().build()?, most, kept: Mutex::default() })
+    fn new(max_servers: usize) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { crib: Crib::builder().build()?, max_servers, servers: Mutex::default() })
     }
 
-    /// Calls a tool of the server that this command starts, starting it only if it does not run yet.
+    /// Calls a tool of the server with this command line, and starts the server if it is not running.
     async fn call(&self, argv: &[String], tool: &str, arguments: &str) -> Result<Outcome, Box<dyn Error>> {
         let server = self.server(argv).await?;
-        Ok(self.crib.call(Call::on(server, tool).raw_arguments(arguments.to_owned())).await?)
+        Ok(self.crib.call(Call::tool_on(server, tool).raw_arguments(arguments.to_owned())).await?)
     }
 
     async fn server(&self, argv: &[String]) -> Result<ServerId, Box<dyn Error>> {
-        let mut kept = self.kept.lock().await;
-        let known = kept.iter().position(|(known, _)| known == argv).and_then(|at| kept.remove(at));
-        let is_new = known.is_none();
-        let (argv, spec) = match known {
-            Some(known) => known,
-            None => {
-                let command = CommandSpec::argv(argv.iter().cloned()).ok_or("which command?")?;
-                let taken = |id: &ServerId| kept.iter().any(|(_, spec)| spec.id == *id);
-                let names = (0..=self.most).filter_map(|n| format!("pool-{n}").parse::<ServerId>().ok());
-                let id = names.into_iter().find(|id| !taken(id)).ok_or("the pool is full")?;
-                (argv.to_vec(), ServerSpec::command(id, command))
-            }
-        };
-        let id = spec.id.clone();
-        kept.push_back((argv, spec));
-        if is_new {
-            if kept.len() > self.most {
-                kept.pop_front();
-            }
-            let mut roster = Roster::default();
-            for (_, spec) in kept.iter() {
-                roster.add(spec.clone())?;
-            }
-            self.crib.apply(roster).await;
+        let mut servers = self.servers.lock().await;
+        if let Some(index) = servers.iter().position(|(known, _)| known == argv)
+            && let Some(entry) = servers.remove(index)
+        {
+            let id = entry.1.id.clone();
+            servers.push_back(entry);
+            return Ok(id);
         }
+        let command = CommandSpec::argv(argv.iter().cloned()).ok_or("the command is missing")?;
+        let is_taken = |id: &ServerId| servers.iter().any(|(_, spec)| spec.id == *id);
+        let mut ids = (0..=self.max_servers).filter_map(|n| format!("pool-{n}").parse::<ServerId>().ok());
+        let id = ids.find(|id| !is_taken(id)).ok_or("the pool is full")?;
+        servers.push_back((argv.to_vec(), ServerSpec::command(id.clone(), command)));
+        if servers.len() > self.max_servers {
+            servers.pop_front();
+        }
+        let mut roster = Roster::default();
+        for (_, spec) in servers.iter() {
+            roster.add(spec.clone())?;
+        }
+        self.crib.apply_roster(roster).await;
         Ok(id)
     }
 }

@@ -1,41 +1,46 @@
-//! A host that looks after one server and prints what becomes of it.
+//! A host that supervises one server and prints its events.
 //!
 //! ```text
 //! cargo run -p toolcrib --example supervised_host -- COMMAND [ARG]…
 //! ```
 //!
-//! Kill the server while this runs and watch it come back; without a command, one that dies at once is looked after.
+//! Kill the server while this runs and watch it restart. Without a command, a server that exits immediately is used.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use std::error::Error;
 use std::time::Duration;
 
-use toolcrib::spec::Restarts;
-use toolcrib::{CommandSpec, Crib, Event, KeepAlive, Lifecycle, ServerSpec, Start};
+use toolcrib::{CommandSpec, Crib, Event, KeepAlive, Lifecycle, Restarts, ServerSpec, StartPolicy};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let command = CommandSpec::argv(std::env::args().skip(1)).unwrap_or_else(|| CommandSpec::new("false"));
-    let care = Lifecycle {
-        start: Start::AtBoot,
+    let lifecycle = Lifecycle {
+        start: StartPolicy::AtBoot,
         keep_alive: KeepAlive::Forever,
         restarts: Restarts { at_most: 3, within: Duration::from_secs(60) },
         ..Lifecycle::default()
     };
-    let crib =
-        Crib::builder().server(ServerSpec::command("guest".parse()?, command).lifecycle(care)).build()?;
+    let crib = Crib::builder()
+        .server(ServerSpec::command("example".parse()?, command).lifecycle(lifecycle))
+        .build()?;
 
     let mut events = crib.events();
     while let Ok(event) = events.recv().await {
         match &event {
-            Event::Started { pid, took, .. } => println!("started: pid {pid:?} after {took:?}"),
-            Event::Crashed { why, .. } => println!("crashed: {why}"),
-            Event::Ejected { why, .. } => println!("given up: {why}"),
+            Event::Started { pid, duration, .. } => println!("started: pid {pid:?} after {duration:?}"),
+            Event::Crashed { reason, .. } => println!("crashed: {reason}"),
+            Event::Ejected { reason, .. } => println!("ejected: {reason}"),
             other => println!("{other:?}"),
         }
         for status in crib.status() {
-            let (state, left) = (status.state.as_str(), status.restarts_left);
-            println!("  {}: {state}, {left} restarts left, {:?} tools", status.server, status.tools);
+            println!(
+                "  {}: {}, {} restarts left, {:?} tools",
+                status.server,
+                status.state.as_str(),
+                status.restarts_left,
+                status.tools
+            );
         }
         if matches!(event, Event::Ejected { .. }) {
             break;

@@ -1,5 +1,4 @@
-//! An agent's tool executor: its own tools and those of MCP servers behind one name space, and a fallback for names
-//! that nobody here has.
+//! An agent's tool executor: its own tools and those of MCP servers in one namespace, with a fallback for unknown names.
 //!
 //! ```text
 //! cargo run -p toolcrib --example tool_executor
@@ -15,7 +14,7 @@ use toolcrib::{Call, Caller, Crib, Outcome, ServerSpec, Toolbox};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let text = json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
-    let own = Toolbox::new().tool("shout", "Says it louder", &text, |arguments| async move {
+    let own = Toolbox::new().tool("shout", "Returns the text in upper case", &text, |arguments| async move {
         match arguments["text"].as_str() {
             Some(text) => Ok(text.to_uppercase()),
             None => Err("`text` is missing".to_owned()),
@@ -25,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .server(ServerSpec::in_process("own".parse()?, own))
         // .server(ServerSpec::command("git".parse()?, CommandSpec::new("mcp-server-git")))
         .fallback(|call| async move {
-            let text = format!("nobody here can `{}`; asked by {}", call.name(), call.caller.as_str());
+            let text = format!("no tool `{}` for caller {}", call.name(), call.get_caller().as_str());
             Ok(Outcome::result(&json!({"content": [{"type": "text", "text": text}], "isError": true})))
         })
         .build()?;
@@ -38,12 +37,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (tool, arguments) in calls {
         let call = Call::tool(tool)
             .arguments(&arguments)
-            .by(Caller::named("example"))
+            .caller(Caller::new("example"))
             .timeout(Duration::from_secs(10));
         match crib.call(call).await {
             Ok(outcome) if outcome.is_error() => println!("{tool} failed: {}", outcome.text()),
             Ok(outcome) => println!("{tool}: {}", outcome.text()),
-            Err(error) => println!("{tool}: {error}\n  hint: {}", error.advice()),
+            Err(error) => println!("{tool}: {error}\n  hint: {}", error.hint()),
         }
     }
     crib.shutdown(Duration::from_secs(1)).await;

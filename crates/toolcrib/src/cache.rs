@@ -1,223 +1,272 @@
-//! `Cache`: what servers have said that may be said again, as long as they say it is good, and the calls under way that
-//! several wait for. It asks nobody: the pipeline does, and says what came of it.
+//! The response cache: answers that servers allow to be reused, and calls in flight that equal calls can join.
+//!
+//! Nothing here sends a call. The pipeline looks answers up, sends the calls and reports the results.
 
-mod flight;
+mod directive;
+mod entries;
 mod key;
-mod lasting;
-mod store;
+mod peers;
+mod single_flight;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::call::Outcome;
-use crate::sharing::SharingKey;
+use crate::model::instance_key::InstanceKey;
+use crate::model::outcome::Outcome;
 use crate::spec::{Capacity, ServerId};
-use flight::Flying;
-pub(crate) use flight::{Flight, Landed};
-use key::BuildReady;
-pub(crate) use key::{Key, Subject, What};
-use lasting::Lasting;
-pub(crate) use store::Stale;
-use store::{Kept, Store};
+use crate::util::locks::IgnorePoison as _;
+use directive::CacheDirective;
+pub(crate) use entries::Invalidation;
+use entries::{CacheEntries, CacheEntry};
+use key::BuildPrehashed;
+pub(crate) use key::{CacheKey, CacheSubject, CachedItem};
+pub(crate) use peers::{CachePeers, watch_peers};
+use single_flight::FlightState;
+pub(crate) use single_flight::{FlightResult, SingleFlight};
 
-/// Of what does not last, one call in so many looks whether it does now.
-const LOOK_AGAIN: u32 = 64;
+/// One in this many calls of an uncacheable subject is looked up anyway, in case the server allows caching by now.
+const RECHECK_INTERVAL: u32 = 64;
 
-/// How answers are kept.
+/// Limits for the answers of one server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeping {
-    /// How many of one tool.
-    pub(crate) entries: usize,
-    /// How long at most, whatever the server says.
-    pub(crate) at_most: Duration,
+pub(crate) struct CacheSettings {
+    /// Entries per tool.
+    pub(crate) max_entries: usize,
+    /// Upper bound for the TTL that the server declares.
+    pub(crate) max_ttl: Duration,
 }
 
-/// What is known of what somebody asks.
+/// The result of a cache lookup.
 #[derive(Debug)]
-pub(crate) enum Found {
-    /// The answer.
-    Known(Outcome),
-    /// Somebody else asks the same: how that ends, and what was looked for.
-    Flying(watch::Receiver<Landed>, Key),
-    /// Nothing; whoever holds this is the one to ask.
-    Nothing(Flight),
+pub(crate) enum CacheResult {
+    /// A cached answer.
+    Hit(Outcome),
+    /// An equal call is in flight: its future result, and the key that was looked up.
+    InFlight(watch::Receiver<FlightResult>, CacheKey),
+    /// No answer. The holder of the flight sends the call.
+    Miss(SingleFlight),
 }
 
-/// Answers, and calls under way.
+/// Cached answers and the calls in flight.
 #[derive(Debug)]
-pub(crate) struct Cache {
-    shelves: Mutex<Shelves>,
-    /// Whether there is any tool whose answers may be kept.
-    keeps_tools: AtomicBool,
-    /// Callers choose what they ask, and shall not choose where it is filed.
-    pub(crate) hashes: RandomState,
+pub(crate) struct ResponseCache {
+    state: Mutex<CacheState>,
+    /// Whether the results of any tool may be cached.
+    caches_tools: AtomicBool,
+    /// Randomly seeded, so that callers cannot choose requests whose hashes collide.
+    pub(crate) hash_builder: RandomState,
+    /// The caches of other replicas, if the store is shared.
+    peers: Option<CachePeers>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shelves {
-    store: Store,
-    flights: HashMap<Arc<Key>, Arc<Flying>, BuildReady>,
-    tallies: BTreeMap<ServerId, Tally>,
-    /// What is asked for and does not last, as far as was seen, and how often since: nobody waits for another's answer to
-    /// that.
-    passing: HashMap<Subject, u32>,
+pub(super) struct CacheState {
+    entries: CacheEntries,
+    flights: HashMap<Arc<CacheKey>, Arc<FlightState>, BuildPrehashed>,
+    stats: BTreeMap<ServerId, CacheStats>,
+    /// Subjects whose last answer was not cacheable, with the number of calls since. Calls of these are not merged.
+    uncacheable: HashMap<CacheSubject, u32>,
 }
 
-/// What is counted of one server.
+/// Counters of one server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// How many times something of what it said has become stale.
-    turns: u64,
-    /// Answers that are kept.
+pub(crate) struct CacheStats {
+    /// Number of invalidations so far.
+    invalidations: u64,
+    /// Cached answers.
     pub(crate) entries: usize,
-    /// Calls that were answered without it.
+    /// Calls that were answered without the server.
     pub(crate) hits: u64,
-    /// Calls that could have been, and were not.
+    /// Cacheable calls that were sent to the server.
     pub(crate) misses: u64,
 }
 
-impl Default for Cache {
+impl Default for ResponseCache {
     fn default() -> Self {
-        let store = Store::new(Capacity::default().cache);
-        let (flights, tallies, passing) = Default::default();
-        let shelves = Mutex::new(Shelves { store, flights, tallies, passing });
-        Self { shelves, keeps_tools: AtomicBool::new(false), hashes: RandomState::new() }
+        let state = CacheState {
+            entries: CacheEntries::new(Capacity::default().cache),
+            flights: HashMap::default(),
+            stats: BTreeMap::new(),
+            uncacheable: HashMap::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            caches_tools: AtomicBool::new(false),
+            hash_builder: RandomState::new(),
+            peers: None,
+        }
     }
 }
 
-impl Cache {
-    fn shelves(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+impl ResponseCache {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().ignore_poison()
     }
 
-    /// Says whether there is any tool whose answers may be kept.
-    pub(crate) fn expect_tools(&self, keeps: bool) {
-        self.keeps_tools.store(keeps, Ordering::Relaxed);
+    /// Announces invalidations to other replicas from now on.
+    pub(crate) fn with_peers(mut self, peers: CachePeers) -> Self {
+        self.peers = Some(peers);
+        self
     }
 
-    pub(crate) fn keeps_tools(&self) -> bool {
-        self.keeps_tools.load(Ordering::Relaxed)
+    /// Sets whether the results of any tool may be cached.
+    pub(crate) fn set_caches_tools(&self, caches_tools: bool) {
+        self.caches_tools.store(caches_tools, Ordering::Relaxed);
     }
 
-    /// Bytes that there may be from now on.
-    pub(crate) fn resize(&self, bytes: usize) {
-        self.shelves().store.resize(bytes);
+    pub(crate) fn caches_tools(&self) -> bool {
+        self.caches_tools.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is known of this, and what the server says to it does not last: then nothing is looked for, but for
-    /// one call in a while, which may find that it lasts now.
-    pub(crate) fn passes(&self, subject: &Subject) -> bool {
-        let mut shelves = self.shelves();
-        let Shelves { store, passing, .. } = &mut *shelves;
-        let Some(asked) = passing.get_mut(subject).filter(|_| !store.has(subject)) else { return false };
-        *asked = (*asked + 1) % LOOK_AGAIN;
-        *asked != 0
+    /// Sets the size limit and evicts the oldest entries above it.
+    pub(crate) fn set_max_bytes(&self, max_bytes: usize) {
+        self.lock().entries.set_max_bytes(max_bytes);
     }
 
-    /// What is known of what a caller asks.
-    pub(crate) fn find(self: &Arc<Self>, mut key: Key, now: Instant) -> Found {
-        let mut shelves = self.shelves();
-        let mut known = shelves.store.get(&key, now).cloned();
-        if known.is_none() {
+    /// Returns whether a call can skip the lookup: nothing is cached for the subject and its last answer was not
+    /// cacheable. Returns `false` once per [`RECHECK_INTERVAL`] calls.
+    pub(crate) fn should_bypass(&self, subject: &CacheSubject) -> bool {
+        let mut state = self.lock();
+        let CacheState { entries, uncacheable, .. } = &mut *state;
+        let Some(calls) = uncacheable.get_mut(subject).filter(|_| !entries.has_subject(subject)) else {
+            return false;
+        };
+        *calls = (*calls + 1) % RECHECK_INTERVAL;
+        *calls != 0
+    }
+
+    /// Looks up a cached answer or an equal call in flight, and starts a flight if there is neither.
+    pub(crate) fn lookup(self: &Arc<Self>, mut key: CacheKey, now: Instant) -> CacheResult {
+        let mut state = self.lock();
+        let mut found = state.entries.get(&key, now).cloned();
+        if found.is_none() {
+            // A public answer is stored without a caller.
             let caller = key.caller.take();
-            known = shelves.store.get(&key, now).cloned();
+            found = state.entries.get(&key, now).cloned();
             key.caller = caller;
         }
         let server = &key.subject.server;
-        if let Some(kept) = known {
-            shelves.tally(server).hits += 1;
-            drop(shelves);
-            return Found::Known(kept.given(now));
+        if let Some(entry) = found {
+            state.stats_mut(server).hits += 1;
+            drop(state);
+            return CacheResult::Hit(entry.into_outcome(now));
         }
-        let moment = shelves.moment(server);
-        if let Some(landed) = shelves.flights.get(&key).and_then(|flying| flying.join(moment)) {
-            return Found::Flying(landed, key);
+        let epoch = state.epoch(server);
+        if let Some(result) = state.flights.get(&key).and_then(|flight| flight.join(epoch)) {
+            return CacheResult::InFlight(result, key);
         }
-        shelves.tally(server).misses += 1;
-        let (key, flying) = (Arc::new(key), Arc::<Flying>::default());
-        if !shelves.passing.contains_key(&key.subject) {
-            shelves.flights.insert(key.clone(), flying.clone());
+        state.stats_mut(server).misses += 1;
+        let key = Arc::new(key);
+        let flight = Arc::<FlightState>::default();
+        if !state.uncacheable.contains_key(&key.subject) {
+            state.flights.insert(key.clone(), flight.clone());
         }
-        drop(shelves);
-        Found::Nothing(Flight::new(self.clone(), key, flying))
+        drop(state);
+        CacheResult::Miss(SingleFlight::new(self.clone(), key, flight))
     }
 
-    /// Asks without regard to anybody else who asks the same.
-    pub(crate) fn alone(self: &Arc<Self>, key: Key) -> Flight {
-        self.shelves().tally(&key.subject.server).misses += 1;
-        Flight::new(self.clone(), Arc::new(key), Arc::default())
+    /// Starts a flight that equal calls cannot join.
+    pub(crate) fn start_unmerged(self: &Arc<Self>, key: CacheKey) -> SingleFlight {
+        self.lock().stats_mut(&key.subject.server).misses += 1;
+        SingleFlight::new(self.clone(), Arc::new(key), Arc::default())
     }
 
-    /// Counts a call that was answered with what another's came to.
-    pub(crate) fn count_hit(&self, server: &ServerId) {
-        self.shelves().tally(server).hits += 1;
+    /// Counts a call that was answered with the result of an equal call.
+    pub(crate) fn record_hit(&self, server: &ServerId) {
+        self.lock().stats_mut(server).hits += 1;
     }
 
-    /// Keeps an answer if it lasts and is not stale already; whether it is one that others may have.
-    fn keep(
+    /// Stores an answer if it is cacheable and nothing was invalidated since its call was sent. Returns whether other
+    /// callers may have it.
+    fn store_if_fresh(
         &self,
-        key: &Arc<Key>,
-        flying: &Flying,
+        key: &Arc<CacheKey>,
+        flight: &FlightState,
         outcome: &Outcome,
-        keeping: &Keeping,
+        settings: &CacheSettings,
         now: Instant,
     ) -> bool {
-        let Some(lasting) = Lasting::of(outcome) else {
+        let Some(directive) = CacheDirective::from_outcome(outcome) else {
             if !outcome.is_error() {
-                self.shelves().passing.entry(key.subject.clone()).or_default();
+                self.lock().uncacheable.entry(key.subject.clone()).or_default();
             }
             return false;
         };
-        let until = now + lasting.time.min(keeping.at_most);
-        let kept_under = if lasting.public { Arc::new(key.for_everybody()) } else { key.clone() };
-        let kept = Kept::new(outcome, lasting, until);
-        let mut shelves = self.shelves();
-        let fresh = flying.left_at.load(Ordering::Relaxed) == shelves.moment(&key.subject.server);
-        shelves.passing.remove(&key.subject);
-        if fresh {
-            shelves.store.put(kept_under, kept, keeping.entries, now);
+        let expires_at = now + directive.ttl.min(settings.max_ttl);
+        let stored_key = if directive.is_public { Arc::new(key.without_caller()) } else { key.clone() };
+        let entry = CacheEntry::new(outcome, directive, expires_at);
+        let mut state = self.lock();
+        let is_fresh = flight.sent_epoch.load(Ordering::Relaxed) == state.epoch(&key.subject.server);
+        state.uncacheable.remove(&key.subject);
+        if is_fresh {
+            state.entries.insert(stored_key, entry, settings.max_entries, now);
         }
-        fresh
+        is_fresh
     }
 
-    /// What a server said is not good any more, and neither will be its answers to what it was asked before; of one
-    /// instance of it, or of all.
-    pub(crate) fn forget(&self, server: &ServerId, instance: Option<&SharingKey>, stale: Stale<'_>) {
-        let mut shelves = self.shelves();
-        shelves.tally(server).turns += 1;
-        shelves.store.forget(server, instance, stale);
-        if stale == Stale::All {
-            shelves.passing.retain(|subject, _| subject.server != *server);
+    /// Removes answers of a server, of one instance or of all, and makes sure that answers to calls already sent are not
+    /// stored. Other replicas do the same for all instances.
+    pub(crate) fn invalidate(
+        &self,
+        server: &ServerId,
+        instance: Option<&InstanceKey>,
+        invalidation: Invalidation<'_>,
+    ) {
+        self.invalidate_own(server, instance, invalidation);
+        if let Some(peers) = &self.peers {
+            peers.announce(server, invalidation);
         }
     }
 
-    /// What there is of a server's.
-    pub(crate) fn tally(&self, server: &ServerId, now: Instant) -> Tally {
-        let mut shelves = self.shelves();
-        shelves.store.sweep(now);
-        let counted = shelves.tallies.get(server).copied().unwrap_or_default();
-        Tally { entries: shelves.store.count(server), ..counted }
+    fn invalidate_own(
+        &self,
+        server: &ServerId,
+        instance: Option<&InstanceKey>,
+        invalidation: Invalidation<'_>,
+    ) {
+        let mut state = self.lock();
+        state.stats_mut(server).invalidations += 1;
+        state.entries.invalidate(server, instance, invalidation);
+        if invalidation == Invalidation::All {
+            state.uncacheable.retain(|subject, _| subject.server != *server);
+        }
+    }
+
+    /// Removes the answers of every server.
+    fn invalidate_all_servers(&self) {
+        let servers: Vec<ServerId> = self.lock().stats.keys().cloned().collect();
+        for server in &servers {
+            self.invalidate_own(server, None, Invalidation::All);
+        }
+    }
+
+    /// Returns the counters of a server.
+    pub(crate) fn stats(&self, server: &ServerId, now: Instant) -> CacheStats {
+        let mut state = self.lock();
+        state.entries.remove_expired(now);
+        let counters = state.stats.get(server).copied().unwrap_or_default();
+        CacheStats { entries: state.entries.count(server), ..counters }
     }
 }
 
-impl Shelves {
-    fn tally(&mut self, server: &ServerId) -> &mut Tally {
-        self.tallies.entry(server.clone()).or_default()
+impl CacheState {
+    fn stats_mut(&mut self, server: &ServerId) -> &mut CacheStats {
+        self.stats.entry(server.clone()).or_default()
     }
 
-    /// A number that is another one as soon as anything that the server said has become stale; never zero.
-    fn moment(&self, server: &ServerId) -> u64 {
-        self.tallies.get(server).map_or(0, |tally| tally.turns) + 1
+    /// A number that changes with every invalidation of the server's answers. Never zero.
+    fn epoch(&self, server: &ServerId) -> u64 {
+        self.stats.get(server).map_or(0, |stats| stats.invalidations) + 1
     }
 
-    fn end(&mut self, key: &Key, flying: &Arc<Flying>) {
-        if self.flights.get(key).is_some_and(|there| Arc::ptr_eq(there, flying)) {
+    fn remove_flight(&mut self, key: &CacheKey, flight: &Arc<FlightState>) {
+        if self.flights.get(key).is_some_and(|current| Arc::ptr_eq(current, flight)) {
             self.flights.remove(key);
         }
     }

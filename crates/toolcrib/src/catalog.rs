@@ -1,216 +1,221 @@
-//! `Catalog`: a frozen picture of everything on offer and which server each thing belongs to.
+//! An immutable snapshot of everything the servers offer, with lookup by public name.
 //!
-//! It is built whole from the servers' listings and replaced whole; nobody edits it. Order is stable: servers by name,
-//! then each server's own order.
+//! The catalog is built from the servers' listings and replaced as a whole. Order is stable: servers by name, then each
+//! server's own order.
 
-mod address;
 mod find;
+mod index;
 mod page;
 mod render;
-mod shelf;
-mod template;
+mod resource_uri;
+mod uri_template;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::connection::listing::{Listed, Listing};
-use crate::error::Error;
+use crate::model::error::Error;
+use crate::model::listing::{ListedItem, Listing};
+pub use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
 use crate::spec::ServerId;
-pub use crate::spec::public_name as name;
-pub use crate::wire::kind::Kind;
-use crate::wire::revision::Era;
-pub(crate) use address::decode as decoded;
-pub use find::Target;
-use page::Rows;
-pub use page::{PAGE, Page};
-use render::{Rendered, Written};
-use shelf::Shelf;
-pub use shelf::{Item, Tool};
-use template::Template;
+pub use crate::spec::public_name;
+use index::CatalogIndex;
+pub use index::{CatalogItem, Tool};
+use page::PageRows;
+pub use page::{PAGE_SIZE, Page};
+use render::{ListVariants, RenderedList};
+use uri_template::UriTemplate;
 
-/// Each server's last known listing; `None` for servers that were never asked.
+/// Each server's last known listing; `None` for servers that were never listed.
 pub(crate) type Listings = BTreeMap<ServerId, Option<Arc<Listing>>>;
 
-/// A frozen picture of everything on offer.
+/// An immutable snapshot of everything the servers offer.
 #[derive(Debug, Default)]
 pub struct Catalog {
     revision: u64,
-    /// One for each kind.
-    shelves: [Shelf; Kind::ALL.len()],
-    /// One for each template.
-    patterns: Vec<Option<Template>>,
-    /// Every server there is; those that were never asked offer nothing yet.
-    servers: BTreeMap<ServerId, Offer>,
+    /// One index per list kind.
+    indexes: [CatalogIndex; ListKind::ALL.len()],
+    /// The parsed form of each resource template, in list order; `None` where it cannot be parsed.
+    uri_templates: Vec<Option<UriTemplate>>,
+    /// All servers. Those that were never listed offer nothing yet.
+    servers: BTreeMap<ServerId, ServerOffer>,
 }
 
-/// What one server has.
+/// The items that one server offers.
 #[derive(Debug, Default)]
-struct Offer {
+struct ServerOffer {
     listing: Option<Arc<Listing>>,
     has_resources: bool,
-    /// Its lists under its own names, one for each kind.
-    written: [Written; Kind::ALL.len()],
+    /// Its lists under its own names, one per list kind.
+    rendered: [ListVariants; ListKind::ALL.len()],
 }
 
-impl Offer {
-    fn of(&self, kind: Kind) -> &[Listed] {
-        self.listing.as_ref().map(|listing| listing.of(kind)).unwrap_or_default()
+impl ServerOffer {
+    fn items(&self, kind: ListKind) -> &[ListedItem] {
+        self.listing.as_ref().map(|listing| listing.items(kind)).unwrap_or_default()
     }
 
-    fn write(&self, kind: Kind) -> Rendered {
-        Rendered::of(self.of(kind).iter().map(|listed| listed.definition.clone()))
+    fn render(&self, kind: ListKind) -> RenderedList {
+        RenderedList::from_definitions(self.items(kind).iter().map(|listed| listed.definition.clone()))
     }
 }
 
 impl Catalog {
-    /// Builds the picture.
+    /// Builds a catalog from the servers' listings.
     pub(crate) fn build(revision: u64, listings: &Listings) -> Self {
-        let offer = |listing: &Option<Arc<Listing>>| Offer {
+        let offer = |listing: &Option<Arc<Listing>>| ServerOffer {
             listing: listing.clone(),
             has_resources: listing.as_ref().is_some_and(|listing| listing.declares("resources")),
-            written: Default::default(),
+            rendered: Default::default(),
         };
         let mut catalog = Self {
             revision,
-            shelves: Kind::ALL.map(|kind| Shelf::stocked(kind, listings)),
-            patterns: Vec::new(),
+            indexes: ListKind::ALL.map(|kind| CatalogIndex::build(kind, listings)),
+            uri_templates: Vec::new(),
             servers: listings.iter().map(|(server, listing)| (server.clone(), offer(listing))).collect(),
         };
         let templates = catalog.templates().iter();
-        catalog.patterns = templates.map(|item| Template::parse(&item.own_name)).collect();
+        catalog.uri_templates = templates.map(|item| UriTemplate::parse(&item.own_name)).collect();
         catalog
     }
 
-    /// The picture with only those servers that may be seen, and of those only what `keep` says yes to.
-    pub(crate) fn narrowed(
+    /// Returns a catalog with the servers that `can_see` accepts, and of their items those that `keep` accepts.
+    pub(crate) fn filtered(
         &self,
-        sees: impl Fn(&ServerId) -> bool,
+        can_see: impl Fn(&ServerId) -> bool,
         keep: impl Fn(&ServerId, &str) -> bool,
     ) -> Self {
-        let seen = self.servers.iter().filter(|(server, _)| sees(server));
-        let narrowed = seen.map(|(server, offer)| {
-            let kept = offer.listing.as_ref().map(|listing| listing.narrowed(|name| keep(server, name)));
-            (server.clone(), kept.map(Arc::new))
+        let visible = self.servers.iter().filter(|(server, _)| can_see(server));
+        let listings = visible.map(|(server, offer)| {
+            let listing = offer.listing.as_ref().map(|listing| listing.filtered(|name| keep(server, name)));
+            (server.clone(), listing.map(Arc::new))
         });
-        Self::build(self.revision, &narrowed.collect())
+        Self::build(self.revision, &listings.collect())
     }
 
-    /// Which version of the picture this is; it grows with every change.
+    /// Returns the version of the catalog, which grows with every change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Everything of one kind, in order.
-    pub fn items(&self, kind: Kind) -> &[Item] {
-        &self.shelf(kind).items
+    /// Returns all items of one kind, in order.
+    pub fn items(&self, kind: ListKind) -> &[CatalogItem] {
+        &self.index(kind).items
     }
 
-    /// Every tool, in order.
+    /// Returns all tools, in order.
     pub fn tools(&self) -> &[Tool] {
-        self.items(Kind::Tools)
+        self.items(ListKind::Tools)
     }
 
-    /// Every prompt, in order.
-    pub fn prompts(&self) -> &[Item] {
-        self.items(Kind::Prompts)
+    /// Returns all prompts, in order.
+    pub fn prompts(&self) -> &[CatalogItem] {
+        self.items(ListKind::Prompts)
     }
 
-    /// Every resource that is listed, in order.
-    pub fn resources(&self) -> &[Item] {
-        self.items(Kind::Resources)
+    /// Returns all listed resources, in order.
+    pub fn resources(&self) -> &[CatalogItem] {
+        self.items(ListKind::Resources)
     }
 
-    /// Every template of resources, in order.
-    pub fn templates(&self) -> &[Item] {
-        self.items(Kind::Templates)
+    /// Returns all resource templates, in order.
+    pub fn templates(&self) -> &[CatalogItem] {
+        self.items(ListKind::Templates)
     }
 
-    /// One piece of a list as clients of an era see it: of everything under public names, or of one server under its
-    /// own. A cursor that was not given out for this list is refused.
+    /// Returns one page of a list for clients of an era: of all servers under public names, or of one server under its
+    /// own names.
+    ///
+    /// # Errors
+    /// If the server is unknown, or the cursor was not issued for this list.
     pub fn page(
         &self,
-        kind: Kind,
-        of: Option<&ServerId>,
+        kind: ListKind,
+        server: Option<&ServerId>,
         era: Era,
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
-        match of.map(|server| (server, self.servers.get(server))) {
-            None => {
-                let written = self.shelf(kind).written.of(kind, era, || self.write(kind));
-                Rows::All(self.items(kind)).page(kind, written, cursor, PAGE)
-            }
-            Some((server, Some(offer))) => {
-                let written = offer.written[kind as usize].of(kind, era, || offer.write(kind));
-                Rows::Of(server, offer.of(kind)).page(kind, written, cursor, PAGE)
-            }
-            Some((server, None)) => Err(self.unknown_server(server.as_str())),
+        let Some(server) = server else {
+            let rendered = self.index(kind).rendered.for_era(kind, era, || self.render(kind));
+            return PageRows::All(self.items(kind)).page(kind, rendered, cursor, PAGE_SIZE);
+        };
+        let offer = self.servers.get(server).ok_or_else(|| self.unknown_server_error(server.as_str()))?;
+        let rendered = offer.rendered[kind as usize].for_era(kind, era, || offer.render(kind));
+        PageRows::OneServer(server, offer.items(kind)).page(kind, rendered, cursor, PAGE_SIZE)
+    }
+
+    /// Returns a complete list as a JSON array, with all members that servers sent: of all servers under public names,
+    /// or of one server under its own names. The bytes are rendered once, so comparing them shows whether the list has
+    /// changed.
+    pub fn list_json(&self, kind: ListKind, server: Option<&ServerId>) -> Bytes {
+        let Some(server) = server else {
+            return self.index(kind).rendered.full(|| self.render(kind)).json.clone();
+        };
+        match self.servers.get(server) {
+            Some(offer) => offer.rendered[kind as usize].full(|| offer.render(kind)).json.clone(),
+            None => Bytes::from_static(b"[]"),
         }
     }
 
-    /// A whole list as a JSON array, with everything that servers wrote: of everything under public names, or of one
-    /// server under its own. It is written once; who keeps it can see whether the list is another one now.
-    pub fn rendered(&self, kind: Kind, of: Option<&ServerId>) -> Bytes {
-        match of.map(|server| self.servers.get(server)) {
-            None => self.shelf(kind).written.plain(|| self.write(kind)).all.clone(),
-            Some(Some(offer)) => offer.written[kind as usize].plain(|| offer.write(kind)).all.clone(),
-            Some(None) => Bytes::from_static(b"[]"),
-        }
-    }
-
-    /// Every server there is, by name.
+    /// Returns all servers, by name.
     pub fn servers(&self) -> impl Iterator<Item = &ServerId> {
         self.servers.keys()
     }
 
-    /// The capabilities of a server, as it declared them; `None` while it is a stranger.
-    pub fn capabilities_of(&self, server: &ServerId) -> Option<&Bytes> {
+    /// Returns the capabilities that a server declared; `None` until it has been listed.
+    pub fn server_capabilities(&self, server: &ServerId) -> Option<&Bytes> {
         Some(&self.servers.get(server)?.listing.as_ref()?.capabilities)
     }
 
-    /// How a server wants to be used, if it says so.
-    pub fn instructions_of(&self, server: &ServerId) -> Option<&str> {
+    /// Returns a server's instructions, if it has any.
+    pub fn server_instructions(&self, server: &ServerId) -> Option<&str> {
         self.servers.get(server)?.listing.as_ref()?.instructions.as_deref()
     }
 
-    /// What a server lists under exactly this name of its own.
-    pub(crate) fn listed(&self, server: &ServerId, kind: Kind, own: &str) -> Option<&Item> {
-        self.shelf(kind).own(own).find(|item| item.server == *server)
+    /// Finds the item that a server lists under this name of its own.
+    pub(crate) fn find_item(
+        &self,
+        server: &ServerId,
+        kind: ListKind,
+        own_name: &str,
+    ) -> Option<&CatalogItem> {
+        self.index(kind).find_own(own_name).find(|item| item.server == *server)
     }
 
-    /// Whether a server lists something of its own under exactly this name.
-    pub(crate) fn lists(&self, server: &ServerId, kind: Kind, own: &str) -> bool {
-        self.listed(server, kind, own).is_some()
+    /// Returns whether a server lists an item under this name of its own.
+    pub(crate) fn has_item(&self, server: &ServerId, kind: ListKind, own_name: &str) -> bool {
+        self.find_item(server, kind, own_name).is_some()
     }
 
-    /// Whether there is a server of this name that may run.
-    pub(crate) fn knows(&self, server: &ServerId) -> bool {
+    /// Returns whether the catalog contains this server.
+    pub(crate) fn has_server(&self, server: &ServerId) -> bool {
         self.servers.contains_key(server)
     }
 
-    /// Servers whose offer nobody has seen yet.
-    pub fn strangers(&self) -> impl Iterator<Item = &ServerId> {
+    /// Returns the servers that were never listed.
+    pub fn undiscovered(&self) -> impl Iterator<Item = &ServerId> {
         self.servers.iter().filter(|(_, offer)| offer.listing.is_none()).map(|(server, _)| server)
     }
 
-    /// Whether nobody has seen yet what a server offers.
-    pub(crate) fn is_stranger(&self, server: &ServerId) -> bool {
+    /// Returns whether a server was never listed.
+    pub(crate) fn is_undiscovered(&self, server: &ServerId) -> bool {
         self.servers.get(server).is_some_and(|offer| offer.listing.is_none())
     }
 
-    /// The stranger a public name points at, if its first part names one.
-    pub(crate) fn stranger_behind(&self, name: &str) -> Option<&ServerId> {
-        let (server, _) = name.split_once(name::SEPARATOR)?;
-        self.strangers().find(|stranger| stranger.as_str() == server)
+    /// Returns the undiscovered server that the prefix of a public name refers to.
+    pub(crate) fn undiscovered_by_prefix(&self, name: &str) -> Option<&ServerId> {
+        let (server, _) = name.split_once(public_name::SEPARATOR)?;
+        self.undiscovered().find(|undiscovered| undiscovered.as_str() == server)
     }
 
-    fn shelf(&self, kind: Kind) -> &Shelf {
-        &self.shelves[kind as usize]
+    fn index(&self, kind: ListKind) -> &CatalogIndex {
+        &self.indexes[kind as usize]
     }
 
-    fn write(&self, kind: Kind) -> Rendered {
-        Rendered::of(self.items(kind).iter().map(|item| self.shown(kind, item)))
+    fn render(&self, kind: ListKind) -> RenderedList {
+        RenderedList::from_definitions(self.items(kind).iter().map(|item| self.public_definition(kind, item)))
     }
 }
 

@@ -1,17 +1,16 @@
-//! What people wrote → the roster and every problem in it.
+//! Reads config files and resolves them to the roster, the settings of the gateway, and every problem found.
 //!
-//! **Who wins.** Files are layers: the machine's, then the person's, then the project's; a file that is named on the command
-//! line stands alone. The nearer layer wins key by key, also inside tables; a list is replaced, and added to if its key is
-//! written with a `+`, as in `"+args"`. `enabled = false` in any layer can be overruled by a nearer one. Two things are not
-//! for the nearest to decide: what `policy` denies in one layer, no other allows; and a project does not say who may come in
-//! or what the gateway may take. Whatever wins keeps the file and line where it was written.
+//! Files are layers: the machine's, the user's, then the project's; a file named on the command line is the only layer.
+//! The nearer layer wins key by key, also inside tables. A list is replaced, or appended to if its key is written with a
+//! `+`, as in `"+args"`. Two things do not follow this rule: what `policy` denies in one layer, no other layer allows;
+//! and a project cannot set callers, secrets, audit or the limits of the gateway. Every value keeps the file and line
+//! where it was written.
 //!
-//! A problem inside one server leaves only that server out; everything else is read to its end, so that one look shows all
-//! there is to repair. A file is TOML, or, when it stands alone, JSON in the common `mcpServers` shape.
+//! A problem in one server disables only that server. Everything else is still read, so that one run reports all
+//! problems. A file is TOML or, as the only layer, JSON with `mcpServers`.
 
 mod audit;
 mod callers;
-mod care;
 mod declared;
 mod facts;
 mod file;
@@ -19,9 +18,9 @@ mod glob;
 mod hosts;
 pub mod keys;
 mod layer;
+mod lifecycle;
 mod merge;
 mod node;
-mod page;
 mod probe;
 mod profiles;
 mod quota;
@@ -33,6 +32,7 @@ mod rules;
 mod scope;
 mod secrets;
 mod server;
+mod source_map;
 pub mod units;
 mod when;
 
@@ -44,74 +44,75 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::policy::Policy;
-use crate::quota::Quota;
+use crate::access::policy::Policy;
+use crate::limits::UsageLimits;
 pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
-pub use callers::{CallerSpec, Digest, Token, digests};
-pub use declared::{Declared, Setting};
-pub use facts::{Fact, Facts, Wanted};
-pub use layer::{Layer, Rank, digest};
-pub use resolve::Draft;
-pub use scope::{ScopeFinding, Tags};
-pub use secrets::SecretStore;
-pub use when::When;
+pub use callers::{CallerSpec, CallerToken, Sha256Digest, resolve_token_digests};
+pub use declared::{DeclaredServer, DeclaredValue};
+pub use facts::{Fact, HostFacts, RequiredFacts};
+pub use layer::{Layer, LayerKind, text_digest};
+pub use resolve::{LayerText, LayeredConfig};
+pub use scope::{ActiveTags, ScopeMatch};
+pub use secrets::SecretBackend;
+pub use when::TagCondition;
 
-/// The config that holds here and now: what is good in it, and what is not.
+/// A config, resolved for this machine: its valid parts, and its problems.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
-    /// The file that stands for all layers in messages: the one that was named, or the person's.
+    /// File that stands for all layers in messages: the one named on the command line, or the user's.
     pub file: PathBuf,
     /// Every file that was read, the farthest first.
     pub files: Vec<PathBuf>,
-    /// The servers that are on here, and those that are switched off by name; none that has a problem.
+    /// Valid servers that are on here, and those disabled with `enabled = false`.
     pub roster: Roster,
-    /// Who may be addressed over HTTP.
-    pub listen: Listen,
-    /// What the whole gateway may take.
+    /// Settings of the HTTP listener.
+    pub listen: ListenSpec,
+    /// Limits of the gateway as a whole.
     pub limits: HostLimits,
-    /// What all servers together may take.
+    /// Limits of all servers together.
     pub capacity: Capacity,
-    /// Who may see and use what.
+    /// Access rules.
     pub policy: Policy,
-    /// How much.
-    pub quota: Quota,
-    /// Who may come in, if not everybody on this machine may.
+    /// Quotas and rate limits.
+    pub usage_limits: UsageLimits,
+    /// Callers and their tokens; if empty, every local client is accepted.
     pub callers: Vec<CallerSpec>,
-    /// Whether and where calls are recorded.
+    /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
-    /// Where secrets are kept.
-    pub secrets: SecretStore,
-    /// Where each server is declared, those left out of the roster included.
+    /// Storage of secrets.
+    pub secrets: SecretBackend,
+    /// Place where each server is declared, including servers that are not in the roster.
     pub origins: BTreeMap<ServerId, Origin>,
-    /// Every server that is declared and has a name, on or off, by name.
-    pub declared: Vec<Declared>,
-    /// Every scope, matched or not, in the order of the files.
-    pub scopes: Vec<ScopeFinding>,
-    /// The tags that are active.
-    pub tags: Tags,
-    /// Everything there is to repair, in the order of the files.
+    /// Every declared server with a valid name, sorted by name.
+    pub declared: Vec<DeclaredServer>,
+    /// Every scope, in the order of the files.
+    pub scopes: Vec<ScopeMatch>,
+    /// Active tags.
+    pub tags: ActiveTags,
+    /// Every problem, in the order of the files.
     pub problems: Vec<Problem>,
 }
 
-/// Who may be addressed over HTTP.
+/// Settings of the HTTP listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Listen {
-    /// `Host` names accepted beyond the address itself.
+pub struct ListenSpec {
+    /// `Host` names accepted in addition to the listen address.
     pub hosts: Vec<String>,
 }
 
-/// What the whole gateway may take.
+/// Limits of the gateway as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostLimits {
-    /// The largest request body accepted, in bytes.
+    /// Largest request body, in bytes.
     pub body: usize,
     /// Sessions open at the same time.
     pub sessions: usize,
-    /// How long a stop waits for calls in flight.
+    /// Time a shutdown waits for calls in flight.
     pub drain: Duration,
-    /// The most that any call of any server may take.
+    /// Upper bound on the time limit of any call.
     pub call_timeout_max: Option<Duration>,
 }
 
@@ -121,47 +122,48 @@ impl Default for HostLimits {
     }
 }
 
-/// Something to repair in a config file.
+/// A problem in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file.
+    /// File with the problem.
     pub file: PathBuf,
-    /// The place in it; absent when the file as such is the problem.
-    pub at: Option<Position>,
-    /// What it switches off.
-    pub concerns: Concern,
-    /// What is wrong.
+    /// Place in the file; absent if the problem is the file as a whole.
+    pub position: Option<Position>,
+    /// Part of the config that the problem disables.
+    pub scope: ProblemScope,
+    /// Description of the problem.
     pub message: String,
-    /// What to type instead.
+    /// Suggested fix.
     pub hint: Option<String>,
 }
 
 /// A place in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: u32,
-    /// The column in characters, from 1.
+    /// Column in characters, from 1.
     pub column: u32,
 }
 
-/// What a problem switches off.
+/// Part of a config that a problem disables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Concern {
-    /// This one server.
+#[non_exhaustive]
+pub enum ProblemScope {
+    /// The server of this name.
     Server(String),
-    /// Everything: such a file is not served.
-    Whole,
-    /// A part without which the rest still means what it says.
-    Part,
-    /// Nothing; it is only worth knowing.
+    /// The whole config: it is not served.
+    WholeConfig,
+    /// One section, without which the rest keeps its meaning.
+    Section,
+    /// Nothing; the problem is only a note.
     Note,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file.display())?;
-        if let Some(Position { line, column }) = self.at {
+        if let Some(Position { line, column }) = self.position {
             write!(f, "{line}:{column}:")?;
         }
         write!(f, " {}", self.message)
@@ -169,19 +171,19 @@ impl fmt::Display for Problem {
 }
 
 impl Config {
-    /// Reads a file that stands alone, without looking around: no scope matches. One that cannot be read, or should not be
-    /// trusted, is a problem like any other.
+    /// Reads a file as the only layer, without facts: no scope matches. If the file cannot be read or trusted, that is a
+    /// problem like any other.
     pub fn load(path: &Path) -> Self {
-        Draft::read(&[Layer::alone(path)]).resolve(&Facts::default())
+        LayeredConfig::read(&[Layer::standalone(path)]).resolve(&HostFacts::default())
     }
 
-    /// Reads the text of a file in the same way. Relative paths in it are below the folder of `path`.
+    /// Parses a text in the same way. Relative paths in it are resolved against the folder of `path`.
     pub fn parse(path: &Path, text: &str) -> Self {
-        Draft::parse(path, text).resolve(&Facts::default())
+        LayeredConfig::parse(path, text).resolve(&HostFacts::default())
     }
 
-    /// Whether some problem forbids serving this file at all.
-    pub fn refused(&self) -> bool {
-        self.problems.iter().any(|problem| problem.concerns == Concern::Whole)
+    /// Returns whether a problem forbids serving this config at all.
+    pub fn is_refused(&self) -> bool {
+        self.problems.iter().any(|problem| problem.scope == ProblemScope::WholeConfig)
     }
 }

@@ -1,8 +1,8 @@
-//! `Crib`: what an embedder holds; it answers calls until it is shut down, and owns every task.
+//! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
-mod approvals;
 mod builder;
 mod freshness;
+mod settings;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,365 +15,530 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::bridge::Lot;
-use crate::cache::{Stale, Tally};
-use crate::call::{Call, Caller, Outcome, Wanted};
-use crate::catalog::{Catalog, Kind, Tool};
-use crate::error::{Error, ErrorKind};
-use crate::event::{Event, News};
-use crate::policy::Policy;
-use crate::quota::{Quota, Standing};
-use crate::record::{Watched, Watchers};
-use crate::registry::{Changes, Entry};
-use crate::sharing::Guest;
+use crate::access::approvals::PendingApproval;
+use crate::access::pins::Pins;
+use crate::access::policy::Policy;
+use crate::cache::Invalidation;
+use crate::call::Call;
+use crate::call::client_context::ClientContext;
+use crate::catalog::{Catalog, ListKind, Tool};
+use crate::limits::{LimitStatus, UsageLimits};
+use crate::model::caller::Caller;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::event::{Event, ServerNotification};
+use crate::model::outcome::Outcome;
+use crate::model::pin_status::Unapproved;
+use crate::model::selector::Selector;
+use crate::model::status::ServerStatus;
+use crate::observer::{ObservedCall, Observers};
+use crate::pipeline::router::CallRouter;
+use crate::pipeline::subscription::{self, Subscription};
+use crate::pipeline::suspended_calls::SuspendedCalls;
+use crate::pipeline::{era_bridge, telemetry};
+use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
+use crate::protocol::json::object::Object;
+use crate::registry::{RegisteredServer, RosterChanges};
 use crate::spec::{Capacity, Roster, ServerId};
-use crate::spelling;
-use crate::status::ServerStatus;
-use crate::stock::Stock;
-use crate::subscription::{self, Subscription};
 use crate::supervisor::Supervisor;
-use crate::wire::dialect::client::{ROOTS_CHANGED, SUBSCRIBE};
-use crate::wire::object::Object;
-use crate::{bridge, telemetry};
+use crate::util::format;
 pub use builder::CribBuilder;
-pub use freshness::Freshness;
+pub use freshness::ListFreshness;
+pub use settings::Settings;
 
-/// Every MCP server an agent uses, behind one door. Cheap to clone; the servers end when it is shut down or when the
-/// last clone is dropped.
+/// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
+/// clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Crib {
-    shared: Arc<Shared>,
+    inner: Arc<CribInner>,
 }
 
-struct Shared {
-    stock: Arc<Stock>,
-    /// Calls that wait for their client to come back.
-    lot: Arc<Lot>,
+struct CribInner {
+    router: Arc<CallRouter>,
+    /// Calls that wait for input from a stateless client.
+    suspended: Arc<SuspendedCalls>,
+    /// Whether new calls are refused.
     closing: AtomicBool,
-    /// What all servers together may take.
+    /// Limits of all servers together.
     capacity: watch::Sender<Capacity>,
-    /// Ends the tasks of the crib itself.
-    end: CancellationToken,
-    /// Who hears of the end of calls.
-    watchers: Watchers,
-    /// Calls under way, so that a shutdown can wait for them.
-    calls: TaskTracker,
+    /// Stops the tasks of the crib itself.
+    stop_tasks: CancellationToken,
+    observers: Observers,
+    /// Calls in flight, so that a shutdown can wait for them.
+    in_flight: TaskTracker,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for CribInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crib").field("registry", &self.stock.registry).finish_non_exhaustive()
+        f.debug_struct("Crib").field("registry", &self.router.registry).finish_non_exhaustive()
     }
 }
 
-/// What one server said when asked for its tools.
+/// The tools of one server, or the reason why they cannot be listed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Discovery {
-    /// Which server.
+    /// The server.
     pub server: ServerId,
-    /// Its tools, or why there are none to show.
+    /// Its tools, or the error.
     pub tools: Result<Vec<Tool>, Error>,
 }
 
 impl Crib {
-    /// Starts building one.
+    /// Returns a builder with default settings.
     pub fn builder() -> CribBuilder {
         CribBuilder::default()
     }
 
-    /// Calls a tool: finds the server that has it, makes sure that it is alive, asks it. Dropping the future cancels
-    /// the call, also at the server.
+    /// Runs a call: finds the server that has the target, starts it if necessary, and sends the request.
+    ///
+    /// # Errors
+    /// Fails if no server answered; see [`ErrorKind`]. A tool result with `isError` is an [`Outcome`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the call, also at the server.
     pub async fn call(&self, call: Call) -> Result<Outcome, Error> {
-        let shared = &*self.shared;
-        let _under_way = shared.calls.token();
-        let mut watched = Watched::new(call, &shared.watchers);
-        let outcome = match watched.admit() {
-            Err(refused) => Err(refused),
-            Ok(()) if telemetry::is_on() => Box::pin(shared.run_traced(&mut watched.call)).await,
-            Ok(()) => shared.run(&mut watched.call).await,
+        let inner = &*self.inner;
+        let _in_flight = inner.in_flight.token();
+        let mut observed = ObservedCall::new(call, &inner.observers);
+        let outcome = match observed.check_ready() {
+            Err(error) => Err(error),
+            Ok(()) if telemetry::is_enabled() => Box::pin(inner.run_traced(&mut observed.call)).await,
+            Ok(()) => inner.run(&mut observed.call).await,
         };
-        watched.end(&outcome);
+        observed.finish(&outcome);
         outcome
     }
 
-    /// What is known to be on offer, whoever may use it; starts nothing.
+    /// Returns everything that the servers are known to offer, regardless of access rules. Starts nothing.
     pub fn catalog(&self) -> Arc<Catalog> {
-        self.stock().catalog()
+        self.router().catalog()
     }
 
-    /// What is known to be on offer to a caller; starts nothing.
+    /// Returns what is listed to a caller, as far as it is known. Starts nothing.
     pub fn catalog_for(&self, caller: &Caller) -> Arc<Catalog> {
-        self.stock().seen(caller)
+        self.router().listed_catalog(caller)
     }
 
-    /// Whether a caller may know of a server.
-    pub fn sees(&self, caller: &Caller, server: &ServerId) -> bool {
-        self.stock().views.sees(caller, server)
+    /// Returns what a caller may call, as far as it is known: more than is listed if an [`Exposure`](crate::Exposure) hides a part of it.
+    /// Starts nothing.
+    pub fn callable_catalog_for(&self, caller: &Caller) -> Arc<Catalog> {
+        self.router().callable_catalog(caller)
     }
 
-    /// Whether there is a profile of this name.
+    /// Returns whether a caller may see a server.
+    pub fn can_see(&self, caller: &Caller, server: &ServerId) -> bool {
+        self.router().visible_catalogs.can_see(caller, server)
+    }
+
+    /// Returns whether a profile with this name exists.
     pub fn has_profile(&self, name: &str) -> bool {
-        self.stock().views.has_profile(name)
+        self.router().visible_catalogs.has_profile(name)
     }
 
-    /// Every change of what is on offer, or of who may use it.
+    /// Returns a receiver that is notified when the catalog or the access rules change.
     pub fn watch_catalog(&self) -> watch::Receiver<Arc<Catalog>> {
-        self.stock().catalog.clone()
+        self.router().catalog.clone()
     }
 
-    /// What is on offer to whoever is local. Servers that were never seen before are started for it, in parallel and for
-    /// a bounded time; one that fails costs only its own tools, and one that has just failed is not waited for.
+    /// Returns what the local caller may list. Servers without a known listing are started, in parallel and for a bounded
+    /// time; a server that fails is left out, and one that has just failed is not waited for.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Servers that are being started continue to start.
     pub async fn list(&self) -> Arc<Catalog> {
         self.list_for(&Caller::local()).await
     }
 
-    /// As [`Crib::list`], for any caller.
+    /// Like [`Crib::list`], for any caller.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
     pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        let strangers: Vec<ServerId> = self.catalog_for(caller).strangers().cloned().collect();
-        let mut servers = self.stock().servers(&strangers);
-        servers.retain(Entry::may_be_listed);
-        self.stock().meet(&servers).await;
+        let undiscovered: Vec<ServerId> = self.callable_catalog_for(caller).undiscovered().cloned().collect();
+        let mut servers = self.router().registered_servers(&undiscovered);
+        servers.retain(RegisteredServer::is_worth_listing);
+        self.router().discover(&servers).await;
         self.catalog_for(caller)
     }
 
-    /// As [`Crib::list`], for one server, which tells why if it fails.
-    pub async fn list_of(&self, server: &ServerId) -> Result<Arc<Catalog>, Error> {
-        self.list_of_for(server, &Caller::local()).await
+    /// Like [`Crib::list`], for one server.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown or cannot be listed.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn list_server(&self, server: &ServerId) -> Result<Arc<Catalog>, Error> {
+        self.list_server_for(server, &Caller::local()).await
     }
 
-    /// As [`Crib::list_of`], for any caller.
-    pub async fn list_of_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
-        if !self.sees(caller, server) {
-            return Err(self.catalog_for(caller).unknown_server(server.as_str()));
+    /// Like [`Crib::list_server`], for any caller.
+    ///
+    /// # Errors
+    /// Fails if the server is not visible to the caller or cannot be listed.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
+        if !self.can_see(caller, server) {
+            return Err(self.catalog_for(caller).unknown_server_error(server.as_str()));
         }
-        let entry = self.entry(server)?;
-        match self.stock().meet(&[entry]).await.pop().flatten() {
+        let entry = self.registered(server)?;
+        match self.router().discover(&[entry]).await.pop().flatten() {
             Some(failure) => Err(failure),
             None => Ok(self.catalog_for(caller)),
         }
     }
 
-    /// How long a list is good that a caller was shown just now: of everything, or of one server. One that has become stale
-    /// is asked for again, and a change is announced.
-    pub fn freshness(&self, kind: Kind, of: Option<&ServerId>, caller: &Caller) -> Freshness {
-        let mut entries = self.stock().registry.running();
-        entries.retain(|entry| match of {
+    /// Returns how long a client may cache a list that was just returned to a caller, of all servers or of one. A stale
+    /// list is fetched again, and a change is announced.
+    pub fn freshness(&self, kind: ListKind, server: Option<&ServerId>, caller: &Caller) -> ListFreshness {
+        let mut entries = self.router().registry.enabled();
+        entries.retain(|entry| match server {
             Some(server) => entry.spec().id == *server,
-            None => self.sees(caller, &entry.spec().id),
+            None => self.can_see(caller, &entry.spec().id),
         });
         let now = Instant::now();
-        let fresh = Freshness::of(entries.iter().map(|entry| entry.good(kind, now)), now);
-        // Where there are rules, a list is its caller's.
-        Freshness { public: fresh.public && self.stock().views.policy().is_none(), ..fresh }
+        let freshness = ListFreshness::combine(entries.iter().map(|entry| entry.list_ttl(kind, now)), now);
+        // With access rules, every caller may get a different list.
+        ListFreshness {
+            public: freshness.public && self.router().visible_catalogs.policy().is_none(),
+            ..freshness
+        }
     }
 
-    /// Asks every server for the tools that whoever is local may use, in parallel: what is known at once, what is not by
-    /// starting it. A server that fails tells why in its place.
+    /// Lists the tools of every server for the local caller, in parallel. Servers without a known listing are started; one
+    /// that fails is returned with its error.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
     pub async fn discover(&self) -> Vec<Discovery> {
         self.discover_for(&Caller::local()).await
     }
 
-    /// As [`Crib::discover`], for any caller.
+    /// Like [`Crib::discover`], for any caller.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
     pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
-        let mut servers = self.stock().registry.running();
-        servers.retain(|entry| self.sees(caller, &entry.spec().id));
-        let failures = self.stock().meet(&servers).await;
+        let mut servers = self.router().registry.enabled();
+        servers.retain(|entry| self.can_see(caller, &entry.spec().id));
+        let failures = self.router().discover(&servers).await;
         let catalog = self.catalog_for(caller);
         let tools_of = |server: &ServerId| {
             catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect()
         };
-        let discovery = |(entry, failure): (Entry, Option<Error>)| {
+        let discovery = |(entry, failure): (RegisteredServer, Option<Error>)| {
             let server = entry.spec().id.clone();
             Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
         };
         servers.into_iter().zip(failures).map(discovery).collect()
     }
 
-    /// Puts other rules in force, from the next list and the next call on. What [`CribBuilder::guard`] was given stays.
-    pub fn govern(&self, policy: Policy) {
-        self.stock().views.replace(policy);
-        // Whoever watches the catalog looks again.
-        self.stock().around.offers.notify_one();
+    /// Replaces the access rules from the next list and the next call on. The guard of [`CribBuilder::guard`] stays.
+    pub fn set_policy(&self, policy: Policy) {
+        self.router().visible_catalogs.set_policy(policy);
+        // Publishes the catalog again, so that watchers apply the new rules to it.
+        self.router().services.listing_changed.notify_one();
     }
 
-    /// Puts another quota in force, from the next call on. What was used of limits that stay counts on.
-    pub fn ration(&self, quota: Quota) {
-        self.stock().meter.replace(quota);
+    /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.
+    pub fn set_limits(&self, limits: UsageLimits) {
+        self.router().limiter.set_limits(limits);
     }
 
-    /// What is left to every caller that has limits and is declared, or has made a call.
-    pub fn standings(&self) -> Vec<Standing> {
-        self.stock().meter.standings(Instant::now())
+    /// Returns the remaining usage of every caller with limits that is declared or has made a call.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Nothing is changed.
+    pub async fn limit_status(&self) -> Vec<LimitStatus> {
+        self.router().limiter.status().await
     }
 
-    /// Whether there is a server of this name, running or not.
-    pub fn has(&self, server: &ServerId) -> bool {
-        self.stock().registry.get(server).is_some()
+    /// Returns whether a server with this name is declared.
+    pub fn contains(&self, server: &ServerId) -> bool {
+        self.router().registry.get(server).is_some()
     }
 
-    /// Every server, by name.
+    /// Returns the status of every server, sorted by name.
     pub fn status(&self) -> Vec<ServerStatus> {
-        let (now, around, registry) = (Instant::now(), &self.stock().around, &self.stock().registry);
-        let status = |entry: &Entry| {
-            let Tally { entries, hits, misses, .. } = around.cache.tally(&entry.spec().id, around.moment());
-            let kept = ServerStatus { cache_entries: entries, cache_hits: hits, ..entry.status(now) };
-            let unapproved = registry.unapproved(entry.spec());
-            ServerStatus { cache_misses: misses, unapproved, ..kept }
+        let now = Instant::now();
+        let services = &self.router().services;
+        let registry = &self.router().registry;
+        let status = |entry: &RegisteredServer| {
+            let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
+            ServerStatus {
+                cache_entries: cache.entries,
+                cache_hits: cache.hits,
+                cache_misses: cache.misses,
+                unapproved: registry.unapproved_tools(entry.spec()),
+                ..entry.status(now)
+            }
         };
         registry.all().iter().map(status).collect()
     }
 
-    /// Stops a server if it runs, forgives everything that went wrong, and waits until it is up. Of one that is not
-    /// shared, every instance.
+    /// Stops every instance of a server, clears its failures, and waits until it is up again.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown, disabled or does not start.
+    ///
+    /// # Cancel safety
+    /// Dropping the future only skips waiting: a restart that has begun continues.
     pub async fn restart(&self, server: &ServerId) -> Result<(), Error> {
-        let restarted = self.entry(server)?.restart().await;
-        self.stock().around.cache.forget(server, None, Stale::All);
+        let restarted = self.registered(server)?.restart().await;
+        self.router().services.cache.invalidate(server, None, Invalidation::All);
         restarted
     }
 
-    /// Stops a server, whatever leases exist; the next call wakes it. Of one that is not shared, every instance.
+    /// Stops every instance of a server, even while leases exist. The next call starts it again.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown or disabled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future only skips waiting: a stop that has begun continues.
     pub async fn stop(&self, server: &ServerId) -> Result<(), Error> {
-        let entry = self.entry(server)?;
-        let leaving = self.stock().around.leaving.all();
+        let entry = self.registered(server)?;
+        let draining = self.router().services.draining.all();
         let mut stops = JoinSet::new();
-        for old in leaving.into_iter().filter(|old| old.spec().id == *server) {
+        for old in draining.into_iter().filter(|old| old.spec().id == *server) {
             stops.spawn(async move { old.stop().await });
         }
         let stopped = entry.stop().await;
-        // One that is gone meanwhile has stopped.
+        // A failed stop means that the instance is already gone.
         stops.join_all().await;
-        self.stock().around.cache.forget(server, None, Stale::All);
+        self.router().services.cache.invalidate(server, None, Invalidation::All);
         stopped
     }
 
-    /// Tells that a client has left: the servers that were its alone are stopped, once what they work on is done.
-    pub fn part_with(&self, client: u64) {
-        self.stock().registry.part_with(client);
-        self.stock().meter.forget(client);
+    /// Reports that a client disconnected. Instances that only it used are stopped once their calls have ended.
+    pub fn client_disconnected(&self, client: u64) {
+        self.router().registry.client_disconnected(client);
+        self.router().limiter.forget_client(client);
     }
 
-    /// Tells that a client works elsewhere now: the servers that are its alone hear of it.
-    pub fn client_moved(&self, client: u64, guest: &Guest) {
-        guest.moved();
-        self.stock().registry.tell(client, ROOTS_CHANGED);
+    /// Reports that the roots of a client changed. Instances that only it uses are notified.
+    pub fn roots_changed(&self, client: u64, context: &ClientContext) {
+        context.forget_roots();
+        self.router().registry.notify_client(client, ROOTS_CHANGED);
     }
 
-    /// The kept lines of a server's stderr with a number greater than `after`, each with its number; with `wait`, as
-    /// soon as there is one.
+    /// Returns the retained stderr lines of a server with a number greater than `after`, each with its number. With
+    /// `wait`, waits until there is at least one.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. No line is lost: the lines stay retained.
     pub async fn logs(&self, server: &ServerId, after: u64, wait: bool) -> Result<Vec<(u64, String)>, Error> {
-        let entry = self.entry(server)?;
+        let entry = self.registered(server)?;
         let Some(stderr) = entry.stderr() else { return Ok(Vec::new()) };
         if wait {
-            stderr.grown(after).await;
+            stderr.wait_for_line(after).await;
         }
-        Ok(stderr.after(after))
+        Ok(stderr.lines_after(after))
     }
 
-    /// Makes the servers those of `roster`: only what changed is stopped and started. The catalog knows of it before
-    /// this returns. What is replaced or gone finishes the calls under way, within their own limits, while others are
-    /// served.
-    pub async fn apply(&self, roster: Roster) -> Changes {
-        let changes = self.stock().registry.apply(roster);
-        self.stock().around.offers.notify_one();
-        self.shared.capacity.send_modify(|_| ()); // what servers may weigh may be another now
-        self.stock().await_servers(&changes).await;
+    /// Replaces the servers, rules, limits and capacity. Rules and limits apply before new servers are visible. Only servers
+    /// that changed are stopped and started; the catalog is up to date when this returns. Replaced and removed servers
+    /// finish their calls in flight, within their limits, in the background.
+    ///
+    /// # Cancel safety
+    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
+    pub async fn apply(&self, settings: Settings) -> RosterChanges {
+        let Settings { roster, policy, limits, capacity } = settings;
+        self.set_policy(policy);
+        self.set_limits(limits);
+        self.set_capacity(capacity);
+        self.apply_roster(roster).await
+    }
+
+    /// Replaces the set of servers and leaves the other settings as they are.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::apply`].
+    pub async fn apply_roster(&self, roster: Roster) -> RosterChanges {
+        let changes = self.router().registry.apply(roster);
+        self.router().services.listing_changed.notify_one();
+        // The memory limits of servers may have changed.
+        self.inner.capacity.send_modify(|_| ());
+        self.router().wait_until_applied(&changes).await;
         changes
     }
 
-    /// What all servers together may take from now on: those that are idle make room at once, the others when they are.
-    pub fn resize(&self, capacity: Capacity) {
-        self.stock().around.room.resize(capacity.servers);
-        self.stock().around.cache.resize(capacity.cache);
-        self.shared.capacity.send_replace(capacity);
+    /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.
+    pub fn set_capacity(&self, capacity: Capacity) {
+        self.router().services.slots.resize(capacity.servers);
+        self.router().services.cache.set_max_bytes(capacity.cache);
+        self.inner.capacity.send_replace(capacity);
     }
 
-    /// Has a resource's server tell when it changes; what it tells is in [`Crib::news`]. Dropping the subscription ends
-    /// it.
-    pub async fn subscribe(&self, wanted: &Wanted) -> Result<Subscription, Error> {
-        let call = Call::request(SUBSCRIBE, wanted.clone(), Object::default());
+    /// Subscribes the local caller to changes of a resource. Changes arrive at [`Crib::notifications`]; dropping the
+    /// subscription ends it.
+    ///
+    /// # Errors
+    /// Fails if the resource is unknown or the server refuses the subscription.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the subscription.
+    pub async fn subscribe(&self, selector: &Selector) -> Result<Subscription, Error> {
+        let call = Call::request(SUBSCRIBE, selector.clone(), Object::default());
         self.subscribe_for(call).await
     }
 
-    /// As [`Crib::subscribe`], on behalf of whoever makes this call: at the instance that is theirs.
+    /// Like [`Crib::subscribe`], for the caller and client of a call, at the instance that they use.
+    ///
+    /// # Errors
+    /// Fails if the resource is unknown or the server refuses the subscription.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the subscription.
     pub async fn subscribe_for(&self, call: Call) -> Result<Subscription, Error> {
-        subscription::begin(&self.shared.stock, call).await?.taken().await
+        subscription::start(&self.inner.router, call).await?.wait_until_accepted().await
     }
 
-    /// As [`Crib::subscribe_for`] for each of them, side by side; those that no server takes are left out.
+    /// Like [`Crib::subscribe_for`] for each call, concurrently. Subscriptions that fail are left out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends all of the subscriptions.
     pub async fn subscribe_all(&self, calls: impl Iterator<Item = Call>) -> Vec<Subscription> {
-        let (mut begun, mut taken) = (Vec::new(), Vec::new());
+        let mut pending = Vec::new();
         for call in calls {
-            begun.extend(subscription::begin(&self.shared.stock, call).await);
+            pending.extend(subscription::start(&self.inner.router, call).await);
         }
-        for begun in begun {
-            taken.extend(begun.taken().await);
+        let mut accepted = Vec::new();
+        for subscription in pending {
+            accepted.extend(subscription.wait_until_accepted().await);
         }
-        taken
+        accepted
     }
 
-    /// What servers say unasked from now on. A listener that falls behind misses the oldest.
-    pub fn news(&self) -> broadcast::Receiver<News> {
-        self.stock().around.news.subscribe()
+    /// Returns the tools of a server that differ from the approved ones, with their approved definitions. Starts a server
+    /// without a known listing. Reads a file.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown or cannot be listed.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
+        let entry = self.registered(server)?;
+        match self.router().discover(std::slice::from_ref(&entry)).await.pop().flatten() {
+            Some(failure) => Err(failure),
+            None => Ok(self.pins(&entry).map(|pins| pins.differences()).unwrap_or_default()),
+        }
     }
 
-    /// What happens from now on. A listener that falls behind misses the oldest.
+    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Writes a file.
+    ///
+    /// # Errors
+    /// Fails, and approves nothing, if the server is unknown or its tools have changed since.
+    pub fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
+        let pins = self.pins(&self.registered(server)?);
+        let approved = pins.map_or_else(|| Ok(Vec::new()), |pins| pins.approve(server, digest));
+        self.router().services.listing_changed.notify_one();
+        approved
+    }
+
+    /// Returns the calls that need approval and whose clients could not be asked.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Nothing is changed.
+    pub async fn pending_approvals(&self) -> Vec<PendingApproval> {
+        self.router().approvals.pending().await
+    }
+
+    /// Approves or denies one of [`Crib::pending_approvals`]. The decision applies to the same call made again within five
+    /// minutes.
+    ///
+    /// # Errors
+    /// Fails if the approval is no longer pending.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe with a store that answers later: the approval may be removed without a decision, and the call
+    /// must be made again.
+    pub async fn decide_approval(&self, id: &str, approved: bool) -> Result<PendingApproval, Error> {
+        let decided = self.router().approvals.decide(id, approved).await;
+        decided.ok_or_else(|| Error::no_pending_call(id))
+    }
+
+    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest.
+    pub fn notifications(&self) -> broadcast::Receiver<ServerNotification> {
+        self.router().services.notifications.subscribe()
+    }
+
+    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest.
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.stock().around.events.subscribe()
+        self.router().services.events.subscribe()
     }
 
-    /// Takes no more calls, waits at most `grace` for those under way, stops every server, and waits for every task.
+    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, and waits for every task.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: observers may not be closed, and servers may still be stopping. New calls stay refused.
     pub async fn shutdown(&self, grace: Duration) {
-        let shared = &self.shared;
-        shared.closing.store(true, Ordering::Release);
-        shared.calls.close();
-        // What is still under way after the grace is lost with its server.
-        let _ = timeout(grace, shared.calls.wait()).await;
-        shared.stock.around.hurry.cancel();
-        shared.lot.close();
-        retire(shared.stock.registry.close(), Duration::ZERO).await;
-        shared.end.cancel();
-        shared.stock.around.tasks.close();
-        shared.stock.around.tasks.wait().await;
-        shared.watchers.close();
+        let inner = &self.inner;
+        inner.closing.store(true, Ordering::Release);
+        inner.in_flight.close();
+        // Calls that are still in flight after the grace period fail when their server stops.
+        let _ = timeout(grace, inner.in_flight.wait()).await;
+        inner.router.services.abort_drain.cancel();
+        inner.suspended.close().await;
+        stop_supervisors(inner.router.registry.close(), Duration::ZERO).await;
+        inner.stop_tasks.cancel();
+        inner.router.services.tasks.close();
+        inner.router.services.tasks.wait().await;
+        inner.observers.close();
     }
 
-    fn stock(&self) -> &Stock {
-        &self.shared.stock
+    fn router(&self) -> &CallRouter {
+        &self.inner.router
     }
 
-    fn entry(&self, server: &ServerId) -> Result<Entry, Error> {
-        let found = self.stock().registry.get(server);
-        found.unwrap_or_else(|| Err(self.catalog().unknown_server(server.as_str())))
+    fn pins(&self, entry: &RegisteredServer) -> Option<Arc<Pins>> {
+        self.router().services.pins.for_server(entry.spec())
+    }
+
+    fn registered(&self, server: &ServerId) -> Result<RegisteredServer, Error> {
+        let found = self.router().registry.get(server);
+        found.unwrap_or_else(|| Err(self.catalog().unknown_server_error(server.as_str())))
     }
 }
 
-impl Shared {
+impl CribInner {
     async fn run(&self, call: &mut Call) -> Result<Outcome, Error> {
         if self.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down").unsent());
+            return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
-        let Some(limit) = call.timeout else { return bridge::run(&self.stock, &self.lot, call).await };
-        let ended = Box::pin(timeout(limit, bridge::run(&self.stock, &self.lot, call))).await;
+        let Some(limit) = call.timeout else {
+            return era_bridge::run(&self.router, &self.suspended, call).await;
+        };
+        let ended = Box::pin(timeout(limit, era_bridge::run(&self.router, &self.suspended, call))).await;
         ended.unwrap_or_else(|_| {
-            let error =
-                Error::new(ErrorKind::TimedOut, format!("no answer within {}", spelling::time(limit)));
-            let error = error.hint("allow the call more time");
-            Err(if call.left { error.left() } else { error.unsent() })
+            let error = Error::new(
+                ErrorKind::TimedOut,
+                format!("no answer within {}", format::format_duration(limit)),
+            );
+            let error = error.with_hint("allow the call more time");
+            Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
         })
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {
-        let (began, span) = (Instant::now(), telemetry::span(call));
+        let started = Instant::now();
+        let span = telemetry::call_span(call);
         let outcome = self.run(call).instrument(span.clone()).await;
-        span.in_scope(|| telemetry::ended(&outcome, began.elapsed()));
+        span.in_scope(|| telemetry::record_end(&outcome, started.elapsed()));
         outcome
     }
 }
 
-async fn retire(supervisors: Vec<Supervisor>, drain: Duration) {
-    let mut leaving = JoinSet::new();
+async fn stop_supervisors(supervisors: Vec<Supervisor>, drain: Duration) {
+    let mut stops = JoinSet::new();
     for supervisor in supervisors {
-        leaving.spawn(async move { supervisor.retire(drain).await });
+        stops.spawn(async move { supervisor.retire(drain).await });
     }
-    leaving.join_all().await;
+    stops.join_all().await;
 }

@@ -1,8 +1,7 @@
-//! One place for every MCP server an agent uses.
+//! A host for MCP servers: one API in front of every server that an agent uses.
 //!
-//! A tool crib is the counter in a workshop where you ask for a tool, get a working one, and hand it back. That is
-//! this library: **a caller asks for a tool by name; the crib finds the server that has it, makes sure that server is
-//! alive, asks it, and hands the answer back**.
+//! A caller names a tool. The [`Crib`] finds the server that has it, starts the server if it is not running, sends the
+//! call, and returns the answer in the server's own bytes.
 //!
 //! ```
 //! use toolcrib::{Call, Crib, ServerSpec, Toolbox};
@@ -10,108 +9,124 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let schema = serde_json::json!({"type": "object"});
-//! let tools = Toolbox::new().tool("greet", "Greets somebody", &schema, |arguments| async move {
-//!     Ok(format!("hello, {}", arguments["who"].as_str().unwrap_or("you")))
+//! let tools = Toolbox::new().tool("greet", "Greets a person", &schema, |arguments| async move {
+//!     Ok(format!("hello, {}", arguments["name"].as_str().unwrap_or("you")))
 //! });
 //! let crib = Crib::builder()
 //!     .server(ServerSpec::in_process("house".parse()?, tools))
 //!     // .server(ServerSpec::command("time".parse()?, CommandSpec::new("mcp-server-time")))
 //!     .build()?;
-//! let outcome = crib.call(Call::tool("greet").arguments(&serde_json::json!({"who": "Ada"}))).await?;
+//! let outcome = crib.call(Call::tool("greet").arguments(&serde_json::json!({"name": "Ada"}))).await?;
 //! assert_eq!(outcome.text(), "hello, Ada");
 //! crib.shutdown(std::time::Duration::from_secs(1)).await;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Ten nouns
+//! # Main types
 //!
-//! | noun | one sentence |
+//! | type | meaning |
 //! |---|---|
-//! | [`ServerSpec`] | How to reach one MCP server and how to look after it. |
-//! | [`Roster`] | The specs that apply here and now. |
-//! | [`Crib`] | What you hold: built from a roster, it answers calls until it is shut down. |
-//! | `Supervisor` | The one task that owns one server's life. |
-//! | `Lease` | A claim on a living server; dropping it is the release. |
-//! | `Connection` | A live, multiplexed wire to one server. |
-//! | [`Catalog`] | A frozen picture of everything on offer and whose it is. |
-//! | [`Policy`] | Who may use what of it. |
-//! | [`Quota`] | How much of it. |
-//! | [`Call`] | One request on its way through. |
-//! | [`Outcome`] | What came back: the server's own bytes. |
-//! | [`Event`] | Something that happened, said once. |
+//! | [`ServerSpec`] | How to reach one MCP server and how to run it. |
+//! | [`Roster`], [`Settings`] | The servers that apply here and now; everything that a reload replaces. |
+//! | [`Crib`] | The host object. It runs calls until it is shut down. |
+//! | `Supervisor` | The task that owns one server. |
+//! | `Lease` | A claim on a running server, released on drop. |
+//! | `Connection` | A live, multiplexed link to one server. |
+//! | [`Catalog`] | A snapshot of everything that the servers offer. |
+//! | [`Policy`] | Access rules. |
+//! | [`UsageLimits`] | Quotas and rates. |
+//! | [`Call`] | One request. |
+//! | [`Outcome`] | The answer to a call, in the server's own bytes. |
+//! | [`Event`] | A change of a server's state, or the end of a call. |
 //!
-//! # The walk of one call
+//! # The path of a call
 //!
-//! [`Crib::call`] → `bridge::run` → `pipeline::run` → [`Catalog::find`] → [`Policy::judge`] → `Meter::admit` → `Registry::lease` → `Supervisor` (wakes the server) →
-//! `Lease::send` → `Connection::call` → [`wire`] → the server, and back. `pipeline.rs` is the page to read first,
-//! `supervisor/actor.rs` the second.
+//! [`Crib::call`] → `pipeline::run` → `CallRouter::find_target` → `CallRouter::authorize` → `Limiter::admit` →
+//! `Registry::lease` → `Supervisor` (starts the server) → `Lease::send` → `Connection::call` → `Mux` → the server. To read
+//! the code, start with `pipeline.rs`, then `supervisor/actor.rs`.
 //!
-//! The library prints nothing, installs no logger, handles no signal and has no global state: many cribs can live in
+//! The library prints nothing, installs no logger, handles no signals and has no global state. Several cribs can run in
 //! one process.
+//!
+//! # What is stable
+//!
+//! The items at the root of the crate and the modules [`config`] and [`store`] are the API. The other public modules
+//! exist for the gateway program, are hidden from this documentation, and may change in any release.
 
-pub mod approval;
-mod bridge;
+#[doc(hidden)]
+pub mod access;
 mod cache;
+#[doc(hidden)]
 pub mod call;
+#[doc(hidden)]
 pub mod catalog;
-pub mod class;
-mod clock;
 pub mod config;
-mod connection;
+#[doc(hidden)]
 pub mod crib;
-pub mod error;
-pub mod event;
-pub mod last_words;
-pub mod log_line;
-pub mod pins;
+#[doc(hidden)]
+pub mod limits;
+#[doc(hidden)]
+pub mod model;
+mod observer;
 mod pipeline;
-pub mod policy;
-mod public;
-pub mod quota;
-mod record;
+mod process;
+#[doc(hidden)]
+pub mod protocol;
 mod registry;
-pub mod schema;
-mod schemas;
-mod secret;
-pub mod sharing;
+mod secrets;
+#[doc(hidden)]
 pub mod spec;
-pub mod spelling;
-pub mod status;
-mod stock;
-pub mod subscription;
+pub mod store;
 mod supervisor;
-mod tasks;
-pub mod telemetry;
-pub mod text;
-pub mod told;
-mod views;
-pub mod wire;
+mod upstream;
+#[doc(hidden)]
+pub mod util;
 
-pub use approval::OpenCall;
-pub use call::{Call, Caller, Outcome, Wanted};
-pub use catalog::{Catalog, Item, Kind, Page, Target, Tool};
-pub use class::{FailureClass, Sent};
-pub use config::Config;
-pub use connection::child::run_shim;
-pub use connection::memory::Toolbox;
-pub use crib::{Crib, CribBuilder, Discovery, Freshness};
-pub use error::{Error, ErrorKind};
-pub use event::{Called, Event, News};
-pub use last_words::LastWords;
-pub use log_line::{LogLine, LogWhat};
-pub use pins::{Difference, Mark, Unapproved};
-pub use policy::{Policy, Verdict};
-pub use quota::{Budget, Quota};
-pub use record::Witness;
-pub use registry::Changes;
-pub use sharing::{Guest, Project, SharingKey};
-pub use spec::{
-    Capacity, CommandSpec, HttpSpec, InProcess, KeepAlive, Lifecycle, Limits, Pinning, Roster, ServerId,
-    ServerSpec, Sharing, Start,
+pub use crate::access::approvals::PendingApproval;
+pub use crate::access::policy::{
+    AllowList, GuardVerdict, InvalidRule, Policy, PolicyLevel, PolicyVerdict, Profile, Rule, Rules,
 };
-pub use status::{ServerStatus, StateName};
-pub use subscription::Subscription;
-pub use text::{NoSecret, Secret};
-pub use told::{Ask, Hear, Told};
-pub use wire::dialect::party::Client;
+pub use crate::access::visible_catalogs::Exposure;
+pub use crate::call::Call;
+pub use crate::call::budget::Budget;
+pub use crate::call::client_context::ClientContext;
+pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
+pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
+pub use crate::config::Config;
+pub use crate::crib::{Crib, CribBuilder, Discovery, ListFreshness, Settings};
+pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
+pub use crate::model::caller::Caller;
+pub use crate::model::denial::Denial;
+pub use crate::model::error::{Blame, Error, ErrorFacts, ErrorKind, Retry};
+pub use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event, ServerNotification};
+pub use crate::model::exit_report::{ExitReport, ProcessExit};
+pub use crate::model::failure_class::{ClassFacts, Delivery, FailureClass, Treatment};
+pub use crate::model::instance_key::{InstanceKey, Project};
+pub use crate::model::log_line::{LogLine, LogSource};
+pub use crate::model::outcome::Outcome;
+pub use crate::model::pin_status::{PinDifference, PinStatus, Unapproved};
+pub use crate::model::selector::Selector;
+pub use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
+pub use crate::model::target::Target;
+pub use crate::observer::Observer;
+pub use crate::pipeline::subscription::Subscription;
+pub use crate::process::run_shim;
+pub use crate::protocol::era::capabilities::{Client, ClientCapabilities, LogLevel};
+pub use crate::protocol::json::object::{BadJson, Object};
+pub use crate::protocol::jsonrpc::ResponsePayload;
+pub use crate::protocol::list_kind::ListKind;
+pub use crate::protocol::versions::{Era, Revision, UnknownRevision};
+pub use crate::registry::RosterChanges;
+pub use crate::secrets::SecretStore;
+pub use crate::spec::secret::{Secret, SecretError};
+pub use crate::spec::template::{
+    BadReference, BadReferenceKind, TemplatePiece, TemplateText, UnresolvedReference,
+};
+pub use crate::spec::{
+    BackoffSpec, BadName, BreakerSpec, Capacity, CommandSpec, EmptyPattern, Endpoint, EraChoice, HttpSpec,
+    InProcess, InProcessServer, KeepAlive, Lifecycle, Limits, MemoryLimits, NameClash, NamePattern, Origin,
+    Pinning, Restarts, Roster, ServerId, ServerSpec, Sharing, SpecDigest, StartPolicy, ToolsSpec,
+    TransportKind, Trust,
+};
+pub use crate::upstream::transport::in_process::Toolbox;

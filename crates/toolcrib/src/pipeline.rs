@@ -1,55 +1,63 @@
-//! The steps of a call, in order. Read this file first.
+//! The steps of a call, in order: find, authorize, check arguments, reserve limits, cache, send.
 
 mod cache;
+pub(crate) mod era_bridge;
+mod public_names;
 mod retry;
+pub(crate) mod router;
+pub(crate) mod subscription;
+pub(crate) mod suspended_calls;
+mod task_owners;
+pub(crate) mod telemetry;
 
 use tokio::time::Instant;
 
-use crate::cache::Flight;
-use crate::call::{Call, Outcome};
-use crate::catalog::Target;
-use crate::error::Error;
-use crate::public;
-use crate::stock::Stock;
-use crate::telemetry;
-use cache::Look;
+use crate::cache::SingleFlight;
+use crate::call::Call;
+use crate::model::error::Error;
+use crate::model::outcome::Outcome;
+use crate::model::target::Target;
+use crate::pipeline::router::CallRouter;
+use cache::CacheLookup;
 
-/// Takes one call through.
-pub(crate) async fn run(stock: &Stock, call: &mut Call) -> Result<Outcome, Error> {
-    let (target, view) = match stock.find(&call.caller, &call.wanted).await {
-        Ok(found) => found, // which server has it?
-        Err(error) => return Box::pin(stock.fall_back(call.clone(), error)).await, // nobody here does
+/// Runs one call.
+pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
+    let (target, visible) = match router.find_target(&call.caller, &call.selector).await {
+        Ok(found) => found,
+        Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
     };
-    call.record.note(|met| met.target = Some(target.clone()));
-    let decision = stock.permit(call, &target, Some(view)).await?; // may they?
-    call.record.note(|met| met.decision = decision);
-    stock.check(call, &target)?; // does the tool take such arguments?
-    telemetry::found(&target.server);
-    let mut call = stock.meter.admit(call, &target).await?; // have they any left?
-    let outcome = match cache::look(stock, &call, &target) {
-        Look::Known(outcome) => Ok(outcome), // do we already know?
-        Look::Unknown(wish) => Box::pin(wish.grant(stock, &mut call, &target)).await,
-        Look::Passing => ask(stock, &mut call, &target, None).await,
+    call.trace.record(|facts| facts.target = Some(target.clone()));
+    let decision = router.authorize(call, &target, Some(visible)).await?;
+    call.trace.record(|facts| facts.decision = decision);
+    router.check_arguments(call, &target)?;
+    telemetry::record_server(&target.server);
+    let mut call = router.limiter.admit(call, &target).await?;
+    let outcome = match cache::look_up(router, &call, &target) {
+        CacheLookup::Hit(outcome) => Ok(outcome),
+        CacheLookup::Cacheable(cacheable) => Box::pin(cacheable.execute(router, &mut call, &target)).await,
+        CacheLookup::Bypass => send_to_server(router, &mut call, &target, None).await,
     };
-    let outcome = outcome.map(|outcome| public::named(outcome, &call, &target, &stock.tasks));
-    call.settle(outcome)
+    let outcome =
+        outcome.map(|outcome| public_names::with_public_names(outcome, &call, &target, &router.task_owners));
+    call.commit(outcome)
 }
 
-/// Makes sure that the server is alive and well, which wakes it, and asks it; others may wait for the answer.
-async fn ask(
-    stock: &Stock,
+/// Leases the server, which starts it if necessary, and sends the call. With a `flight`, identical calls wait for the
+/// answer.
+async fn send_to_server(
+    router: &CallRouter,
     call: &mut Call,
     target: &Target,
-    flight: Option<&Flight>,
+    flight: Option<&SingleFlight>,
 ) -> Result<Outcome, Error> {
-    let mut lease = stock.registry.lease(&target.server, call).await?;
-    let began = Instant::now();
-    flight.into_iter().for_each(Flight::leaves);
-    let outcome = lease.send(call, &target.name, began).await;
+    let mut lease = router.registry.lease(&target.server, call).await?;
+    let started = Instant::now();
+    flight.into_iter().for_each(SingleFlight::mark_sent);
+    let outcome = lease.send(call, &target.name, started).await;
     drop(lease);
     match outcome {
-        Err(error) if retry::may_repeat(stock, &error, call, target) => {
-            Box::pin(retry::again(stock, call, target, flight, (error, began))).await
+        Err(error) if retry::may_retry(router, &error, call, target) => {
+            Box::pin(retry::retry(router, call, target, flight, error, started)).await
         }
         outcome => outcome,
     }

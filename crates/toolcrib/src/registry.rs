@@ -1,190 +1,208 @@
-//! Which supervisors exist, and what changes when the roster does.
+//! The servers that exist, and what changes when the roster does.
 
 mod instances;
-mod shown;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::time::Instant;
 
-use crate::cache::Stale;
+use crate::access::pins::withheld_error;
+use crate::cache::Invalidation;
 use crate::call::Call;
-use crate::connection::listing::{Good, Listing};
-use crate::connection::stderr::StderrTail;
-use crate::error::{Error, ErrorKind};
-use crate::sharing::SharingKey;
-use crate::spec::{Roster, ServerId, ServerSpec, Sharing};
-use crate::status::ServerStatus;
-use crate::supervisor::memory::Memory;
-use crate::supervisor::{Lease, Supervisor, Surroundings};
-use crate::wire::kind::Kind;
-use instances::{Instances, Spot};
+use crate::catalog::public_name::public_name;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::instance_key::InstanceKey;
+use crate::model::listing::{DeclaredToolFacts, ListTtl, Listing};
+use crate::model::pin_status::PinStatus;
+use crate::model::status::ServerStatus;
+use crate::process::stderr::StderrTail;
+use crate::protocol::list_kind::ListKind;
+use crate::spec::{Pinning, Roster, ServerId, ServerSpec, Sharing};
+use crate::supervisor::listing_store::ListingStore;
+use crate::supervisor::{Lease, Supervisor, SupervisorServices};
+use crate::util::locks::IgnorePoison as _;
+use instances::{Instances, LeaseOrigin};
 
-/// The servers of one crib. Servers that are switched off are known and have no supervisor.
+/// The servers of one crib. Disabled servers are included but have no supervisor.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    servers: RwLock<BTreeMap<ServerId, Entry>>,
-    /// Set for good, under the lock of `servers`: there will be no servers any more.
+    servers: RwLock<BTreeMap<ServerId, RegisteredServer>>,
+    /// Set once, under the lock of `servers`; no server is added after that.
     closed: AtomicBool,
-    /// Whether any server wants arguments to be looked at; without, no call pays for it.
-    checks: AtomicBool,
+    /// True if any server has argument checks, so that calls without them pay nothing.
+    checks_arguments: AtomicBool,
+    /// The folder of saved listings.
     listings: Option<PathBuf>,
-    around: Surroundings,
+    services: SupervisorServices,
 }
 
-/// A server, running or switched off.
+/// A server of the roster.
 #[derive(Debug, Clone)]
-pub(crate) enum Entry {
-    /// Everybody's.
-    On(Supervisor),
-    /// With an instance for each key.
-    Many(Arc<Instances>),
-    Off(Arc<ServerSpec>),
+pub(crate) enum RegisteredServer {
+    /// One instance for all clients.
+    Shared(Supervisor),
+    /// One instance per key.
+    PerKey(Arc<Instances>),
+    Disabled(Arc<ServerSpec>),
 }
 
-impl Entry {
+/// A supervisor and the key of its instance.
+#[derive(Debug)]
+struct KeyedSupervisor {
+    key: InstanceKey,
+    supervisor: Supervisor,
+}
+
+impl RegisteredServer {
     pub(crate) fn spec(&self) -> &ServerSpec {
         match self {
-            Self::On(supervisor) => supervisor.spec(),
-            Self::Many(instances) => instances.spec(),
-            Self::Off(spec) => spec,
+            Self::Shared(supervisor) => supervisor.spec(),
+            Self::PerKey(instances) => instances.spec(),
+            Self::Disabled(spec) => spec,
         }
     }
 
-    fn is_on(&self) -> bool {
-        !matches!(self, Self::Off(_))
+    fn is_enabled(&self) -> bool {
+        !matches!(self, Self::Disabled(_))
     }
 
-    /// Everything there is of it, to be retired.
-    fn close(self) -> Vec<(SharingKey, Supervisor)> {
+    /// Adds no more instances and returns all existing ones, to be retired.
+    fn close(self) -> Vec<KeyedSupervisor> {
         match self {
-            Self::On(supervisor) => vec![(SharingKey::Shared, supervisor)],
-            Self::Many(instances) => instances.close(),
-            Self::Off(_) => Vec::new(),
+            Self::Shared(supervisor) => vec![KeyedSupervisor { key: InstanceKey::Shared, supervisor }],
+            Self::PerKey(instances) => instances.close(),
+            Self::Disabled(_) => Vec::new(),
         }
     }
 
-    /// What it is known to offer.
+    /// Returns the last known listing.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         match self {
-            Self::On(supervisor) => supervisor.listing(),
-            Self::Many(instances) => instances.listing(),
-            Self::Off(_) => None,
+            Self::Shared(supervisor) => supervisor.listing(),
+            Self::PerKey(instances) => instances.listing(),
+            Self::Disabled(_) => None,
         }
     }
 
-    /// How long one of its lists is good. What one instance says of it is nothing that others can rely on.
-    pub(crate) fn good(&self, kind: Kind, now: Instant) -> Good {
+    /// Returns how long one of the lists is valid. The TTL of one instance does not apply to the others.
+    pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
         match self {
-            Self::On(supervisor) => supervisor.good(kind, now),
-            Self::Many(_) => Good::Unsaid,
-            Self::Off(_) => Good::NoList,
+            Self::Shared(supervisor) => supervisor.list_ttl(kind, now),
+            Self::PerKey(_) => ListTtl::Unspecified,
+            Self::Disabled(_) => ListTtl::NoList,
         }
     }
 
-    /// Whether it is worth waiting for when everything is listed: not if it has just failed, nor twice if it is slow.
-    pub(crate) fn may_be_listed(&self) -> bool {
+    /// Returns whether a listing should wait for this server: not if it has just failed or has been too slow before.
+    pub(crate) fn is_worth_listing(&self) -> bool {
         match self {
-            Self::On(supervisor) => supervisor.may_be_listed(),
-            Self::Many(instances) => instances.may_be_listed(),
-            Self::Off(_) => false,
+            Self::Shared(supervisor) => supervisor.is_worth_listing(),
+            Self::PerKey(instances) => instances.is_worth_listing(),
+            Self::Disabled(_) => false,
         }
     }
 
-    /// Notes that somebody has waited for it in vain.
+    /// Records that a listing has waited for this server in vain.
     pub(crate) fn mark_slow(&self) {
         match self {
-            Self::On(supervisor) => supervisor.mark_slow(),
-            Self::Many(instances) => instances.mark_slow(),
-            Self::Off(_) => {}
+            Self::Shared(supervisor) => supervisor.mark_slow(),
+            Self::PerKey(instances) => instances.mark_slow(),
+            Self::Disabled(_) => {}
         }
     }
 
-    /// Starts it to see what it offers.
-    pub(crate) async fn look(&self) -> Result<(), Error> {
+    /// Starts the server to find out what it lists.
+    pub(crate) async fn discover(&self) -> Result<(), Error> {
         match self {
-            Self::On(supervisor) => supervisor.lease().await.map(drop),
-            Self::Many(instances) => instances.look().await,
-            Self::Off(spec) => Err(switched_off(&spec.id)),
+            Self::Shared(supervisor) => supervisor.lease().await.map(drop),
+            Self::PerKey(instances) => instances.discover().await,
+            Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
 
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         match self {
-            Self::On(supervisor) => supervisor.status(now),
-            Self::Many(instances) => instances.status(now),
-            Self::Off(spec) => ServerStatus::off(spec),
+            Self::Shared(supervisor) => supervisor.status(now),
+            Self::PerKey(instances) => instances.status(now),
+            Self::Disabled(spec) => ServerStatus::disabled(spec),
         }
     }
 
-    /// Stops what runs, forgives everything, and waits until it is up again.
+    /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         match self {
-            Self::On(supervisor) => supervisor.restart().await,
-            Self::Many(instances) => instances.restart().await,
-            Self::Off(spec) => Err(switched_off(&spec.id)),
+            Self::Shared(supervisor) => supervisor.restart().await,
+            Self::PerKey(instances) => instances.restart().await,
+            Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
 
     pub(crate) async fn stop(&self) -> Result<(), Error> {
         match self {
-            Self::On(supervisor) => supervisor.stop().await,
-            Self::Many(instances) => instances.stop().await,
-            Self::Off(spec) => Err(switched_off(&spec.id)),
+            Self::Shared(supervisor) => supervisor.stop().await,
+            Self::PerKey(instances) => instances.stop().await,
+            Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
 
-    /// What it wrote to stderr, all of its instances together.
+    /// Returns the stderr of all instances.
     pub(crate) fn stderr(&self) -> Option<&StderrTail> {
         match self {
-            Self::On(supervisor) => Some(supervisor.stderr()),
-            Self::Many(instances) => Some(instances.stderr()),
-            Self::Off(_) => None,
+            Self::Shared(supervisor) => Some(supervisor.stderr()),
+            Self::PerKey(instances) => Some(instances.stderr()),
+            Self::Disabled(_) => None,
         }
     }
 }
 
-/// What a new roster changed.
+/// The difference between two rosters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
+#[non_exhaustive]
+pub struct RosterChanges {
     /// New servers.
     pub added: Vec<ServerId>,
-    /// Servers that are gone.
+    /// Servers that are no longer in the roster.
     pub removed: Vec<ServerId>,
-    /// Servers with another spec.
+    /// Servers whose spec has changed.
     pub changed: Vec<ServerId>,
 }
 
 impl Registry {
-    pub(crate) fn new(listings: Option<PathBuf>, around: Surroundings) -> Self {
-        let (closed, checks) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { servers: RwLock::default(), closed, checks, listings, around }
+    pub(crate) fn new(listings: Option<PathBuf>, services: SupervisorServices) -> Self {
+        Self {
+            servers: RwLock::default(),
+            closed: AtomicBool::new(false),
+            checks_arguments: AtomicBool::new(false),
+            listings,
+            services,
+        }
     }
 
-    fn servers(&self) -> RwLockReadGuard<'_, BTreeMap<ServerId, Entry>> {
-        self.servers.read().unwrap_or_else(PoisonError::into_inner)
+    fn servers(&self) -> RwLockReadGuard<'_, BTreeMap<ServerId, RegisteredServer>> {
+        self.servers.read().ignore_poison()
     }
 
-    fn servers_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<ServerId, Entry>> {
-        self.servers.write().unwrap_or_else(PoisonError::into_inner)
+    fn servers_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<ServerId, RegisteredServer>> {
+        self.servers.write().ignore_poison()
     }
 
-    /// Makes the servers those of `roster`: new ones are added, equal ones left alone; one with another spec is
-    /// replaced by another supervisor. The old ones and those that are gone finish what they work on.
-    pub(crate) fn apply(&self, roster: Roster) -> Changes {
-        let mut changes = Changes::default();
-        let mut leaving = Vec::new();
+    /// Applies a roster: adds new servers, keeps unchanged ones and replaces those whose spec has changed. Replaced and
+    /// removed servers finish their calls in the background.
+    pub(crate) fn apply(&self, roster: Roster) -> RosterChanges {
+        let mut changes = RosterChanges::default();
+        let mut draining = Vec::new();
         let mut servers = self.servers_mut();
         let old = servers.clone();
         if self.closed.load(Ordering::Acquire) {
             return changes;
         }
-        let gone: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
-        for id in gone {
-            leaving.extend(servers.remove(&id).map(Entry::close).into_iter().flatten().map(|(_, gone)| gone));
+        let removed: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
+        for id in removed {
+            let instances = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
+            draining.extend(instances.into_iter().map(|old| old.supervisor));
             changes.removed.push(id);
         }
         for spec in roster.into_servers() {
@@ -194,169 +212,224 @@ impl Registry {
                 Some(_) => changes.changed.push(id.clone()),
                 None => changes.added.push(id.clone()),
             }
-            let before = servers.remove(&id).map(Entry::close).unwrap_or_default();
-            let (entry, gone) = self.entry(spec, before);
-            leaving.extend(gone);
+            let replaced = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
+            let (entry, to_drain) = self.register(spec, replaced);
+            draining.extend(to_drain);
             servers.insert(id, entry);
         }
-        self.settle_cache(&servers, &changes);
-        let checks = servers.values().any(|entry| entry.spec().tools.check);
-        self.checks.store(checks, Ordering::Relaxed);
-        // A server of the embedder's own may take its time to be dropped: nobody waits for it at the lock.
+        self.invalidate_cache(&servers, &changes);
+        let checks_arguments = servers.values().any(|entry| entry.spec().tools.check_arguments);
+        self.checks_arguments.store(checks_arguments, Ordering::Relaxed);
+        // Dropping an embedder's in-process server may take a while and must not happen under the lock.
         drop(servers);
         drop(old);
-        leaving.iter().for_each(|gone| gone.see_out(&self.around));
+        draining.iter().for_each(|supervisor| supervisor.drain_in_background(&self.services));
         changes
     }
 
-    /// What those have said that are gone or others now is not good any more.
-    fn settle_cache(&self, servers: &BTreeMap<ServerId, Entry>, changes: &Changes) {
-        let cache = &self.around.cache;
-        cache.expect_tools(servers.values().any(|entry| entry.is_on() && entry.spec().may_keep_results()));
+    /// Discards the cached responses of servers that were removed or changed.
+    fn invalidate_cache(&self, servers: &BTreeMap<ServerId, RegisteredServer>, changes: &RosterChanges) {
+        let cache = &self.services.cache;
+        let can_cache = |entry: &RegisteredServer| entry.is_enabled() && entry.spec().can_cache_results();
+        cache.set_caches_tools(servers.values().any(can_cache));
         for server in changes.removed.iter().chain(&changes.changed) {
-            cache.forget(server, None, Stale::All);
+            cache.invalidate(server, None, Invalidation::All);
         }
     }
 
-    /// Whether any server wants arguments to be looked at.
-    pub(crate) fn checks(&self) -> bool {
-        self.checks.load(Ordering::Relaxed)
+    /// Returns whether any server has argument checks.
+    pub(crate) fn checks_arguments(&self) -> bool {
+        self.checks_arguments.load(Ordering::Relaxed)
     }
 
-    /// Gives every server out, to be retired, and takes none in any more.
+    /// Closes the registry and returns all supervisors, to be retired.
     pub(crate) fn close(&self) -> Vec<Supervisor> {
         let mut servers = self.servers_mut();
         self.closed.store(true, Ordering::Release);
         let all = std::mem::take(&mut *servers);
         drop(servers);
-        all.into_values().flat_map(Entry::close).map(|(_, supervisor)| supervisor).collect()
+        all.into_values().flat_map(RegisteredServer::close).map(|old| old.supervisor).collect()
     }
 
-    /// Every server, by name.
-    pub(crate) fn all(&self) -> Vec<Entry> {
+    /// Returns every server, sorted by name.
+    pub(crate) fn all(&self) -> Vec<RegisteredServer> {
         self.servers().values().cloned().collect()
     }
 
-    /// Every server that may run, by name.
-    pub(crate) fn running(&self) -> Vec<Entry> {
-        self.all().into_iter().filter(Entry::is_on).collect()
+    /// Returns every enabled server, sorted by name.
+    pub(crate) fn enabled(&self) -> Vec<RegisteredServer> {
+        self.all().into_iter().filter(RegisteredServer::is_enabled).collect()
     }
 
-    /// Everything that runs or may, instance by instance, those included that are on their way out.
+    /// Returns the supervisors of all instances, including those that are draining.
     pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
-        let of = |entry: &Entry| match entry {
-            Entry::On(supervisor) => vec![supervisor.clone()],
-            Entry::Many(instances) => instances.supervisors(),
-            Entry::Off(_) => Vec::new(),
+        let instances = |entry: &RegisteredServer| match entry {
+            RegisteredServer::Shared(supervisor) => vec![supervisor.clone()],
+            RegisteredServer::PerKey(instances) => instances.supervisors(),
+            RegisteredServer::Disabled(_) => Vec::new(),
         };
-        let mut all: Vec<Supervisor> = self.servers().values().flat_map(of).collect();
-        all.extend(self.around.leaving.all());
+        let mut all: Vec<Supervisor> = self.servers().values().flat_map(instances).collect();
+        all.extend(self.services.draining.all());
         all
     }
 
-    /// Whether a server that may run has a limit of its own to the memory it uses.
-    pub(crate) fn limits_memory(&self) -> bool {
-        let limited = |entry: &Entry| entry.is_on() && entry.spec().lifecycle.memory.is_some();
-        self.servers().values().any(limited)
+    /// Returns whether any enabled server has its own memory limit.
+    pub(crate) fn has_memory_limit(&self) -> bool {
+        let is_limited =
+            |entry: &RegisteredServer| entry.is_enabled() && entry.spec().lifecycle.memory.is_some();
+        self.servers().values().any(is_limited)
     }
 
-    /// One server that may run; `None` if there is no such server.
-    pub(crate) fn get(&self, server: &ServerId) -> Option<Result<Entry, Error>> {
+    /// Returns an enabled server, an error if it is disabled, or `None` if it does not exist.
+    pub(crate) fn get(&self, server: &ServerId) -> Option<Result<RegisteredServer, Error>> {
         Some(match self.servers().get(server)? {
-            Entry::Off(_) => Err(switched_off(server)),
-            on => Ok(on.clone()),
+            RegisteredServer::Disabled(_) => Err(disabled_error(server)),
+            enabled => Ok(enabled.clone()),
         })
     }
 
-    /// A claim on the living server that a call goes to: wakes it if need be. Whoever waited for a server that was
-    /// replaced meanwhile is served by its successor.
+    /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced
+    /// meanwhile, the lease is on its replacement.
     pub(crate) async fn lease(&self, server: &ServerId, call: &Call) -> Result<Lease, Error> {
         loop {
-            let entry = self.get(server).unwrap_or_else(|| Err(unknown(server)))?;
+            let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
-                Entry::On(supervisor) => supervisor.lease().await,
-                Entry::Many(instances) => Box::pin(instances.lease(call)).await.map(|(lease, _)| lease),
-                Entry::Off(_) => Err(switched_off(server)),
-            };
-            match leased {
-                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.has_replaced(&entry) => {}
-                leased => return leased,
-            }
-        }
-    }
-
-    /// As `lease`, and where that is, for whoever stays.
-    pub(crate) async fn lease_at(&self, server: &ServerId, call: &Call) -> Result<(Lease, Spot), Error> {
-        loop {
-            let entry = self.get(server).unwrap_or_else(|| Err(unknown(server)))?;
-            let leased = match &entry {
-                Entry::On(supervisor) => {
-                    supervisor.lease().await.map(|lease| (lease, Spot::shared(supervisor)))
+                RegisteredServer::Shared(supervisor) => supervisor.lease().await,
+                RegisteredServer::PerKey(instances) => {
+                    Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
                 }
-                Entry::Many(instances) => instances.lease(call).await,
-                Entry::Off(_) => Err(switched_off(server)),
+                RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             };
             match leased {
-                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.has_replaced(&entry) => {}
+                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.is_replaced(&entry) => {}
                 leased => return leased,
             }
         }
     }
 
-    /// A client has left: the instances that were its alone end with it.
-    pub(crate) fn part_with(&self, client: u64) {
-        for entry in self.servers().values() {
-            if let Entry::Many(instances) = entry {
-                instances.part_with(|key| key.is_of(client));
+    /// Like [`lease`](Self::lease), and also returns the instance, for subscriptions that outlive the lease.
+    pub(crate) async fn lease_with_origin(
+        &self,
+        server: &ServerId,
+        call: &Call,
+    ) -> Result<(Lease, LeaseOrigin), Error> {
+        loop {
+            let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
+            let leased = match &entry {
+                RegisteredServer::Shared(supervisor) => {
+                    supervisor.lease().await.map(|lease| (lease, LeaseOrigin::shared(supervisor)))
+                }
+                RegisteredServer::PerKey(instances) => instances.lease(call).await,
+                RegisteredServer::Disabled(_) => Err(disabled_error(server)),
+            };
+            match leased {
+                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.is_replaced(&entry) => {}
+                leased => return leased,
             }
         }
     }
 
-    /// Tells the instances that are one client's alone something that wants no answer.
-    pub(crate) fn tell(&self, client: u64, method: &str) {
+    /// Drains the instances that belong to a client that has disconnected.
+    pub(crate) fn client_disconnected(&self, client: u64) {
         for entry in self.servers().values() {
-            if let Entry::Many(instances) = entry {
-                instances.tell(client, method);
+            if let RegisteredServer::PerKey(instances) = entry {
+                instances.drain_matching(|key| key.belongs_to(client));
             }
         }
     }
 
-    /// A server that takes the place of `before`, and those of them that it does not see out itself.
-    fn entry(&self, spec: ServerSpec, before: Vec<(SharingKey, Supervisor)>) -> (Entry, Vec<Supervisor>) {
-        let olds = || before.iter().map(|(_, old)| old.clone()).collect::<Vec<_>>();
+    /// Sends a notification to the instances that belong to a client.
+    pub(crate) fn notify_client(&self, client: u64, method: &str) {
+        for entry in self.servers().values() {
+            if let RegisteredServer::PerKey(instances) = entry {
+                instances.notify_client(client, method);
+            }
+        }
+    }
+
+    /// Creates the entry of a server. Also returns the replaced supervisors that the caller must drain.
+    fn register(
+        &self,
+        spec: ServerSpec,
+        replaced: Vec<KeyedSupervisor>,
+    ) -> (RegisteredServer, Vec<Supervisor>) {
+        let supervisors: Vec<Supervisor> = replaced.iter().map(|old| old.supervisor.clone()).collect();
         if !spec.enabled {
-            return (Entry::Off(Arc::new(spec)), olds());
+            return (RegisteredServer::Disabled(Arc::new(spec)), supervisors);
         }
-        let (listings, around) = (self.listings.as_deref(), self.around.clone());
+        let listings = self.listings.as_deref();
+        let services = self.services.clone();
         if spec.sharing == Sharing::Shared {
-            return (Entry::On(Supervisor::start(spec, olds(), listings, around)), Vec::new());
+            let supervisor = Supervisor::start(spec, supervisors, listings, services);
+            return (RegisteredServer::Shared(supervisor), Vec::new());
         }
-        let (memory, gone) = (Memory::of(&spec, listings), olds());
-        (Entry::Many(Arc::new(Instances::new(spec, memory, before, around))), gone)
+        let listing_store = ListingStore::new(&spec, listings);
+        let instances = Instances::new(spec, listing_store, replaced, services);
+        (RegisteredServer::PerKey(Arc::new(instances)), supervisors)
     }
 
-    /// Whether a server is another one now, or none, and not because everything ends.
-    pub(crate) fn has_replaced(&self, entry: &Entry) -> bool {
+    /// Returns whether a server was replaced or removed, other than by closing the registry.
+    pub(crate) fn is_replaced(&self, entry: &RegisteredServer) -> bool {
         let servers = self.servers();
-        let there = servers.get(&entry.spec().id);
-        let same = there.is_some_and(|there| std::ptr::eq(there.spec(), entry.spec()));
-        !same && !self.closed.load(Ordering::Acquire)
+        let current = servers.get(&entry.spec().id);
+        let is_same = current.is_some_and(|current| std::ptr::eq(current.spec(), entry.spec()));
+        !is_same && !self.closed.load(Ordering::Acquire)
     }
 
-    /// What every server that may run is known to offer.
+    /// Returns the visible listing of every enabled server, `None` if it is not known yet.
     pub(crate) fn listings(&self) -> BTreeMap<ServerId, Option<Arc<Listing>>> {
-        let shown = |entry: &Entry| entry.listing().map(|listing| self.shown(entry.spec(), listing));
-        self.running().iter().map(|entry| (entry.spec().id.clone(), shown(entry))).collect()
+        let visible = |entry: &RegisteredServer| {
+            entry.listing().map(|listing| self.visible_listing(entry.spec(), listing))
+        };
+        self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
+    }
+
+    /// Adds the configured tool names and pin states to a listing, and removes withheld tools.
+    fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
+        let pins = self.services.check_pins(spec, &listing, spec.sharing == Sharing::Shared);
+        let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_tools()).unwrap_or_default();
+        if pin_statuses.is_empty() && spec.tools.rename.is_empty() {
+            return listing;
+        }
+        let mut visible = Listing::clone(&listing);
+        if let Some(pins) = pins.filter(|_| spec.pin == Pinning::Strict) {
+            visible.tools.retain(|tool| pins.check_tool(tool).is_none());
+        }
+        let public_names = spec.tools.rename.clone();
+        visible.tool_facts = Arc::new(DeclaredToolFacts { public_names, pin_statuses });
+        Arc::new(visible)
+    }
+
+    /// Returns the tools of a server that are not what was approved.
+    pub(crate) fn unapproved_tools(&self, spec: &ServerSpec) -> Vec<(Arc<str>, PinStatus)> {
+        self.services.pins.for_server(spec).map(|pins| pins.unapproved_tools()).unwrap_or_default()
+    }
+
+    /// Returns an error if `name` is the public or bare name of a withheld tool that the caller may see.
+    pub(crate) fn withheld_error(
+        &self,
+        name: &str,
+        is_visible: impl Fn(&ServerId, &str) -> bool,
+    ) -> Option<Error> {
+        let servers = self.enabled();
+        let strict = servers.iter().map(RegisteredServer::spec).filter(|spec| spec.pin == Pinning::Strict);
+        let mut tools =
+            strict.flat_map(|spec| self.unapproved_tools(spec).into_iter().map(move |tool| (spec, tool)));
+        tools.find_map(|(spec, (tool, status))| {
+            let renamed = spec.tools.rename.get(&*tool).map_or(&*tool, String::as_str);
+            let is_match = name == renamed || name == public_name(&spec.id, renamed);
+            (is_match && is_visible(&spec.id, &tool)).then(|| withheld_error(&spec.id, &tool, status))
+        })
     }
 }
 
-fn unknown(server: &ServerId) -> Error {
+fn unknown_server(server: &ServerId) -> Error {
     Error::new(ErrorKind::Unknown, format!("no server is called `{server}`"))
 }
 
-fn switched_off(server: &ServerId) -> Error {
-    let error = Error::new(ErrorKind::Unknown, format!("`{server}` is switched off"));
-    error.at(server).hint(format!("set `servers.{server}.enabled = true`"))
+fn disabled_error(server: &ServerId) -> Error {
+    let error = Error::new(ErrorKind::Unknown, format!("`{server}` is disabled"));
+    error.with_server(server).with_hint(format!("set `servers.{server}.enabled = true`"))
 }
 
 #[cfg(test)]
@@ -365,16 +438,16 @@ mod tests {
     use crate::spec::CommandSpec;
 
     #[tokio::test]
-    async fn a_panic_under_the_lock_stops_nobody_who_comes_after() {
-        let registry = Registry::new(None, Surroundings::default());
-        let panicked = std::thread::scope(|scope| {
+    async fn poisoned_lock_is_usable() {
+        let registry = Registry::new(None, SupervisorServices::default());
+        let has_panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {
                 let _held = registry.servers_mut();
                 panic!("on purpose");
             });
             holder.join().is_err()
         });
-        assert!(panicked && registry.servers.is_poisoned());
+        assert!(has_panicked && registry.servers.is_poisoned());
         let mut roster = Roster::default();
         roster.add(ServerSpec::command("git".parse().unwrap(), CommandSpec::new("true"))).unwrap();
         let changes = registry.apply(roster);

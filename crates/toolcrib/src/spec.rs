@@ -1,13 +1,15 @@
-//! `ServerSpec`: how to reach one MCP server and how to look after it.
+//! `ServerSpec`: how to reach one MCP server and how to supervise it.
 //!
-//! Specs are parsed, validated and immutable. Two equal specs mean "nothing to do", so a reload restarts only
-//! what really changed. Values that name a secret or a variable stay references until a connection starts.
+//! Specs are validated and immutable, and comparing two of them tells whether a reload has to restart the server.
+//! References to secrets and variables are resolved when a connection starts.
 
-mod care;
+mod http;
+mod lifecycle;
 mod name;
 pub mod public_name;
-mod remote;
 mod roster;
+pub mod secret;
+pub mod template;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -19,133 +21,143 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 
-use crate::text::Text;
-use crate::wire::revision::{Era, Revision};
+use crate::protocol::versions::{Era, Revision};
+use crate::spec::template::TemplateText;
+use crate::util::encoding;
 
-pub use care::{
-    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing, Start,
+pub use http::{HttpSpec, TransportKind};
+pub(crate) use http::{is_header_name, parse_url};
+pub use lifecycle::{
+    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing,
+    StartPolicy,
 };
 pub use name::{BadName, ServerId};
-pub use remote::{HttpSpec, Transport};
-pub(crate) use remote::{address, is_header};
 pub use roster::{NameClash, Roster};
-pub use tools::{EmptyPattern, Pattern, Pinning, ToolsSpec, Trust};
+pub use tools::{EmptyPattern, NamePattern, Pinning, ToolsSpec, Trust};
 
-/// Where something is declared.
+/// Place in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// The file.
+    /// File.
     pub file: PathBuf,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: u32,
 }
 
-/// How to reach one MCP server and how to look after it.
+/// Declaration of one MCP server: how to reach it and how to supervise it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ServerSpec {
-    /// Its name here.
+    /// Name of the server.
     pub id: ServerId,
-    /// Whether it may run; a server that is off is still shown.
+    /// True if it may run; a disabled server is still listed.
     pub enabled: bool,
-    /// Where it is.
+    /// Endpoint that connections are opened to.
     pub endpoint: Endpoint,
-    /// Which protocol era to speak with it.
+    /// Protocol era to use.
     pub era: EraChoice,
-    /// When it starts, how long it stays, how it is restarted.
+    /// Start, idle stop, restarts and memory.
     pub lifecycle: Lifecycle,
-    /// What one call may cost.
+    /// Limits per call and per server.
     pub limits: Limits,
-    /// What is said of its tools.
+    /// Settings for its tools.
     pub tools: ToolsSpec,
-    /// Whether what it says of its tools may be believed.
+    /// True if its hints about tools are acted on.
     pub trust: Trust,
-    /// What is done about tools that are not what was approved.
+    /// Handling of tools that differ from their approved definition.
     pub pin: Pinning,
-    /// Who shares one instance of it.
+    /// Clients that share an instance.
     pub sharing: Sharing,
 }
 
 impl ServerSpec {
-    /// A server that is a child process, looked after with the defaults.
+    /// Creates the spec of a child process, with default settings.
     pub fn command(id: ServerId, command: CommandSpec) -> Self {
         Self::new(id, Endpoint::Command(command))
     }
 
-    /// A server that is reached over HTTP.
+    /// Creates the spec of a remote server, with default settings.
     pub fn http(id: ServerId, http: HttpSpec) -> Self {
         Self::new(id, Endpoint::Http(http))
     }
 
-    /// A server that lives in this process.
+    /// Creates the spec of a server in this process, with default settings.
     pub fn in_process(id: ServerId, server: impl InProcess) -> Self {
         Self::new(id, Endpoint::InProcess(InProcessServer(Arc::new(server))))
     }
 
     fn new(id: ServerId, endpoint: Endpoint) -> Self {
-        let (lifecycle, limits) = (Lifecycle::default(), Limits::default());
-        let (tools, trust, pin, sharing) =
-            (ToolsSpec::default(), Trust::Normal, Pinning::Mark, Sharing::Shared);
-        let (enabled, era) = (true, EraChoice::Auto);
-        Self { id, enabled, endpoint, era, lifecycle, limits, tools, trust, pin, sharing }
+        Self {
+            id,
+            enabled: true,
+            endpoint,
+            era: EraChoice::Auto,
+            lifecycle: Lifecycle::default(),
+            limits: Limits::default(),
+            tools: ToolsSpec::default(),
+            trust: Trust::Normal,
+            pin: Pinning::Mark,
+            sharing: Sharing::Shared,
+        }
     }
 
-    /// The same server, looked after in another way.
+    /// Sets the lifecycle.
     #[must_use]
     pub fn lifecycle(mut self, lifecycle: Lifecycle) -> Self {
         self.lifecycle = lifecycle;
         self
     }
 
-    /// Whether results of any of its tools may be kept.
-    pub(crate) fn may_keep_results(&self) -> bool {
-        !self.tools.cache.is_empty() || self.trust == Trust::Trusted
-    }
-
-    /// The same server with other limits.
+    /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The same server with something said of its tools.
+    /// Sets the settings for its tools.
     #[must_use]
     pub fn tools(mut self, tools: ToolsSpec) -> Self {
         self.tools = tools;
         self
     }
 
-    /// The same server, whose word about its tools counts this much.
+    /// Sets whether its hints about tools are acted on.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// The same server, whose tools are held to what was approved in another way.
+    /// Sets the handling of tools that differ from their approved definition.
     #[must_use]
     pub fn pin(mut self, pin: Pinning) -> Self {
         self.pin = pin;
         self
     }
 
-    /// The same server, shared in another way.
+    /// Sets which clients share an instance.
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
         self
     }
 
-    /// The same server, spoken to in a fixed era.
+    /// Sets the protocol era.
     #[must_use]
     pub fn era(mut self, era: EraChoice) -> Self {
         self.era = era;
         self
     }
 
-    /// A stable digest of what decides which tools the server offers: where it is and the era spoken. References
-    /// count as written, so a secret's value never enters it. `None` for servers that live in this process: their
-    /// listing is not worth remembering.
+    /// Returns whether results of any of its tools may be cached.
+    pub(crate) fn can_cache_results(&self) -> bool {
+        !self.tools.cache.is_empty() || self.trust == Trust::Trusted
+    }
+
+    /// Returns a stable digest of the endpoint and the era, which decide the tools that the server offers. References
+    /// count as written, so the digest does not depend on secrets. Returns `None` for a server in this process, whose
+    /// listing is not remembered.
     pub fn digest(&self) -> Option<SpecDigest> {
         let mut hasher = Sha256::new();
         let mut add = |part: &str| {
@@ -164,35 +176,36 @@ impl ServerSpec {
             Endpoint::InProcess(_) => return None,
         }
         let digest = hasher.finalize();
-        Some(SpecDigest(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()))
+        Some(SpecDigest(encoding::to_hex(&digest[..8])))
     }
 }
 
-/// Sixteen hexadecimal digits that change when a server's endpoint changes.
+/// Digest of a server's endpoint and era: sixteen hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpecDigest(String);
 
 impl SpecDigest {
-    /// The digits.
+    /// Returns the digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Where a server is.
+/// Endpoint of a server.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Endpoint {
     /// A child process that speaks MCP on its stdin and stdout.
     Command(CommandSpec),
-    /// A server that is reached over HTTP.
+    /// A remote server, reached over HTTP.
     Http(HttpSpec),
-    /// A server in this very process.
+    /// A server in this process.
     InProcess(InProcessServer),
 }
 
 impl Endpoint {
-    /// Every string in it that may hold references.
-    pub fn texts(&self) -> impl Iterator<Item = &Text> {
+    /// Returns every string that may contain references.
+    pub fn templates(&self) -> impl Iterator<Item = &TemplateText> {
         let (command, http) = match self {
             Self::Command(command) => (Some(command), None),
             Self::Http(http) => (None, Some(http)),
@@ -206,22 +219,23 @@ impl Endpoint {
     }
 }
 
-/// How to start a child process. There is no shell: `program` and `args` are passed as they are.
+/// Command line of a child process. No shell is involved: `program` and `args` are passed unchanged.
 #[derive(Clone, PartialEq)]
+#[non_exhaustive]
 pub struct CommandSpec {
-    /// The program, looked up on `PATH` unless it holds a slash.
-    pub program: Text,
-    /// Its arguments.
-    pub args: Vec<Text>,
-    /// Variables set for it.
-    pub env: BTreeMap<String, Text>,
-    /// Variables it gets from our own environment, beyond the usual few.
+    /// Program, looked up on `PATH` unless it contains a slash.
+    pub program: TemplateText,
+    /// Arguments.
+    pub args: Vec<TemplateText>,
+    /// Environment variables to set.
+    pub env: BTreeMap<String, TemplateText>,
+    /// Variables to pass on from the environment of this process, in addition to the standard ones.
     pub inherit_env: Vec<String>,
-    /// Its working directory; ours when absent.
+    /// Working directory; that of this process if absent.
     pub cwd: Option<PathBuf>,
 }
 
-/// Variables are where people write tokens, so only their names are shown.
+/// Shows only the names of environment variables, because their values may be secrets.
 impl fmt::Debug for CommandSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<_> = self.env.keys().collect();
@@ -236,10 +250,10 @@ impl fmt::Debug for CommandSpec {
 }
 
 impl CommandSpec {
-    /// A command without arguments.
+    /// Creates a command without arguments.
     pub fn new(program: impl Into<String>) -> Self {
         Self {
-            program: Text::literal(program),
+            program: TemplateText::literal(program),
             args: Vec::new(),
             env: BTreeMap::new(),
             inherit_env: Vec::new(),
@@ -247,67 +261,68 @@ impl CommandSpec {
         }
     }
 
-    /// A command given as its whole argument vector.
+    /// Creates a command from its argument vector. Returns `None` if it is empty.
     pub fn argv<I: IntoIterator<Item: Into<String>>>(argv: I) -> Option<Self> {
         let mut argv = argv.into_iter();
         Some(Self::new(argv.next()?).args(argv))
     }
 
-    /// With one more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
-        self.args.push(Text::literal(arg));
+        self.args.push(TemplateText::literal(arg));
         self
     }
 
-    /// With more arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<I: IntoIterator<Item: Into<String>>>(mut self, args: I) -> Self {
-        self.args.extend(args.into_iter().map(Text::literal));
+        self.args.extend(args.into_iter().map(TemplateText::literal));
         self
     }
 
-    /// With a variable set.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.env.insert(key.into(), Text::literal(value));
+        self.env.insert(key.into(), TemplateText::literal(value));
         self
     }
 
-    fn digest(&self, mut add: impl FnMut(&str)) {
-        add(self.program.written());
-        add(&self.args.len().to_string());
-        self.args.iter().for_each(|arg| add(arg.written()));
-        add(&self.env.len().to_string());
-        self.env.iter().for_each(|(key, value)| {
-            add(key);
-            add(value.written());
-        });
-        self.inherit_env.iter().for_each(|key| add(key));
-        add(&self.cwd.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default());
-    }
-
-    /// In a working directory.
+    /// Sets the working directory.
     #[must_use]
     pub fn cwd(mut self, path: impl Into<PathBuf>) -> Self {
         self.cwd = Some(path.into());
         self
     }
+
+    /// Passes every part to `add`, with references as written.
+    fn digest(&self, mut add: impl FnMut(&str)) {
+        add(self.program.source());
+        add(&self.args.len().to_string());
+        self.args.iter().for_each(|arg| add(arg.source()));
+        add(&self.env.len().to_string());
+        self.env.iter().for_each(|(key, value)| {
+            add(key);
+            add(value.source());
+        });
+        self.inherit_env.iter().for_each(|key| add(key));
+        add(&self.cwd.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default());
+    }
 }
 
-/// A server in this process. `serve` gets one end of a byte pipe and speaks MCP on it, one JSON message a line, until
-/// the pipe ends.
+/// A server in this process. [`InProcess::serve`] gets one end of a byte pipe and speaks MCP on it, one JSON message per
+/// line, until the pipe is closed.
 pub trait InProcess: Send + Sync + 'static {
-    /// Serves one connection to its end.
+    /// Serves one connection until it is closed.
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Bytes of memory it uses now, if it keeps count; its limits are held against that.
+    /// Returns the bytes of memory in use, if known; the memory limits apply to this number.
     fn memory(&self) -> Option<u64> {
         None
     }
 }
 
-/// A shared handle on a server of the embedder's own; equal only to itself.
+/// A shared handle on a server in this process. Handles are equal if they share the server.
 #[derive(Clone)]
 pub struct InProcessServer(pub(crate) Arc<dyn InProcess>);
 
@@ -323,14 +338,15 @@ impl fmt::Debug for InProcessServer {
     }
 }
 
-/// Which protocol era to speak with a server.
+/// Protocol era to use with a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EraChoice {
-    /// Ask it once and remember the answer.
+    /// Detect it once and remember the result.
     Auto,
-    /// This era, in its newest revision.
+    /// The newest revision of this era.
     Era(Era),
-    /// Exactly this revision.
+    /// This revision.
     Revision(Revision),
 }
 
@@ -339,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_of_a_variable_is_not_shown() {
+    fn debug_hides_values_of_variables() {
         let spec =
             ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x").arg("y").env("TOKEN", "s3cret"));
         let shown = format!("{spec:?} {spec:#?}");
@@ -348,11 +364,12 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_changes_with_the_endpoint_and_not_with_the_care() {
+    fn digest_depends_on_endpoint_but_not_on_lifecycle() {
         let spec = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x").arg("y"));
         let other = ServerSpec::command("a".parse().unwrap(), CommandSpec::new("xy"));
-        let patient = spec.clone().lifecycle(Lifecycle { start: Start::AtBoot, ..Lifecycle::default() });
+        let at_boot =
+            spec.clone().lifecycle(Lifecycle { start: StartPolicy::AtBoot, ..Lifecycle::default() });
         assert_ne!(spec.digest(), other.digest());
-        assert_eq!(spec.digest(), patient.digest());
+        assert_eq!(spec.digest(), at_boot.digest());
     }
 }

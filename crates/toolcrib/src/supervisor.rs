@@ -1,21 +1,19 @@
-//! `Supervisor`: a handle on the one task that owns one server's life, and `Lease`, a claim on a living server.
+//! Owns one server: starts it on demand, restarts it after failures and stops it when idle.
 //!
-//! The handle is a mailbox and a `watch`; whoever wants something of the server asks the actor. While any lease exists
-//! the server stays up; dropping a lease is the release, stamped with the generation it came from, so that a late
-//! release of a dead connection is never counted against its successor.
+//! A [`Supervisor`] is a handle on the actor task of one server: a mailbox for commands and a `watch` for its state. A
+//! server stays up while any [`Lease`] exists. A released lease carries the generation it belongs to, so a late release
+//! never counts against a newer process.
 
 mod actor;
 mod breaker;
-pub(crate) mod fate;
-pub(crate) mod gauges;
 mod lease;
-pub(crate) mod leaving;
-pub(crate) mod memory;
-mod rest;
+pub(crate) mod listing_store;
+pub(crate) mod memory_watch;
+pub(crate) mod metrics;
 mod restart;
-pub(crate) mod room;
-pub(crate) mod scales;
-mod surroundings;
+mod services;
+pub(crate) mod slots;
+pub(crate) mod start_gate;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -25,145 +23,161 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::connection::Connection;
-use crate::connection::listing::{Good, Listing};
-use crate::connection::stderr::StderrTail;
-use crate::error::{Error, ErrorKind};
-use crate::sharing::Whose;
+use crate::call::client_context::InstanceOwner;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::listing::{ListTtl, Listing};
+use crate::model::status::{LastError, ServerState, ServerStatus};
+use crate::process::stderr::StderrTail;
+use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, ServerSpec};
-use crate::status::{LastError, ServerStatus, StateName};
-use crate::wire::kind::Kind;
-use actor::Actor;
-use breaker::Health;
-use fate::Fate;
-use gauges::Gauges;
+use crate::upstream::Connection;
+#[cfg(test)]
+pub(crate) use actor::fake;
+use actor::{Actor, ActorMailbox};
+use breaker::CallHealth;
 pub(crate) use lease::Lease;
-use memory::{Known, Memory};
-pub(crate) use rest::Rest;
-use scales::{Verdict, Weight};
-pub(crate) use surroundings::Surroundings;
+use listing_store::{KnownListing, ListingStore};
+use memory_watch::{MemorySample, MemoryUsage, MemoryVerdict};
+use metrics::ServerMetrics;
+pub(crate) use services::SupervisorServices;
+use start_gate::StartGate;
 
-/// What one may ask of an actor.
+/// Shortest drain period of a replaced or removed server. It covers calls that wait for their client to reconnect.
+const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
+
+/// A message to an actor.
 #[derive(Debug)]
-enum Command {
-    /// A claim on the living server; wakes it if need be.
+enum ActorCommand {
+    /// Grants a lease, and starts the server if needed.
     Lease(oneshot::Sender<Result<Lease, Error>>),
-    /// A claim that is no longer needed.
-    Release { generation: u64, health: Option<Health>, probe: bool, silent: bool },
-    /// What the watcher of a connection has seen.
-    Seen { generation: u64, what: Seen },
-    /// Another server wants to run: go, if nobody uses this one.
-    MakeRoom,
-    /// What it weighs has consequences.
-    Weighed { generation: u64, used: u64, verdict: Verdict },
-    /// Stop what runs and forgive everything; answered when it is about to start anew.
+    /// Releases a lease.
+    Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool },
+    /// Reports something that happened to a connection.
+    Watched { generation: u64, event: WatchEvent },
+    /// Stops the server if it is idle, because another server needs its slot.
+    FreeSlot,
+    /// Acts on the memory usage of the server.
+    MemoryChecked { generation: u64, used: u64, verdict: MemoryVerdict },
+    /// Stops the server and resets its start gate. Answered when a new start is about to begin.
     Restart(oneshot::Sender<()>),
-    /// Stop it, whatever leases exist; answered when it is gone.
+    /// Stops the server even if leases exist. Answered when its processes have ended.
     Stop(oneshot::Sender<()>),
-    /// Take no more claims, wait this long for those there are, stop for good; answered when it is gone.
-    Retire(Duration, oneshot::Sender<()>),
+    /// Grants no more leases, waits up to `drain` for existing ones, and ends the actor. Answered when the server's
+    /// processes have ended.
+    Retire { drain: Duration, done: oneshot::Sender<()> },
 }
 
-/// What happens to a connection without anybody asking.
+/// Something that happened to a connection.
 #[derive(Debug)]
-enum Seen {
-    /// The other end is gone.
+enum WatchEvent {
+    /// The connection was closed.
     Closed,
-    /// The server said that its tools changed, and was asked for them.
+    /// The server announced a change and was listed again.
     Relisted(Result<Box<Listing>, Error>),
-    /// It was asked whether it is still there, and said something.
-    Answered,
-    /// It was asked whether it is still there, and said nothing.
-    Silent,
+    /// The server sent something after a ping.
+    PingAnswered,
+    /// The server sent nothing after a ping.
+    PingTimedOut,
 }
 
-/// One server's life as others see it. Written by the actor at every change of state.
+/// The public state of one server. Written by the actor at every change of state.
 #[derive(Debug)]
 struct Snapshot {
-    state: StateName,
+    state: ServerState,
     generation: u64,
-    /// Since when it runs.
-    since: Option<Instant>,
-    /// When the present state ends by itself.
-    until: Option<Instant>,
-    /// It leaves, and has calls to finish first.
+    up_since: Option<Instant>,
+    /// When the current state ends by itself.
+    state_ends_at: Option<Instant>,
+    /// True if the server is about to stop and has calls to finish first.
     is_draining: bool,
     last_error: Option<LastError>,
-    known: Option<Known>,
+    known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
 }
 
 impl Snapshot {
-    /// A server that has not been started.
-    fn new(known: Option<Known>) -> Self {
-        let (generation, since, until, last_error) = (0, None, None, None);
-        let (state, is_draining) = (StateName::Asleep, false);
-        Self { state, is_draining, generation, since, until, last_error, known, connection: Weak::new() }
+    /// Returns the state of a server that has not been started.
+    fn new(known_listing: Option<KnownListing>) -> Self {
+        Self {
+            state: ServerState::Asleep,
+            generation: 0,
+            up_since: None,
+            state_ends_at: None,
+            is_draining: false,
+            last_error: None,
+            known_listing,
+            connection: Weak::new(),
+        }
     }
 }
 
-/// What an actor writes down.
+/// State of a server that outlives its processes.
 #[derive(Debug, Clone)]
-pub(crate) struct Books {
-    pub(crate) memory: Memory,
-    pub(crate) gauges: Arc<Gauges>,
+pub(crate) struct ServerRecords {
+    pub(crate) listing_store: ListingStore,
+    pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) stderr: Arc<StderrTail>,
-    pub(crate) fate: Arc<Fate>,
+    pub(crate) start_gate: Arc<StartGate>,
 }
 
-/// A handle on one server's actor. Cheap to clone: every call does.
+/// A handle on the actor of one server. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Supervisor(Arc<Handle>);
+pub(crate) struct Supervisor(Arc<SupervisorInner>);
 
 #[derive(Debug)]
-struct Handle {
+struct SupervisorInner {
     spec: Arc<ServerSpec>,
-    mailbox: mpsc::UnboundedSender<Command>,
+    mailbox: mpsc::UnboundedSender<ActorCommand>,
     snapshot: watch::Receiver<Snapshot>,
-    gauges: Arc<Gauges>,
+    metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
-    fate: Arc<Fate>,
+    start_gate: Arc<StartGate>,
 }
 
 impl Supervisor {
-    /// Starts the actor of a server that everybody shares; what is remembered of the server is known from then on.
-    /// Nothing is started before the supervisors that this one replaces have ended, or only finish calls.
+    /// Starts the actor of a shared server, with the listing remembered in the folder `listings`. The server is not
+    /// started before the supervisors it replaces have stopped or are draining.
     pub(crate) fn start(
         spec: ServerSpec,
-        before: impl IntoIterator<Item = Self>,
+        replaced: impl IntoIterator<Item = Self>,
         listings: Option<&Path>,
-        around: Surroundings,
+        services: SupervisorServices,
     ) -> Self {
-        let before: Vec<Self> = before.into_iter().collect();
-        let fresh = || Arc::new(StderrTail::new(&spec.id, around.log.as_ref()));
-        let stderr = before.first().map_or_else(fresh, |before| before.0.stderr.clone());
-        let (memory, fate) = (Memory::of(&spec, listings), Arc::new(Fate::new(&spec.lifecycle)));
-        let books = Books { memory, gauges: Arc::default(), stderr, fate };
-        Self::start_for(Arc::default(), spec, before, books, around)
+        let replaced: Vec<Self> = replaced.into_iter().collect();
+        let new_stderr = || Arc::new(StderrTail::new(&spec.id, services.log.as_ref()));
+        let records = ServerRecords {
+            listing_store: ListingStore::new(&spec, listings),
+            metrics: Arc::default(),
+            stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
+            start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
+        };
+        Self::start_instance(Arc::default(), spec, replaced, records, services)
     }
 
     /// Starts the actor of one instance.
-    pub(crate) fn start_for(
-        whose: Arc<Whose>,
+    pub(crate) fn start_instance(
+        owner: Arc<InstanceOwner>,
         spec: ServerSpec,
-        before: Vec<Self>,
-        books: Books,
-        around: Surroundings,
+        replaced: Vec<Self>,
+        records: ServerRecords,
+        services: SupervisorServices,
     ) -> Self {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let spec = Arc::new(spec);
-        let Books { gauges, stderr, fate, .. } = books.clone();
-        let tasks = around.tasks.clone();
-        let own = (mailbox.downgrade(), commands);
-        before.iter().for_each(|before| before.see_out(&around));
-        let (actor, snapshot) = Actor::new(spec.clone(), own, books, whose, around);
+        let tasks = services.tasks.clone();
+        replaced.iter().for_each(|old| old.drain_in_background(&services));
+        let metrics = records.metrics.clone();
+        let stderr = records.stderr.clone();
+        let start_gate = records.start_gate.clone();
+        let actor_mailbox = ActorMailbox { sender: mailbox.downgrade(), commands };
+        let (actor, snapshot) = Actor::new(spec.clone(), actor_mailbox, records, owner, services);
         tasks.spawn(async move {
-            for before in before {
-                before.makes_way().await;
+            for old in replaced {
+                old.wait_until_draining().await;
             }
             actor.run().await;
         });
-        Self(Arc::new(Handle { spec, mailbox, snapshot, gauges, stderr, fate }))
+        Self(Arc::new(SupervisorInner { spec, mailbox, snapshot, metrics, stderr, start_gate }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -174,154 +188,202 @@ impl Supervisor {
         &self.0.stderr
     }
 
-    /// Where the server is in its life.
-    fn state(&self) -> StateName {
+    fn state(&self) -> ServerState {
         self.0.snapshot.borrow().state
     }
 
-    /// Waits for it to come to rest, without keeping it.
-    pub(crate) fn rest(&self) -> Rest {
-        Rest::new(self.0.snapshot.clone())
+    /// Returns a watch that does not keep the actor alive.
+    pub(crate) fn sleep_watch(&self) -> SleepWatch {
+        SleepWatch { snapshot: self.0.snapshot.clone() }
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
-        self.state() == StateName::Asleep
+        self.state() == ServerState::Asleep
     }
 
-    /// Whether nobody uses it.
+    /// Returns whether the server has no leases.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.gauges.leases.load(Ordering::Relaxed) == 0
+        self.0.metrics.leases.load(Ordering::Relaxed) == 0
     }
 
-    /// Tells the living server something that wants no answer.
-    pub(crate) fn tell(&self, method: &str) {
+    /// Returns whether both are handles on the same actor.
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Sends a notification to the server if it runs.
+    pub(crate) fn notify(&self, method: &str) {
         let connection = self.0.snapshot.borrow().connection.upgrade();
         if let Some(connection) = connection {
-            connection.tell(method);
+            connection.notify(method);
         }
     }
 
-    /// Waits until the server is up again; one that was replaced never will be, and is not waited for.
-    pub(crate) async fn up_again(&self) {
-        let up = |snapshot: &Snapshot| matches!(snapshot.state, StateName::Ready | StateName::Starting);
-        // An error means that it was replaced, or that everything ends.
-        let _ = self.0.snapshot.clone().wait_for(up).await;
+    /// Waits until the server is up or starting. Returns immediately if the supervisor was replaced.
+    pub(crate) async fn wait_until_up(&self) {
+        let is_up =
+            |snapshot: &Snapshot| matches!(snapshot.state, ServerState::Ready | ServerState::Starting);
+        // Fails if the actor has ended.
+        let _ = self.0.snapshot.clone().wait_for(is_up).await;
     }
 
     /// Waits until the server is being stopped or drained.
-    pub(crate) async fn leaving(&self) {
-        // An actor that is gone has stopped it.
-        let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.state == StateName::Stopping).await;
+    pub(crate) async fn wait_until_stopping(&self) {
+        // Fails if the actor has ended, which stops the server.
+        let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.state == ServerState::Stopping).await;
     }
 
-    /// Whether it is worth waiting for when everything is listed: not if it has just failed, nor twice if it is slow.
-    pub(crate) fn may_be_listed(&self) -> bool {
-        !self.0.gauges.slow.load(Ordering::Relaxed)
-            && !matches!(self.state(), StateName::BackingOff | StateName::Ejected)
+    /// Waits until the server has stopped or is draining.
+    async fn wait_until_draining(&self) {
+        // Fails if the actor has ended, which stops the server.
+        let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.is_draining).await;
     }
 
-    /// Notes that somebody has waited for it in vain.
+    /// Returns whether a listing should wait for this server: not if it has just failed or has been too slow before.
+    pub(crate) fn is_worth_listing(&self) -> bool {
+        !self.0.metrics.is_slow_to_list.load(Ordering::Relaxed)
+            && !matches!(self.state(), ServerState::BackingOff | ServerState::Ejected)
+    }
+
+    /// Records that a listing has waited for this server in vain.
     pub(crate) fn mark_slow(&self) {
-        self.0.gauges.slow.store(true, Ordering::Relaxed);
+        self.0.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
     }
 
-    /// The last known listing, of the living server or of the one before.
+    /// Returns the last known listing.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.0.snapshot.borrow().known.as_ref().map(|known| known.listing.clone())
+        self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone())
     }
 
-    /// How long one of its lists is good. One that is not any more is asked for again while the server lives; until it
-    /// comes, the old one is as good as any.
-    pub(crate) fn good(&self, kind: Kind, now: Instant) -> Good {
+    /// Returns how long one of the lists is valid. If it has expired and the server runs, a new one is requested; the
+    /// old one is used until it arrives.
+    pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
         let snapshot = self.0.snapshot.borrow();
-        let good = snapshot.known.as_ref().map(|known| known.listing.good(kind)).unwrap_or_default();
-        if let (Good::Until(until, _), Some(connection)) = (good, snapshot.connection.upgrade())
+        let ttl = snapshot.known_listing.as_ref().map(|known| known.listing.ttl(kind)).unwrap_or_default();
+        if let (ListTtl::Until(until, _), Some(connection)) = (ttl, snapshot.connection.upgrade())
             && until <= now
         {
-            connection.look_again(kind);
+            connection.request_relist(kind);
         }
-        good
+        ttl
     }
 
-    /// A claim on the living server: wakes it, waits for a start under way, or says why there will be none.
+    /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
+    /// server cannot be used.
     pub(crate) async fn lease(&self) -> Result<Lease, Error> {
-        self.ask(Command::Lease).await?
+        self.request(ActorCommand::Lease).await?
     }
 
-    /// Stops what runs, forgives everything, and waits until the server is up again.
+    /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
-        self.ask(Command::Restart).await?;
+        self.request(ActorCommand::Restart).await?;
         self.lease().await.map(drop)
     }
 
+    /// Stops the server even if leases exist.
     pub(crate) async fn stop(&self) -> Result<(), Error> {
-        self.ask(Command::Stop).await
+        self.request(ActorCommand::Stop).await
     }
 
-    /// Ends the actor and the server with it.
+    /// Waits up to `drain` for leases, then stops the server and ends the actor.
     pub(crate) async fn retire(&self, drain: Duration) {
-        // An actor that is gone already has nothing left to end.
-        let _ = self.ask(|told| Command::Retire(drain, told)).await;
+        // Fails if the actor has ended already.
+        let _ = self.request(|done| ActorCommand::Retire { drain, done }).await;
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Error> {
-        let (answer, answered) = oneshot::channel();
-        let gone = || Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down");
-        self.0.mailbox.send(command(answer)).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())
+    /// Retires the server in a background task, so that calls in flight can finish within their own limits.
+    pub(crate) fn drain_in_background(&self, services: &SupervisorServices) {
+        let draining = services.draining.clone();
+        let supervisor = self.clone();
+        draining.add(supervisor.clone());
+        services.tasks.spawn(async move {
+            supervisor.retire(MIN_DRAIN.max(supervisor.spec().limits.call_timeout_max)).await;
+            draining.remove(&supervisor);
+        });
     }
 
-    /// What it weighs and may weigh; `None` unless it runs and can be weighed.
-    pub(crate) fn weight(&self) -> Option<(u64, Weight)> {
+    async fn request<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> ActorCommand) -> Result<T, Error> {
+        let (reply_tx, reply) = oneshot::channel();
+        let shutting_down = || Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down");
+        self.0.mailbox.send(command(reply_tx)).map_err(|_| shutting_down())?;
+        reply.await.map_err(|_| shutting_down())
+    }
+
+    /// Measures the memory of the server; `None` if it does not run or cannot be measured.
+    pub(crate) fn sample_memory(&self) -> Option<MemorySample> {
         let (generation, connection) = {
             let snapshot = self.0.snapshot.borrow();
             (snapshot.generation, snapshot.connection.upgrade()?)
         };
-        let memory = &self.0.spec.lifecycle.memory;
-        let (used, idle_since) = (connection.memory()?, self.0.gauges.idle_since());
-        Some((generation, Weight { used, soft: memory.soft, hard: memory.hard, idle_since }))
+        let limits = &self.0.spec.lifecycle.memory;
+        let usage = MemoryUsage {
+            used: connection.memory_usage()?,
+            soft_limit: limits.soft,
+            hard_limit: limits.hard,
+            idle_rank: self.0.metrics.idle_rank(),
+        };
+        Some(MemorySample { generation, usage })
     }
 
-    /// Says what its weight has for consequences.
-    pub(crate) fn weighed(&self, generation: u64, used: u64, verdict: Verdict) {
-        // An actor that is gone has stopped it.
-        let _ = self.0.mailbox.send(Command::Weighed { generation, used, verdict });
+    /// Makes the actor act on the memory usage of one generation.
+    pub(crate) fn apply_memory_verdict(&self, generation: u64, used: u64, verdict: MemoryVerdict) {
+        // Fails if the actor has ended, which stops the server.
+        let _ = self.0.mailbox.send(ActorCommand::MemoryChecked { generation, used, verdict });
     }
 
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
+        let metrics = &self.0.metrics;
         let snapshot = self.0.snapshot.borrow();
+        let known = snapshot.known_listing.as_ref();
         let connection = snapshot.connection.upgrade();
-        let (restarts, restarts_left) = self.0.fate.restarts(now);
+        let restarts = self.0.start_gate.restart_counts(now);
         ServerStatus {
             state: snapshot.state,
             pid: connection.as_ref().and_then(|connection| connection.pid()),
-            uptime: snapshot.since.map(|since| now.duration_since(since)),
+            uptime: snapshot.up_since.map(|since| now.duration_since(since)),
             generation: snapshot.generation,
-            leases: self.0.gauges.leases.load(Ordering::Relaxed),
+            leases: metrics.leases.load(Ordering::Relaxed),
             in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
-            restarts,
-            restarts_left,
-            consecutive_failures: self.0.gauges.failures.load(Ordering::Relaxed),
-            next_attempt_in: snapshot.until.map(|until| until.saturating_duration_since(now)),
+            restarts: restarts.spent,
+            restarts_left: restarts.remaining,
+            consecutive_failures: metrics.consecutive_failures.load(Ordering::Relaxed),
+            next_attempt_in: snapshot.state_ends_at.map(|end| end.saturating_duration_since(now)),
             last_error: snapshot.last_error.clone(),
-            stderr_tail: self.0.stderr.after(0).into_iter().map(|(_, line)| line).collect(),
-            noise: connection.as_ref().map_or(0, |connection| connection.noise()),
-            tools: snapshot.known.as_ref().map(|known| known.listing.tools.len()),
-            memory: connection.as_ref().and_then(|connection| connection.memory()),
-            calls: self.0.gauges.calls(),
-            errors: self.0.gauges.errors(),
-            p50: self.0.gauges.percentile(0.5),
-            p99: self.0.gauges.percentile(0.99),
-            protocol: snapshot.known.as_ref().map(|known| known.revision),
-            server_info: snapshot.known.as_ref().and_then(|known| known.server_info.clone()),
-            ..ServerStatus::off(&self.0.spec)
+            stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
+            garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
+            tools: known.map(|known| known.listing.tools.len()),
+            memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
+            calls: metrics.calls(),
+            errors: metrics.errors(),
+            p50: metrics.percentile(0.5),
+            p99: metrics.percentile(0.99),
+            protocol: known.map(|known| known.revision),
+            server_info: known.and_then(|known| known.server_info.clone()),
+            ..ServerStatus::disabled(&self.0.spec)
         }
     }
 }
 
+/// Waits for a server to go to sleep, without keeping its actor alive.
+pub(crate) struct SleepWatch {
+    snapshot: watch::Receiver<Snapshot>,
+}
+
+impl SleepWatch {
+    /// Waits until the server is asleep; returns `false` if its actor has ended.
+    pub(crate) async fn asleep(&mut self) -> bool {
+        self.snapshot.wait_for(|snapshot| snapshot.state == ServerState::Asleep).await.is_ok()
+    }
+
+    /// Waits until the state changes or the actor ends.
+    pub(crate) async fn changed(&mut self) {
+        let _ = self.snapshot.changed().await;
+    }
+}
+
 impl ServerStatus {
-    /// A server that has no supervisor.
-    pub(crate) fn off(spec: &ServerSpec) -> Self {
+    /// Returns the status of a server without a supervisor.
+    pub(crate) fn disabled(spec: &ServerSpec) -> Self {
         Self {
             server: spec.id.clone(),
             transport: match spec.endpoint {
@@ -329,7 +391,7 @@ impl ServerStatus {
                 Endpoint::Http(ref http) => http.transport.as_str(),
                 Endpoint::InProcess(_) => "in-process",
             },
-            state: StateName::Disabled,
+            state: ServerState::Disabled,
             pid: None,
             uptime: None,
             generation: 0,
@@ -341,7 +403,7 @@ impl ServerStatus {
             next_attempt_in: None,
             last_error: None,
             stderr_tail: Vec::new(),
-            noise: 0,
+            garbage_lines: 0,
             cache_entries: 0,
             cache_hits: 0,
             cache_misses: 0,
@@ -361,7 +423,3 @@ impl ServerStatus {
         }
     }
 }
-
-/// The scripted server that tests of connections talk to as well.
-#[cfg(test)]
-pub(crate) use actor::fake;

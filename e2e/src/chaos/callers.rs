@@ -1,8 +1,8 @@
-//! Callers: each has a connection that it keeps, calls one server after another, and writes down how every call ended.
+//! Callers: each keeps one connection, calls one server after another, and records how every call ended.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,46 +15,47 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use toolcrib::ErrorKind;
-use toolcrib::wire::sse::SseEvents;
+use toolcrib::protocol::sse::SseDecoder;
+use toolcrib::util::locks::IgnorePoison as _;
 
-use super::mischief::Faults;
+use super::faults::Faults;
 use super::random::Random;
 use test_support::client::{Era, HttpClient, message};
 
-/// The token of a call that only asks whether a server is well.
-pub(crate) const WELL: &str = "well";
+/// Token of a call that only checks that a server answers.
+pub(crate) const PROBE_TOKEN: &str = "probe";
 
-/// How long a caller waits before it says that there was no answer; far beyond every limit of the gateway.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Limit on the wait for an answer; far above every limit of the gateway.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// It did not.
+pub enum CallOutcome {
+    /// The call has not ended.
     Open,
-    /// With its own token.
+    /// Answered with its own token.
     Answered,
-    /// With somebody else's token, or under somebody else's id.
-    Crossed,
-    /// With no answer within `PATIENCE`, or a broken connection.
+    /// Answered with the token or the id of another call.
+    Misdelivered,
+    /// No answer within `ANSWER_TIMEOUT`, or a broken connection.
     Unanswered,
-    /// With something that is neither a result nor an error of ours.
-    Odd,
-    /// With an error of this kind.
+    /// Answered with neither a result nor a gateway error.
+    Malformed,
+    /// Answered with an error of this kind.
     Failed(ErrorKind),
 }
 
-impl End {
+impl CallOutcome {
     fn to_byte(self) -> u8 {
         match self {
             Self::Open => 0,
             Self::Answered => 1,
-            Self::Crossed => 2,
+            Self::Misdelivered => 2,
             Self::Unanswered => 3,
-            Self::Odd => 4,
+            Self::Malformed => 4,
             Self::Failed(kind) => {
-                let place = ErrorKind::ALL.iter().position(|known| *known == kind).unwrap_or_default();
-                10 + u8::try_from(place).unwrap_or_default()
+                let index = ErrorKind::ALL.iter().position(|each| *each == kind).unwrap_or_default();
+                10 + u8::try_from(index).unwrap_or_default()
             }
         }
     }
@@ -63,95 +64,113 @@ impl End {
         match byte {
             0 => Self::Open,
             1 => Self::Answered,
-            2 => Self::Crossed,
+            2 => Self::Misdelivered,
             3 => Self::Unanswered,
-            4 => Self::Odd,
+            4 => Self::Malformed,
             kind => Self::Failed(ErrorKind::ALL[usize::from(kind) - 10]),
         }
     }
 }
 
-/// The calls of all callers: how far they may go, and how each ended.
+/// Hands out call tokens and records how each call ended. Shared by all callers.
 #[derive(Debug)]
-pub struct Goal {
+pub struct CallTracker {
     next: AtomicU64,
     end: AtomicU64,
-    ends: Vec<AtomicU8>,
-    /// What surprised callers, but not more than a few of it.
-    surprises: Mutex<Vec<(u64, String)>>,
-    /// How long there is between two calls, if not as little as can be.
-    pace: Option<Duration>,
-    /// When calls were last allowed, and which one came first then.
-    since: Mutex<(Instant, u64)>,
+    outcomes: Vec<AtomicU8>,
+    /// The first few unexpected outcomes, with the token of the call.
+    unexpected: Mutex<Vec<(u64, String)>>,
+    /// Time between two calls; `None` for no pause.
+    interval: Option<Duration>,
+    /// Start of the current phase.
+    phase: Mutex<PhaseStart>,
 }
 
-impl Goal {
-    /// Room for so many calls, none of them allowed yet.
+/// Start of a phase.
+#[derive(Debug, Clone, Copy)]
+struct PhaseStart {
+    at: Instant,
+    first_token: u64,
+}
+
+impl CallTracker {
+    /// Creates a tracker for `calls` calls, none of them allowed yet.
     pub fn new(calls: u64) -> Arc<Self> {
-        let ends = (0..calls).map(|_| AtomicU8::new(0)).collect();
-        let (next, end) = (AtomicU64::new(0), AtomicU64::new(0));
-        let since = Mutex::new((Instant::now(), 0));
-        Arc::new(Self { next, end, ends, surprises: Mutex::default(), pace: None, since })
+        let outcomes = (0..calls).map(|_| AtomicU8::new(0)).collect();
+        let phase = PhaseStart { at: Instant::now(), first_token: 0 };
+        Arc::new(Self {
+            next: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            outcomes,
+            unexpected: Mutex::default(),
+            interval: None,
+            phase: Mutex::new(phase),
+        })
     }
 
-    /// The same, with this long between two calls.
-    pub fn paced(self: Arc<Self>, pace: Duration) -> Arc<Self> {
-        let calls = self.ends.len() as u64;
-        let mut goal = Arc::into_inner(Self::new(calls)).expect("nobody else has it yet");
-        goal.pace = Some(pace);
-        Arc::new(goal)
+    /// Returns a new tracker of the same size with this time between two calls.
+    pub fn with_interval(self: Arc<Self>, interval: Duration) -> Arc<Self> {
+        let calls = self.outcomes.len() as u64;
+        let mut tracker = Arc::into_inner(Self::new(calls)).expect("a new tracker has one owner");
+        tracker.interval = Some(interval);
+        Arc::new(tracker)
     }
 
-    /// Allows no more calls.
+    /// Allows no further calls.
     pub fn stop(&self) {
-        self.raise(0);
+        self.allow_until(0);
     }
 
-    /// Allows calls up to here.
-    pub fn raise(&self, end: u64) {
-        let next = self.next.load(Ordering::Relaxed);
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), next);
+    /// Allows calls with tokens below `end` and starts a phase.
+    pub fn allow_until(&self, end: u64) {
+        let first_token = self.next.load(Ordering::Relaxed);
+        let phase = PhaseStart { at: Instant::now(), first_token };
+        *self.phase.lock().ignore_poison() = phase;
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// When this call is due.
+    /// Returns when this call is due.
     fn due(&self, token: u64) -> Option<Instant> {
-        let (began, first) = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        let after = u32::try_from(token.saturating_sub(first)).unwrap_or(u32::MAX);
-        self.pace.map(|pace| began + pace * after)
+        let phase = *self.phase.lock().ignore_poison();
+        let position = u32::try_from(token.saturating_sub(phase.first_token)).unwrap_or(u32::MAX);
+        self.interval.map(|interval| phase.at + interval * position)
     }
 
-    fn token(&self) -> Option<u64> {
+    /// Returns the token of the next call, if one is allowed.
+    fn next_token(&self) -> Option<u64> {
         let end = self.end.load(Ordering::Relaxed);
         self.next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < end).then_some(next + 1))
             .ok()
     }
 
-    /// How every call that was begun ended.
-    pub fn ends(&self) -> impl Iterator<Item = End> + '_ {
-        self.ends.iter().take(self.ended()).map(|end| End::from_byte(end.load(Ordering::Relaxed)))
+    /// Returns the outcome of every call that was started.
+    pub fn outcomes(&self) -> impl Iterator<Item = CallOutcome> + '_ {
+        self.outcomes
+            .iter()
+            .take(self.started())
+            .map(|outcome| CallOutcome::from_byte(outcome.load(Ordering::Relaxed)))
     }
 
-    /// How many were begun.
-    pub fn ended(&self) -> usize {
+    /// Returns how many calls were started.
+    pub fn started(&self) -> usize {
         usize::try_from(self.next.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// What surprised callers, and the token of the call.
-    pub fn surprises(&self) -> Vec<(u64, String)> {
-        self.surprises.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the first few unexpected outcomes, with the token of the call.
+    pub fn unexpected(&self) -> Vec<(u64, String)> {
+        self.unexpected.lock().ignore_poison().clone()
     }
 
-    fn surprise(&self, token: u64, what: String) {
-        let mut surprises = self.surprises.lock().unwrap_or_else(PoisonError::into_inner);
-        if surprises.len() < 10 {
-            surprises.push((token, what));
+    fn record_unexpected(&self, token: u64, description: String) {
+        let mut unexpected = self.unexpected.lock().ignore_poison();
+        if unexpected.len() < 10 {
+            unexpected.push((token, description));
         }
     }
 }
 
-/// One caller.
+/// A client that calls servers at random.
 #[derive(Debug)]
 pub struct Caller {
     address: SocketAddr,
@@ -160,68 +179,85 @@ pub struct Caller {
     random: Random,
     servers: usize,
     next: u64,
-    line: Option<SendRequest<Full<Bytes>>>,
+    sender: Option<SendRequest<Full<Bytes>>>,
     connections: JoinSet<()>,
-    /// How long its calls took, in microseconds.
-    waits: Vec<u32>,
+    /// Latencies of its calls, in microseconds.
+    latencies: Vec<u32>,
 }
 
 impl Caller {
-    /// A caller of this era, its session opened.
+    /// Creates a caller of this era and opens its session, if the era has sessions.
     pub fn new(address: SocketAddr, era: Era, seed: u64, servers: usize) -> Self {
         let client = HttpClient::new(address, "/mcp", era);
-        let (random, connections) = (Random::new(seed), JoinSet::new());
-        Self { address, era, client, random, servers, next: 10, line: None, connections, waits: Vec::new() }
+        Self {
+            address,
+            era,
+            client,
+            random: Random::new(seed),
+            servers,
+            next: 10,
+            sender: None,
+            connections: JoinSet::new(),
+            latencies: Vec::new(),
+        }
     }
 
-    /// How long its calls took since this was asked last.
-    pub fn take_waits(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.waits)
+    /// Returns the latencies since the last time.
+    pub fn take_latencies(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.latencies)
     }
 
-    /// Calls until the goal is reached.
-    pub async fn call_until(&mut self, goal: &Goal, faults: Faults) {
-        while let Some(token) = goal.token() {
-            if let Some(due) = goal.due(token) {
+    /// Makes calls as long as the tracker allows them.
+    pub async fn run(&mut self, tracker: &CallTracker, faults: Faults) {
+        while let Some(token) = tracker.next_token() {
+            if let Some(due) = tracker.due(token) {
                 tokio::time::sleep_until(due).await;
             }
             let server = self.random.below(self.servers);
-            let how = faults.how(&mut self.random);
-            let began = Instant::now();
-            let (end, said) = self.stamp(server, &token.to_string(), how).await;
-            self.waits.push(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
-            let rare = [End::Crossed, End::Unanswered, End::Odd, End::Failed(ErrorKind::CouldNotStart)];
-            if rare.contains(&end) || (faults == Faults::NONE && end != End::Answered) {
-                let after = began.elapsed();
-                goal.surprise(token, format!("at s{server}, {how:?}, {:?}, {after:.1?}: {said}", self.era));
+            let fault = faults.draw_call_fault(&mut self.random);
+            let started = Instant::now();
+            let (end, answer) = self.record(server, &token.to_string(), fault).await;
+            self.latencies.push(u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX));
+            let rare = [
+                CallOutcome::Misdelivered,
+                CallOutcome::Unanswered,
+                CallOutcome::Malformed,
+                CallOutcome::Failed(ErrorKind::CouldNotStart),
+            ];
+            if rare.contains(&end) || (faults == Faults::NONE && end != CallOutcome::Answered) {
+                let elapsed = started.elapsed();
+                let description = format!("at s{server}, {fault:?}, {:?}, {elapsed:.1?}: {answer}", self.era);
+                tracker.record_unexpected(token, description);
             }
-            goal.ends[usize::try_from(token).unwrap_or_default()].store(end.to_byte(), Ordering::Relaxed);
+            tracker.outcomes[usize::try_from(token).unwrap_or_default()]
+                .store(end.to_byte(), Ordering::Relaxed);
         }
     }
 
-    /// Says goodbye, if its era has a word for it.
-    pub fn leave(self) {
+    /// Ends its session, if it has one.
+    pub fn close_session(self) {
         if self.client.session.is_some() {
-            self.client.bare("DELETE").finish();
+            self.client.send_without_body("DELETE").finish();
         }
     }
 
-    /// Whether a server answers.
-    pub async fn is_well(&mut self, server: usize) -> bool {
-        self.stamp(server, WELL, "").await.0 == End::Answered
+    /// Returns whether a server answers.
+    pub async fn is_answering(&mut self, server: usize) -> bool {
+        self.record(server, PROBE_TOKEN, "").await.0 == CallOutcome::Answered
     }
 
-    /// One call: how it ended, and what was said.
-    pub async fn stamp(&mut self, server: usize, token: &str, how: &str) -> (End, String) {
+    /// Calls the tool `record`; returns how the call ended and the answer.
+    pub async fn record(&mut self, server: usize, token: &str, fault: &str) -> (CallOutcome, String) {
         self.next += 1;
-        let (id, name) = (self.next, format!("s{server}__stamp"));
-        let params = json!({"name": name, "arguments": {"token": token, "how": how}});
+        let id = self.next;
+        let name = format!("s{server}__record");
+        let params = json!({"name": name, "arguments": {"token": token, "fault": fault}});
         let body = message(self.era, &id.into(), "tools/call", &params).to_string();
-        match timeout(PATIENCE, self.post(&name, body)).await {
-            Err(_) => (End::Unanswered, "nothing".to_owned()),
-            Ok(Err(why)) => (End::Unanswered, why),
+        match timeout(ANSWER_TIMEOUT, self.post(&name, body)).await {
+            Err(_) => (CallOutcome::Unanswered, "timed out".to_owned()),
+            Ok(Err(error)) => (CallOutcome::Unanswered, error),
             Ok(Ok((stream, body))) => {
-                (judge(stream, &body, id, token), String::from_utf8_lossy(&body).into())
+                (classify(stream, &body, id, token), String::from_utf8_lossy(&body).into())
             }
         }
     }
@@ -232,50 +268,55 @@ impl Caller {
             request = request.header(key, value);
         }
         let request = request.body(Full::from(body)).map_err(|error| error.to_string())?;
-        let mut line = match self.line.take().filter(|line| !line.is_closed()) {
-            Some(line) => line,
-            None => self.dial().await.map_err(|error| error.to_string())?,
+        let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
+            Some(sender) => sender,
+            None => self.connect().await.map_err(|error| error.to_string())?,
         };
-        line.ready().await.map_err(|error| error.to_string())?;
-        let response = line.send_request(request).await.map_err(|error| error.to_string())?;
+        sender.ready().await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_vec());
         let body = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
-        self.line = Some(line);
+        self.sender = Some(sender);
         Ok((kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")), body))
     }
 
-    async fn dial(&mut self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
+    async fn connect(
+        &mut self,
+    ) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
-        let (line, connection) = handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         self.connections.spawn(async {
-            // Whoever waits for an answer on it hears how it ended.
+            // A request that latencies on the connection gets its error.
             let _ = connection.await;
         });
-        Ok(line)
+        Ok(sender)
     }
 }
 
-/// What an answer to the call `id` with this token means.
-fn judge(stream: bool, body: &[u8], id: u64, token: &str) -> End {
+/// Returns what the answer to the call `id` with this token means.
+fn classify(stream: bool, body: &[u8], id: u64, token: &str) -> CallOutcome {
     let mut answers = messages(stream, body);
     answers.retain(|answer| answer["method"].is_null());
-    let [answer] = answers.as_slice() else { return End::Odd };
+    let [answer] = answers.as_slice() else { return CallOutcome::Malformed };
     if answer["id"] != id {
-        return End::Crossed;
+        return CallOutcome::Misdelivered;
     }
     if let Some(text) = answer["result"]["content"][0]["text"].as_str() {
-        return if text == token { End::Answered } else { End::Crossed };
+        return if text == token { CallOutcome::Answered } else { CallOutcome::Misdelivered };
     }
     let kind = answer["error"]["data"]["kind"].as_str().unwrap_or_default();
-    ErrorKind::ALL.into_iter().find(|known| known.facts().name == kind).map_or(End::Odd, End::Failed)
+    ErrorKind::ALL
+        .into_iter()
+        .find(|each| each.facts().name == kind)
+        .map_or(CallOutcome::Malformed, CallOutcome::Failed)
 }
 
 fn messages(stream: bool, body: &[u8]) -> Vec<Value> {
     if !stream {
         return serde_json::from_slice(body).into_iter().collect();
     }
-    let mut events = SseEvents::new(64 << 20);
+    let mut events = SseDecoder::new(64 << 20);
     events.push(body);
     let events = std::iter::from_fn(|| events.next_event().unwrap_or_default());
     events.filter_map(|event| serde_json::from_slice(&event.data).ok()).collect()

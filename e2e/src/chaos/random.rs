@@ -1,17 +1,17 @@
-//! Numbers that are the same for the same seed.
+//! Pseudo-random numbers from a seed.
 
-/// A small generator; good enough to choose victims.
+/// A small generator (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// One that begins here.
+    /// Creates a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
+    /// Returns the next number.
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,8 +19,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.draw() % limit.max(1) as u64).unwrap_or_default()
+        usize::try_from(self.next_u64() % limit.max(1) as u64).unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a run, and what did not hold.
+//! The figures of a run, and the violations found.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -7,34 +7,40 @@ use std::time::Duration;
 use toolcrib::ErrorKind;
 
 use super::Plan;
-use super::books::Done;
-use super::callers::{End, Goal};
-use super::gauge::Gauge;
-use super::mischief::Acts;
+use super::callers::{CallOutcome, CallTracker};
+use super::execution_log::Executions;
+use super::faults::FaultCounts;
+use super::resource_monitor::ResourceMonitor;
 use test_support::gateway::Home;
-use test_support::{PATIENCE, process};
+use test_support::{WAIT_LIMIT, process};
 
-/// How much more memory the gateway may have at the last rest than at the first, in KiB.
+/// Limit on memory growth between the baseline and the end, in KiB.
 const GROWTH: u64 = 24 << 10;
 
-/// Failures that a call may have while servers are killed, frozen, hanging and replaced.
-const ALLOWED: [ErrorKind; 4] =
+/// Error kinds that a call may end with while servers are killed, frozen, hanging and replaced.
+const ALLOWED_KINDS: [ErrorKind; 4] =
     [ErrorKind::Lost, ErrorKind::TimedOut, ErrorKind::Tripped, ErrorKind::CouldNotStart];
 
-/// Failures after which the server has certainly not worked on the call.
-const UNDONE: [ErrorKind; 2] = [ErrorKind::Tripped, ErrorKind::CouldNotStart];
+/// Error kinds after which the server has certainly not executed the call.
+const NOT_EXECUTED_KINDS: [ErrorKind; 2] = [ErrorKind::Tripped, ErrorKind::CouldNotStart];
 
-/// What was seen.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// One line for each phase, then the table.
+    /// One line per phase, then the totals.
     pub lines: Vec<String>,
-    /// What did not hold; empty if all did.
-    pub broken: Vec<String>,
-    /// Memory in KiB and open files at the first rest.
-    first: (u64, usize),
+    /// Properties that did not hold; empty if all did.
+    pub violations: Vec<String>,
+    baseline: Baseline,
     killed: usize,
     frozen: usize,
+}
+
+/// The gateway's resources before the first fault.
+#[derive(Debug, Clone, Copy, Default)]
+struct Baseline {
+    memory_kib: u64,
+    open_files: usize,
 }
 
 /// The figures of one phase.
@@ -42,162 +48,175 @@ pub struct Report {
 pub struct PhaseFigures {
     name: &'static str,
     calls: usize,
-    took: Duration,
-    waits: Vec<u32>,
-    ends: BTreeMap<&'static str, usize>,
-    acts: Acts,
+    duration: Duration,
+    latencies: Vec<u32>,
+    outcomes: BTreeMap<&'static str, usize>,
+    faults: FaultCounts,
 }
 
 impl PhaseFigures {
-    /// The figures of the calls since `before`.
+    /// Computes the figures of the calls from number `first_call` on.
     pub fn new(
         name: &'static str,
-        before: usize,
-        goal: &Goal,
-        took: Duration,
-        mut waits: Vec<u32>,
-        acts: Acts,
+        first_call: usize,
+        tracker: &CallTracker,
+        duration: Duration,
+        mut latencies: Vec<u32>,
+        faults: FaultCounts,
     ) -> Self {
-        waits.sort_unstable();
-        let mut ends = BTreeMap::new();
-        let all = goal.ends().skip(before);
-        all.for_each(|end| *ends.entry(word(end)).or_default() += 1);
-        Self { name, calls: goal.ended() - before, took, waits, ends, acts }
+        latencies.sort_unstable();
+        let mut outcomes = BTreeMap::new();
+        tracker.outcomes().skip(first_call).for_each(|end| *outcomes.entry(label(end)).or_default() += 1);
+        Self { name, calls: tracker.started() - first_call, duration, latencies, outcomes, faults }
     }
 
-    fn wait(&self, share: f64) -> f64 {
-        let place = (self.waits.len().saturating_sub(1) as f64 * share) as usize;
-        f64::from(self.waits.get(place).copied().unwrap_or_default()) / 1000.0
+    /// Returns a percentile of the latencies in milliseconds.
+    fn latency_ms(&self, percentile: f64) -> f64 {
+        let index = (self.latencies.len().saturating_sub(1) as f64 * percentile) as usize;
+        f64::from(self.latencies.get(index).copied().unwrap_or_default()) / 1000.0
     }
 }
 
-/// What the end of a call is called.
-fn word(end: End) -> &'static str {
+fn label(end: CallOutcome) -> &'static str {
     match end {
-        End::Open => "not ended",
-        End::Answered => "answered",
-        End::Crossed => "crossed",
-        End::Unanswered => "unanswered",
-        End::Odd => "odd",
-        End::Failed(kind) => kind.facts().name,
+        CallOutcome::Open => "not ended",
+        CallOutcome::Answered => "answered",
+        CallOutcome::Misdelivered => "misdelivered",
+        CallOutcome::Unanswered => "unanswered",
+        CallOutcome::Malformed => "malformed",
+        CallOutcome::Failed(kind) => kind.facts().name,
     }
 }
 
-fn listed(counts: &BTreeMap<&'static str, usize>) -> String {
-    let words: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
-    words.join(", ")
+fn format_counts(counts: &BTreeMap<&'static str, usize>) -> String {
+    let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    parts.join(", ")
 }
 
 impl Report {
-    /// A report with nothing in it.
+    /// Creates an empty report.
     pub fn new(plan: &Plan) -> Self {
         let Plan { calls, servers, callers, seed, .. } = plan;
         let line = format!("seed {seed}: {calls} calls, {servers} servers, {callers} callers");
-        Self { lines: vec![line], broken: Vec::new(), first: (0, 0), killed: 0, frozen: 0 }
+        Self {
+            lines: vec![line],
+            violations: Vec::new(),
+            baseline: Baseline::default(),
+            killed: 0,
+            frozen: 0,
+        }
     }
 
-    /// Notes a phase.
-    pub fn phase(&mut self, figures: &PhaseFigures, memory: u64) {
-        let (seconds, mib) = (figures.took.as_secs_f64(), memory / 1024);
+    /// Adds the line of a phase.
+    pub fn add_phase(&mut self, figures: &PhaseFigures, memory_kib: u64) {
+        let seconds = figures.duration.as_secs_f64();
+        let mib = memory_kib / 1024;
         let mut line = format!(
             "{:<10} {:>7} calls in {seconds:>6.1} s ({:>5.0}/s)  p50 {:.1} ms, p99 {:.1} ms, max {:.0} ms  {mib} MiB  {}",
             figures.name,
             figures.calls,
             figures.calls as f64 / seconds,
-            figures.wait(0.5),
-            figures.wait(0.99),
-            figures.wait(1.0),
-            listed(&figures.ends),
+            figures.latency_ms(0.5),
+            figures.latency_ms(0.99),
+            figures.latency_ms(1.0),
+            format_counts(&figures.outcomes),
         );
-        let count = |act| figures.acts.get(act).copied().unwrap_or_default();
+        let count = |fault| figures.faults.get(fault).copied().unwrap_or_default();
         self.killed += count("killed");
         self.frozen += count("frozen");
-        if !figures.acts.is_empty() {
-            line += &format!("  [{}]", listed(&figures.acts));
+        if !figures.faults.is_empty() {
+            line += &format!("  [{}]", format_counts(&figures.faults));
         }
         self.lines.push(line);
     }
 
-    /// A run in which nothing went wrong shows nothing.
-    pub fn disturbed(&mut self) {
-        let done = self.killed > 0 && self.frozen > 0;
-        self.check(done, || "no server was ever killed, or none was frozen".to_owned());
+    /// Checks that faults were injected: a run without them proves nothing.
+    pub fn check_faults_injected(&mut self) {
+        let injected = self.killed > 0 && self.frozen > 0;
+        self.check(injected, || "no server was killed, or none was frozen".to_owned());
     }
 
-    /// Notes what the gateway holds when nothing has gone wrong yet.
-    pub fn rested_first(&mut self, gauge: &Gauge) {
-        self.first = (gauge.memory(), gauge.files());
+    /// Records the gateway's resources before the first fault.
+    pub fn record_baseline(&mut self, monitor: &ResourceMonitor) {
+        self.baseline = Baseline { memory_kib: monitor.memory_kib(), open_files: monitor.open_files() };
     }
 
-    /// Compares what the gateway holds at the end with what it held at the first rest.
-    pub async fn rested_last(&mut self, gauge: &Gauge) {
-        let (memory, files) = self.first;
-        let until = tokio::time::Instant::now() + PATIENCE;
-        while gauge.files() > files && tokio::time::Instant::now() < until {
+    /// Compares the gateway's resources at the end with the baseline.
+    pub async fn compare_with_baseline(&mut self, monitor: &ResourceMonitor) {
+        let Baseline { memory_kib, open_files } = self.baseline;
+        let deadline = tokio::time::Instant::now() + WAIT_LIMIT;
+        while monitor.open_files() > open_files && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let (memory_now, files_now) = (gauge.memory(), gauge.files());
+        let memory_now = monitor.memory_kib();
+        let files_now = monitor.open_files();
         self.lines.push(format!(
-            "memory     {memory} KiB at the first rest, {memory_now} at the last, {} at most; {:+.0} KiB a minute in the second half",
-            gauge.peak(),
-            gauge.slope()
+            "memory     {memory_kib} KiB at the first rest, {memory_now} at the last, {} at most; {:+.0} KiB per minute in the second half",
+            monitor.peak_kib(),
+            monitor.growth_per_minute()
         ));
-        self.lines.push(format!("files      {files} open at the first rest, {files_now} at the last"));
-        self.check(memory_now <= memory + GROWTH, || "the gateway's memory grew".to_owned());
-        self.check(files_now <= files, || format!("{} files stayed open", files_now - files));
+        self.lines.push(format!("files      {open_files} open at the first rest, {files_now} at the last"));
+        self.check(memory_now <= memory_kib + GROWTH, || "the gateway's memory grew".to_owned());
+        self.check(files_now <= open_files, || format!("{} files stayed open", files_now - open_files));
     }
 
-    /// Notes how the gateway ended and what it left behind.
-    pub fn ended(&mut self, status: ExitStatus, home: &Home) {
-        let left = process::with_words(home.path().to_str().unwrap_or_default());
+    /// Records how the gateway exited and which processes it left behind.
+    pub fn record_exit(&mut self, status: ExitStatus, home: &Home) {
+        let left = process::find_by_command_line(home.path().to_str().unwrap_or_default());
         self.lines.push(format!("end        {status}, {} processes left", left.len()));
-        self.check(status.success(), || format!("the gateway ended with {status}"));
-        self.check(left.is_empty(), || format!("left behind: {left:?}"));
+        self.check(status.success(), || format!("the gateway exited with {status}"));
+        self.check(left.is_empty(), || format!("processes left: {left:?}"));
     }
 
-    /// Compares what callers heard with what was really done.
-    pub fn compare(&mut self, goal: &Goal, done: &Done) {
-        let (mut lost, mut crossed, mut undone, mut untrue) = (0, 0, 0, 0);
+    /// Compares what callers received with what servers executed.
+    pub fn compare(&mut self, tracker: &CallTracker, executions: &Executions) {
+        let mut lost = 0;
+        let mut misdelivered = 0;
+        let mut not_executed = 0;
+        let mut refused_but_executed = 0;
         let mut wrong_kinds: BTreeMap<&'static str, usize> = BTreeMap::new();
-        for (token, end) in goal.ends().enumerate() {
-            let times = done.tokens.get(&(token as u64)).copied().unwrap_or_default();
+        for (token, end) in tracker.outcomes().enumerate() {
+            let times = executions.tokens.get(&(token as u64)).copied().unwrap_or_default();
             match end {
-                End::Open | End::Unanswered | End::Odd => lost += 1,
-                End::Crossed => crossed += 1,
-                End::Answered => undone += usize::from(times == 0),
-                End::Failed(kind) => {
-                    untrue += usize::from(UNDONE.contains(&kind) && times > 0);
-                    if !ALLOWED.contains(&kind) {
+                CallOutcome::Open | CallOutcome::Unanswered | CallOutcome::Malformed => lost += 1,
+                CallOutcome::Misdelivered => misdelivered += 1,
+                CallOutcome::Answered => not_executed += usize::from(times == 0),
+                CallOutcome::Failed(kind) => {
+                    refused_but_executed += usize::from(NOT_EXECUTED_KINDS.contains(&kind) && times > 0);
+                    if !ALLOWED_KINDS.contains(&kind) {
                         *wrong_kinds.entry(kind.facts().name).or_default() += 1;
                     }
                 }
             }
         }
-        let twice = done.tokens.values().filter(|times| **times > 1).count();
-        let calls = goal.ended() as u64;
-        let phantoms = done.tokens.keys().filter(|token| **token >= calls).count() + done.strange.len();
-        let ran = done.tokens.len();
+        let duplicated = executions.tokens.values().filter(|times| **times > 1).count();
+        let calls = tracker.started() as u64;
+        let unknown =
+            executions.tokens.keys().filter(|token| **token >= calls).count() + executions.unknown.len();
+        let executed = executions.tokens.len();
         self.lines.push(format!(
-            "calls      {calls} made, {ran} executed by {} processes: {lost} lost, {twice} duplicated, {crossed} crossed, \
-             {undone} answered but not executed, {untrue} refused but executed, {phantoms} phantoms",
-            done.starts
+            "calls      {calls} made, {executed} executed by {} processes: {lost} lost, {duplicated} duplicated, \
+             {misdelivered} misdelivered, {not_executed} answered but not executed, \
+             {refused_but_executed} refused but executed, {unknown} executed with an unknown token",
+            executions.starts
         ));
-        let all = [lost, twice, crossed, undone, untrue, phantoms];
-        for (token, surprise) in goal.surprises() {
-            // A call that was never executed did not get to its server; one that was, its server was slow to answer.
-            let times = done.tokens.get(&token).copied().unwrap_or_default();
-            self.lines.push(format!("surprise   {token}, executed {times} times, {surprise}"));
+        let violations = [lost, duplicated, misdelivered, not_executed, refused_but_executed, unknown];
+        for (token, description) in tracker.unexpected() {
+            // The count tells whether the call reached its server.
+            let times = executions.tokens.get(&token).copied().unwrap_or_default();
+            self.lines.push(format!("unexpected {token}, executed {times} times, {description}"));
         }
-        self.check(all.iter().all(|count| *count == 0), || "not every call ended as it must".to_owned());
+        let none = violations.iter().all(|count| *count == 0);
+        self.check(none, || "calls were lost, duplicated or answered wrongly".to_owned());
         self.check(wrong_kinds.is_empty(), || {
-            format!("failures that nothing explains: {}", listed(&wrong_kinds))
+            format!("unexpected error kinds: {}", format_counts(&wrong_kinds))
         });
     }
 
-    /// Notes something that must hold.
-    pub fn check(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+    /// Adds a violation unless `holds`.
+    pub fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
         if !holds {
-            self.broken.push(otherwise());
+            self.violations.push(violation());
         }
     }
 }

@@ -1,27 +1,27 @@
-//! The soak: a steady pace for long with a little of everything that goes wrong, and once a minute a pause, in which the
-//! gateway must come to hold no more than it held in the pauses before.
+//! The soak test: a constant call rate over hours with all faults. Once a minute there is a pause, in which the gateway
+//! must not hold more than in earlier pauses.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::callers::Goal;
-use super::gauge::Gauge;
-use super::mischief::{Faults, Mischief};
+use super::callers::CallTracker;
+use super::faults::{FaultInjector, Faults};
 use super::report::Report;
-use super::{Ground, Phase, Plan, one_phase, seated};
+use super::resource_monitor::ResourceMonitor;
+use super::{Phase, Plan, TestBed, open_callers, run_phase};
 use test_support::gateway::Gateway;
 use test_support::process;
 
-/// From the first call of one round to the first of the next.
+/// Time between the starts of two rounds.
 const ROUND: Duration = Duration::from_secs(60);
 
-/// How long calls are made in it; servers fall asleep in the rest.
+/// Part of each round in which calls are made; servers stop when idle in the rest.
 const BUSY: Duration = Duration::from_secs(50);
 
-/// By how many KiB memory at rest may rise over the second half of the time, whatever that is.
-const RISE: f64 = 2048.0;
+/// Limit on the growth of memory over the second half of the run, in KiB.
+const MAX_GROWTH: f64 = 2048.0;
 
 const FAULTS: Faults = Faults {
     kill: true,
@@ -34,99 +34,114 @@ const FAULTS: Faults = Faults {
     late: 500,
 };
 
-/// What the gateway holds when it has nothing to do.
+/// The gateway's resources in a pause.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rest {
+struct Pause {
     /// In KiB.
     memory: u64,
     files: usize,
     threads: u64,
-    /// Its children, living and dead.
+    /// Its child processes and zombies.
     processes: usize,
 }
 
-impl Rest {
-    fn of(gauge: &Gauge, gateway: &Gateway) -> Self {
+impl Pause {
+    fn read(monitor: &ResourceMonitor, gateway: &Gateway) -> Self {
         let pid = gateway.pid();
         let processes = process::children(pid).len() + process::zombies(pid).len();
-        Self { memory: gauge.memory(), files: gauge.files(), threads: gauge.threads(), processes }
+        Self {
+            memory: monitor.memory_kib(),
+            files: monitor.open_files(),
+            threads: monitor.threads(),
+            processes,
+        }
     }
 }
 
-/// Calls at this pace for so long; every round is told of as it ends.
-pub async fn soak(plan: &Plan, length: Duration, pace: Duration, mut tell: impl FnMut(&str)) -> Report {
-    let apart = |number| if number % 3 == 0 { "sharing = \"per-client\"\n" } else { "" };
-    let ground = Ground::new(&plan.gateway, &plan.fake, plan.servers);
-    let ground = Arc::new(ground.with("keep-alive = \"3s\"\n", apart));
-    let mut gateway = ground.home.serve();
+/// Makes calls for `length` with `interval` between them; `print` gets the lines of each round when it ends.
+pub async fn run(plan: &Plan, length: Duration, interval: Duration, mut print: impl FnMut(&str)) -> Report {
+    let sharing = |number| if number % 3 == 0 { "sharing = \"per-client\"\n" } else { "" };
+    let bed = TestBed::new(&plan.gateway, &plan.fake, plan.servers);
+    let bed = Arc::new(bed.with("keep-alive = \"3s\"\n", sharing));
+    let mut gateway = bed.home.serve();
     let rounds = (length.as_secs() / ROUND.as_secs()).max(1);
-    let each = u64::try_from(BUSY.as_micros() / pace.as_micros().max(1)).unwrap_or(u64::MAX);
-    let mut report = Report::new(&Plan { calls: rounds * each, ..plan.clone() });
-    let gauge = Gauge::new(gateway.pid());
-    let goal = Goal::new(rounds * each).paced(pace);
-    let mut rests: Vec<Rest> = Vec::new();
+    let calls_per_round = u64::try_from(BUSY.as_micros() / interval.as_micros().max(1)).unwrap_or(u64::MAX);
+    let mut report = Report::new(&Plan { calls: rounds * calls_per_round, ..plan.clone() });
+    let monitor = ResourceMonitor::new(gateway.pid());
+    let tracker = CallTracker::new(rounds * calls_per_round).with_interval(interval);
+    let mut pauses: Vec<Pause> = Vec::new();
     for round in 1..=rounds {
         let next = Instant::now() + ROUND;
-        goal.raise(round * each);
+        tracker.allow_until(round * calls_per_round);
         let phase = Phase { name: "round", share: 100, faults: FAULTS };
-        let maker = Mischief::new(&ground, &gateway, plan.seed ^ round).paced(Duration::from_secs(1));
-        let (callers, figures) = one_phase(&phase, seated(&gateway, plan), &goal, maker).await;
-        callers.into_iter().for_each(super::callers::Caller::leave);
-        let rest = rested(&gauge, &gateway, &rests, next).await;
-        rests.push(rest);
-        report.phase(&figures, rest.memory);
-        let Rest { memory, files, threads, processes } = rest;
+        let injector = FaultInjector::new(&bed, &gateway, plan.seed ^ round).tick(Duration::from_secs(1));
+        let (callers, figures) = run_phase(&phase, open_callers(&gateway, plan), &tracker, injector).await;
+        callers.into_iter().for_each(super::callers::Caller::close_session);
+        let pause = wait_for_pause(&monitor, &gateway, &pauses, next).await;
+        pauses.push(pause);
+        report.add_phase(&figures, pause.memory);
+        let Pause { memory, files, threads, processes } = pause;
         let line = format!(
-            "at rest    {memory} KiB, {files} open files, {threads} threads, {processes} processes below it"
+            "at rest    {memory} KiB, {files} open files, {threads} threads, {processes} child processes"
         );
         report.lines.push(line);
-        report.lines.drain(..).for_each(|line| tell(&line));
+        report.lines.drain(..).for_each(|line| print(&line));
         tokio::time::sleep_until(next).await;
     }
-    judge(&mut report, &rests);
-    report.disturbed();
-    report.ended(gateway.stop(), &ground.home);
-    report.compare(&goal, &ground.books.read());
+    check_pauses(&mut report, &pauses);
+    report.check_faults_injected();
+    report.record_exit(gateway.stop(), &bed.home);
+    report.compare(&tracker, &bed.executions.read());
     report
 }
 
-/// What it holds when the round is over; sooner, if that is no more than in the rounds before.
-async fn rested(gauge: &Gauge, gateway: &Gateway, before: &[Rest], until: Instant) -> Rest {
-    let files = before.iter().map(|rest| rest.files).min().unwrap_or_default();
+/// Waits until no child process is left and no more files are open than in earlier pauses, at most until the round ends.
+async fn wait_for_pause(
+    monitor: &ResourceMonitor,
+    gateway: &Gateway,
+    before: &[Pause],
+    deadline: Instant,
+) -> Pause {
+    let files = before.iter().map(|pause| pause.files).min().unwrap_or_default();
     loop {
-        let rest = Rest::of(gauge, gateway);
-        if Instant::now() >= until || (rest.processes == 0 && rest.files <= files) {
-            return rest;
+        let pause = Pause::read(monitor, gateway);
+        if Instant::now() >= deadline || (pause.processes == 0 && pause.files <= files) {
+            return pause;
         }
         sleep(Duration::from_millis(200)).await;
     }
 }
 
-/// Holds every pause against the first quarter of them.
-fn judge(report: &mut Report, rests: &[Rest]) {
-    let (early, late) = rests.split_at(rests.len().div_ceil(4));
-    let most = |of: fn(&Rest) -> u64| early.iter().map(of).max().unwrap_or_default();
-    let (files, threads) = (most(|rest| rest.files as u64), most(|rest| rest.threads));
-    for (number, rest) in late.iter().enumerate() {
+/// Compares every pause with the first quarter of them.
+fn check_pauses(report: &mut Report, pauses: &[Pause]) {
+    let (early, late) = pauses.split_at(pauses.len().div_ceil(4));
+    let most = |field: fn(&Pause) -> u64| early.iter().map(field).max().unwrap_or_default();
+    let files = most(|pause| pause.files as u64);
+    let threads = most(|pause| pause.threads);
+    for (number, pause) in late.iter().enumerate() {
         let minute = early.len() + number + 1;
-        report.check(rest.files as u64 <= files, || format!("{} files open in minute {minute}", rest.files));
-        report.check(rest.threads <= threads, || format!("{} threads in minute {minute}", rest.threads));
+        report
+            .check(pause.files as u64 <= files, || format!("{} files open in minute {minute}", pause.files));
+        report.check(pause.threads <= threads, || format!("{} threads in minute {minute}", pause.threads));
     }
-    let busy = rests.iter().filter(|rest| rest.processes > 0).count();
+    let busy = pauses.iter().filter(|pause| pause.processes > 0).count();
     report.check(busy == 0, || format!("in {busy} pauses a process was left"));
-    let rise = rise(&rests[rests.len() / 2..]);
-    report.lines.push(format!("memory     {rise:+.0} KiB over the second half, in the pauses"));
-    report.check(rise <= RISE, || format!("memory rose by {rise:.0} KiB over the second half"));
+    let growth = growth(&pauses[pauses.len() / 2..]);
+    report.lines.push(format!("memory     {growth:+.0} KiB over the second half, in the pauses"));
+    report.check(growth <= MAX_GROWTH, || format!("memory rose by {growth:.0} KiB over the second half"));
 }
 
-/// By how many KiB the line through these pauses rises from the first to the last.
-fn rise(rests: &[Rest]) -> f64 {
-    let count = rests.len() as f64;
-    let mean = rests.iter().map(|rest| rest.memory as f64).sum::<f64>() / count;
+/// Returns the growth of memory from the first to the last pause by linear regression, in KiB.
+fn growth(pauses: &[Pause]) -> f64 {
+    let count = pauses.len() as f64;
+    let mean = pauses.iter().map(|pause| pause.memory as f64).sum::<f64>() / count;
     let middle = (count - 1.0) / 2.0;
-    let off = |number: usize| number as f64 - middle;
-    let above: f64 =
-        rests.iter().enumerate().map(|(number, rest)| off(number) * (rest.memory as f64 - mean)).sum();
-    let below: f64 = (0..rests.len()).map(|number| off(number).powi(2)).sum();
-    if below > 0.0 { above / below * (count - 1.0) } else { 0.0 }
+    let deviation = |number: usize| number as f64 - middle;
+    let covariance: f64 = pauses
+        .iter()
+        .enumerate()
+        .map(|(number, pause)| deviation(number) * (pause.memory as f64 - mean))
+        .sum();
+    let variance: f64 = (0..pauses.len()).map(|number| deviation(number).powi(2)).sum();
+    if variance > 0.0 { covariance / variance * (count - 1.0) } else { 0.0 }
 }

@@ -1,6 +1,6 @@
-//! The audit of a real gateway: what callers did is in the file, whatever happens to the disk or to the gateway.
+//! The audit file of a real gateway: complete and intact after disk errors, reloads and kills.
 
-#![expect(clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![expect(clippy::expect_used, reason = "tests panic on failure")]
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const RULES: &str = "[callers.ci]\ntoken = 'ci-Token'\ndeny = ['fake.pid', 'othe
     [callers.root]\ntoken = 'root-Token'\nadmin = true\n";
 
 fn home(audit: &str) -> Home {
-    let server = |name| test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, &[]);
+    let server = |name| test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, &[]);
     let config = format!("{audit}\n{}{}{RULES}", server("fake"), server("other"));
     Home::new(env!("CARGO_BIN_EXE_crib"), &config)
 }
@@ -23,42 +23,42 @@ fn home(audit: &str) -> Home {
 fn call(gateway: &Gateway, token: &str, tool: &str, arguments: &Value) -> Response {
     let params = json!({"name": tool, "arguments": arguments});
     let body = message(Era::Stateless, &1.into(), "tools/call", &params).to_string();
-    let shown = format!("Bearer {token}");
+    let authorization = format!("Bearer {token}");
     let headers = [
         ("Content-Type", "application/json"),
         ("Accept", "application/json, text/event-stream"),
         ("MCP-Protocol-Version", "2026-07-28"),
         ("Mcp-Method", "tools/call"),
         ("Mcp-Name", tool),
-        ("Authorization", &shown),
+        ("Authorization", &authorization),
     ];
     http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
 }
 
-/// The whole lines of a file; each is one object.
+/// Reads the lines of a file as JSON objects.
 fn lines(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
 }
 
-fn told(line: &Value) -> [&str; 5] {
+fn summary(line: &Value) -> [&str; 5] {
     ["caller", "server", "name", "decision", "outcome"].map(|key| line[key].as_str().unwrap_or("-"))
 }
 
 #[test]
-fn what_each_caller_did_and_was_refused_is_in_the_file() {
+fn audit_records_allowed_and_denied_calls_of_each_caller() {
     let home = home("audit = 'audit.jsonl'");
     let file = home.file("audit.jsonl");
     let mut gateway = home.serve();
-    let said = json!({"text": "a secret word", "token": "t"});
-    assert!(call(&gateway, "ci-Token", "fake__echo", &said).text().contains("a secret word"));
-    assert_eq!(call(&gateway, "ci-Token", "fake__pid", &said).code(), Some(-31010));
-    assert_eq!(call(&gateway, "ci-Token", "other__echo", &said).code(), Some(-32602));
-    assert!(call(&gateway, "root-Token", "other__echo", &said).text().contains("a secret word"));
-    assert_eq!(call(&gateway, "root-Token", "fake__nope", &said).code(), Some(-32602));
+    let arguments = json!({"text": "a secret word", "token": "t"});
+    assert!(call(&gateway, "ci-Token", "fake__echo", &arguments).text().contains("a secret word"));
+    assert_eq!(call(&gateway, "ci-Token", "fake__pid", &arguments).code(), Some(-31010));
+    assert_eq!(call(&gateway, "ci-Token", "other__echo", &arguments).code(), Some(-32602));
+    assert!(call(&gateway, "root-Token", "other__echo", &arguments).text().contains("a secret word"));
+    assert_eq!(call(&gateway, "root-Token", "fake__nope", &arguments).code(), Some(-32602));
     assert!(gateway.stop().success());
     let lines = lines(&file);
-    let all: Vec<_> = lines.iter().map(told).collect();
+    let all: Vec<_> = lines.iter().map(summary).collect();
     assert_eq!(
         all,
         [
@@ -76,41 +76,44 @@ fn what_each_caller_did_and_was_refused_is_in_the_file() {
 }
 
 #[test]
-fn a_full_disk_stops_no_call_and_is_said_loudly() {
+fn audit_on_a_full_disk_is_reported_and_fails_no_call() {
     let home = home("audit = 'audit.jsonl'");
-    let (file, real) = (home.file("audit.jsonl"), home.file("real.jsonl"));
+    let file = home.file("audit.jsonl");
+    let real = home.file("real.jsonl");
     std::os::unix::fs::symlink("/dev/full", &file).expect("a link");
     let mut gateway = home.serve();
-    let fine = |text: &str| {
+    let echo = |text: &str| {
         assert!(call(&gateway, "ci-Token", "fake__echo", &json!({"text": text})).text().contains(text));
     };
-    fine("one");
-    wait_until("it is said", || gateway.said().iter().any(|line| line.contains("No space left")));
-    fine("two");
+    echo("one");
+    wait_until("the error is reported", || {
+        gateway.stderr_lines().iter().any(|line| line.contains("No space left"))
+    });
+    echo("two");
     let status = String::from_utf8(home.run(&["status", "--json"]).stdout).expect("text");
     let status: Value = serde_json::from_str(&status).expect("an object");
     let problem = status["config"]["problems"][0]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(problem.contains("cannot write to `audit`"), "{status}");
-    std::fs::remove_file(&file).expect("the link goes");
+    assert!(problem.contains("cannot write the audit file"), "{status}");
+    std::fs::remove_file(&file).expect("the link is removed");
     std::os::unix::fs::symlink(&real, &file).expect("another link");
-    wait_until("it is written again", || lines(&real).len() == 2);
+    wait_until("both calls are written", || lines(&real).len() == 2);
     assert!(gateway.stop().success());
 }
 
 #[test]
-fn calls_that_must_be_recorded_are_refused_on_a_full_disk_until_there_is_room() {
+fn audit_required_refuses_calls_while_the_disk_is_full() {
     let home = home("audit = 'audit.jsonl'\naudit-required = true");
     let file = home.file("audit.jsonl");
     std::os::unix::fs::symlink("/dev/full", &file).expect("a link");
     let gateway = home.serve();
     let code = || call(&gateway, "ci-Token", "fake__echo", &json!({"text": "x"})).code();
     wait_until("calls are refused", || code() == Some(-31021));
-    std::fs::remove_file(&file).expect("the link goes");
-    wait_until("calls are made", || code().is_none());
+    std::fs::remove_file(&file).expect("the link is removed");
+    wait_until("calls are allowed", || code().is_none());
 }
 
 #[test]
-fn a_gateway_that_is_killed_leaves_whole_lines_and_the_next_goes_on() {
+fn audit_after_a_kill_has_whole_lines_and_is_continued() {
     let home = home("audit = 'audit.jsonl'");
     let file = home.file("audit.jsonl");
     let mut gateway = home.serve();
@@ -127,21 +130,23 @@ fn a_gateway_that_is_killed_leaves_whole_lines_and_the_next_goes_on() {
     call(&gateway, "ci-Token", "fake__echo", &json!({"text": "y"}));
     assert!(gateway.stop().success());
     let text = std::fs::read_to_string(&file).expect("the audit");
-    let whole = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
-    assert_eq!((whole, text.lines().count()), (before + 1, before + 2));
+    let valid = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
+    assert_eq!((valid, text.lines().count()), (before + 1, before + 2));
 }
 
 #[test]
-fn a_reload_names_another_file_and_turns_arguments_on() {
+fn audit_file_and_arguments_change_on_reload() {
     let home = home("audit = 'one.jsonl'");
     let config = std::fs::read_to_string(home.file("config.toml")).expect("the config");
     let mut gateway = home.serve();
     call(&gateway, "ci-Token", "fake__echo", &json!({"text": "first"}));
-    // What is not written yet when the file changes goes to the new one.
-    wait_until("the first is written", || !lines(&home.file("one.jsonl")).is_empty());
+    // Records that are not written when the file changes go to the new file.
+    wait_until("the first call is written", || !lines(&home.file("one.jsonl")).is_empty());
     home.write_config(&config.replace("audit = 'one.jsonl'", "audit = 'two.jsonl'\naudit-arguments = true"));
     gateway.signal(Signal::HUP);
-    wait_until("it is read again", || gateway.said().iter().any(|line| line.contains("config read again")));
+    wait_until("it is read again", || {
+        gateway.stderr_lines().iter().any(|line| line.contains("config reloaded"))
+    });
     call(&gateway, "ci-Token", "fake__echo", &json!({"text": "second", "api_key": "k"}));
     assert!(gateway.stop().success());
     let one = lines(&home.file("one.jsonl"));
@@ -152,11 +157,11 @@ fn a_reload_names_another_file_and_turns_arguments_on() {
 }
 
 #[test]
-fn a_command_that_stands_alone_is_recorded_too() {
+fn audit_records_calls_of_the_command_line() {
     let home = home("audit = 'audit.jsonl'");
     assert!(home.run(&["call", "fake__echo", "text=hi"]).status.success());
     assert_eq!(
-        lines(&home.file("audit.jsonl")).iter().map(told).collect::<Vec<_>>(),
+        lines(&home.file("audit.jsonl")).iter().map(summary).collect::<Vec<_>>(),
         [["local", "fake", "echo", "allowed", "ok"]]
     );
 }

@@ -1,6 +1,6 @@
-//! What servers have said is said again: by a real gateway, about real processes that count how often they were asked.
+//! The response cache of a real gateway, in front of servers that count their calls.
 
-#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use std::path::Path;
 
@@ -12,9 +12,10 @@ use tokio::task::JoinSet;
 use toolcrib::spec::ToolsSpec;
 use toolcrib::{Call, Crib};
 
-/// A config with a fake server whose results of `count` may be kept.
+/// Returns a config with a fake server whose results of `count` are cached.
 fn config(era: &str, more: &str) -> String {
-    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
+    let server =
+        test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
     format!("{server}[servers.s.tools]\ncache = ['count']\n{more}")
 }
 
@@ -26,20 +27,20 @@ fn status(home: &Home) -> Value {
     serde_json::from_slice(&home.run(&["status", "s", "--json"]).stdout).unwrap()
 }
 
-/// How often `count` ran.
-fn counted(file: &Path) -> usize {
+/// Returns how often `count` ran.
+fn count_runs(file: &Path) -> usize {
     std::fs::read(file).map_or(0, |text| text.len())
 }
 
-/// The arguments of a `count` whose result is good for a minute.
-fn lasting(home: &Home) -> Value {
+/// Returns arguments of `count` whose result may be cached for a minute.
+fn cacheable(home: &Home) -> Value {
     json!({"file": home.file("count"), "ttlMs": 60_000})
 }
 
-/// The body of an answer to one call, as it is written.
+/// Returns the response body of one call.
 fn body(gateway: &Gateway, token: Option<&str>, tool: &str, arguments: &Value) -> String {
     let params = json!({"name": tool, "arguments": arguments});
-    let shown = token.map(|token| format!("Bearer {token}"));
+    let authorization = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![
         ("Content-Type", "application/json"),
         ("Accept", "application/json, text/event-stream"),
@@ -47,13 +48,13 @@ fn body(gateway: &Gateway, token: Option<&str>, tool: &str, arguments: &Value) -
         ("Mcp-Method", "tools/call"),
         ("Mcp-Name", tool),
     ];
-    headers.extend(shown.as_deref().map(|shown| ("Authorization", shown)));
+    headers.extend(authorization.as_deref().map(|value| ("Authorization", value)));
     let body = message(Era::Stateless, &1.into(), "tools/call", &params).to_string();
     http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes()).text()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_misses_at_the_same_time_are_one_call_of_a_server_that_was_asleep() {
+async fn concurrent_misses_for_a_sleeping_server_are_one_call() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("count");
     let tools = ToolsSpec { cache: vec!["count".parse().unwrap()], ..ToolsSpec::default() };
@@ -61,44 +62,45 @@ async fn a_thousand_misses_at_the_same_time_are_one_call_of_a_server_that_was_as
     let arguments = json!({"file": file, "ms": 200, "ttlMs": 60_000});
     let mut calls = JoinSet::new();
     for _ in 0..1000 {
-        let (crib, call) = (crib.clone(), Call::tool("s__count").arguments(&arguments));
+        let crib = crib.clone();
+        let call = Call::tool("s__count").arguments(&arguments);
         calls.spawn(async move { crib.call(call).await.unwrap().text() });
     }
     assert!(calls.join_all().await.iter().all(|text| text == "1"));
-    assert_eq!(counted(&file), 1);
+    assert_eq!(count_runs(&file), 1);
     crib.shutdown(std::time::Duration::ZERO).await;
 }
 
 #[test]
-fn a_hit_is_the_same_bytes_but_for_the_time_that_is_left() {
+fn cache_hit_differs_only_in_the_remaining_ttl() {
     for era in ["session", "stateless"] {
         let home = home(era, "");
         let gateway = home.serve();
-        let [first, second] = [(); 2].map(|()| body(&gateway, None, "s__count", &lasting(&home)));
-        let time = |text: &str| {
+        let [first, second] = [(); 2].map(|()| body(&gateway, None, "s__count", &cacheable(&home)));
+        let ttl = |text: &str| {
             let (_, rest) = text.split_once(r#""ttlMs":"#).unwrap();
             rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().to_owned()
         };
-        assert_eq!(time(&first), "60000", "{first}");
-        let left: u64 = time(&second).parse().unwrap();
-        assert!((1..60_000).contains(&left), "{second}");
-        assert_eq!(first.replace("60000", ""), second.replace(&left.to_string(), ""), "{era}");
+        assert_eq!(ttl(&first), "60000", "{first}");
+        let remaining: u64 = ttl(&second).parse().unwrap();
+        assert!((1..60_000).contains(&remaining), "{second}");
+        assert_eq!(first.replace("60000", ""), second.replace(&remaining.to_string(), ""), "{era}");
         let mut session = HttpClient::new(gateway.address, "/mcp/s/s", Era::Session);
-        let third = session.call("count", &lasting(&home));
+        let third = session.call("count", &cacheable(&home));
         assert_eq!(third["result"]["content"][0]["text"], "1", "{third}");
-        // What a server of that era says beside the protocol is passed on as everything else is.
+        // Within an era, members that the protocol does not define are passed through.
         assert_eq!(third["result"].get("ttlMs").is_some(), era == "session", "{third}");
-        assert_eq!(counted(&home.file("count")), 1);
-        let told = status(&home);
+        assert_eq!(count_runs(&home.file("count")), 1);
+        let status = status(&home);
         assert_eq!(
-            [&told["cache_entries"], &told["cache_hits"], &told["cache_misses"]],
+            [&status["cache_entries"], &status["cache_hits"], &status["cache_misses"]],
             [&json!(1), &json!(2), &json!(1)]
         );
     }
 }
 
 #[test]
-fn two_callers_never_see_what_is_private_to_the_other() {
+fn private_results_are_not_shared_between_callers() {
     let home = home("stateless", "[callers.a]\ntoken = 'token-of-a'\n[callers.b]\ntoken = 'token-of-b'\n");
     let gateway = home.serve();
     let scoped = |scope: &str| json!({"file": home.file(scope), "ttlMs": 60_000, "cacheScope": scope});
@@ -107,99 +109,99 @@ fn two_callers_never_see_what_is_private_to_the_other() {
             body(&gateway, Some(token), "s__count", &scoped(scope));
         }
     }
-    assert_eq!((counted(&home.file("private")), counted(&home.file("public"))), (2, 1));
+    assert_eq!((count_runs(&home.file("private")), count_runs(&home.file("public"))), (2, 1));
 }
 
 #[test]
-fn a_server_that_sleeps_is_not_woken_and_one_that_was_killed_is_asked_again() {
+fn cache_serves_sleeping_servers_until_reload_or_restart() {
     let home = home("session", "[servers.s.lifecycle]\nkeep-alive = '0s'\n");
     let gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     let file = home.file("count");
-    client.text("s__count", &lasting(&home));
-    wait_until("it sleeps", || status(&home)["state"] == "asleep");
+    client.text("s__count", &cacheable(&home));
+    wait_until("the server sleeps", || status(&home)["state"] == "asleep");
     let generation = status(&home)["generation"].clone();
-    assert_eq!(client.text("s__count", &lasting(&home)), "1");
+    assert_eq!(client.text("s__count", &cacheable(&home)), "1");
     assert_eq!((&status(&home)["state"], &status(&home)["generation"]), (&json!("asleep"), &generation));
     home.write_config(&config("session", ""));
     gateway.signal(rustix::process::Signal::HUP);
     wait_until("the change is applied", || status(&home)["cache_entries"] == 0);
-    client.text("s__count", &lasting(&home));
-    client.text("s__count", &lasting(&home));
-    assert_eq!(counted(&file), 2, "reloaded");
+    client.text("s__count", &cacheable(&home));
+    client.text("s__count", &cacheable(&home));
+    assert_eq!(count_runs(&file), 2, "reloaded");
     let pid = status(&home)["pid"].as_u64().unwrap();
-    process::send(u32::try_from(pid).unwrap(), rustix::process::Signal::KILL);
-    wait_until("its death is seen", || status(&home)["pid"] != pid);
-    assert_eq!(client.text("s__count", &lasting(&home)), "2", "nobody has asked the next one anything");
+    process::send_signal(u32::try_from(pid).unwrap(), rustix::process::Signal::KILL);
+    wait_until("the exit is noticed", || status(&home)["pid"] != pid);
+    assert_eq!(client.text("s__count", &cacheable(&home)), "2", "the new process has not been called yet");
     client.text("s__pid", &json!({}));
-    assert_eq!(client.text("s__count", &lasting(&home)), "3", "the next generation is asked");
+    assert_eq!(client.text("s__count", &cacheable(&home)), "3", "entries of the old process are dropped");
 }
 
 #[test]
-fn a_resource_is_read_once_until_its_server_says_that_it_changed() {
+fn resource_is_cached_until_the_server_reports_a_change() {
     let home = home("stateless", "");
     let gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     let mut session = HttpClient::new(gateway.address, "/mcp", Era::Session);
-    let uri = json!({"uri": "note://lasting/1"});
+    let uri = json!({"uri": "note://cacheable/1"});
     let text = |answer: &Value| answer["result"]["contents"][0]["text"].clone();
     let first = client.request("resources/read", &uri).message();
     assert_eq!((text(&first), &first["result"]["ttlMs"]), (json!("read 1"), &json!(60_000)), "{first}");
     let second = session.request("resources/read", &uri).message();
     assert_eq!((text(&second), second["result"].get("ttlMs")), (json!("read 1"), None), "{second}");
-    let other = client.request("resources/read", &json!({"uri": "note://lasting/2"})).message();
+    let other = client.request("resources/read", &json!({"uri": "note://cacheable/2"})).message();
     assert_eq!(text(&other), "read 2", "{other}");
     session.request("resources/subscribe", &uri);
     assert_eq!(session.text("s__update", &uri), "1");
     assert_eq!(text(&client.request("resources/read", &uri).message()), "read 3");
     assert_eq!(
-        text(&client.request("resources/read", &json!({"uri": "note://lasting/2"})).message()),
+        text(&client.request("resources/read", &json!({"uri": "note://cacheable/2"})).message()),
         "read 2"
     );
 }
 
 #[test]
-fn arguments_that_are_no_object_are_refused_and_what_can_be_read_in_two_ways_is_not_kept() {
+fn ambiguous_arguments_are_not_cached() {
     let home = home("session", "");
     let gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Session);
-    for odd in [json!([1]), json!("x"), json!(1)] {
-        let refused = client.call("s__count", &odd);
+    for arguments in [json!([1]), json!("x"), json!(1)] {
+        let refused = client.call("s__count", &arguments);
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
     let file = home.file("count");
     for _ in 0..2 {
-        let twice = format!(
+        let duplicate_member = format!(
             r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"s__count","arguments":{{"file":{},"ttlMs":60000,"x":1,"x":2}}}}}}"#,
             json!(file)
         );
-        assert_eq!(client.raw("tools/call", Some("s__count"), &twice).status, 200);
+        assert_eq!(client.post_raw("tools/call", Some("s__count"), &duplicate_member).status, 200);
     }
-    assert_eq!(counted(&file), 2);
+    assert_eq!(count_runs(&file), 2);
     for name in ["caf\u{e9}", "cafe\u{301}"] {
-        let mut arguments = lasting(&home);
+        let mut arguments = cacheable(&home);
         arguments[name] = 1.into();
         client.text("s__count", &arguments);
     }
-    assert_eq!(counted(&file), 4, "two names that only look the same");
+    assert_eq!(count_runs(&file), 4, "the two names only look the same");
 }
 
 #[test]
-fn a_list_is_passed_on_with_what_is_left_of_its_time_and_never_with_more() {
+fn list_ttl_never_exceeds_the_remaining_ttl() {
     let home = home("stateless", "");
     home.write_config(&format!(
         "{}{}",
         config("stateless", ""),
-        test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "old", &["--era", "session"])
+        test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "old", &["--era", "session"])
     ));
     let gateway = home.serve();
-    let said = |path: &str, method: &str| {
+    let ttl_and_scope = |path: &str, method: &str| {
         let list =
             HttpClient::new(gateway.address, path, Era::Stateless).request(method, &json!({})).message();
         (list["result"]["ttlMs"].as_u64().unwrap(), list["result"]["cacheScope"].as_str().unwrap().to_owned())
     };
-    let (left, scope) = said("/mcp/s/s", "prompts/list");
-    assert!((1..=30_000).contains(&left) && scope == "public", "{left} {scope}");
-    assert_eq!(said("/mcp/s/s", "tools/list"), (0, "private".to_owned()));
-    assert_eq!(said("/mcp", "prompts/list"), (0, "private".to_owned()), "one of them does not say");
+    let (remaining, scope) = ttl_and_scope("/mcp/s/s", "prompts/list");
+    assert!((1..=30_000).contains(&remaining) && scope == "public", "{remaining} {scope}");
+    assert_eq!(ttl_and_scope("/mcp/s/s", "tools/list"), (0, "private".to_owned()));
+    assert_eq!(ttl_and_scope("/mcp", "prompts/list"), (0, "private".to_owned()), "one server has no TTL");
 }

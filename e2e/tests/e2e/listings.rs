@@ -1,31 +1,31 @@
-//! What servers offer: found page by page, remembered between runs, and announced when it changes.
+//! Listings of servers: read page by page, stored between runs, and announced when they change.
 
-#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use std::time::Duration;
 
-use e2e::chaos::books::Books;
+use e2e::chaos::execution_log::ExecutionLog;
 use serde_json::json;
 use tempfile::TempDir;
-use test_support::{PATIENCE, eventually, fake, starts, status, text};
+use test_support::{WAIT_LIMIT, count_starts, eventually, fake, status, text};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
-use toolcrib::{Crib, Event, ServerSpec, StateName};
+use toolcrib::{Crib, Event, ServerSpec, ServerState};
 
-/// The tools that every fake server has.
+/// The number of tools that every fake server has.
 const USEFUL: usize = 30;
 
-fn remembering(spec: ServerSpec, dir: &TempDir) -> Crib {
+fn crib_with_state(spec: ServerSpec, dir: &TempDir) -> Crib {
     Crib::builder().server(spec).state_dir(dir.path()).build().unwrap()
 }
 
-fn listed(crib: &Crib) -> usize {
+fn count_tools(crib: &Crib) -> usize {
     crib.catalog().tools().len()
 }
 
-async fn changed(events: &mut Receiver<Event>) {
-    let heard = async { while !matches!(events.recv().await, Ok(Event::Changed { .. })) {} };
-    timeout(PATIENCE, heard).await.unwrap();
+async fn wait_for_change(events: &mut Receiver<Event>) {
+    let changed = async { while !matches!(events.recv().await, Ok(Event::ListingChanged { .. })) {} };
+    timeout(WAIT_LIMIT, changed).await.unwrap();
 }
 
 #[tokio::test]
@@ -39,23 +39,23 @@ async fn all_pages_are_listed_in_order() {
 }
 
 #[tokio::test]
-async fn a_second_crib_lists_what_the_first_one_saw_and_starts_nothing() {
+async fn stored_listing_is_served_without_starting_the_server() {
     let dir = TempDir::new().unwrap();
     let count = dir.path().join("starts");
     let spec = fake!("fake", "--tools", "3", "--count-file", count.to_str().unwrap());
-    let first = remembering(spec.clone(), &dir);
+    let first = crib_with_state(spec.clone(), &dir);
     assert_eq!(first.list().await.tools().len(), USEFUL + 3);
     first.shutdown(Duration::ZERO).await;
-    assert_eq!(starts(&count), 1);
-    let second = remembering(spec, &dir);
+    assert_eq!(count_starts(&count), 1);
+    let second = crib_with_state(spec, &dir);
     assert_eq!(second.list().await.tools().len(), USEFUL + 3);
-    assert_eq!((starts(&count), status(&second, "fake").state), (1, StateName::Asleep));
+    assert_eq!((count_starts(&count), status(&second, "fake").state), (1, ServerState::Asleep));
     assert_eq!(text(&second, "fake", "echo", &json!({"text": "and it works"})).await, "and it works");
     second.shutdown(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn a_listing_that_changed_meanwhile_is_announced_at_the_next_start() {
+async fn listing_changed_between_runs_is_announced_at_the_next_start() {
     let dir = TempDir::new().unwrap();
     let program = dir.path().join("server");
     let install = |tools: usize| {
@@ -64,53 +64,56 @@ async fn a_listing_that_changed_meanwhile_is_announced_at_the_next_start() {
     };
     let spec = || test_support::fake_server(program.to_str().unwrap(), "fake", &[]);
     install(1);
-    let first = remembering(spec(), &dir);
+    let first = crib_with_state(spec(), &dir);
     assert_eq!(first.list().await.tools().len(), USEFUL + 1);
     first.shutdown(Duration::ZERO).await;
     install(2);
-    let second = remembering(spec(), &dir);
+    let second = crib_with_state(spec(), &dir);
     let mut events = second.events();
-    assert_eq!(second.list().await.tools().len(), USEFUL + 1, "what is known is shown at once");
+    assert_eq!(second.list().await.tools().len(), USEFUL + 1, "the stored listing is served first");
     assert_eq!(text(&second, "fake", "echo", &json!({"text": "awake"})).await, "awake");
-    changed(&mut events).await;
-    eventually("the catalog shows it", || listed(&second) == USEFUL + 2).await;
+    wait_for_change(&mut events).await;
+    eventually("the catalog is updated", || count_tools(&second) == USEFUL + 2).await;
     second.shutdown(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn a_server_that_says_its_tools_changed_is_listed_anew() {
+async fn announced_change_is_listed_again() {
     let crib = test_support::crib([fake!("fake")]);
     crib.list().await;
     let mut events = crib.events();
     for _ in 0..3 {
         assert_eq!(text(&crib, "fake", "notify_list_changed", &json!({})).await, "changed");
     }
-    changed(&mut events).await;
-    eventually("all of them are there", || listed(&crib) == USEFUL + 3).await;
+    wait_for_change(&mut events).await;
+    eventually("the catalog is updated", || count_tools(&crib) == USEFUL + 3).await;
     crib.shutdown(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn a_server_that_says_so_without_end_is_listed_at_most_once_a_second() {
+async fn continuous_changes_are_listed_at_most_once_per_second() {
     let dir = TempDir::new().unwrap();
-    let books = Books::new(dir.path().join("ledger"));
-    let crib = test_support::crib([fake!("fake", "--ledger", books.of("fake"))]);
+    let executions = ExecutionLog::new(dir.path().join("records"));
+    let crib = test_support::crib([fake!("fake", "--record-dir", executions.server_folder("fake"))]);
     crib.list().await;
-    let (known, before, began) = (listed(&crib), books.read().lists, Instant::now());
+    let first = count_tools(&crib);
+    let before = executions.read().lists;
+    let started = Instant::now();
     for _ in 0..300 {
         text(&crib, "fake", "notify_list_changed", &json!({})).await;
     }
-    eventually("all of them are there", || listed(&crib) == known + 300).await;
-    let (lists, seconds) = (books.read().lists - before, began.elapsed().as_secs());
+    eventually("the catalog is updated", || count_tools(&crib) == first + 300).await;
+    let lists = executions.read().lists - before;
+    let seconds = started.elapsed().as_secs();
     assert!((1..=seconds + 2).contains(&(lists as u64)), "{lists} lists in {seconds} s");
     crib.shutdown(Duration::ZERO).await;
 }
 
 #[tokio::test]
-async fn one_server_that_cannot_start_costs_only_its_own_tools() {
+async fn failed_start_does_not_affect_the_listing_of_others() {
     let broken = fake!("broken", "--never-answer-handshake");
     let lifecycle =
-        toolcrib::Lifecycle { start_timeout: Duration::from_millis(300), ..test_support::quick(0) };
+        toolcrib::Lifecycle { start_timeout: Duration::from_millis(300), ..test_support::quick_lifecycle(0) };
     let crib = test_support::crib([broken.lifecycle(lifecycle), fake!("fake")]);
     assert_eq!(crib.list().await.tools().len(), USEFUL);
     let found = crib.discover().await;
@@ -119,7 +122,7 @@ async fn one_server_that_cannot_start_costs_only_its_own_tools() {
 }
 
 #[tokio::test]
-async fn a_bare_name_reaches_the_only_server_that_has_it() {
+async fn bare_name_resolves_to_the_only_server_with_that_tool() {
     let crib = test_support::crib([fake!("one", "--tools", "1"), fake!("two", "--tools", "2")]);
     let refused = crib.call(toolcrib::Call::tool("echo")).await.unwrap_err();
     assert!(refused.to_string().contains("`one__echo`, `two__echo`"), "{refused}");

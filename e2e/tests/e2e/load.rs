@@ -1,23 +1,23 @@
-//! Many at a time: lists, starts, calls at one server, and clients of whom one asks for far more than the other.
+//! Load: many concurrent lists, starts and calls, and fairness between clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use e2e::chaos::callers::{Caller, End};
-use e2e::chaos::{Ground, books::Done};
+use e2e::chaos::callers::{CallOutcome, Caller};
+use e2e::chaos::{TestBed, execution_log::Executions};
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
 use test_support::gateway::{Gateway, Home};
-use test_support::{http, starts, wait_until};
+use test_support::{count_starts, http, wait_until};
 use tokio::task::JoinSet;
 use toolcrib::ErrorKind;
 
-fn ground(servers: usize, more: &str) -> Ground {
-    let ground = Ground::new(env!("CARGO_BIN_EXE_crib"), env!("CARGO_BIN_EXE_fake-server"), servers);
-    let config = ground.config(&std::collections::BTreeMap::new());
-    ground.home.write_config(&format!("{config}{more}"));
-    ground
+fn test_bed(servers: usize, more: &str) -> TestBed {
+    let bed = TestBed::new(env!("CARGO_BIN_EXE_crib"), env!("CARGO_BIN_EXE_fake-server"), servers);
+    let config = bed.config(&std::collections::BTreeMap::new());
+    bed.home.write_config(&format!("{config}{more}"));
+    bed
 }
 
 fn status(address: SocketAddr) -> Vec<Value> {
@@ -25,14 +25,14 @@ fn status(address: SocketAddr) -> Vec<Value> {
     answer["servers"].as_array().cloned().unwrap_or_default()
 }
 
-fn states(gateway: &Gateway, state: &str) -> usize {
+fn count_in_state(gateway: &Gateway, state: &str) -> usize {
     status(gateway.address).iter().filter(|server| server["state"] == state).count()
 }
 
 #[test]
-fn a_hundred_lists_at_once_ask_each_server_once() {
-    let ground = ground(5, "");
-    let gateway = ground.home.serve();
+fn concurrent_lists_ask_each_server_once() {
+    let bed = test_bed(5, "");
+    let gateway = bed.home.serve();
     let lists = |count: usize| {
         let address = gateway.address;
         let listing: Vec<_> = (0..count)
@@ -44,102 +44,104 @@ fn a_hundred_lists_at_once_ask_each_server_once() {
     };
     let first = lists(100);
     assert!(first.iter().all(|count| *count == first[0] && *count > 0), "{first:?}");
-    let Done { starts, lists: asked, .. } = ground.books.read();
-    assert_eq!((starts, asked), (5, 5), "each was started and asked once");
+    let Executions { starts, lists: listed, .. } = bed.executions.read();
+    assert_eq!((starts, listed), (5, 5), "each server was started and listed once");
     lists(100);
-    assert_eq!(ground.books.read().lists, 5, "what is known is not asked again");
+    assert_eq!(bed.executions.read().lists, 5, "a known listing is not requested again");
 }
 
 #[test]
-fn many_servers_that_start_with_the_gateway_all_come_up_and_it_answers_meanwhile() {
-    let ground = ground(40, "");
-    let config = ground.config(&std::collections::BTreeMap::new());
-    ground.home.write_config(&config.replacen(
+fn servers_started_at_boot_all_become_ready() {
+    let bed = test_bed(40, "");
+    let config = bed.config(&std::collections::BTreeMap::new());
+    bed.home.write_config(&config.replacen(
         "[defaults.lifecycle]",
         "[defaults.lifecycle]\nstart = \"at-boot\"",
         1,
     ));
-    let mut gateway = ground.home.serve();
-    wait_until("all are ready", || states(&gateway, "ready") == 40);
-    assert_eq!(ground.books.read().starts, 40);
+    let mut gateway = bed.home.serve();
+    wait_until("all are ready", || count_in_state(&gateway, "ready") == 40);
+    assert_eq!(bed.executions.read().starts, 40);
     assert!(gateway.stop().success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_very_many_calls_at_one_server_some_wait_and_the_others_are_refused_at_once() {
-    let ground = ground(1, "[servers.s0.limits]\nin-flight = 2\ncall-timeout = \"20s\"\n");
-    let gateway = ground.home.serve();
+async fn calls_beyond_the_queue_are_refused_as_overloaded() {
+    let bed = test_bed(1, "[servers.s0.limits]\nin-flight = 2\ncall-timeout = \"20s\"\n");
+    let gateway = bed.home.serve();
     let mut caller = Caller::new(gateway.address, Era::Stateless, 0, 1);
-    assert!(caller.is_well(0).await);
+    assert!(caller.is_answering(0).await);
     let mut calls = JoinSet::new();
     for token in 0..400 {
         let mut caller = Caller::new(gateway.address, Era::Stateless, token, 1);
-        calls.spawn(async move { caller.stamp(0, &token.to_string(), "late").await.0 });
+        calls.spawn(async move { caller.record(0, &token.to_string(), "late").await.0 });
     }
-    let ends = calls.join_all().await;
-    let answered = ends.iter().filter(|end| **end == End::Answered).count();
-    let refused = ends.iter().filter(|end| **end == End::Failed(ErrorKind::Overloaded)).count();
-    assert_eq!(answered + refused, 400, "{ends:?}");
+    let outcomes = calls.join_all().await;
+    let answered = outcomes.iter().filter(|outcome| **outcome == CallOutcome::Answered).count();
+    let refused =
+        outcomes.iter().filter(|outcome| **outcome == CallOutcome::Failed(ErrorKind::Overloaded)).count();
+    assert_eq!(answered + refused, 400, "{outcomes:?}");
     assert!(answered >= 2 + 32 && refused > 0, "{answered} answered, {refused} refused");
-    let done = ground.books.read();
-    assert_eq!(done.tokens.len(), answered, "who was refused was not executed");
-    assert!(caller.is_well(0).await);
+    let executed = bed.executions.read();
+    assert_eq!(executed.tokens.len(), answered, "refused calls are not executed");
+    assert!(caller.is_answering(0).await);
 }
 
 #[test]
-fn a_quiet_client_is_served_long_before_everything_that_a_noisy_one_asked_for() {
-    const NOISY: usize = 30;
-    let ground = ground(1, "[servers.s0.limits]\nin-flight = 2\ncall-timeout = \"20s\"\n");
-    let gateway = ground.home.serve();
-    let noisy = HttpClient::new(gateway.address, "/mcp", Era::Session);
+fn client_with_one_call_is_served_before_a_client_with_many() {
+    const BUSY_CALLS: usize = 30;
+    let bed = test_bed(1, "[servers.s0.limits]\nin-flight = 2\ncall-timeout = \"20s\"\n");
+    let gateway = bed.home.serve();
+    let busy = HttpClient::new(gateway.address, "/mcp", Era::Session);
     let mut quiet = HttpClient::new(gateway.address, "/mcp", Era::Session);
     quiet.text("s0__echo", &json!({"text": "warm"}));
     let served = Arc::new(AtomicUsize::new(0));
-    let noisy = Arc::new(noisy);
-    let calls: Vec<_> = (0..NOISY)
+    let busy = Arc::new(busy);
+    let calls: Vec<_> = (0..BUSY_CALLS)
         .map(|id| {
-            let (noisy, served) = (noisy.clone(), served.clone());
+            let busy = busy.clone();
+            let served = served.clone();
             std::thread::spawn(move || {
                 let params = json!({"name": "s0__sleep", "arguments": {"ms": 300}});
                 let body =
                     json!({"jsonrpc": "2.0", "id": 100 + id, "method": "tools/call", "params": params});
-                let answer = noisy.raw("tools/call", Some("s0__sleep"), &body.to_string());
+                let answer = busy.post_raw("tools/call", Some("s0__sleep"), &body.to_string());
                 served.fetch_add(1, Ordering::SeqCst);
                 answer.code()
             })
         })
         .collect();
-    wait_until("the noisy one waits", || status(gateway.address)[0]["leases"] == NOISY);
+    wait_until("all calls wait", || status(gateway.address)[0]["leases"] == BUSY_CALLS);
     let before = served.load(Ordering::SeqCst);
-    assert_eq!(quiet.text("s0__echo", &json!({"text": "me too"})), "me too");
+    assert_eq!(quiet.text("s0__echo", &json!({"text": "hello"})), "hello");
     let meanwhile = served.load(Ordering::SeqCst) - before;
-    assert!(meanwhile <= NOISY / 3, "{meanwhile} of {NOISY} came first");
+    assert!(meanwhile <= BUSY_CALLS / 3, "{meanwhile} of {BUSY_CALLS} were served first");
     assert!(calls.into_iter().all(|call| call.join().unwrap().is_none()));
 }
 
 #[test]
-fn a_server_that_dies_at_once_is_started_within_its_budget_and_then_left_alone() {
+fn server_that_exits_at_start_is_ejected_after_its_budget() {
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
     let count = home.file("starts");
     let args = ["--exit-at-start", "6", "--count-file", count.to_str().unwrap()];
-    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "dying", &args);
+    let server = test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "failing", &args);
     home.write_config(&format!(
-        "{server}era = \"legacy\"\n[servers.dying.lifecycle]\nrestarts = {{ at-most = 5, within = \"5m\" }}\n\
+        "{server}era = \"legacy\"\n[servers.failing.lifecycle]\nrestarts = {{ at-most = 5, within = \"5m\" }}\n\
          backoff = {{ first = \"5ms\", most = \"20ms\" }}\n"
     ));
     let gateway = home.serve();
     let address = gateway.address;
     let caller = || {
         let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
-        let params = json!({"name": "dying__echo", "arguments": {"text": "well"}});
-        let mut is_given_up = || client.request("tools/call", &params).code() == Some(-31013);
-        wait_until("it is given up", &mut is_given_up);
-        assert!((0..20).all(|_| is_given_up()));
+        let params = json!({"name": "failing__echo", "arguments": {"text": "well"}});
+        let mut is_ejected = || client.request("tools/call", &params).code() == Some(-31013);
+        wait_until("it is ejected", &mut is_ejected);
+        assert!((0..20).all(|_| is_ejected()));
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(caller))));
-    assert_eq!(starts(&count), 1 + 5);
-    assert_eq!(states(&gateway, "ejected"), 1);
-    assert!(home.run(&["restart", "dying"]).status.success());
+    assert_eq!(count_starts(&count), 1 + 5);
+    assert_eq!(count_in_state(&gateway, "ejected"), 1);
+    assert!(home.run(&["restart", "failing"]).status.success());
     let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
-    assert_eq!(client.text("dying__echo", &json!({"text": "well"})), "well");
+    assert_eq!(client.text("failing__echo", &json!({"text": "well"})), "well");
 }

@@ -1,13 +1,12 @@
-//! Every method of both eras through the gateway: lists, prompts, resources, completions, and what a client is told
-//! first.
+//! Every method of both eras through the gateway: lists, prompts, resources, completions and discovery.
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient, tools_of};
+use test_support::client::{Era, HttpClient, PipeClient, count_tools};
 use test_support::gateway::{Gateway, Home};
 
 fn home() -> Home {
     let server = |name, era| {
-        test_support::gateway::server(
+        test_support::gateway::server_config(
             env!("CARGO_BIN_EXE_fake-server"),
             name,
             &["--era", era, "--page-size", "5"],
@@ -27,8 +26,9 @@ fn result(client: &mut HttpClient, method: &str, params: &Value) -> Value {
 }
 
 #[test]
-fn prompts_and_resources_are_found_in_both_eras() {
-    let (home, eras) = (home(), [Era::Session, Era::Stateless]);
+fn prompts_resources_and_completion_work_in_both_eras() {
+    let home = home();
+    let eras = [Era::Session, Era::Stateless];
     let gateway = home.serve();
     for (era, server) in eras.iter().flat_map(|era| ["old", "new"].map(|server| (*era, server))) {
         let mut client = client(&gateway, "/mcp", era);
@@ -48,14 +48,14 @@ fn prompts_and_resources_are_found_in_both_eras() {
         let read = result(&mut client, "resources/read", &json!({"uri": uri}));
         assert_eq!(read["contents"][0]["text"], "read note://one", "{read}");
         assert_eq!(read["cacheScope"].is_string(), era == Era::Stateless, "{read}");
-        let about = json!({"ref": {"type": "ref/prompt", "name": format!("{server}__greet")}, "argument": {"name": "who", "value": "A"}});
-        let completed = result(&mut client, "completion/complete", &about);
+        let params = json!({"ref": {"type": "ref/prompt", "name": format!("{server}__greet")}, "argument": {"name": "who", "value": "A"}});
+        let completed = result(&mut client, "completion/complete", &params);
         assert_eq!(completed["completion"]["values"][0], "greet", "{completed}");
     }
 }
 
 #[test]
-fn one_server_is_shown_as_it_is() {
+fn endpoint_of_one_server_is_transparent() {
     let home = home();
     let gateway = home.serve();
     for (era, server) in [(Era::Session, "new"), (Era::Stateless, "old")] {
@@ -74,16 +74,16 @@ fn one_server_is_shown_as_it_is() {
 }
 
 #[test]
-fn clients_are_told_what_there_is() {
+fn discover_describes_all_servers() {
     let home = home();
     let gateway = home.serve();
     let mut stateless = client(&gateway, "/mcp", Era::Stateless);
-    assert_eq!(stateless.tools().len(), tools_of(gateway.address, ["old", "new"]));
+    assert_eq!(stateless.tools().len(), count_tools(gateway.address, ["old", "new"]));
     let found = result(&mut stateless, "server/discover", &json!({}));
     assert_eq!(found["capabilities"]["resources"]["subscribe"], true, "{found}");
-    let words = found["instructions"].as_str().unwrap();
+    let instructions = found["instructions"].as_str().unwrap();
     assert_eq!(
-        words,
+        instructions,
         "# new\n\nAsk the fake server for anything.\n\n# old\n\nAsk the fake server for anything."
     );
     let mut one = client(&gateway, "/mcp/s/old", Era::Stateless);
@@ -97,29 +97,29 @@ fn clients_are_told_what_there_is() {
 }
 
 #[test]
-fn a_session_hears_as_much_log_as_it_wants() {
+fn session_gets_log_messages_from_its_level_on() {
     let home = home();
     let gateway = home.serve();
     let mut client = client(&gateway, "/mcp", Era::Session);
     let refused = client.request("logging/setLevel", &json!({"level": "loud"}));
     assert_eq!(refused.code(), Some(-32602), "{}", refused.text());
     assert_eq!(result(&mut client, "logging/setLevel", &json!({"level": "warning"})), json!({}));
-    let mut said = |level: &str| {
-        let arguments = json!({"level": level, "text": "word"});
-        client.request("tools/call", &json!({"name": "old__say", "arguments": arguments})).messages()
+    let mut log = |level: &str| {
+        let arguments = json!({"level": level, "text": "line"});
+        client.request("tools/call", &json!({"name": "old__send_log", "arguments": arguments})).messages()
     };
-    assert_eq!(said("info").len(), 1, "only the answer");
-    let loud = said("error");
-    assert_eq!(loud[0]["method"], "notifications/message", "{loud:?}");
-    assert_eq!(loud[0]["params"]["data"], "word");
+    assert_eq!(log("info").len(), 1, "only the response");
+    let messages = log("error");
+    assert_eq!(messages[0]["method"], "notifications/message", "{messages:?}");
+    assert_eq!(messages[0]["params"]["data"], "line");
 }
 
 #[test]
-fn arguments_that_are_repeated_in_headers_must_agree() {
+fn header_parameters_must_match_the_arguments() {
     let home = home();
     let gateway = home.serve();
     let mut client = client(&gateway, "/mcp", Era::Stateless);
-    assert_eq!(client.tools().len(), tools_of(gateway.address, ["old", "new"]));
+    assert_eq!(client.tools().len(), count_tools(gateway.address, ["old", "new"]));
     let call = |client: &HttpClient, header: Option<&str>, region: Value| {
         let params = json!({"name": "old__mirror", "arguments": {"region": region}});
         let body =
@@ -130,7 +130,7 @@ fn arguments_that_are_repeated_in_headers_must_agree() {
             headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         test_support::http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
     };
-    for (header, region, good) in [
+    for (header, region, valid) in [
         (Some("eu"), json!("eu"), true),
         (Some("=?base64?ZXU=?="), json!("eu"), true),
         (None, json!(null), true),
@@ -140,13 +140,13 @@ fn arguments_that_are_repeated_in_headers_must_agree() {
         (Some("=?base64?ZXU?="), json!("eu"), false),
     ] {
         let response = call(&client, header, region.clone());
-        let wanted = if good { (200, None) } else { (400, Some(-32020)) };
-        assert_eq!((response.status, response.code()), wanted, "{header:?} {region}: {}", response.text());
+        let expected = if valid { (200, None) } else { (400, Some(-32020)) };
+        assert_eq!((response.status, response.code()), expected, "{header:?} {region}: {}", response.text());
     }
 }
 
 #[test]
-fn the_eras_are_mixed_on_one_pipe() {
+fn both_eras_work_on_one_pipe() {
     let home = home();
     let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
     let read = pipe.request("resources/read", &json!({"uri": "toolcrib://old/note%3A%2F%2Fone"}));

@@ -1,6 +1,6 @@
-//! Who may come in, and who may see and use what, with real servers behind the gateway.
+//! Authentication and access rules, with real servers behind the gateway.
 
-#![expect(clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![expect(clippy::expect_used, reason = "tests panic on failure")]
 
 mod callers;
 mod profiles;
@@ -15,49 +15,49 @@ use test_support::gateway::{Gateway, Home};
 use test_support::http::{self, Response};
 use test_support::wait_until;
 
-const CALLERS: &str = "[callers.ci]\ntoken = 'ci-Token-1'\nallow = ['fake.*']\ndeny = ['fake.stamp', 'fake.note://one', 'fake.greet']\n\
+const CALLERS: &str = "[callers.ci]\ntoken = 'ci-Token-1'\nallow = ['fake.*']\ndeny = ['fake.record', 'fake.note://one', 'fake.greet']\n\
     [callers.root]\ntoken = 'root-Token'\nadmin = true\n";
 
 fn server(name: &str, args: &[&str]) -> String {
-    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
 
-/// A home with two servers that keep books of what they really do, and these rules.
+/// Returns a home with two servers that record their calls and these rules, and the folder of the records.
 fn home(rules: &str) -> (Home, tempfile::TempDir) {
-    let books = tempfile::tempdir().expect("a folder for books");
-    let keep = books.path().to_string_lossy().into_owned();
-    let servers = server("fake", &["--ledger", &keep]) + &server("other", &["--ledger", &keep]);
-    (Home::new(env!("CARGO_BIN_EXE_crib"), &format!("{servers}{rules}")), books)
+    let records = tempfile::tempdir().expect("a folder for records");
+    let folder = records.path().to_string_lossy().into_owned();
+    let servers = server("fake", &["--record-dir", &folder]) + &server("other", &["--record-dir", &folder]);
+    (Home::new(env!("CARGO_BIN_EXE_crib"), &format!("{servers}{rules}")), records)
 }
 
-/// How often `stamp` ran.
-fn stamped(books: &Path) -> usize {
-    let files = std::fs::read_dir(books).into_iter().flatten().flatten();
+/// Returns how often `record` ran.
+fn count_recorded(records: &Path) -> usize {
+    let files = std::fs::read_dir(records).into_iter().flatten().flatten();
     let lines = files.map(|file| std::fs::read_to_string(file.path()).unwrap_or_default());
-    lines.map(|text| text.lines().filter(|line| line.contains("stamped")).count()).sum()
+    lines.map(|text| text.lines().filter(|line| line.contains("recorded")).count()).sum()
 }
 
-/// A request with these headers beside the usual ones.
+/// Sends a request with these headers in addition to the usual ones.
 fn send(gateway: &Gateway, path: &str, headers: &[(&str, &str)], body: &Value) -> Response {
     let usual = [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")];
     http::request(gateway.address, "POST", path, &[&usual, headers].concat(), body.to_string().as_bytes())
 }
 
 fn ask(gateway: &Gateway, path: &str, token: Option<&str>, method: &str, params: &Value) -> Response {
-    let shown = token.map(|token| format!("Bearer {token}"));
+    let authorization = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
-    let about = params["ref"]["name"].as_str().or(params["ref"]["uri"].as_str());
+    let reference = params["ref"]["name"].as_str().or(params["ref"]["uri"].as_str());
     let name =
-        ["name", "uri", "taskId"].iter().find_map(|key| params[key].as_str()).filter(|_| about.is_none());
-    let name = name.map(encoded);
+        ["name", "uri", "taskId"].iter().find_map(|key| params[key].as_str()).filter(|_| reference.is_none());
+    let name = name.map(encode);
     headers.extend(name.as_deref().map(|name| ("Mcp-Name", name)));
-    headers.extend(shown.as_deref().map(|shown| ("Authorization", shown)));
+    headers.extend(authorization.as_deref().map(|value| ("Authorization", value)));
     send(gateway, path, &headers, &message(Era::Stateless, &1.into(), method, params))
 }
 
-/// A name as a header carries it.
-fn encoded(name: &str) -> String {
-    toolcrib::wire::mirror::encoded(name).into_owned()
+/// Encodes a name for a header.
+fn encode(name: &str) -> String {
+    toolcrib::protocol::header_mirror::encode_header(name).into_owned()
 }
 
 fn names(response: &Response, list: &str, key: &str) -> BTreeSet<String> {
@@ -66,26 +66,26 @@ fn names(response: &Response, list: &str, key: &str) -> BTreeSet<String> {
     items.iter().map(|item| item[key].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn said(answer: &Response) -> String {
+fn error_message(answer: &Response) -> String {
     let message = answer.message();
     message["error"]["message"].as_str().unwrap_or_else(|| panic!("{message}")).to_owned()
 }
 
 #[test]
-fn what_a_caller_may_not_use_it_does_not_see() {
-    let (home, books) = home(CALLERS);
+fn denied_tools_prompts_and_resources_are_not_listed() {
+    let (home, records) = home(CALLERS);
     let gateway = home.serve();
     let as_ci =
         |path: &str, method: &str, params: Value| ask(&gateway, path, Some("ci-Token-1"), method, &params);
     let as_root = |method: &str, params: Value| ask(&gateway, "/mcp", Some("root-Token"), method, &params);
     let all = names(&as_root("tools/list", json!({})), "tools", "name");
-    assert!(all.contains("fake__stamp") && all.contains("other__echo"));
+    assert!(all.contains("fake__record") && all.contains("other__echo"));
     let seen = names(&as_ci("/mcp", "tools/list", json!({})), "tools", "name");
     let expected: BTreeSet<String> =
-        all.iter().filter(|name| name.starts_with("fake__") && *name != "fake__stamp").cloned().collect();
+        all.iter().filter(|name| name.starts_with("fake__") && *name != "fake__record").cloned().collect();
     assert_eq!(seen, expected);
     for (method, list, key, hidden) in [
-        ("tools/list", "tools", "name", "stamp"),
+        ("tools/list", "tools", "name", "record"),
         ("prompts/list", "prompts", "name", "greet"),
         ("resources/list", "resources", "uri", "note://one"),
     ] {
@@ -94,10 +94,10 @@ fn what_a_caller_may_not_use_it_does_not_see() {
             assert!(!seen.iter().any(|name| name.ends_with(hidden)), "{path} {method}: {seen:?}");
         }
     }
-    let stamp = json!({"token": "stamped"});
+    let arguments = json!({"token": "recorded"});
     for (path, method, params) in [
-        ("/mcp", "tools/call", json!({"name": "fake__stamp", "arguments": stamp})),
-        ("/mcp/s/fake", "tools/call", json!({"name": "stamp", "arguments": stamp})),
+        ("/mcp", "tools/call", json!({"name": "fake__record", "arguments": arguments})),
+        ("/mcp/s/fake", "tools/call", json!({"name": "record", "arguments": arguments})),
         ("/mcp", "prompts/get", json!({"name": "fake__greet"})),
         ("/mcp/s/fake", "prompts/get", json!({"name": "greet"})),
         ("/mcp", "resources/read", json!({"uri": "toolcrib://fake/note%3A%2F%2Fone"})),
@@ -109,13 +109,13 @@ fn what_a_caller_may_not_use_it_does_not_see() {
             "completion/complete",
             json!({"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "who", "value": ""}}),
         ),
-        ("/mcp/s/fake", "Tools/Call", json!({"name": "stamp", "arguments": stamp})),
+        ("/mcp/s/fake", "Tools/Call", json!({"name": "record", "arguments": arguments})),
     ] {
         let answer = as_ci(path, method, params);
         assert_eq!(answer.code(), Some(-31010), "{path} {method}: {}", answer.text());
         assert!(!answer.text().contains("config.toml"), "{}", answer.text());
     }
-    // Its neighbours work, and so does everything for the other caller.
+    // Similar tools work, and the other caller may use everything.
     assert!(
         as_ci("/mcp", "tools/call", json!({"name": "echo", "arguments": {"text": "hi"}}))
             .text()
@@ -126,33 +126,33 @@ fn what_a_caller_may_not_use_it_does_not_see() {
             .text()
             .contains("read note://two")
     );
-    assert_eq!(stamped(books.path()), 0);
-    as_root("tools/call", json!({"name": "fake__stamp", "arguments": stamp}));
-    assert_eq!(stamped(books.path()), 1);
+    assert_eq!(count_recorded(records.path()), 0);
+    as_root("tools/call", json!({"name": "fake__record", "arguments": arguments}));
+    assert_eq!(count_recorded(records.path()), 1);
 }
 
 #[test]
-fn a_server_that_is_not_for_a_caller_does_not_exist_for_it() {
-    let (home, _books) = home(CALLERS);
+fn denied_server_looks_like_an_unknown_server() {
+    let (home, _records) = home(CALLERS);
     let gateway = home.serve();
     let as_ci =
         |path: &str, method: &str, params: Value| ask(&gateway, path, Some("ci-Token-1"), method, &params);
     assert_eq!(as_ci("/mcp/s/other", "tools/list", json!({})).status, 404);
     assert_eq!(
         as_ci("/mcp/s/other", "tools/list", json!({})).text(),
-        as_ci("/mcp/s/nobody", "tools/list", json!({})).text().replace("nobody", "other")
+        as_ci("/mcp/s/absent", "tools/list", json!({})).text().replace("absent", "other")
     );
     assert_eq!(
-        said(&as_ci("/mcp", "tools/call", json!({"name": "other__echo"}))),
+        error_message(&as_ci("/mcp", "tools/call", json!({"name": "other__echo"}))),
         "Unknown tool: other__echo"
     );
     assert_eq!(as_ci("/mcp", "tools/call", json!({"name": "other__echo"})).code(), Some(-32602));
     assert_eq!(as_ci("/mcp", "tasks/get", json!({"taskId": "other__1"})).code(), Some(-32602));
 }
 
-/// Other ways to write a name: letter cases, look-alikes, blanks, signs that nobody sees, prefixes and encodings.
+/// Returns other spellings of a name: letter cases, look-alikes, whitespace, invisible characters, prefixes, encodings.
 fn spellings(name: &str) -> BTreeSet<String> {
-    let mut found: BTreeSet<String> = cases(name).chain(interrupted(name)).collect();
+    let mut found: BTreeSet<String> = cases(name).chain(with_insertions(name)).collect();
     for (plain, like) in LOOK_ALIKES {
         found.insert(name.replace(plain, &like.to_string()));
     }
@@ -161,11 +161,11 @@ fn spellings(name: &str) -> BTreeSet<String> {
     for prefix in PREFIXES {
         found.extend(tails.iter().map(|tail| format!("{prefix}{tail}")));
     }
-    let hex = |shape: fn(u32) -> String| name.chars().map(|letter| shape(letter as u32)).collect::<String>();
+    let encode = |form: fn(u32) -> String| name.chars().map(|letter| form(letter as u32)).collect::<String>();
     found.extend([
-        hex(|code| format!("%{code:02x}")),
-        hex(|code| format!("\\u{code:04x}")),
-        hex(|code| format!("&#{code};")),
+        encode(|code| format!("%{code:02x}")),
+        encode(|code| format!("\\u{code:04x}")),
+        encode(|code| format!("&#{code};")),
     ]);
     found.insert(name.chars().filter_map(|letter| char::from_u32(letter as u32 + 0xfee0)).collect());
     found.extend([String::new(), "*".to_owned(), format!("{name}{name}"), name.chars().rev().collect()]);
@@ -173,8 +173,18 @@ fn spellings(name: &str) -> BTreeSet<String> {
     found
 }
 
-const LOOK_ALIKES: [(char, char); 8] =
-    [('s', 'ѕ'), ('t', 'т'), ('a', 'а'), ('m', 'ｍ'), ('p', 'р'), ('s', 'ſ'), ('a', 'ä'), ('a', 'ａ')];
+const LOOK_ALIKES: [(char, char); 10] = [
+    ('s', 'ѕ'),
+    ('s', 'ſ'),
+    ('s', 'ｓ'),
+    ('e', 'е'),
+    ('e', 'é'),
+    ('p', 'р'),
+    ('c', 'с'),
+    ('o', 'о'),
+    ('d', 'ԁ'),
+    ('r', 'ｒ'),
+];
 
 const PREFIXES: [&str; 16] = [
     "fake__",
@@ -195,7 +205,7 @@ const PREFIXES: [&str; 16] = [
     "functions.",
 ];
 
-const SIGNS: [&str; 21] = [
+const INSERTIONS: [&str; 21] = [
     "\u{200b}",
     "\u{200d}",
     "\u{feff}",
@@ -219,6 +229,7 @@ const SIGNS: [&str; 21] = [
     "\u{e0061}",
 ];
 
+/// Returns the name with every combination of upper and lower case.
 fn cases(name: &str) -> impl Iterator<Item = String> {
     let cased = move |mask: usize| {
         let case = move |(at, letter): (usize, char)| {
@@ -229,19 +240,21 @@ fn cases(name: &str) -> impl Iterator<Item = String> {
     (0..1_usize << name.len()).map(cased)
 }
 
-fn interrupted(name: &str) -> impl Iterator<Item = String> {
-    let at_each =
-        move |sign: &'static str| (0..=name.len()).map(move |at| [&name[..at], sign, &name[at..]].concat());
-    SIGNS.into_iter().flat_map(at_each)
+/// Returns the name with each of [`INSERTIONS`] at each position.
+fn with_insertions(name: &str) -> impl Iterator<Item = String> {
+    let at_each = move |insertion: &'static str| {
+        (0..=name.len()).map(move |at| [&name[..at], insertion, &name[at..]].concat())
+    };
+    INSERTIONS.into_iter().flat_map(at_each)
 }
 
 #[test]
-fn no_spelling_of_a_denied_name_runs() {
-    let (home, books) = home("[policy]\ndeny = ['*.stamp']\n");
+fn no_spelling_of_a_denied_name_is_allowed() {
+    let (home, records) = home("[policy]\ndeny = ['*.record', '*.sleep']\n");
     let gateway = home.serve();
-    let spellings = spellings("stamp");
-    assert!(spellings.len() >= 540, "{}", spellings.len());
-    let arguments = json!({"token": "stamped"});
+    let spellings: BTreeSet<String> = ["record", "sleep"].into_iter().flat_map(spellings).collect();
+    assert!(spellings.len() >= 1080, "{}", spellings.len());
+    let arguments = json!({"token": "recorded"});
     for name in &spellings {
         for path in ["/mcp", "/mcp/s/fake"] {
             let answer =
@@ -249,7 +262,7 @@ fn no_spelling_of_a_denied_name_runs() {
             assert!(answer.code().is_some() || answer.status == 400, "{path} {name:?}: {}", answer.text());
         }
     }
-    assert_eq!(stamped(books.path()), 0);
+    assert_eq!(count_recorded(records.path()), 0);
     for (path, name) in [("/mcp", "fake__echo"), ("/mcp/s/other", "echo")] {
         let answer =
             ask(&gateway, path, None, "tools/call", &json!({"name": name, "arguments": {"text": "still"}}));
@@ -258,34 +271,34 @@ fn no_spelling_of_a_denied_name_runs() {
 }
 
 #[test]
-fn a_reload_changes_rules_and_callers_without_a_restart() {
-    let (home, _books) = home("[servers.fake.tools]\ndeny = ['stamp']\n");
+fn reload_changes_rules_and_callers_without_restarting_servers() {
+    let (home, _records) = home("[servers.fake.tools]\ndeny = ['record']\n");
     let gateway = home.serve();
     let call = |token: Option<&str>, name: &str| {
         ask(&gateway, "/mcp", token, "tools/call", &json!({"name": name, "arguments": {"text": "hi"}}))
     };
-    let denied = call(None, "fake__stamp");
+    let denied = call(None, "fake__record");
     assert_eq!(denied.code(), Some(-31010));
     assert!(
-        said(&denied).contains("`servers.fake.tools.deny` has `stamp`")
-            && said(&denied).contains("config.toml:"),
+        error_message(&denied).contains("`servers.fake.tools.deny` has `record`")
+            && error_message(&denied).contains("config.toml:"),
         "{}",
         denied.text()
     );
     let before = call(None, "fake__pid").text();
     let config = std::fs::read_to_string(home.file("config.toml")).unwrap();
-    home.write_config(&config.replace("'stamp'", "'echo'"));
+    home.write_config(&config.replace("'record'", "'echo'"));
     assert_eq!(http::request(gateway.address, "POST", "/api/v1/reload", &[], b"").status, 200);
     assert_eq!(call(None, "fake__echo").code(), Some(-31010));
-    assert_eq!(call(None, "fake__pid").text(), before, "rules are no reason to restart a server");
+    assert_eq!(call(None, "fake__pid").text(), before, "changed rules do not restart a server");
     home.write_config(&format!("{config}{CALLERS}"));
-    wait_until("callers have to show a token", || call(None, "fake__pid").status == 401);
+    wait_until("a token is required", || call(None, "fake__pid").status == 401);
     assert_eq!(call(Some("root-Token"), "fake__pid").text(), before);
 }
 
 #[test]
-fn the_command_line_is_told_which_rule_and_where() {
-    let (home, books) = home(&format!("{CALLERS}[policy]\ndeny = [\n  'other.*',\n  'fake.ping',\n]\n"));
+fn command_line_shows_the_rule_and_its_location() {
+    let (home, records) = home(&format!("{CALLERS}[policy]\ndeny = [\n  'other.*',\n  'fake.ping',\n]\n"));
     let config = std::fs::read_to_string(home.file("config.toml")).unwrap();
     let line = config.lines().position(|line| line.contains("'fake.ping'")).unwrap() + 1;
     let run = |args: &[&str]| {
@@ -293,12 +306,12 @@ fn the_command_line_is_told_which_rule_and_where() {
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(text).unwrap())
     };
-    let place = format!("config.toml:{line})");
-    for serving in [false, true] {
-        let _gateway = serving.then(|| home.serve());
+    let location = format!("config.toml:{line})");
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve());
         let (code, text) = run(&["call", "fake__ping"]);
         assert!(
-            code == Some(7) && text.contains("`policy.deny` has `fake.ping`") && text.contains(&place),
+            code == Some(7) && text.contains("`policy.deny` has `fake.ping`") && text.contains(&location),
             "{text}"
         );
         assert_eq!(run(&["call", "fake", "ping"]).0, Some(7));
@@ -314,17 +327,17 @@ fn the_command_line_is_told_which_rule_and_where() {
     assert!(
         code == Some(7)
             && text.starts_with("denied: `local` may not use `fake.ping`\n")
-            && text.contains(&place),
+            && text.contains(&location),
         "{text}"
     );
     let (code, text) = test("ci", "fake__echo");
     assert!(code == Some(0) && text.contains("`callers.ci.allow` has `fake.*`"), "{text}");
-    let (code, text) = test("ci", "fake.stamp");
-    assert!(code == Some(7) && text.contains("`callers.ci.deny` has `fake.stamp`"), "{text}");
-    assert!(test("ci", "other.echo").1.contains("there is no such server"));
+    let (code, text) = test("ci", "fake.record");
+    assert!(code == Some(7) && text.contains("`callers.ci.deny` has `fake.record`"), "{text}");
+    assert!(test("ci", "other.echo").1.contains("is hidden from this caller"));
     assert_eq!((test("ic", "fake.echo").0, test("ci", "echo").0), (Some(1), Some(1)));
     let json = run(&["policy", "test", "--tool", "fake.ping", "--json"]).1;
-    let told: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&told["allowed"], &told["line"]), (&json!(false), &json!(line)));
-    assert_eq!(stamped(books.path()), 0);
+    let result: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&result["allowed"], &result["line"]), (&json!(false), &json!(line)));
+    assert_eq!(count_recorded(records.path()), 0);
 }

@@ -1,4 +1,4 @@
-//! Who and what the gateway refuses: strangers, nonsense, contradictions, and what does not exist.
+//! Requests that the gateway refuses: other hosts and origins, invalid messages, contradictions and unknown names.
 
 use serde_json::json;
 use test_support::client::{Era, HttpClient};
@@ -10,7 +10,7 @@ const BOTH: (&str, &str) = ("Accept", "application/json, text/event-stream");
 const META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
 fn server(name: &str, args: &[&str]) -> String {
-    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
 
 fn home(config: &str) -> Home {
@@ -22,13 +22,13 @@ fn post(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> Response {
     http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
 }
 
-/// A stateless request with these headers beside the usual ones.
+/// Sends a stateless request with these headers in addition to the usual ones.
 fn stateless(gateway: &Gateway, headers: &[(&str, &str)], method: &str, params: &str) -> Response {
     post(gateway, headers, &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#))
 }
 
 #[test]
-fn only_its_own_hosts_and_origins_are_served() {
+fn other_hosts_and_origins_are_refused() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
@@ -45,11 +45,11 @@ fn only_its_own_hosts_and_origins_are_served() {
     }
     let own = format!("http://localhost:{port}");
     assert_ne!(post(&gateway, &[("Origin", &own), ("Host", &own[7..])], ping).status, 403);
-    assert_eq!(gateway.children(), [0_u32; 0], "nothing was started for any of them");
+    assert_eq!(gateway.children(), [0_u32; 0], "no server was started");
 }
 
 #[test]
-fn nonsense_is_answered_and_executes_nothing() {
+fn invalid_messages_are_refused_and_execute_nothing() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let deep = format!(
@@ -88,7 +88,7 @@ fn nonsense_is_answered_and_executes_nothing() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_refused() {
+fn body_above_the_limit_is_refused() {
     let home = home(&format!("[limits]\nbody = '64KiB'\n{}", server("fake", &[])));
     let gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
@@ -104,7 +104,7 @@ fn a_body_over_the_limit_is_refused() {
 }
 
 #[test]
-fn what_does_not_exist_is_said_not_to() {
+fn unknown_methods_tools_and_cursors_are_refused() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     for era in [Era::Session, Era::Stateless] {
@@ -123,21 +123,22 @@ fn what_does_not_exist_is_said_not_to() {
             let response = client.request("tools/call", &json!({"name": name, "arguments": arguments}));
             assert_eq!(response.code(), Some(-32602), "{era:?} {name} {arguments}: {}", response.text());
         }
-        let near = client.call("fake__eco", &json!({}));
-        assert_eq!(near["error"]["data"]["hint"], "did you mean `fake__echo`?", "{near}");
+        let misspelled = client.call("fake__eco", &json!({}));
+        assert_eq!(misspelled["error"]["data"]["hint"], "did you mean `fake__echo`?", "{misspelled}");
         let cursor = client.request("tools/list", &json!({"cursor": "made up"}));
         assert_eq!(cursor.code(), Some(-32602));
     }
 }
 
 #[test]
-fn the_headers_of_a_stateless_request_must_agree_with_its_body() {
+fn headers_of_a_stateless_request_must_match_its_body() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let version = ("MCP-Protocol-Version", "2026-07-28");
-    let (method, name) = (("Mcp-Method", "tools/call"), ("Mcp-Name", "fake__pid"));
+    let method = ("Mcp-Method", "tools/call");
+    let name = ("Mcp-Name", "fake__pid");
     let params = format!(r#"{{"name":"fake__pid","arguments":{{}},"_meta":{META}}}"#);
-    for (headers, why) in [
+    for (headers, case) in [
         (vec![method, name], "no version"),
         (vec![("MCP-Protocol-Version", "2025-11-25"), method, name], "another version"),
         (vec![version, name], "no method"),
@@ -145,18 +146,18 @@ fn the_headers_of_a_stateless_request_must_agree_with_its_body() {
         (vec![version, ("Mcp-Method", "Tools/Call"), name], "another case"),
         (vec![version, method], "no name"),
         (vec![version, method, ("Mcp-Name", "fake__echo")], "another name"),
-        (vec![version, method, ("Mcp-Name", "=?base64?!!?=")], "no base64"),
+        (vec![version, method, ("Mcp-Name", "=?base64?!!?=")], "invalid base64"),
         (vec![version, method, name, ("Mcp-Name", "fake__echo")], "two names"),
     ] {
         let response = stateless(&gateway, &headers, "tools/call", &params);
-        assert_eq!((response.status, response.code()), (400, Some(-32020)), "{why}: {}", response.text());
+        assert_eq!((response.status, response.code()), (400, Some(-32020)), "{case}: {}", response.text());
     }
-    let coded = ("Mcp-Name", "=?base64?ZmFrZV9fcGlk?=");
-    assert_eq!(stateless(&gateway, &[version, method, coded], "tools/call", &params).status, 200);
+    let encoded = ("Mcp-Name", "=?base64?ZmFrZV9fcGlk?=");
+    assert_eq!(stateless(&gateway, &[version, method, encoded], "tools/call", &params).status, 200);
 }
 
 #[test]
-fn a_stateless_request_carries_what_its_era_needs() {
+fn stateless_request_without_required_meta_is_refused() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let list = ("Mcp-Method", "tools/list");
@@ -170,17 +171,17 @@ fn a_stateless_request_carries_what_its_era_needs() {
     let refused = stateless(&gateway, &[version("2099-01-01"), list], "tools/list", &future);
     assert_eq!((refused.status, refused.code()), (400, Some(-32022)), "{}", refused.text());
     assert_eq!(refused.message()["error"]["data"]["requested"], "2099-01-01");
-    let good = stateless(
+    let valid = stateless(
         &gateway,
         &[version("2026-07-28"), ("Mcp-Method", "server/discover")],
         "server/discover",
         &format!(r#"{{"_meta":{META}}}"#),
     );
-    assert_eq!(good.message()["result"]["supportedVersions"][0], "2026-07-28", "{}", good.text());
+    assert_eq!(valid.message()["result"]["supportedVersions"][0], "2026-07-28", "{}", valid.text());
 }
 
 #[test]
-fn sessions_follow_the_rules_of_their_era() {
+fn session_requests_need_a_valid_session() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
@@ -190,7 +191,7 @@ fn sessions_follow_the_rules_of_their_era() {
     }
     for method in ["GET", "DELETE"] {
         assert_eq!(http::request(gateway.address, method, "/mcp", &[BOTH], b"").status, 405, "{method}");
-        let unknown = [BOTH, ("Mcp-Session-Id", "nobody")];
+        let unknown = [BOTH, ("Mcp-Session-Id", "absent")];
         assert_eq!(http::request(gateway.address, method, "/mcp", &unknown, b"").status, 404, "{method}");
     }
     for method in ["PUT", "PATCH", "OPTIONS", "TRACE"] {
@@ -198,25 +199,25 @@ fn sessions_follow_the_rules_of_their_era() {
     }
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Session);
     assert_eq!(client.request("ping", &json!({})).message()["result"], json!({}));
-    let elsewhere = http::request(
+    let other_endpoint = http::request(
         gateway.address,
         "POST",
         "/mcp/s/fake",
         &[JSON, BOTH, ("Mcp-Session-Id", client.session.as_deref().unwrap())],
         list.as_bytes(),
     );
-    assert_eq!(elsewhere.status, 404, "a session is for one view");
-    let ended = client.bare("DELETE").finish();
+    assert_eq!(other_endpoint.status, 404, "a session belongs to one endpoint");
+    let ended = client.send_without_body("DELETE").finish();
     assert!(matches!(ended.status, 200 | 204), "{}", ended.status);
-    assert_eq!(client.request("ping", &json!({})).status, 404, "it is over");
+    assert_eq!(client.request("ping", &json!({})).status, 404, "the session has ended");
 }
 
 #[test]
-fn a_request_that_can_be_read_in_two_ways_is_refused() {
+fn ambiguous_http_requests_are_refused() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let rest = "Content-Type: application/json\r\n";
-    for (head, why) in [
+    for (head, case) in [
         ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", "two hosts"),
         ("POST http://evil.example/mcp HTTP/1.1\r\nHost: localhost\r\n", "another host in the target"),
         (
@@ -225,25 +226,26 @@ fn a_request_that_can_be_read_in_two_ways_is_refused() {
         ),
         (
             "POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n",
-            "an odd coding",
+            "an unusual transfer coding",
         ),
-        ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nX\x0b: 1\r\n", "a name that is none"),
+        ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nX\x0b: 1\r\n", "an invalid header name"),
         ("POST /mcp HTTP/1.1\r\nHost: localhost\r\nA: b\r\n c\r\n", "a folded line"),
         ("POST /mcp HTTP/1.1\r\n", "no host"),
     ] {
         let stream = http::send(gateway.address, format!("{head}{rest}\r\n{{}}").as_bytes());
-        assert!(matches!(stream.status, 400 | 403 | 421), "{why}: {}", stream.status);
+        assert!(matches!(stream.status, 400 | 403 | 421), "{case}: {}", stream.status);
     }
 }
 
 #[test]
-fn an_id_that_is_in_flight_cannot_be_used_again_in_its_session() {
+fn id_in_flight_cannot_be_used_again_in_its_session() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     let client = HttpClient::new(gateway.address, "/mcp", Era::Session);
     let body = r#"{"jsonrpc":"2.0","id":"same","method":"tools/call","params":{"name":"fake__sleep","arguments":{"ms":1000}}}"#;
     let answers: Vec<Response> = std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..2).map(|_| scope.spawn(|| client.raw("tools/call", None, body))).collect();
+        let calls: Vec<_> =
+            (0..2).map(|_| scope.spawn(|| client.post_raw("tools/call", None, body))).collect();
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
     let refused = answers.iter().filter(|answer| answer.code() == Some(-32600)).count();

@@ -1,13 +1,13 @@
-//! The gateway as a process: how it starts, what it tells about itself, and how it reloads and ends.
+//! The gateway as a process: start, status, reload and shutdown.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient, PipeClient, message};
 use test_support::gateway::Home;
-use test_support::{http, process, starts, wait_until};
+use test_support::{count_starts, http, process, wait_until};
 
 fn server(name: &str, args: &[&str]) -> String {
-    test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
 
 fn home(config: &str) -> Home {
@@ -15,43 +15,44 @@ fn home(config: &str) -> Home {
 }
 
 #[test]
-fn health_and_readiness_are_told_and_the_rest_is_not_found() {
+fn health_endpoints_answer_and_unknown_paths_are_not_found() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     for path in ["/healthz", "/readyz"] {
         assert_eq!(http::request(gateway.address, "GET", path, &[], b"").status, 200, "{path}");
     }
-    for path in ["/nothing", "/mcp/p/none", "/api/v1/servers/nobody", "/api/v1/stdio"] {
+    for path in ["/nothing", "/mcp/p/none", "/api/v1/servers/absent", "/api/v1/stdio"] {
         assert_eq!(http::request(gateway.address, "GET", path, &[], b"").status, 404, "{path}");
     }
 }
 
 #[test]
-fn ten_servers_seen_once_are_listed_by_the_next_gateway_with_none_of_them_started() {
+fn stored_listings_are_served_without_starting_servers() {
     let home = home("");
     let count = home.file("starts");
     let args = ["--tools", "5", "--count-file", count.to_str().unwrap()];
     home.write_config(&(0..10).map(|number| server(&format!("s{number}"), &args)).collect::<String>());
     let mut first = home.serve();
-    assert_eq!(first.children(), [0_u32; 0], "nothing starts before it is asked for");
+    assert_eq!(first.children(), [0_u32; 0], "no server is started before it is needed");
     assert_eq!(HttpClient::new(first.address, "/mcp", Era::Stateless).tools().len(), 350);
-    assert_eq!(starts(&count), 10);
+    assert_eq!(count_starts(&count), 10);
     assert!(first.stop().success());
     let second = home.serve();
     for era in [Era::Session, Era::Stateless] {
         assert_eq!(HttpClient::new(second.address, "/mcp", era).tools().len(), 350);
     }
-    assert_eq!((starts(&count), second.children().len()), (10, 0));
+    assert_eq!((count_starts(&count), second.children().len()), (10, 0));
 }
 
 #[test]
-fn a_stop_lets_calls_finish_and_leaves_no_process() {
-    let home =
-        home(&(server("fake", &["--grandchild"]) + &server("stubborn", &["--ignore-eof", "--ignore-term"])));
+fn stop_lets_calls_finish_and_leaves_no_process() {
+    let home = home(
+        &(server("fake", &["--grandchild"]) + &server("unstoppable", &["--ignore-eof", "--ignore-term"])),
+    );
     let mut gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     let mut pids: Vec<u32> = Vec::new();
-    for tool in ["fake__pid", "fake__grandchild", "stubborn__pid"] {
+    for tool in ["fake__pid", "fake__grandchild", "unstoppable__pid"] {
         pids.push(client.text(tool, &json!({})).parse().unwrap());
     }
     assert!(pids.iter().all(|pid| process::is_alive(*pid)));
@@ -72,12 +73,12 @@ fn a_stop_lets_calls_finish_and_leaves_no_process() {
         assert_eq!(call.join().unwrap(), "slept");
     }
     assert!(gateway.wait().success());
-    wait_until("nobody is left", || !pids.iter().any(|pid| process::is_alive(*pid)));
+    wait_until("no process is left", || !pids.iter().any(|pid| process::is_alive(*pid)));
     assert!(std::net::TcpStream::connect(address).is_err());
 }
 
 #[test]
-fn a_second_request_to_stop_does_not_wait_for_calls() {
+fn second_stop_signal_does_not_wait_for_calls() {
     let home = home(&format!("[limits]\ndrain = \"10m\"\n{}", server("fake", &[])));
     let mut gateway = home.serve();
     let address = gateway.address;
@@ -91,53 +92,52 @@ fn a_second_request_to_stop_does_not_wait_for_calls() {
     gateway.signal(Signal::INT);
     assert!(gateway.wait().success());
     assert!(!process::is_alive(child));
-    // Lost with its server, which may not even have been up yet, or refused because the gateway was going down: either
-    // way it was told.
+    // Lost with its server, which may still have been starting, or refused because of the shutdown.
     let code = hanging.join().unwrap();
     assert!(code.is_some_and(|code| [-31014, -31015, -31017].contains(&code)), "{code:?}");
 }
 
 #[test]
-fn streams_end_with_the_gateway_and_do_not_hold_it_up() {
+fn streams_end_with_the_gateway_and_do_not_delay_it() {
     let home = home(&server("fake", &[]));
     let mut gateway = home.serve();
     let session = HttpClient::new(gateway.address, "/mcp", Era::Session);
-    let news = session.bare("GET");
+    let get_stream = session.send_without_body("GET");
     let mut stateless = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
-    let wanted = json!({"notifications": {"toolsListChanged": true}});
-    let listening = stateless.open("subscriptions/listen", &wanted);
-    assert_eq!((news.status, listening.status), (200, 200));
+    let params = json!({"notifications": {"toolsListChanged": true}});
+    let listening = stateless.open("subscriptions/listen", &params);
+    assert_eq!((get_stream.status, listening.status), (200, 200));
     let stopped = gateway.stop();
-    assert!(stopped.success() && news.finish().messages().is_empty());
-    let told = listening.finish().message();
-    assert_eq!(told["result"]["resultType"], "complete", "{told}");
-    assert!(!gateway.said().iter().any(|line| line.contains("did not take their answers")));
+    assert!(stopped.success() && get_stream.finish().messages().is_empty());
+    let last = listening.finish().message();
+    assert_eq!(last["result"]["resultType"], "complete", "{last}");
+    assert!(!gateway.stderr_lines().iter().any(|line| line.contains("did not read their responses")));
 }
 
 #[test]
-fn a_reload_changes_only_what_changed_and_a_broken_file_changes_nothing() {
-    let stays = server("stays", &[]);
-    let home = home(&(stays.clone() + &server("goes", &[])));
+fn reload_keeps_unchanged_servers_and_ignores_an_invalid_file() {
+    let kept = server("kept", &[]);
+    let home = home(&(kept.clone() + &server("removed", &[])));
     let gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
-    let pid = client.text("stays__pid", &json!({}));
-    let gone: u32 = client.text("goes__pid", &json!({})).parse().unwrap();
-    home.write_config(&(stays + &server("comes", &[])));
+    let pid = client.text("kept__pid", &json!({}));
+    let removed: u32 = client.text("removed__pid", &json!({})).parse().unwrap();
+    home.write_config(&(kept + &server("added", &[])));
     gateway.signal(Signal::HUP);
-    wait_until("the new server is there", || client.tools().iter().any(|tool| tool == "comes__echo"));
-    wait_until("the old one is gone", || !process::is_alive(gone));
-    assert!(!client.tools().iter().any(|tool| tool.starts_with("goes__")));
-    assert_eq!(client.text("stays__pid", &json!({})), pid, "what did not change keeps its process");
+    wait_until("the new server is listed", || client.tools().iter().any(|tool| tool == "added__echo"));
+    wait_until("the removed server has exited", || !process::is_alive(removed));
+    assert!(!client.tools().iter().any(|tool| tool.starts_with("removed__")));
+    assert_eq!(client.text("kept__pid", &json!({})), pid, "an unchanged server keeps its process");
     home.write_config("[servers.broken\n");
-    let said = gateway.said().len();
+    let lines = gateway.stderr_lines().len();
     gateway.signal(Signal::HUP);
-    wait_until("it says so", || gateway.said().len() > said);
-    assert_eq!(client.text("stays__pid", &json!({})), pid);
-    assert_eq!(client.text("comes__echo", &json!({"text": "still here"})), "still here");
+    wait_until("the invalid file is reported", || gateway.stderr_lines().len() > lines);
+    assert_eq!(client.text("kept__pid", &json!({})), pid);
+    assert_eq!(client.text("added__echo", &json!({"text": "still here"})), "still here");
 }
 
 #[test]
-fn a_second_gateway_for_the_same_config_is_refused() {
+fn second_gateway_for_the_same_config_is_refused() {
     let home = home(&server("fake", &[]));
     let _gateway = home.serve();
     let second = home.run(&["serve", "--listen", "127.0.0.1:0"]);
@@ -146,7 +146,7 @@ fn a_second_gateway_for_the_same_config_is_refused() {
 }
 
 #[test]
-fn a_gateway_reachable_by_others_or_without_a_valid_config_does_not_start() {
+fn serve_refuses_open_listeners_and_invalid_configs() {
     let home = home(&server("fake", &[]));
     let open = home.run(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(open.status.code(), Some(1), "{}", String::from_utf8_lossy(&open.stderr));
@@ -161,7 +161,7 @@ fn a_gateway_reachable_by_others_or_without_a_valid_config_does_not_start() {
 }
 
 #[test]
-fn a_crash_is_told_to_the_client_with_its_reason_and_the_next_call_succeeds() {
+fn crash_is_reported_to_the_client_and_the_next_call_succeeds() {
     let home = home(&server("fake", &[]));
     let gateway = home.serve();
     for era in [Era::Session, Era::Stateless] {
@@ -169,22 +169,22 @@ fn a_crash_is_told_to_the_client_with_its_reason_and_the_next_call_succeeds() {
         let error = &client.call("fake__crash", &json!({}))["error"];
         assert_eq!(error["code"], -31015, "{error}");
         assert_eq!(error["data"]["exit"], "exit status 101", "{error}");
-        assert_eq!(error["data"]["stderr"][1], "the disk is on fire", "{error}");
+        assert_eq!(error["data"]["stderr"][1], "crashing on purpose", "{error}");
         assert_eq!(client.text("fake__echo", &json!({"text": "back"})), "back");
     }
 }
 
 #[test]
-fn a_killed_gateway_leaves_no_server_that_listens_to_it_and_a_pipe_that_ends_with_its_agent() {
+fn killed_gateway_leaves_no_server() {
     let home = home(&server("fake", &[]));
     let mut gateway = home.serve();
     let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Stateless);
     let child: u32 = pipe.text("fake__pid", &json!({})).parse().unwrap();
     gateway.signal(Signal::KILL);
     gateway.wait();
-    wait_until("its server leaves at the end of its input", || !process::is_alive(child));
-    pipe.hang_up();
-    wait_until("the pipe ends", || pipe.has_ended());
+    wait_until("its server exits at the end of its input", || !process::is_alive(child));
+    pipe.close_input();
+    wait_until("stdio exits", || pipe.has_ended());
 }
 
 #[test]

@@ -1,15 +1,16 @@
-//! Who shares a server with whom: sessions, pipes and stateless clients in front of real processes.
+//! Sharing of server instances between sessions, pipes and stateless clients.
 
-#![expect(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient, PipeClient};
 use test_support::gateway::{Gateway, Home};
 use test_support::{process, wait_until};
 
-/// A config with one fake server of this era, shared in this way.
+/// Returns a config with one fake server of this era and this sharing.
 fn config(era: &str, sharing: &str, more: &str) -> String {
-    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
+    let server =
+        test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", era]);
     format!("{server}sharing = '{sharing}'\n{more}")
 }
 
@@ -29,7 +30,7 @@ fn pid(client: &mut HttpClient) -> u32 {
     client.text("s__pid", &json!({})).parse().unwrap()
 }
 
-/// A pipe to the running gateway, or one that stands alone, from an agent that works in `folder`.
+/// Opens a `toolcrib stdio` whose working directory is `folder`.
 fn pipe(home: &Home, folder: &str) -> PipeClient {
     std::fs::create_dir_all(home.file(folder)).unwrap();
     let mut command = home.command(&["stdio"]);
@@ -38,30 +39,32 @@ fn pipe(home: &Home, folder: &str) -> PipeClient {
 }
 
 #[test]
-fn clients_of_a_server_per_client_never_see_each_others_state() {
+fn per_client_instances_do_not_share_state() {
     for era in ["session", "stateless"] {
         let home = Home::new(env!("CARGO_BIN_EXE_crib"), &config(era, "per-client", ""));
         let gateway = home.serve();
-        let (mut first, mut second) = (session(&gateway), session(&gateway));
-        let (mut third, mut fourth) = (pipe(&home, "."), pipe(&home, "."));
+        let mut first = session(&gateway);
+        let mut second = session(&gateway);
+        let mut third = pipe(&home, ".");
+        let mut fourth = pipe(&home, ".");
         for _ in 0..2 {
-            first.text("s__keep", &json!({"text": "first"}));
-            second.text("s__keep", &json!({"text": "second"}));
-            third.text("s__keep", &json!({"text": "third"}));
-            fourth.text("s__keep", &json!({"text": "fourth"}));
+            first.text("s__remember", &json!({"text": "first"}));
+            second.text("s__remember", &json!({"text": "second"}));
+            third.text("s__remember", &json!({"text": "third"}));
+            fourth.text("s__remember", &json!({"text": "fourth"}));
         }
         let all = json!({"text": "."});
-        assert_eq!(first.text("s__keep", &all), "first first .");
-        assert_eq!(second.text("s__keep", &all), "second second .");
-        assert_eq!(third.text("s__keep", &all), "third third .");
-        assert_eq!(fourth.text("s__keep", &all), "fourth fourth .");
+        assert_eq!(first.text("s__remember", &all), "first first .");
+        assert_eq!(second.text("s__remember", &all), "second second .");
+        assert_eq!(third.text("s__remember", &all), "third third .");
+        assert_eq!(fourth.text("s__remember", &all), "fourth fourth .");
         let status = status(&home);
         assert_eq!((&status["sharing"], &status["instances"]), (&json!("per-client"), &json!(4)), "{status}");
         let pids: Vec<u64> = status["instances_list"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|one| one["pid"].as_u64().unwrap())
+            .map(|instance| instance["pid"].as_u64().unwrap())
             .collect();
         assert!(pids.contains(&u64::from(pid(&mut first))), "{pids:?}");
         assert_eq!(status["pid"], Value::Null, "{status}");
@@ -69,10 +72,11 @@ fn clients_of_a_server_per_client_never_see_each_others_state() {
 }
 
 #[test]
-fn clients_of_a_shared_server_share_one_process() {
+fn shared_server_has_one_process_for_all_clients() {
     let home = home("shared");
     let gateway = home.serve();
-    let (mut first, mut second) = (session(&gateway), session(&gateway));
+    let mut first = session(&gateway);
+    let mut second = session(&gateway);
     let mut third = pipe(&home, ".");
     let mut fourth = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     assert_eq!(pid(&mut first), pid(&mut second));
@@ -82,13 +86,13 @@ fn clients_of_a_shared_server_share_one_process() {
 }
 
 #[test]
-fn a_stateless_client_is_its_connection() {
+fn stateless_client_is_identified_by_its_connection() {
     let home = home("per-client");
     let gateway = home.serve();
     let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     let first = pid(&mut client);
-    assert_ne!(first, pid(&mut client), "it came on a connection of its own");
-    wait_until("nothing is left of the first connection's server", || !process::is_alive(first));
+    assert_ne!(first, pid(&mut client), "every request uses its own connection");
+    wait_until("the first connection's instance has exited", || !process::is_alive(first));
     let mut command = home.command(&["stdio"]);
     command.current_dir(home.path());
     let mut pipe = PipeClient::new(command, Era::Stateless);
@@ -96,7 +100,7 @@ fn a_stateless_client_is_its_connection() {
 }
 
 #[test]
-fn a_server_leaves_with_the_client_it_was_for() {
+fn per_client_instance_stops_when_its_client_disconnects() {
     let home = Home::new(
         env!("CARGO_BIN_EXE_crib"),
         &config("session", "per-client", "lifecycle = { keep-alive = 'forever' }\n"),
@@ -104,40 +108,42 @@ fn a_server_leaves_with_the_client_it_was_for() {
     let gateway = home.serve();
     let mut session = session(&gateway);
     let mut pipe = pipe(&home, ".");
-    let of_session = pid(&mut session);
-    let of_pipe: u32 = pipe.text("s__pid", &json!({})).parse().unwrap();
-    assert!(process::is_alive(of_session) && process::is_alive(of_pipe));
-    pipe.hang_up();
-    wait_until("the server of the pipe is gone", || !process::is_alive(of_pipe));
-    assert!(process::is_alive(of_session));
-    assert_eq!(session.bare("DELETE").finish().status, 204);
-    wait_until("the server of the session is gone", || !process::is_alive(of_session));
+    let session_instance = pid(&mut session);
+    let pipe_instance: u32 = pipe.text("s__pid", &json!({})).parse().unwrap();
+    assert!(process::is_alive(session_instance) && process::is_alive(pipe_instance));
+    pipe.close_input();
+    wait_until("the pipe's instance has exited", || !process::is_alive(pipe_instance));
+    assert!(process::is_alive(session_instance));
+    assert_eq!(session.send_without_body("DELETE").finish().status, 204);
+    wait_until("the session's instance has exited", || !process::is_alive(session_instance));
     assert_eq!(status(&home)["instances"], 0);
 }
 
 #[test]
-fn everybody_who_works_in_one_place_shares_a_server_that_works_there() {
+fn per_project_instance_is_shared_within_a_folder() {
     let home = home("per-project");
-    let place = |folder: &str| home.file(folder).canonicalize().unwrap().display().to_string();
+    let path = |folder: &str| home.file(folder).canonicalize().unwrap().display().to_string();
     {
         let gateway = home.serve();
-        let (mut one, mut same, mut other) = (pipe(&home, "a"), pipe(&home, "a"), pipe(&home, "b"));
-        assert_eq!(one.text("s__cwd", &json!({})), place("a"));
-        assert_eq!(other.text("s__cwd", &json!({})), place("b"));
-        assert_eq!(one.text("s__pid", &json!({})), same.text("s__pid", &json!({})));
-        assert_ne!(one.text("s__pid", &json!({})), other.text("s__pid", &json!({})));
-        // A stateless client that says nothing has a server of its own.
-        let mut alone = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
-        assert!(![place("a"), place("b")].contains(&alone.text("s__cwd", &json!({}))));
+        let mut first = pipe(&home, "a");
+        let mut same = pipe(&home, "a");
+        let mut other = pipe(&home, "b");
+        assert_eq!(first.text("s__cwd", &json!({})), path("a"));
+        assert_eq!(other.text("s__cwd", &json!({})), path("b"));
+        assert_eq!(first.text("s__pid", &json!({})), same.text("s__pid", &json!({})));
+        assert_ne!(first.text("s__pid", &json!({})), other.text("s__pid", &json!({})));
+        // A stateless client without roots has its own instance.
+        let mut stateless = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+        assert!(![path("a"), path("b")].contains(&stateless.text("s__cwd", &json!({}))));
         let keys = status(&home)["instances_list"].to_string();
-        assert!(keys.contains(&format!("project {}", place("a"))), "{keys}");
+        assert!(keys.contains(&format!("project {}", path("a"))), "{keys}");
     }
-    let mut alone = pipe(&home, "c");
-    assert_eq!(alone.text("s__cwd", &json!({})), place("c"));
+    let mut without_gateway = pipe(&home, "c");
+    assert_eq!(without_gateway.text("s__cwd", &json!({})), path("c"));
 }
 
-/// Answers every question about its roots until the answer to `id` is there.
-fn answering(pipe: &mut PipeClient, id: u64, roots: &Value) -> Value {
+/// Answers `roots/list` requests until the response to `id` arrives.
+fn answer_roots_until(pipe: &mut PipeClient, id: u64, roots: &Value) -> Value {
     loop {
         let message = pipe.read().unwrap();
         match message["method"].as_str() {
@@ -153,7 +159,7 @@ fn answering(pipe: &mut PipeClient, id: u64, roots: &Value) -> Value {
 }
 
 #[test]
-fn a_session_over_http_is_asked_for_its_roots() {
+fn http_session_is_asked_for_its_roots() {
     let home = home("per-project");
     let folder = home.file("work");
     std::fs::create_dir(&folder).unwrap();
@@ -170,7 +176,7 @@ fn a_session_over_http_is_asked_for_its_roots() {
             }
             let roots = json!([{"uri": format!("file://{}", root.display())}]);
             let answer = json!({"jsonrpc": "2.0", "id": event["id"], "result": {"roots": roots}});
-            assert_eq!(client.raw("", None, &answer.to_string()).status, 202);
+            assert_eq!(client.post_raw("", None, &answer.to_string()).status, 202);
         };
         cwd.push(answer["result"]["content"][0]["text"].clone());
     }
@@ -180,38 +186,40 @@ fn a_session_over_http_is_asked_for_its_roots() {
 }
 
 #[test]
-fn a_server_is_told_what_its_own_client_can() {
+fn server_gets_the_capabilities_of_its_only_client() {
     for (sharing, own) in [("per-client", true), ("shared", false)] {
         let home = home(sharing);
         let gateway = home.serve();
-        let declared = |text: String| serde_json::from_str::<Value>(&text).unwrap();
-        let session = declared(session(&gateway).text("s__declared", &json!({})));
+        let parse = |text: String| serde_json::from_str::<Value>(&text).unwrap();
+        let session = parse(session(&gateway).text("s__client_capabilities", &json!({})));
         let mut stateless = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
-        let stateless = declared(stateless.text("s__declared", &json!({})));
+        let stateless = parse(stateless.text("s__client_capabilities", &json!({})));
         assert_eq!(session == json!({"elicitation": {}, "sampling": {}, "roots": {}}), own, "{session}");
         assert_eq!(stateless == json!({}), own, "{stateless}");
     }
 }
 
 #[test]
-fn a_question_finds_its_client_though_others_call_too() {
+fn server_request_reaches_the_client_of_its_call() {
     let home = home("per-client");
     let _gateway = home.serve();
-    let (mut asked, mut other) = (pipe(&home, "."), pipe(&home, "."));
+    let mut asked = pipe(&home, ".");
+    let mut other = pipe(&home, ".");
     let waiting = other.send("tools/call", &json!({"name": "s__sleep", "arguments": {"ms": 500}}));
     let arguments = json!({"method": "roots/list", "message": "?"});
     let call = asked.send("tools/call", &json!({"name": "s__ask", "arguments": arguments}));
-    let answer = answering(&mut asked, call, &json!([{"uri": "file:///mine"}]));
+    let answer = answer_roots_until(&mut asked, call, &json!([{"uri": "file:///mine"}]));
     assert!(answer.to_string().contains("file:///mine"), "{answer}");
-    let slept = answering(&mut other, waiting, &json!([]));
+    let slept = answer_roots_until(&mut other, waiting, &json!([]));
     assert_eq!(slept["result"]["content"][0]["text"], "slept");
 }
 
 #[test]
-fn reload_restart_stop_and_the_end_are_for_every_instance() {
+fn reload_restart_stop_and_shutdown_apply_to_every_instance() {
     let home = home("per-client");
     let mut gateway = home.serve();
-    let (mut first, mut second) = (session(&gateway), session(&gateway));
+    let mut first = session(&gateway);
+    let mut second = session(&gateway);
     let mut before = vec![pid(&mut first), pid(&mut second)];
     assert!(home.run(&["restart", "s"]).status.success());
     assert!(before.drain(..).all(|pid| !process::is_alive(pid)));
@@ -221,7 +229,7 @@ fn reload_restart_stop_and_the_end_are_for_every_instance() {
     let before = [pid(&mut first), pid(&mut second)];
     home.write_config(&config("session", "per-client", "env = { A = 'b' }\n"));
     gateway.signal(rustix::process::Signal::HUP);
-    wait_until("the old ones are gone", || before.iter().all(|pid| !process::is_alive(*pid)));
+    wait_until("the old instances have exited", || before.iter().all(|pid| !process::is_alive(*pid)));
     assert_eq!(first.text("s__env", &json!({"name": "A"})), "b");
     let last = [pid(&mut first), pid(&mut second)];
     assert!(gateway.stop().success());
@@ -229,43 +237,43 @@ fn reload_restart_stop_and_the_end_are_for_every_instance() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn client_above_the_instance_limit_is_refused() {
     let limits = "limits = { instances = 1 }\n";
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), &config("session", "per-client", limits));
     let gateway = home.serve();
     let mut busy = pipe(&home, ".");
     busy.text("s__pid", &json!({}));
     busy.send("tools/call", &json!({"name": "s__hang", "arguments": {}}));
-    wait_until("it is busy", || status(&home)["in_flight"] == 1);
+    wait_until("the call is in flight", || status(&home)["in_flight"] == 1);
     let refused = session(&gateway).call("s__echo", &json!({"text": "x"}));
     assert_eq!(refused["error"]["code"], -31011, "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("1 instances"), "{refused}");
-    busy.hang_up();
-    wait_until("there is room again", || {
+    busy.close_input();
+    wait_until("the instance is free", || {
         session(&gateway).call("s__echo", &json!({"text": "x"}))["error"].is_null()
     });
 }
 
 #[test]
-fn a_server_that_dies_at_once_has_one_budget_for_all_its_clients() {
+fn instances_share_one_restart_budget() {
     let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
     let starts = home.file("starts");
     let args = ["--era", "session", "--count-file", starts.to_str().unwrap(), "--exit-at-start", "1000"];
-    let server = test_support::gateway::server(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
-    let care = "[servers.s.lifecycle]\nrestarts = { at-most = 3, within = '5m' }\n";
-    home.write_config(&format!("{server}sharing = 'per-client'\nera = 'legacy'\n{care}"));
+    let server = test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
+    let lifecycle = "[servers.s.lifecycle]\nrestarts = { at-most = 3, within = '5m' }\n";
+    home.write_config(&format!("{server}sharing = 'per-client'\nera = 'legacy'\n{lifecycle}"));
     let gateway = home.serve();
     let address = gateway.address;
-    let refused = || {
+    let call = || {
         let mut client = HttpClient::new(address, "/mcp/s/s", Era::Session);
         let answer = client.call("echo", &json!({"text": "x"}));
         assert!(matches!(answer["error"]["code"].as_i64(), Some(-31014 | -31013)), "{answer}");
     };
-    std::thread::scope(|scope| (0..15).for_each(|_| drop(scope.spawn(refused))));
-    let seen = status(&home);
-    assert_eq!((&seen["state"], &seen["restarts_left"]), (&json!("ejected"), &json!(0)), "{seen}");
+    std::thread::scope(|scope| (0..15).for_each(|_| drop(scope.spawn(call))));
+    let status = status(&home);
+    assert_eq!((&status["state"], &status["restarts_left"]), (&json!("ejected"), &json!(0)), "{status}");
     assert_eq!(std::fs::metadata(&starts).unwrap().len(), 4);
-    // The next one learns of it without a start.
-    refused();
+    // A later call is refused without a start.
+    call();
     assert_eq!(std::fs::metadata(&starts).unwrap().len(), 4);
 }

@@ -1,7 +1,6 @@
 //! `echo-http`: the same server over Streamable HTTP, answering plain JSON.
 //!
-//! It is both the floor for any HTTP gateway (nothing behind it at all) and a server for gateways that
-//! aggregate HTTP servers.
+//! It is the lower bound for HTTP gateways, and a server for gateways that aggregate HTTP servers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,18 +17,18 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 
 #[derive(Parser)]
-#[command(about = "The cheapest possible MCP Streamable HTTP server")]
+#[command(about = "A minimal MCP Streamable HTTP server")]
 struct Cli {
     #[arg(long)]
     listen: SocketAddr,
     #[command(flatten)]
     options: Options,
-    /// How many servers to be: beside /mcp, /s0/mcp, /s1/mcp … each with its own id
+    /// Number of servers: besides /mcp, /s0/mcp, /s1/mcp … each with its own id
     #[arg(long, default_value_t = 1)]
     servers: usize,
 }
 
-/// Sessions handed out so far; they carry nothing, a client only has to see one.
+/// Number of the next session id. Sessions have no state.
 static SESSIONS: AtomicU64 = AtomicU64::new(1);
 
 #[tokio::main(flavor = "current_thread")]
@@ -49,7 +48,7 @@ async fn main() -> std::io::Result<()> {
         tokio::spawn(async move {
             let service = service_fn(move |request| serve(servers.clone(), request));
             let http = hyper::server::conn::http1::Builder::new();
-            // A client that hangs up is not this server's business.
+            // A client that disconnects does not affect the others.
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -59,7 +58,7 @@ type Servers = Arc<Vec<(String, Server)>>;
 
 async fn serve(servers: Servers, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().trim_end_matches('/');
-    let Some((_, server)) = servers.iter().find(|(known, _)| known == path) else {
+    let Some((_, server)) = servers.iter().find(|(served, _)| served == path) else {
         return Ok(empty(StatusCode::NOT_FOUND));
     };
     if request.method() != Method::POST {

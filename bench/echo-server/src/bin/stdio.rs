@@ -1,7 +1,6 @@
 //! `echo-server`: MCP over stdio, one thread for requests and one for timers.
 //!
-//! Requests that arrive together are answered with one write, so that the server stays cheaper than anything
-//! in front of it.
+//! Requests that arrive together are answered with one write.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,16 +12,16 @@ use clap::Parser;
 use echo_server::{Action, Options, Server};
 
 #[derive(Parser)]
-#[command(about = "The cheapest possible MCP stdio server")]
+#[command(about = "A minimal MCP stdio server")]
 struct Cli {
     #[command(flatten)]
     options: Options,
-    /// Wait this long before reading anything, as a slow-starting server would
+    /// Wait this long before reading anything, like a server that starts slowly
     #[arg(long, default_value_t = 0)]
     start_delay_ms: u64,
 }
 
-/// An answer and when it is due.
+/// A delayed answer: when it is due, and its bytes.
 type Timer = (Instant, Vec<u8>);
 
 fn main() -> std::io::Result<()> {
@@ -70,7 +69,7 @@ fn handle_lines(
             Action::Silent => {}
             Action::Later(delay, mut answer) => {
                 answer.push(b'\n');
-                // The timer thread ends only when stdout is closed, and then there is nobody to answer.
+                // The timer thread ends only when stdout is closed.
                 let _ = timers.send((Instant::now() + delay, answer));
             }
             Action::Crash => std::process::exit(3),
@@ -79,7 +78,7 @@ fn handle_lines(
     start
 }
 
-/// One locked write, so that answers of both threads never interleave.
+/// Writes with one lock, so that answers of both threads do not interleave.
 fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes)?;

@@ -1,6 +1,6 @@
 //! `fanout`: calls that go to every server behind a gateway in turn.
 //!
-//! The servers say who they are, so a gateway that sends a call to the wrong one is found out.
+//! Each server answers with its id, so a call that a gateway sends to the wrong server is detected.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::work::Route;
 
 pub(crate) async fn run(options: FanoutOptions) -> Result<Value> {
     let load = Load { kind: Kind::Whoami, ..options.load };
-    let opener = Opener::new(&options.reach, &options.command).await?;
+    let opener = Opener::new(&options.connect, &options.command).await?;
     let mut first = opener.open().await?;
     let mut routes = match options.servers.is_empty() {
         true => listed_routes(&mut first, &load).await?,
@@ -26,7 +26,7 @@ pub(crate) async fn run(options: FanoutOptions) -> Result<Value> {
         let expected = options.expect_servers;
         bail!("{} whoami tools lead to {servers} servers, expected {expected:?}", routes.len());
     }
-    let mut value = measure(&opener, &options.reach, &load, routes, first).await?;
+    let mut value = measure(&opener, &options.connect, &load, routes, first).await?;
     merge(&mut value, json!({"mode": "fanout", "servers": servers}));
     Ok(value)
 }
@@ -44,7 +44,7 @@ fn named_route(server: &str, load: &Load) -> Route {
     }
 }
 
-/// Learns from one call to each tool how its server calls itself; returns how many servers there are.
+/// Calls each tool once to learn the id of its server; returns the number of distinct servers.
 async fn learn_servers(channel: &mut Channel, routes: &mut [Route]) -> Result<usize> {
     let mut names = Vec::new();
     for route in routes {
@@ -52,7 +52,7 @@ async fn learn_servers(channel: &mut Channel, routes: &mut [Route]) -> Result<us
         let end = answer
             .text
             .find(":learn")
-            .with_context(|| format!("odd whoami answer {}", rpc::shorten(&answer.text)))?;
+            .with_context(|| format!("unexpected whoami answer {}", rpc::shorten(&answer.text)))?;
         route.answer_prefix = answer.text[..=end].to_owned();
         names.push(route.answer_prefix.clone());
     }

@@ -1,4 +1,4 @@
-//! `list`: how long a whole tools/list takes, every page of it.
+//! `list`: measures a complete `tools/list`, with all pages.
 
 use std::time::Instant;
 
@@ -11,16 +11,17 @@ use crate::client::{Listing, Opener};
 use stats::Latencies;
 
 pub(crate) async fn run(options: ListOptions) -> Result<Value> {
-    let opener = Opener::new(&options.reach, &options.command).await?;
+    let opener = Opener::new(&options.connect, &options.command).await?;
     let mut channel = opener.open().await?;
     for _ in 0..options.warmup {
         channel.list().await?;
     }
     let begun = Instant::now();
-    let watched_before = stats::cpu_of(&options.reach.cpu_of);
+    let watched_before = stats::cpu_time(&options.connect.cpu_of);
     let mut latencies = Latencies::default();
     let mut last = Listing::default();
-    let (mut tools, mut errors) = (0, 0);
+    let mut tools = 0;
+    let mut errors = 0;
     for _ in 0..options.calls {
         if options.max_seconds.is_some_and(|seconds| begun.elapsed().as_secs_f64() > seconds) {
             break;
@@ -36,7 +37,7 @@ pub(crate) async fn run(options: ListOptions) -> Result<Value> {
             Err(_) => errors += 1,
         }
     }
-    let watched = stats::cpu_of(&options.reach.cpu_of).saturating_sub(watched_before);
+    let watched = stats::cpu_time(&options.connect.cpu_of).saturating_sub(watched_before);
     let mut value = json!({
         "mode": "list", "calls": latencies.count(), "errors": errors,
         "tools": tools, "pages": last.pages, "bytes": last.bytes,

@@ -1,6 +1,6 @@
-//! `probe`: behaviour rather than speed — negotiation, encodings, head-of-line blocking, errors, recovery.
+//! `probe`: checks of behaviour: negotiation, encodings, head-of-line blocking, errors, recovery.
 //!
-//! The server behind the gateway is killed in the course of it, so it comes last in a benchmark.
+//! It kills the server behind the gateway, so it is the last mode in a benchmark.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use crate::drive::drive;
 use crate::rpc;
 use crate::work::{Route, Work};
 
-/// How long a crash may stay unanswered, and how long recovery from it may take.
-const CRASH_PATIENCE: Duration = Duration::from_secs(10);
-/// How long one call after the crash may take.
-const CALL_PATIENCE: Duration = Duration::from_secs(3);
-/// How often a gateway is asked whether it has recovered; nothing announces that.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// Limit on the answer to a crash, and on the recovery from it.
+const CRASH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit on one call after the crash.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval between attempts while a gateway recovers.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What re-encoding tends to damage.
-const ODD_CHARACTERS: &str = "quote\" back\\slash tab\t nl\n nul\u{1} é 😀 \u{2028} </script>";
+/// Characters that re-encoding tends to damage.
+const UNUSUAL_CHARACTERS: &str = "quote\" back\\slash tab\t nl\n nul\u{1} é 😀 \u{2028} </script>";
 
 struct Probe {
     opener: Opener,
@@ -35,7 +35,7 @@ struct Probe {
 
 pub(crate) async fn run(options: ProbeOptions) -> Result<Value> {
     let load = options.load.on_one_server();
-    let opener = Opener::new(&options.reach, &options.command).await?;
+    let opener = Opener::new(&options.connect, &options.command).await?;
     let mut channel = opener.open().await?;
     let echo = tool_name(&mut channel, &load, "echo").await?;
     let session = channel.session();
@@ -50,7 +50,7 @@ pub(crate) async fn run(options: ProbeOptions) -> Result<Value> {
     merge(&mut out, probe.odd_characters().await);
     merge(&mut out, probe.sixteen_sleeps().await?);
     merge(&mut out, probe.megabyte_request().await);
-    if !options.reach.rest {
+    if !options.connect.rest {
         merge(&mut out, probe.unknown_tool().await);
     }
     if !options.no_crash {
@@ -68,8 +68,8 @@ impl Probe {
     }
 
     async fn odd_characters(&mut self) -> Value {
-        let verdict = match self.echo(ODD_CHARACTERS).await {
-            Ok(text) if text == ODD_CHARACTERS => "ok".to_owned(),
+        let verdict = match self.echo(UNUSUAL_CHARACTERS).await {
+            Ok(text) if text == UNUSUAL_CHARACTERS => "ok".to_owned(),
             Ok(text) if self.load.matching == Match::Contains => format!("wrapped: {}", rpc::shorten(&text)),
             Ok(text) => format!("changed: {}", rpc::shorten(&text)),
             Err(error) => format!("error: {error:#}"),
@@ -77,7 +77,7 @@ impl Probe {
         json!({"odd_characters": verdict})
     }
 
-    /// Sixteen calls of 200 ms at once: about 0.2 s when concurrent, 3.2 s when serial.
+    /// Makes sixteen concurrent calls of 200 ms: about 0.2 s if the gateway runs them concurrently, 3.2 s if not.
     async fn sixteen_sleeps(&mut self) -> Result<Value> {
         let sleep = tool_name(&mut self.channel, &self.load, "sleep").await?;
         let load = Load { kind: Kind::Sleep, sleep_ms: 200, size: 64, ..self.load.clone() };
@@ -115,43 +115,43 @@ impl Probe {
         json!({"unknown_tool": verdict})
     }
 
-    /// Kills the server and sees what its caller is told.
+    /// Kills the server and reports the error that its caller gets.
     async fn crash(&mut self) -> Result<Value> {
         let crash = tool_name(&mut self.channel, &self.load, "crash").await?;
         let started = Instant::now();
         let call = self.channel.call(&crash, "{}", self.load.call_template.as_deref());
-        let verdict = match tokio::time::timeout(CRASH_PATIENCE, call).await {
+        let verdict = match tokio::time::timeout(CRASH_TIMEOUT, call).await {
             Ok(Ok(answer)) => format!("answered: {}", rpc::shorten(&answer.text)),
             Ok(Err(error)) => format!("{error:#}"),
-            Err(_) => format!("no answer in {} s", CRASH_PATIENCE.as_secs()),
+            Err(_) => format!("no answer in {} s", CRASH_TIMEOUT.as_secs()),
         };
         Ok(json!({"crash": verdict, "crash_answer_s": started.elapsed().as_secs_f64()}))
     }
 
-    /// Calls until a call succeeds, in the old session if that still works, else in a new one.
+    /// Calls until a call succeeds, in the old session if that still works, otherwise in a new one.
     async fn recovery(&mut self) -> Result<Value> {
         let started = Instant::now();
         let mut same = self.opener.share(&self.channel)?;
-        while started.elapsed() < CRASH_PATIENCE {
+        while started.elapsed() < CRASH_TIMEOUT {
             if self.answers_again(&mut same).await.is_ok() {
                 let seconds = started.elapsed().as_secs_f64();
                 return Ok(json!({"after_crash": format!("same session, {seconds:.2} s")}));
             }
-            let fresh = tokio::time::timeout(CALL_PATIENCE, self.opener.open()).await;
+            let fresh = tokio::time::timeout(CALL_TIMEOUT, self.opener.open()).await;
             if let Ok(Ok(mut fresh)) = fresh
                 && self.answers_again(&mut fresh).await.is_ok()
             {
                 let seconds = started.elapsed().as_secs_f64();
                 return Ok(json!({"after_crash": format!("new session, {seconds:.2} s")}));
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
-        Ok(json!({"after_crash": format!("no, not in {} s", CRASH_PATIENCE.as_secs())}))
+        Ok(json!({"after_crash": format!("no, not in {} s", CRASH_TIMEOUT.as_secs())}))
     }
 
     async fn answers_again(&self, channel: &mut Channel) -> Result<()> {
         let call = channel.call(&self.echo, r#"{"text":"again"}"#, self.load.call_template.as_deref());
-        match tokio::time::timeout(CALL_PATIENCE, call).await?? {
+        match tokio::time::timeout(CALL_TIMEOUT, call).await?? {
             answer if answer.text.contains("again") => Ok(()),
             answer => bail!("wrong text {}", rpc::shorten(&answer.text)),
         }

@@ -1,4 +1,4 @@
-//! `sessions`: many MCP sessions held open at once, each called when it opens and again after the hold.
+//! `sessions`: many MCP sessions held open at the same time, each called when it opens and again after the hold.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use crate::cli::SessionsOptions;
 use crate::client::{Channel, Opener, tool_name};
 use crate::drive::Report;
 
-/// What all sessions have in common.
+/// State shared by all sessions.
 struct Shared {
     opener: Opener,
     tool: String,
     template: Option<String>,
-    /// Limits how many sessions talk at once.
+    /// Limits how many sessions send requests at the same time.
     gate: Semaphore,
     /// Passed when every session is open, or has failed to open.
     all_open: Barrier,
     hold: Duration,
 }
 
-/// How long it took to open one session, and its id.
+/// The time that it took to open one session, and its id.
 struct Held {
     opened_in: Duration,
     id: Option<String>,
@@ -32,10 +32,10 @@ struct Held {
 
 pub(crate) async fn run(options: SessionsOptions) -> Result<Value> {
     let load = options.load.on_one_server();
-    let opener = Opener::new(&options.reach, &[]).await?;
+    let opener = Opener::new(&options.connect, &[]).await?;
     let mut channel = opener.open().await?;
     let shared = Arc::new(Shared {
-        tool: tool_name(&mut channel, &load, &load.wanted_tool()).await?,
+        tool: tool_name(&mut channel, &load, &load.own_tool_name()).await?,
         opener,
         template: load.call_template.clone(),
         gate: Semaphore::new(options.opening.max(1)),
@@ -43,7 +43,7 @@ pub(crate) async fn run(options: SessionsOptions) -> Result<Value> {
         hold: Duration::from_secs_f64(options.hold_s),
     });
     drop(channel);
-    let begun = Instant::now();
+    let started = Instant::now();
     let tasks: Vec<_> =
         (0..options.count).map(|number| tokio::spawn(hold_session(shared.clone(), number))).collect();
     let mut report = Report::default();
@@ -63,7 +63,7 @@ pub(crate) async fn run(options: SessionsOptions) -> Result<Value> {
     let mut value = json!({
         "mode": "sessions", "asked": options.count, "ok": report.latencies.count(), "errors": report.errors,
         "with_session_id": with_id, "distinct_ids": ids.len(),
-        "seconds": begun.elapsed().as_secs_f64(), "samples": report.samples,
+        "seconds": started.elapsed().as_secs_f64(), "samples": report.samples,
     });
     merge(&mut value, report.latencies.summary());
     Ok(value)
@@ -75,7 +75,7 @@ async fn hold_session(shared: Arc<Shared>, number: usize) -> Result<Held> {
     let opened = open(&shared, &text).await;
     let opened_in = started.elapsed();
     shared.all_open.wait().await;
-    // The time for which the sessions are to be held, not a wait for anything.
+    // The hold itself, not a wait for an event.
     tokio::time::sleep(shared.hold).await;
     let mut channel = opened?;
     let _permit = shared.gate.acquire().await?;

@@ -1,4 +1,4 @@
-//! `startup`: from spawning a command to its first complete list and its first correct call.
+//! `startup`: time from spawning a command to its first complete list and its first correct call.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::cli::StartupOptions;
 use crate::client::{Opener, tool_name};
 use crate::rpc;
 
-/// How often a starting server is asked again; nothing announces in a common way that a gateway is up.
-const ASK_AGAIN: Duration = Duration::from_millis(2);
+/// Interval between attempts while a server starts; gateways do not announce in a common way that they are ready.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// When each step was first reached, counted from the spawn.
+/// Times at which each step was first reached, from the spawn on.
 struct Milestones {
     begun: Instant,
     reached: Map<String, Value>,
@@ -34,7 +34,7 @@ pub(crate) async fn run(options: StartupOptions) -> Result<Value> {
     let options = StartupOptions { load: options.load.on_one_server(), ..options };
     let mut milestones = Milestones { begun: Instant::now(), reached: Map::new() };
     let mut child = None;
-    if options.reach.url.is_some() {
+    if options.connect.url.is_some() {
         child = Some(spawn(&options.command)?);
     }
     let outcome = until_called(&options, &mut milestones, child.as_mut()).await;
@@ -67,7 +67,7 @@ async fn until_called(
     mut child: Option<&mut Child>,
 ) -> Result<()> {
     let own_command: &[String] = if child.is_some() { &[] } else { &options.command };
-    let opener = Opener::new(&options.reach, own_command).await?;
+    let opener = Opener::new(&options.connect, own_command).await?;
     let give_up = Duration::from_secs_f64(options.give_up_s);
     loop {
         if let Some(Ok(Some(status))) = child.as_mut().map(|child| child.try_wait()) {
@@ -76,7 +76,7 @@ async fn until_called(
         match attempt(options, &opener, milestones).await {
             Ok(()) => return Ok(()),
             Err(error) if milestones.begun.elapsed() > give_up => return Err(error.context("gave up")),
-            Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+            Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
         }
     }
 }
@@ -85,7 +85,7 @@ async fn attempt(options: &StartupOptions, opener: &Opener, milestones: &mut Mil
     let load = &options.load;
     let mut channel = opener.open().await?;
     milestones.reach("handshake_ms");
-    if load.call_template.is_none() && !options.reach.rest {
+    if load.call_template.is_none() && !options.connect.rest {
         let listing = channel.list().await?;
         milestones.reach("first_list_ms");
         if listing.names.len() < options.expect {
@@ -93,7 +93,7 @@ async fn attempt(options: &StartupOptions, opener: &Opener, milestones: &mut Mil
         }
         milestones.reach("all_tools_ms");
     }
-    let tool = tool_name(&mut channel, load, &load.wanted_tool()).await?;
+    let tool = tool_name(&mut channel, load, &load.own_tool_name()).await?;
     let answer = channel.call(&tool, r#"{"text":"ready"}"#, load.call_template.as_deref()).await?;
     if !answer.text.contains("ready") {
         bail!("wrong text {}", rpc::shorten(&answer.text));
@@ -102,11 +102,11 @@ async fn attempt(options: &StartupOptions, opener: &Opener, milestones: &mut Mil
     Ok(())
 }
 
-/// Ends the process group of `child`, gently first.
+/// Stops the process group of `child` with SIGTERM, then SIGKILL.
 async fn stop(mut child: Child) {
     let Some(pid) = child.id() else { return };
     let group = Pid::from_raw(pid as i32);
-    // A group that is already gone needs no signal.
+    // Fails only if the group has already exited.
     let _ = killpg(group, Signal::SIGTERM);
     if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
         let _ = killpg(group, Signal::SIGKILL);

@@ -1,46 +1,50 @@
-//! The page of all config keys, and the schema by which editors know them: both are written from one table.
+//! The page of config keys and the JSON schema for editors, both generated from one table.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
-use toolcrib::config::keys::{Key, Kind, ROOT};
+use toolcrib::config::keys::{ConfigKey, ROOT, ValueKind};
 
-use super::pages::fresh;
+use super::pages::assert_page;
 
-fn kind_words(kind: &Kind) -> String {
+fn kind_words(kind: &ValueKind) -> String {
     match kind {
-        Kind::Text => "string".to_owned(),
-        Kind::Flag => "`true` or `false`".to_owned(),
-        Kind::Count => "whole number".to_owned(),
-        Kind::Duration => "duration".to_owned(),
-        Kind::Size => "size".to_owned(),
-        Kind::Texts => "list of strings".to_owned(),
-        Kind::Words(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "),
-        Kind::Map(kind) => format!("table of {}s", kind_words(kind)),
-        Kind::Table(_) => "table".to_owned(),
-        Kind::Named(_) => "tables by name".to_owned(),
-        Kind::Either(kinds) => kinds.iter().map(kind_words).collect::<Vec<_>>().join(" or "),
+        ValueKind::Text => "string".to_owned(),
+        ValueKind::Boolean => "`true` or `false`".to_owned(),
+        ValueKind::Integer => "whole number".to_owned(),
+        ValueKind::Duration => "duration".to_owned(),
+        ValueKind::Size => "size".to_owned(),
+        ValueKind::TextList => "list of strings".to_owned(),
+        ValueKind::OneOf(words) => {
+            words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
+        }
+        ValueKind::Map(kind) => format!("table of {}s", kind_words(kind)),
+        ValueKind::Table(_) => "table".to_owned(),
+        ValueKind::NamedTables(_) => "tables by name".to_owned(),
+        ValueKind::AnyOf(kinds) => kinds.iter().map(kind_words).collect::<Vec<_>>().join(" or "),
+        kind => unreachable!("describe {kind:?} here"),
     }
 }
 
-fn tables(page: &mut String, path: &str, keys: &[Key]) {
-    let title = if path.is_empty() { "The file".to_owned() } else { format!("`[{path}]`") };
-    write!(page, "\n## {title}\n\n| key | what | if left out | |\n|---|---|---|---|\n").unwrap();
-    for Key { name, kind, otherwise, about } in keys {
-        let otherwise = if otherwise.is_empty() { String::new() } else { format!("`{otherwise}`") };
-        writeln!(page, "| `{name}` | {} | {otherwise} | {about} |", kind_words(kind)).unwrap();
+fn tables(page: &mut String, path: &str, keys: &[ConfigKey]) {
+    let title = if path.is_empty() { "Top level".to_owned() } else { format!("`[{path}]`") };
+    write!(page, "\n## {title}\n\n| key | type | default | description |\n|---|---|---|---|\n").unwrap();
+    for ConfigKey { name, kind, default, description: about } in keys {
+        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+        writeln!(page, "| `{name}` | {} | {default} | {about} |", kind_words(kind)).unwrap();
     }
-    // Those of `[defaults]` are those of a server.
+    // The keys of `[defaults]` are those of a server.
     for key in keys.iter().filter(|_| path != "defaults") {
         let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        let kinds = if let Kind::Either(kinds) = &key.kind { kinds } else { std::slice::from_ref(&key.kind) };
+        let kinds =
+            if let ValueKind::AnyOf(kinds) = &key.kind { kinds } else { std::slice::from_ref(&key.kind) };
         for kind in kinds {
             match kind {
-                Kind::Table(keys) => tables(page, &below(key.name), keys),
-                Kind::Named(keys) if key.name == "limits" => {
+                ValueKind::Table(keys) => tables(page, &below(key.name), keys),
+                ValueKind::NamedTables(keys) if key.name == "limits" => {
                     tables(page, &format!("{}.\"SERVER.TOOL\"", below(key.name)), keys);
                 }
-                Kind::Named(keys) => tables(page, &format!("{}.NAME", below(key.name)), keys),
+                ValueKind::NamedTables(keys) => tables(page, &format!("{}.NAME", below(key.name)), keys),
                 _ => {}
             }
         }
@@ -48,44 +52,43 @@ fn tables(page: &mut String, path: &str, keys: &[Key]) {
 }
 
 #[test]
-fn the_page_of_config_keys_is_fresh() {
+fn config_page_matches_the_code() {
     let mut page = String::from(
-        "# Config keys\n\nEvery key there is. This page is generated from `config/keys.rs`; do not edit it by hand. What they are for is \
-         told in the\n[guide](GUIDE.md); which file wins, too. Durations are `100ms`, `30s`, `5m`, `1h`, sizes `512B`, `64KiB`, `32MiB`, \
-         `1GiB`:\none whole number and a unit. In a nearer layer, `\"+key\"` adds to a list instead of replacing it. Editors know the keys \
-         by\n[config.schema.json](config.schema.json): in a TOML file, `#:schema PATH/config.schema.json` as the first line.\n",
+        "# Config keys\n\nReference of every key. This page is generated from `config/keys.rs`; do not edit it by hand. \
+         [Configuration](configuration.md)\nexplains files, layers and scopes. Durations are `100ms`, `30s`, `5m`, `1h`; sizes are \
+         `512B`, `64KiB`, `32MiB`, `1GiB`: one whole\nnumber and a unit. In a nearer layer, `\"+key\"` appends to a list instead of \
+         replacing it. Editors can use\n[config.schema.json](config.schema.json): put `#:schema PATH/config.schema.json` on the \
+         first line of a TOML file.\n",
     );
     tables(&mut page, "", ROOT);
-    fresh("docs/config.md", &page);
+    assert_page("docs/config.md", &page);
 }
 
-fn schema(kind: &Kind) -> Value {
+fn schema(kind: &ValueKind) -> Value {
     match kind {
-        Kind::Text => json!({"type": "string"}),
-        Kind::Flag => json!({"type": "boolean"}),
-        Kind::Count => json!({"type": "integer", "minimum": 0}),
-        Kind::Duration => json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}),
-        Kind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
-        Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
-        Kind::Words(words) => json!({"enum": words}),
-        Kind::Map(kind) => json!({"type": "object", "additionalProperties": schema(kind)}),
-        Kind::Table(keys) => object(keys),
-        Kind::Named(keys) => json!({"type": "object", "additionalProperties": object(keys)}),
-        Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(schema).collect::<Vec<_>>()}),
+        ValueKind::Text => json!({"type": "string"}),
+        ValueKind::Boolean => json!({"type": "boolean"}),
+        ValueKind::Integer => json!({"type": "integer", "minimum": 0}),
+        ValueKind::Duration => json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}),
+        ValueKind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
+        ValueKind::TextList => json!({"type": "array", "items": {"type": "string"}}),
+        ValueKind::OneOf(words) => json!({"enum": words}),
+        ValueKind::Map(kind) => json!({"type": "object", "additionalProperties": schema(kind)}),
+        ValueKind::Table(keys) => object(keys),
+        ValueKind::NamedTables(keys) => json!({"type": "object", "additionalProperties": object(keys)}),
+        ValueKind::AnyOf(kinds) => json!({"anyOf": kinds.iter().map(schema).collect::<Vec<_>>()}),
+        kind => unreachable!("describe {kind:?} here"),
     }
 }
 
-fn object(keys: &[Key]) -> Value {
+fn object(keys: &[ConfigKey]) -> Value {
     let mut properties = Map::new();
-    for Key { name, kind, otherwise, about } in keys {
+    for ConfigKey { name, kind, default, description: about } in keys {
         let mut property = schema(kind);
-        let about = if otherwise.is_empty() {
-            (*about).to_owned()
-        } else {
-            format!("{about}. If left out: {otherwise}")
-        };
+        let about =
+            if default.is_empty() { (*about).to_owned() } else { format!("{about}. Default: {default}") };
         property["description"] = about.into();
-        if matches!(kind, Kind::Texts) {
+        if matches!(kind, ValueKind::TextList) {
             properties.insert(format!("+{name}"), property.clone());
         }
         properties.insert((*name).to_owned(), property);
@@ -94,9 +97,9 @@ fn object(keys: &[Key]) -> Value {
 }
 
 #[test]
-fn the_schema_of_the_config_is_fresh() {
+fn config_schema_matches_the_code() {
     let mut whole = object(ROOT);
     whole["$schema"] = "http://json-schema.org/draft-07/schema#".into();
     whole["title"] = "toolcrib config".into();
-    fresh("docs/config.schema.json", &format!("{whole:#}\n"));
+    assert_page("docs/config.schema.json", &format!("{whole:#}\n"));
 }

@@ -1,31 +1,31 @@
-//! Pages that are written from the code: none may say anything else than the code does.
+//! Pages that are generated from the code, and links between pages.
 
 use std::fmt::Write as _;
 
-use toolcrib::class::Treatment;
+use toolcrib::model::failure_class::Treatment;
 use toolcrib::{ErrorKind, FailureClass};
 
-use super::{Source, none, root, sources};
+use super::{assert_none, root, sources};
 
-/// Compares a page with what it should be, or writes it when told to.
-pub(super) fn fresh(page: &str, wanted: &str) {
+/// Compares a page with its generated text, or writes it if `UPDATE_DOCS` is set.
+pub(super) fn assert_page(page: &str, expected: &str) {
     let file = root().join(page);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, wanted).unwrap();
+        std::fs::write(&file, expected).unwrap();
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    let differs = found.lines().zip(wanted.lines()).find(|(found, wanted)| found != wanted);
+    let differs = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
     assert!(
-        found == wanted,
-        "{page} is stale; UPDATE_DOCS=1 cargo test -p test-support --test tidy writes it anew\n  first difference: {differs:?}"
+        found == expected,
+        "{page} is stale; UPDATE_DOCS=1 cargo test -p test-support --test tidy rewrites it\n  first difference: {differs:?}"
     );
 }
 
 #[test]
-fn the_page_of_errors_is_fresh() {
+fn errors_page_matches_the_code() {
     let mut page = String::from(
-        "# Errors\n\nEvery way a call can fail. This page is generated from `ErrorKind::facts`; do not edit it by hand.\n\n\
+        "# Errors\n\nEvery error that a call can return. This page is generated from `ErrorKind::facts`; do not edit it by hand.\n\n\
          | kind | JSON-RPC code | meaning | whose fault | try again | hint |\n|---|---|---|---|---|---|\n",
     );
     for facts in ErrorKind::ALL.map(ErrorKind::facts) {
@@ -40,27 +40,32 @@ fn the_page_of_errors_is_fresh() {
         .unwrap();
     }
     page.push_str(
-        "\nA tool that says \"error\" (`isError`) is an answer, not an error. The `data` of an error holds `kind`, `hint`,\n\
-         `sent`, and where they are known `server`, `class`, `retryAfterMs`, `exit`, `stderr` (the last lines) and\n\
-         `rule`, for whoever is local with its `file` and `line`.\n\n\
-         ## Can it have run?\n\n`sent` is `never` if no server can have worked on the call, and `maybe` if one may have. A call that was never\n\
-         sent is sent to the next process by toolcrib itself, once. One that may have run is not, unless running twice does no\n\
-         harm: `tools.idempotent` of its server names it, or a server with `trust = \"trusted\"` calls it read-only or\n\
-         idempotent. Then it is made once more. The text of the error says the same: \"it was never sent\", \"it may have run\".\n\n\
-         ## What is wrong with the server\n\nThe `class` of an error, of `status` and of events says what is done about it. This table is generated from\n\
+        "\nA tool result with `isError` is a result, not an error. The `data` of an error has `kind`, `hint` and `sent`, and\n\
+         if known `server`, `class`, `retryAfterMs`, `exit`, `stderr` (the last lines) and `rule`; local callers also get\n\
+         its `file` and `line`.\n\n\
+         ## Whether a call may have run\n\n`sent` is `never` if no server can have executed the call, and `maybe` if a server may have executed it. A call that was not\n\
+         sent is sent once more, to the next process. A call that may have run is not sent again, unless repeating it is safe:\n\
+         `tools.idempotent` of its server names the tool, or a server with `trust = \"trusted\"` declares it read-only or\n\
+         idempotent. Then it is sent once more. The text of the error says the same.\n\n\
+         ## Failure classes\n\nThe `class` of an error, of `status` and of events says what toolcrib does about it. This table is generated from\n\
          `FailureClass::facts`.\n\n| class | meaning | what is done |\n|---|---|---|\n",
     );
     for facts in FailureClass::ALL.map(FailureClass::facts) {
         let done = match facts.treatment {
-            Treatment::Restart => "restarted after a wait that doubles; ejected once the budget is spent",
-            Treatment::Eject => "ejected at once, until `toolcrib restart` or a changed entry",
-            Treatment::Pause(_) => "calls fail at once for a moment, then the next one tries",
-            Treatment::PauseAsTold => "calls fail at once for as long as it said, 60 s at most",
-            Treatment::PauseLonger => "calls fail at once for a wait that doubles; never ejected",
+            Treatment::Restart => {
+                "restarted with a delay that doubles; ejected when the restart budget is used up"
+            }
+            Treatment::Eject => "ejected immediately, until `toolcrib restart` or a changed entry",
+            Treatment::Pause(_) => "calls fail immediately for 5 s, then the next one tries",
+            Treatment::PauseAsAdvised => {
+                "calls fail immediately for as long as the server asked, at most 60 s"
+            }
+            Treatment::PauseWithBackoff => "calls fail immediately for a delay that doubles; never ejected",
+            treatment => unreachable!("describe {treatment:?} here"),
         };
         writeln!(page, "| `{}` | {} | {done} |", facts.name, facts.meaning).unwrap();
     }
-    fresh("docs/errors.md", &page);
+    assert_page("docs/errors.md", &page);
 }
 
 /// `if idempotent` for `IfIdempotent`.
@@ -73,51 +78,48 @@ fn spaced(name: &str) -> String {
     spaced.trim_start().to_lowercase()
 }
 
-#[test]
-fn the_code_map_is_fresh() {
-    const BEGIN: &str = "<!-- code map: begin -->\n";
-    const END: &str = "<!-- code map: end -->";
-    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap_or_default();
-    let (before, rest) = page.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
-    let map = code_map("###", |file| !file.contains('/'));
-    fresh("ARCHITECTURE.md", &format!("{before}{BEGIN}{map}\n{END}{after}"));
-    let head = "# Every file\n\nWhat each says of itself; `ARCHITECTURE.md` has the picture.\n";
-    fresh("docs/code-map.md", &format!("{head}{}", code_map("##", |_| true)));
+/// Returns the relative links of a page, without anchors and without links to other sites.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    let local = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    local.map(|target| target.split('#').next().unwrap_or_default()).collect()
 }
 
-/// A table of files for each package, those that are `shown`.
-fn code_map(heading: &str, shown: impl Fn(&str) -> bool) -> String {
-    let (mut map, folders) = (String::new(), ["crates/toolcrib/src", "crates/toolcrib-cli/src"]);
-    for folder in folders {
-        write!(map, "\n{heading} `{folder}`\n\n| file | what it is |\n|---|---|\n").unwrap();
-        let all = sources(&[folder]);
-        let mut rows: Vec<_> = all.iter().filter(|source| !source.is_test()).map(row).collect();
-        rows.sort();
-        for (file, what) in rows.iter().filter(|(file, _)| shown(&file[folder.len() + 1..])) {
-            writeln!(map, "| `{}` | {what} |", &file[folder.len() + 1..]).unwrap();
-        }
+#[test]
+fn links_between_pages_resolve() {
+    let mut broken = Vec::new();
+    let docs = std::fs::read_dir(root().join("docs")).unwrap().flatten().map(|entry| entry.path());
+    let front = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "RELEASING.md",
+        "bench/README.md",
+    ];
+    let pages = front.map(|page| root().join(page)).into_iter().chain(docs);
+    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let missing = links(&text).into_iter().filter(|link| !page.parent().unwrap().join(link).exists());
+        broken.extend(missing.map(|link| format!("{}: {link}", page.display())));
     }
-    map
-}
-
-/// A file and the first sentence it says about itself.
-fn row(source: &Source) -> (String, String) {
-    let words: Vec<&str> = source.text.lines().map_while(|line| line.strip_prefix("//! ")).collect();
-    let words = words.join(" ");
-    let sentence = words.split_once(". ").map_or(words.as_str(), |(sentence, _)| sentence);
-    (source.path.clone(), format!("{}.", sentence.trim_end_matches('.')))
+    assert_none("these links lead nowhere", &broken);
 }
 
 #[test]
-fn a_test_that_a_page_names_exists() {
-    let all = sources(&["crates/toolcrib", "crates/toolcrib-cli", "e2e/tests"]);
+fn tests_named_in_pages_exist() {
+    let all = sources(&[
+        "crates/toolcrib",
+        "crates/toolcrib-agents",
+        "crates/toolcrib-serve",
+        "crates/toolcrib-cli",
+        "e2e/tests",
+    ]);
     let exists = |name: &str| all.iter().any(|source| source.text.contains(&format!("fn {name}(")));
-    for page in ["docs/behaviours.md", "docs/reliability.md"] {
-        let text = std::fs::read_to_string(root().join(page)).unwrap();
-        let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
-        let named = words.filter(|word| word.matches('_').count() >= 3 && *word == word.to_lowercase());
-        let missing: Vec<String> = named.filter(|name| !exists(name)).map(str::to_owned).collect();
-        none(&format!("{page} names tests that are not there"), &missing);
-    }
+    let page = "docs/reliability.md";
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+    let named = words.filter(|word| word.matches('_').count() >= 3 && *word == word.to_lowercase());
+    let missing: Vec<String> = named.filter(|name| !exists(name)).map(str::to_owned).collect();
+    assert_none(&format!("{page} names tests that do not exist"), &missing);
 }

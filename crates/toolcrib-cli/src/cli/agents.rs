@@ -1,71 +1,88 @@
-//! What the commands around agents take.
+//! Arguments of `import`, `export` and `run`. Doc comments are help texts.
 
 use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
-
-use crate::agents::Scope;
+use toolcrib_agents::agents::AgentFileScope;
 
 /// Arguments of `import`.
 #[derive(Debug, Args)]
-pub(crate) struct Import {
-    /// `auto` for every agent, an agent, or a file
+pub(crate) struct ImportArgs {
+    /// `auto` for all installed agents, the name of an agent, or a file
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     pub(crate) from: String,
-    /// Which of the agents' files
+    /// Which file of the agents to read
     #[arg(long, value_enum, default_value = "user")]
-    pub(crate) scope: Scope,
-    /// What becomes of secrets that are written out
+    pub(crate) scope: AgentScopeArg,
+    /// Store, replace or keep values that look like secrets
     #[arg(long, value_enum, default_value = "store")]
-    pub(crate) secrets: Secrets,
-    /// Say what would be imported and write nothing
+    pub(crate) secrets: SecretsChoice,
+    /// Show what would be imported, without writing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-/// What becomes of secrets that are written out.
+/// The scope of an agent's config file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Secrets {
-    /// They go where `toolcrib secret` keeps them; `${secret:NAME}` stands in their place.
+pub(crate) enum AgentScopeArg {
+    /// The user-wide file.
+    User,
+    /// The file of the project that contains the current directory.
+    Project,
+}
+
+impl From<AgentScopeArg> for AgentFileScope {
+    fn from(scope: AgentScopeArg) -> Self {
+        match scope {
+            AgentScopeArg::User => Self::User,
+            AgentScopeArg::Project => Self::Project,
+        }
+    }
+}
+
+/// The handling of values that look like secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SecretsChoice {
+    /// Store them with `toolcrib secret` and write `${secret:NAME}`.
     Store,
-    /// References to variables stand in their place.
+    /// Write references to environment variables.
     Env,
-    /// They are copied into the config as they are.
+    /// Copy them into the config.
     Keep,
 }
 
 /// Arguments of `export`.
 #[derive(Debug, Args)]
-pub(crate) struct Export {
-    /// The agent
+pub(crate) struct ExportArgs {
+    /// The name of the agent
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) agent: Option<String>,
-    /// Every agent that seems to be installed
+    /// Export to all installed agents
     #[arg(long)]
     pub(crate) all: bool,
-    /// Which of its files
+    /// Which file of the agent to change
     #[arg(long, value_enum, default_value = "user")]
-    pub(crate) scope: Scope,
-    /// The servers themselves instead of one entry that leads to toolcrib
+    pub(crate) scope: AgentScopeArg,
+    /// Write the servers themselves instead of one entry for toolcrib
     #[arg(long)]
     pub(crate) expand: bool,
-    /// Show the difference and write nothing
+    /// Show the changes, without writing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// The same, and exit 2 if there is a difference
+    /// Like --dry-run, and exit with 2 if there are changes
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) check: bool,
-    /// Take back what was written last
+    /// Undo the last export
     #[arg(long, conflicts_with_all = ["dry_run", "check", "expand"])]
     pub(crate) undo: bool,
 }
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
-    /// The agent
+pub(crate) struct RunArgs {
+    /// The name of the agent
     pub(crate) agent: String,
-    /// What the agent is to be told on its command line
+    /// Arguments for the agent
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<OsString>,
 }

@@ -1,31 +1,31 @@
-//! The command line of `toolcrib policy`. Every doc comment here is help text.
+//! Arguments of `policy`. Doc comments are help texts.
 
 use clap::{Args, Subcommand};
 
 /// Arguments of `policy`.
 #[derive(Debug, Args)]
-pub(crate) struct Policy {
+pub(crate) struct PolicyArgs {
     #[command(subcommand)]
     pub(crate) command: PolicyCommand,
 }
 
-/// What to ask the rules.
+/// The commands of `policy`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Whether a caller may use a tool, a prompt or a resource, and which rule says so
-    Test(PolicyTest),
+    /// Test whether a caller may use a tool, prompt or resource, and show the rule that decides
+    Test(PolicyTestArgs),
 }
 
 /// Arguments of `policy test`.
 #[derive(Debug, Args)]
-pub(crate) struct PolicyTest {
-    /// Who asks: a name under `[callers]`, or `local`
+pub(crate) struct PolicyTestArgs {
+    /// The caller: a name under `[callers]`, or `local`
     #[arg(long, value_name = "NAME", default_value = "local")]
     pub(crate) caller: String,
-    /// The profile it looks through: a name under `[profiles]`
+    /// The profile of the caller: a name under `[profiles]`
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<String>,
-    /// What for: `SERVER.TOOL`, by the server's own name for it
+    /// The tool as `SERVER.TOOL`, with the server's own name of the tool
     #[arg(long, value_name = "TOOL")]
     pub(crate) tool: String,
 }

@@ -1,4 +1,4 @@
-//! The command line of `toolcrib secret`. Every doc comment here is help text.
+//! Arguments of `secret`. Doc comments are help texts.
 
 use clap::{Args, Subcommand};
 
@@ -9,30 +9,30 @@ pub(crate) struct SecretArgs {
     pub(crate) command: SecretCommand,
 }
 
-/// What to do with secrets.
+/// The commands of `secret`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretCommand {
-    /// Set one: asks for the value without showing it, or reads it from stdin
-    Set(SetSecret),
-    /// List them: names, where each is kept, and who uses it; never values
+    /// Set a secret: prompt for the value without echo, or read it from stdin
+    Set(SetSecretArgs),
+    /// List names, where each secret is stored and what uses it; never values
     Ls,
-    /// Remove one
-    Rm(OneSecret),
+    /// Remove a secret
+    Rm(SecretNameArgs),
 }
 
 /// Arguments of `secret set`.
 #[derive(Debug, Args)]
-pub(crate) struct SetSecret {
-    /// Its name: letters, digits, `-`, `_`, `.` and `/`
+pub(crate) struct SetSecretArgs {
+    /// The name: letters, digits, `-`, `_`, `.` and `/`
     pub(crate) name: String,
-    /// Refused: others could see it.
+    /// Always refused, because other users can see command lines.
     #[arg(hide = true)]
     pub(crate) value: Option<String>,
 }
 
-/// A secret's name.
+/// Arguments of `secret rm`.
 #[derive(Debug, Args)]
-pub(crate) struct OneSecret {
-    /// Its name
+pub(crate) struct SecretNameArgs {
+    /// The name of the secret
     pub(crate) name: String,
 }

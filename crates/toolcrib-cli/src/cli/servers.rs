@@ -1,4 +1,4 @@
-//! The command line of those commands that are about single servers, declared or running. Every doc comment here is help text.
+//! Arguments of commands for single servers and of `allow`. Doc comments are help texts.
 
 use std::path::PathBuf;
 
@@ -6,99 +6,99 @@ use clap::{Args, ValueEnum};
 
 /// Arguments of `add`.
 #[derive(Debug, Args)]
-pub(crate) struct Add {
-    /// What to call it: 1 to 32 of a-z, 0-9, - and _
+pub(crate) struct AddArgs {
+    /// The name of the server: 1 to 32 of a-z, 0-9, - and _
     pub(crate) name: String,
     /// The command and its arguments, or a URL
     #[arg(required = true, value_name = "COMMAND | URL")]
-    pub(crate) words: Vec<String>,
-    /// A variable for the command; once for each
+    pub(crate) command_or_url: Vec<String>,
+    /// An environment variable for the command; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) env: Vec<String>,
-    /// A header for the URL; once for each
+    /// An HTTP header for the URL; can be repeated
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]
     pub(crate) header: Vec<String>,
-    /// How messages are carried; left out, it is guessed
-    #[arg(short, long, value_name = "HOW")]
-    pub(crate) transport: Option<Carrier>,
+    /// The transport; detected if omitted
+    #[arg(short, long, value_name = "TRANSPORT")]
+    pub(crate) transport: Option<TransportArg>,
     #[command(flatten)]
-    pub(crate) scope: Scope,
+    pub(crate) scope: ConfigScopeArgs,
 }
 
-/// How messages are carried.
+/// The transport of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Carrier {
-    /// On the pipes of a command.
+pub(crate) enum TransportArg {
+    /// The stdin and stdout of a command.
     Stdio,
     /// Streamable HTTP.
     Http,
-    /// HTTP+SSE, as of 2024-11-05.
+    /// HTTP+SSE of protocol version 2024-11-05.
     Sse,
 }
 
-/// Which file is changed.
+/// Selects the config file to change.
 #[derive(Debug, Args)]
-pub(crate) struct Scope {
-    /// Whose file to change: your own, or the project's
-    #[arg(short, long, value_name = "WHOSE", default_value = "user")]
-    pub(crate) scope: Whose,
+pub(crate) struct ConfigScopeArgs {
+    /// The config file to change: your own, or the project's
+    #[arg(short, long, value_name = "SCOPE", default_value = "user")]
+    pub(crate) scope: ConfigScope,
 }
 
-/// Whose file.
+/// A config file that commands can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Whose {
-    /// The person's own.
+pub(crate) enum ConfigScope {
+    /// The user's config.
     User,
-    /// The project's: `.toolcrib.toml`.
+    /// The project's config: `.toolcrib.toml`.
     Project,
 }
 
 /// Arguments of `rm`, `enable` and `disable`.
 #[derive(Debug, Args)]
-pub(crate) struct Change {
-    /// The server's name
+pub(crate) struct EditServerArgs {
+    /// The name of the server
     pub(crate) server: String,
     #[command(flatten)]
-    pub(crate) scope: Scope,
+    pub(crate) scope: ConfigScopeArgs,
 }
 
 /// Arguments of `allow`.
 #[derive(Debug, Args)]
-pub(crate) struct Allow {
-    /// A folder of the project; left out, this one
+pub(crate) struct AllowArgs {
+    /// A folder of the project; default: the current folder
     pub(crate) folder: Option<PathBuf>,
-    /// Take it back
+    /// Revoke the permission
     #[arg(long)]
     pub(crate) revoke: bool,
 }
 
 /// Arguments of `restart`, `stop`, `show` and `why`.
 #[derive(Debug, Args)]
-pub(crate) struct OneServer {
-    /// The server's name
+pub(crate) struct ServerNameArgs {
+    /// The name of the server
     pub(crate) server: String,
 }
 
 /// Arguments of `logs`.
 #[derive(Debug, Args)]
-pub(crate) struct Logs {
-    /// The server's name
+pub(crate) struct LogsArgs {
+    /// The name of the server
     pub(crate) server: String,
-    /// Go on with what it writes from now on
+    /// Keep printing new lines
     #[arg(short, long)]
     pub(crate) follow: bool,
 }
 
 /// Arguments of `approve`.
 #[derive(Debug, Args)]
-pub(crate) struct Approve {
-    /// The server's name
+pub(crate) struct ApproveArgs {
+    /// The name of the server
     #[arg(required_unless_present = "call", conflicts_with = "call")]
     pub(crate) server: Option<String>,
-    /// The call that was refused, by the name in its hint
+    /// Approve a refused call, by the id in its hint
     #[arg(long, value_name = "ID")]
     pub(crate) call: Option<String>,
-    /// Approve without asking
+    /// Approve without a prompt
     #[arg(long)]
     pub(crate) yes: bool,
 }

@@ -1,56 +1,57 @@
-//! `toolcrib allow`: the config that came with a project may be used from now on, exactly as it is.
+//! `toolcrib allow`: allows the config of a project in its current form.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
-use toolcrib::config::{self, Draft, Facts};
+use toolcrib::config::{self, HostFacts, LayeredConfig};
+use toolcrib_agents::edit::file::OriginalFile;
 
-use crate::cli::servers::Allow;
-use crate::edit::file::Original;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::cli::servers::AllowArgs;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
-use crate::project::{FILE, Project};
+use crate::paths::Paths;
+use crate::project::{PROJECT_FILE, ProjectFolder};
 
-/// Shows what the file would start, and notes that it may.
-pub(crate) fn run(args: &Allow, place: &Place, out: &mut Output) -> Result<Exit> {
+/// Prints what the file would start and allows it, or revokes the permission.
+pub(crate) fn run(args: &AllowArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let folder = args.folder.as_deref().unwrap_or(Path::new("."));
-    let folder = folder.canonicalize().with_context(|| format!("`{}` is no folder", folder.display()))?;
-    let project = Project::around(&folder, place.state());
+    let folder = folder.canonicalize().with_context(|| format!("`{}` is not a folder", folder.display()))?;
+    let project = ProjectFolder::find(&folder, paths.state_dir());
     let Some(file) = &project.file else {
-        let message = format!("there is no `{FILE}` here, nor above up to the root of the repository");
-        return Err(Failure::usage(message).hint("toolcrib add --scope project NAME -- COMMAND").into());
+        let message = format!("no `{PROJECT_FILE}` here or above, up to the root of the repository");
+        return Err(CommandError::usage(message).hint("toolcrib add --scope project NAME -- COMMAND").into());
     };
     if args.revoke {
-        let was = project.revoke()?;
-        tell(out, file, false, was)?;
-        return Ok(Exit::Fine);
+        let was_allowed = project.revoke()?;
+        let message = if was_allowed { "is no longer allowed" } else { "was not allowed" };
+        print_result(out, file, false, message)?;
+        return Ok(ExitStatus::Success);
     }
-    let allowed = config::digest(Original::read(file)?.text());
-    let layer = project.layer(allowed).context("there is no file")?;
-    let read = Draft::read(&[layer]).resolve(&Facts::default());
-    if read.refused() {
-        return Err(Failure::bad_config(&read).into());
+    let allowed = config::text_digest(OriginalFile::read(file)?.text());
+    let layer = project.layer(allowed).context("the project has no config")?;
+    let config = LayeredConfig::read(&[layer]).resolve(&HostFacts::default());
+    if config.is_refused() {
+        return Err(CommandError::invalid_config(&config).into());
     }
     project.allow(allowed)?;
-    for server in &read.declared {
-        let target = server.target();
-        out.say(&format!("  {}: {}", server.id, if target.is_empty() { "(patched)" } else { &target }))?;
+    for server in &config.declared {
+        let target = server.command_or_url();
+        out.print_note(&format!(
+            "  {}: {}",
+            server.id,
+            if target.is_empty() { "(patched)" } else { &target }
+        ))?;
     }
-    tell(out, file, true, true)?;
-    Ok(Exit::Fine)
+    print_result(out, file, true, "is allowed until it changes")?;
+    Ok(ExitStatus::Success)
 }
 
-fn tell(out: &mut Output, file: &Path, allowed: bool, changed: bool) -> std::io::Result<()> {
+fn print_result(out: &mut Output, file: &Path, allowed: bool, message: &str) -> std::io::Result<()> {
     let file = file.display().to_string();
     if out.json {
-        return out.value(&json!({"file": file, "allowed": allowed}));
+        return out.print_json(&json!({"file": file, "allowed": allowed}));
     }
-    match (allowed, changed) {
-        (true, _) => out.say(&format!("`{file}` is used from now on, until it changes")),
-        (false, true) => out.say(&format!("`{file}` is not used any more")),
-        (false, false) => out.say(&format!("`{file}` was not allowed")),
-    }
+    out.print_note(&format!("`{file}` {message}"))
 }

@@ -1,158 +1,152 @@
-//! `toolcrib approve`: shows what a server's tools are now and what was approved, or a call that was held back, and
-//! approves it if a person says yes.
+//! `toolcrib approve`: shows changed tools of a server, or a refused call, and approves them after confirmation.
 
-mod difference;
+mod diff;
 
 use anyhow::Result;
-use bytes::Bytes;
 use serde_json::{Value, json};
-use toolcrib::{Crib, Unapproved};
+use toolcrib::Crib;
+use toolcrib::util::encoding;
 
-use crate::cli::Approve;
-use crate::client::Client;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::cli::ApproveArgs;
+use crate::client::GatewayClient;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::percent;
-use crate::place::Place;
+use crate::paths::Paths;
+use crate::report::approvals::{
+    ApprovedToolsReport, PendingCallReport, PendingCallsReport, UnapprovedToolReport, UnapprovedToolsReport,
+};
+use crate::report::list_to_json;
 
-/// Approves what the command line names, if a person says yes.
-pub(crate) async fn run(args: &Approve, place: &Place, out: &mut Output) -> Result<Exit> {
+/// Approves the tools of a server or one call.
+pub(crate) async fn run(args: &ApproveArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     match (&args.server, &args.call) {
-        (Some(server), _) => tools(server, args.yes, place, out).await,
-        (None, Some(id)) => call(id, args.yes, place, out).await,
-        (None, None) => Err(Failure::usage("which server?").hint("toolcrib status").into()),
+        (Some(server), _) => approve_tools(server, args.yes, paths, out).await,
+        (None, Some(id)) => approve_call(id, args.yes, paths, out).await,
+        (None, None) => Err(CommandError::usage("the server is missing").hint("toolcrib status").into()),
     }
 }
 
-/// Says yes to one call that was refused; only the gateway that refused it knows of it.
-async fn call(id: &str, yes: bool, place: &Place, out: &mut Output) -> Result<Exit> {
-    let client = Client::demand(place).await?;
-    let open = client.get("/api/v1/calls").await?;
-    let found = open["calls"].as_array().into_iter().flatten().find(|call| call["id"] == id);
-    if let Some(call) = found.filter(|_| !out.json) {
-        out.line(&question(call))?;
+/// Approves one call that was refused. Only the gateway that refused the call knows it.
+async fn approve_call(id: &str, yes: bool, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let client = GatewayClient::require(paths).await?;
+    let pending: PendingCallsReport = client.fetch("/api/v1/calls").await?;
+    let call = pending.find(id);
+    if let Some(call) = call.filter(|_| !out.json) {
+        out.print_line(&describe_call(call))?;
     }
-    if found.is_some() && !yes && !out.asker().says_yes("allow it?")? {
+    if call.is_some() && !yes && !out.prompter().confirm("allow it?")? {
         return Err(not_approved("the call was", format!("toolcrib approve --call {id} --yes")).into());
     }
-    let approved = client.post(&format!("/api/v1/calls/{}/approve", percent::encode(id))).await?;
+    let approved = client.post(&format!("/api/v1/calls/{}/approve", encoding::percent_encode(id))).await?;
     if out.json {
-        out.value(&approved)?;
+        out.print_json(&approved)?;
     }
-    out.say("allowed: the same call, made again within 5 minutes, is let through")?;
-    Ok(Exit::Fine)
+    out.print_note("approved: the same call is allowed for the next 5 minutes")?;
+    Ok(ExitStatus::Success)
 }
 
-/// Who wants what, for a person.
-pub(crate) fn question(call: &Value) -> String {
-    let text = |key: &str| difference::visible(call[key].as_str().unwrap_or_default());
-    let [caller, server, name, arguments] = ["caller", "server", "name", "arguments"].map(text);
+/// Describes a call that waits for approval.
+pub(super) fn describe_call(call: &PendingCallReport) -> String {
+    let PendingCallReport { caller, server, name, arguments, .. } = call;
+    let [caller, server, name, arguments] =
+        [caller, server, name, arguments].map(|text| diff::escape_invisible(text));
     format!("`{caller}` wants to use `{server}.{name}` with {arguments}")
 }
 
-fn not_approved(what: &str, hint: String) -> Failure {
-    Failure::new(Exit::CheckFailed, "not_approved", format!("{what} not approved")).hint(hint)
+fn not_approved(subject: &str, hint: String) -> CommandError {
+    CommandError::new(ExitStatus::CheckFailed, "not_approved", format!("{subject} not approved")).hint(hint)
 }
 
-/// Looks, shows, asks and approves: through the running gateway, or with a crib of its own.
-async fn tools(server: &str, yes: bool, place: &Place, out: &mut Output) -> Result<Exit> {
-    let client = Client::find(place).await?;
-    let Some(open) = look(client.as_ref(), server, place, out).await? else {
-        return Ok(Exit::Interrupted);
+/// Shows the changed tools of a server and approves them, through the running gateway or standalone.
+async fn approve_tools(server: &str, yes: bool, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let client = GatewayClient::find(paths).await?;
+    let Some(unapproved) = fetch_unapproved(client.as_ref(), server, paths, out).await? else {
+        return Ok(ExitStatus::Interrupted);
     };
-    let tools = open["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let UnapprovedToolsReport { seal, tools } = &unapproved;
     if tools.is_empty() {
         if out.json {
-            out.value(&json!({"server": server, "approved": [], "tools": []}))?;
+            out.print_json(&json!({"server": server, "approved": [], "tools": []}))?;
         }
-        out.say(&format!("there is nothing to approve: every tool of `{server}` is what was approved"))?;
-        return Ok(Exit::Fine);
+        out.print_note(&format!("nothing to approve: all tools of `{server}` are approved"))?;
+        return Ok(ExitStatus::Success);
     }
     if !out.json {
-        tools.iter().try_for_each(|tool| show(tool, out))?;
+        tools.iter().try_for_each(|tool| print_diff(tool, out))?;
     }
     let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
-    if !yes && !out.asker().says_yes(&format!("approve {count} of `{server}`?"))? {
-        let failure = not_approved(&count, format!("toolcrib approve {server} --yes"));
-        return Err(Failure { data: json!({"tools": tools}), ..failure }.into());
+    if !yes && !out.prompter().confirm(&format!("approve {count} of `{server}`?"))? {
+        let error = not_approved(&count, format!("toolcrib approve {server} --yes"));
+        return Err(CommandError { data: json!({"tools": list_to_json(tools)}), ..error }.into());
     }
-    let seal = open["seal"].as_str().unwrap_or_default();
-    let Some(approved) = approve(client.as_ref(), server, seal, place, out).await? else {
-        return Ok(Exit::Interrupted);
+    let Some(approved) = send_approval(client.as_ref(), server, seal, paths, out).await? else {
+        return Ok(ExitStatus::Interrupted);
     };
     if out.json {
-        out.value(&json!({"server": server, "approved": approved["approved"], "tools": tools}))?;
+        out.print_json(
+            &json!({"server": server, "approved": approved.approved, "tools": list_to_json(tools)}),
+        )?;
     }
-    out.say(&format!("approved {count} of `{server}`"))?;
-    Ok(Exit::Fine)
+    out.print_note(&format!("approved {count} of `{server}`"))?;
+    Ok(ExitStatus::Success)
 }
 
-async fn look(
-    client: Option<&Client>,
+/// Returns the unapproved tools of a server, or `None` if a signal interrupts.
+async fn fetch_unapproved(
+    client: Option<&GatewayClient>,
     server: &str,
-    place: &Place,
+    paths: &Paths,
     out: &mut Output,
-) -> Result<Option<Value>> {
+) -> Result<Option<UnapprovedToolsReport>> {
     let path = format!("{}/unapproved", super::server_path(server));
     if let Some(client) = client {
-        let asked = super::until_interrupted(client.get(&path)).await?;
-        return Ok(asked.map(super::about_server).transpose()?);
+        let response = super::until_interrupted(client.fetch(&path)).await?;
+        return Ok(response.map(super::mark_unknown_server).transpose()?);
     }
     let work = async |crib: Crib| match server.parse() {
         Ok(id) => crib.unapproved(&id).await,
-        Err(_) => Err(crib.catalog().unknown_server(server)),
+        Err(_) => Err(crib.catalog().unknown_server_error(server)),
     };
-    let looked = super::alone(place, out, super::Waits::ForAll, work).await?;
-    let told = |looked: Result<Unapproved, _>| looked.map(|open| to_json(&open)).map_err(Failure::from);
-    Ok(looked.map(|looked| super::about_server(told(looked))).transpose()?)
+    let Some(result) = super::run_standalone(paths, out, super::StartWait::All, work).await? else {
+        return Ok(None);
+    };
+    let response =
+        result.map(|unapproved| UnapprovedToolsReport::new(&unapproved)).map_err(CommandError::from);
+    Ok(Some(super::mark_unknown_server(response)?))
 }
 
-async fn approve(
-    client: Option<&Client>,
+/// Approves the tools that were shown, identified by their digest. Returns `None` if a signal interrupts.
+async fn send_approval(
+    client: Option<&GatewayClient>,
     server: &str,
-    seal: &str,
-    place: &Place,
+    digest: &str,
+    paths: &Paths,
     out: &mut Output,
-) -> Result<Option<Value>> {
+) -> Result<Option<ApprovedToolsReport>> {
     if let Some(client) = client {
-        let path = format!("{}/approve?seal={}", super::server_path(server), percent::encode(seal));
-        let asked = super::until_interrupted(client.post(&path)).await?;
-        return Ok(asked.transpose()?);
+        let path =
+            format!("{}/approve?seal={}", super::server_path(server), encoding::percent_encode(digest));
+        let response = super::until_interrupted(client.submit(&path)).await?;
+        return Ok(response.transpose()?);
     }
-    // What the server offered a moment ago is remembered, so it is not started again.
+    // The listing is stored by now, so the server is not started again.
     let work = async |crib: Crib| match server.parse() {
-        Ok(id) => crib.approve(&id, seal),
-        Err(_) => Err(crib.catalog().unknown_server(server)),
+        Ok(id) => crib.approve(&id, digest),
+        Err(_) => Err(crib.catalog().unknown_server_error(server)),
     };
-    let approved = super::alone(place, out, super::Waits::ForAll, work).await?;
-    let told = |names: Vec<String>| json!({"server": server, "approved": names});
-    Ok(approved.map(|approved| approved.map(told).map_err(Failure::from)).transpose()?)
+    let Some(result) = super::run_standalone(paths, out, super::StartWait::All, work).await? else {
+        return Ok(None);
+    };
+    let approved = result.map_err(CommandError::from)?;
+    Ok(Some(ApprovedToolsReport { server: server.to_owned(), approved }))
 }
 
-/// What waits for a person, as scripts and the command line see it.
-pub(crate) fn to_json(open: &Unapproved) -> Value {
-    let value = |raw: &Bytes| serde_json::from_slice::<Value>(raw).unwrap_or_default();
-    let tools: Vec<Value> = open
-        .tools
-        .iter()
-        .map(|tool| {
-            json!({
-                "tool": tool.tool,
-                "change": tool.mark.as_str(),
-                "before": tool.before.as_ref().map(value),
-                "now": value(&tool.now),
-            })
-        })
-        .collect();
-    json!({"seal": open.seal, "tools": tools})
-}
-
-fn show(tool: &Value, out: &mut Output) -> Result<()> {
-    let text = |key: &str| tool[key].as_str().unwrap_or_default();
-    out.line(&format!("{} ({})", difference::visible(text("tool")), text("change")))?;
-    for line in difference::lines(&tool["before"], &tool["now"]) {
-        out.line(&format!("  {line}"))?;
+fn print_diff(tool: &UnapprovedToolReport, out: &mut Output) -> Result<()> {
+    out.print_line(&format!("{} ({})", diff::escape_invisible(&tool.tool), tool.change))?;
+    let before = tool.before.as_ref().unwrap_or(&Value::Null);
+    for line in diff::diff_lines(before, &tool.now) {
+        out.print_line(&format!("  {line}"))?;
     }
     Ok(())
 }

@@ -1,51 +1,55 @@
-//! `toolcrib check`: every problem of the config, with its place and a hint.
+//! `toolcrib check`: reports every problem of the config.
 
 use anyhow::Result;
-use serde_json::Value;
-use toolcrib::config::{Concern, Problem};
+use toolcrib::config::{Problem, ProblemScope};
 
-use crate::exit::Exit;
-use crate::failure::problem_json;
+use crate::command_error::ProblemReport;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
-use crate::secrets::Keeper;
+use crate::paths::Paths;
+use crate::secrets::SecretLocator;
 
-/// Reads the config and reports. Notes are shown and do not count.
-pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
-    let mut config = place.read()?;
-    let keeper = Keeper::new(place, &config.secrets);
+/// Reads the config and prints its problems. Notes do not count as problems.
+pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let mut config = paths.read_config()?;
+    let locator = SecretLocator::new(paths, &config.secrets);
     config.problems.extend(
-        toolcrib::config::digests(&config.callers, |name| keeper.find(name)).err().map(|problem| *problem),
+        toolcrib::config::resolve_token_digests(&config.callers, |name| locator.find(name))
+            .err()
+            .map(|problem| *problem),
     );
-    config.problems.extend(place.sources().unused().map(|(file, why)| Problem {
+    config.problems.extend(paths.sources().unused_project_file().map(|(file, reason)| Problem {
         file: file.to_owned(),
-        at: None,
-        concerns: Concern::Note,
-        message: format!("this {why}"),
-        hint: Some("look at it, then type `toolcrib allow`".to_owned()),
+        position: None,
+        scope: ProblemScope::Note,
+        message: format!("this file {reason}"),
+        hint: Some("review it, then run `toolcrib allow`".to_owned()),
     }));
-    let wrong = config.problems.iter().filter(|problem| problem.concerns != Concern::Note).count();
+    let problem_count = config.problems.iter().filter(|problem| problem.scope != ProblemScope::Note).count();
     if out.json {
-        out.value(&Value::Array(config.problems.iter().map(problem_json).collect()))?;
+        out.print_json(
+            &config.problems.iter().map(|problem| ProblemReport::new(problem).to_json()).collect(),
+        )?;
     } else {
         for problem in &config.problems {
-            out.line(&problem.to_string())?;
+            out.print_line(&problem.to_string())?;
             if let Some(hint) = &problem.hint {
-                out.line(&format!("hint: {hint}"))?;
+                out.print_line(&format!("hint: {hint}"))?;
             }
         }
     }
-    let servers = config.origins.len();
-    // Where none could be read, the one that stands for all of them.
-    let files = if config.files.is_empty() { std::slice::from_ref(&config.file) } else { &config.files };
-    let file = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
-    match wrong {
-        0 => out.say(&format!("{}, no problems", counted(servers, "server")))?,
-        _ => out.say(&format!("{file}: {}, {}", counted(servers, "server"), counted(wrong, "problem")))?,
+    let servers = format_count(config.origins.len(), "server");
+    if problem_count == 0 {
+        out.print_note(&format!("{servers}, no problems"))?;
+        return Ok(ExitStatus::Success);
     }
-    Ok(if wrong == 0 { Exit::Fine } else { Exit::BadConfig })
+    // If no file could be read, `file` is the one that is expected.
+    let files = if config.files.is_empty() { std::slice::from_ref(&config.file) } else { &config.files };
+    let files = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    out.print_note(&format!("{files}: {servers}, {}", format_count(problem_count, "problem")))?;
+    Ok(ExitStatus::InvalidConfig)
 }
 
-fn counted(count: usize, noun: &str) -> String {
+fn format_count(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

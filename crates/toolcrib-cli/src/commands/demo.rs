@@ -1,208 +1,225 @@
-//! `toolcrib demo`: the whole idea in one go, on real processes, offline, leaving nothing behind.
+//! `toolcrib demo`: shows the gateway with real processes, offline, and removes everything afterwards.
 //!
-//! Every line that is shown was checked; the demo succeeds only if all of it held.
+//! Every printed step is checked, and the demo succeeds only if all steps do.
 
+mod client;
 mod leftovers;
-mod stage;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::stage::{Called, Stage};
-use crate::daemon::Daemon;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use self::client::{DemoCallResult, DemoClient};
+use crate::admin::Admin;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::gateway::Gateway;
 use crate::listen::ListenAddr;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// Restarts that the crashing server is forgiven.
-const FORGIVEN: u64 = 2;
+/// The number of restarts that the crashing server may use.
+const CRASHING_RESTARTS: u64 = 2;
 
-/// Plays every act and tells whether all of it held.
-pub(crate) async fn run(out: &mut Output) -> Result<Exit> {
+/// Runs every step and reports whether all succeeded.
+pub(crate) async fn run(out: &mut Output) -> Result<ExitStatus> {
     let started = Instant::now();
-    let mut show = Show { out, steps: Vec::new() };
-    let scratch = Scratch::new()?;
-    let played = play(&Place::below(&scratch.0), &mut show).await;
+    let mut report = DemoReport { out, steps: Vec::new() };
+    let scratch = ScratchFolder::new()?;
+    let result = run_demo(&Paths::under(&scratch.0), &mut report).await;
     drop(scratch);
-    let Show { out, steps } = show;
-    let failed = played.as_ref().err().map(|error| format!("{error:#}"));
+    let DemoReport { out, steps } = report;
     let took = started.elapsed();
     if out.json {
-        out.value(&json!({"ok": failed.is_none(), "took": took.as_secs_f64(), "steps": steps}))?;
+        out.print_json(&json!({"ok": result.is_ok(), "took": took.as_secs_f64(), "steps": steps}))?;
     }
-    match (failed, played) {
-        (Some(why), _) => {
-            Err(Failure::new(Exit::CheckFailed, "demo_failed", format!("the demo failed: {why}")).into())
+    match result {
+        Err(error) => {
+            let message = format!("the demo failed: {error:#}");
+            Err(CommandError::new(ExitStatus::CheckFailed, "demo_failed", message).into())
         }
-        (None, Ok(Some(()))) => {
-            out.tell(&format!("\nall of it held, in {}", shown(took)))?;
-            out.tell("next: write a config, then `toolcrib check` and `toolcrib serve`")?;
-            Ok(Exit::Fine)
+        Ok(Some(())) => {
+            out.print_text(&format!("\nall steps succeeded in {}", format_time(took)))?;
+            out.print_text("next: write a config, then run `toolcrib check` and `toolcrib serve`")?;
+            Ok(ExitStatus::Success)
         }
-        (None, _) => Ok(Exit::Interrupted),
+        Ok(None) => Ok(ExitStatus::Interrupted),
     }
 }
 
-/// `None` if somebody pressed Ctrl-C; the curtain falls all the same.
-async fn play(place: &Place, show: &mut Show<'_>) -> Result<Option<()>> {
-    write_config(place)?;
-    let config = place.usable()?;
-    let daemon = show.step("the gateway is up", open(place, &config)).await?;
-    let port = daemon.port().context("the gateway has no port")?;
-    let mut stage = Stage::at(port);
-    let acted = super::until_interrupted(acts(&mut stage, show)).await;
-    let last_look = stage.note_processes().await;
-    let closed = async {
-        daemon.close(std::future::pending()).await;
-        let seen = stage.seen();
-        let left = leftovers::of(seen);
-        ensure!(left.is_empty(), "still there: {}", left.join(", "));
-        Ok((format!("{} processes were started, none is left", seen.len()), ()))
+/// Starts a gateway, runs the steps and stops everything. Returns `None` if a signal interrupted the steps.
+async fn run_demo(paths: &Paths, report: &mut DemoReport<'_>) -> Result<Option<()>> {
+    write_config(paths)?;
+    let config = paths.valid_config()?;
+    let gateway = report.step("start the gateway", open_gateway(paths, &config)).await?;
+    let port = gateway.port().context("the gateway has no port")?;
+    let mut client = DemoClient::new(port);
+    let steps = super::until_interrupted(run_steps(&mut client, report)).await;
+    let noted = client.note_processes().await;
+    let close = async {
+        gateway.close(std::future::pending()).await;
+        let pids = client.seen_pids();
+        let remaining = leftovers::find(pids);
+        ensure!(remaining.is_empty(), "still running: {}", remaining.join(", "));
+        Ok(StepOutcome::new(format!("{} processes were started, none is left", pids.len())))
     };
-    let closed = show.step("everything is stopped", closed).await;
-    let interrupted = acted?.transpose()?;
-    last_look?;
+    let closed = report.step("stop everything", close).await;
+    let completed = steps?.transpose()?;
+    noted?;
     closed?;
-    Ok(interrupted)
+    Ok(completed)
 }
 
-async fn open(place: &Place, config: &toolcrib::config::Config) -> Result<(String, Daemon)> {
+async fn open_gateway(paths: &Paths, config: &toolcrib::config::Config) -> Result<StepOutcome<Gateway>> {
     let any_port: ListenAddr = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
-    let stamp = place.sources().stamp();
-    let daemon = Daemon::open(place, (config, stamp), &any_port).await?;
-    daemon.accept();
-    Ok((daemon.address(), daemon))
+    let stamp = paths.sources().stamp();
+    let gateway = Gateway::open(paths, config, stamp, &any_port, Admin::routes).await?;
+    gateway.accept();
+    Ok(StepOutcome { detail: gateway.address(), value: gateway })
 }
 
-async fn acts(stage: &mut Stage, show: &mut Show<'_>) -> Result<()> {
-    show.step("nothing runs before it is needed", asleep(stage)).await?;
-    show.step("one list of every server's tools", listed(stage)).await?;
-    show.step("a call is answered", answered(stage)).await?;
-    let before = show.step("a server keeps its memory between calls", counted(stage)).await?;
-    show.step("killed with SIGKILL in the middle of a call", killed(stage, before)).await?;
-    show.step("the next call finds it alive again", revived(stage, before)).await?;
-    show.step("one that keeps crashing is ejected", ejected(stage)).await?;
-    show.step("the others serve on", answered(stage)).await
+async fn run_steps(client: &mut DemoClient, report: &mut DemoReport<'_>) -> Result<()> {
+    report.step("no server runs before it is needed", check_asleep(client)).await?;
+    report.step("list the tools of all servers", list_tools(client)).await?;
+    report.step("call a tool", call_echo(client)).await?;
+    let pid = report.step("a server keeps its state between calls", call_counter(client)).await?;
+    report.step("kill a server with SIGKILL during a call", kill_during_call(client, pid)).await?;
+    report.step("the next call starts it again", call_restarted(client, pid)).await?;
+    report.step("a server that keeps crashing is ejected", call_until_ejected(client)).await?;
+    report.step("the other servers keep working", call_echo(client)).await
 }
 
-async fn asleep(stage: &mut Stage) -> Result<(String, ())> {
-    let servers = stage.servers().await?;
+async fn check_asleep(client: &mut DemoClient) -> Result<StepOutcome> {
+    let servers = client.servers().await?;
     ensure!(servers.len() == 3, "{} servers instead of 3", servers.len());
-    ensure!(servers.iter().all(|server| server["state"] == "asleep"), "somebody started a server");
-    Ok(("3 servers declared, all asleep".to_owned(), ()))
+    ensure!(servers.iter().all(|server| server.state == "asleep"), "a server was started");
+    Ok(StepOutcome::new("3 servers declared, all asleep"))
 }
 
-async fn listed(stage: &mut Stage) -> Result<(String, ())> {
-    let names = stage.tool_names().await?;
+async fn list_tools(client: &mut DemoClient) -> Result<StepOutcome> {
+    let names = client.tool_names().await?;
     for tool in ["counter__add", "counter__ponder", "echo__say"] {
         ensure!(names.iter().any(|name| name == tool), "`{tool}` is missing from {names:?}");
     }
-    Ok((names.join(", "), ()))
+    Ok(StepOutcome::new(names.join(", ")))
 }
 
-async fn answered(stage: &mut Stage) -> Result<(String, ())> {
-    match stage.call("echo__say", &json!({"text": "hello"})).await? {
-        Called::Text(text) if text == "hello" => Ok(("echo__say text=hello → hello".to_owned(), ())),
-        other => Err(other.unexpected()),
+async fn call_echo(client: &mut DemoClient) -> Result<StepOutcome> {
+    match client.call("echo__say", &json!({"text": "hello"})).await? {
+        DemoCallResult::Text(text) if text == "hello" => Ok(StepOutcome::new("echo__say text=hello → hello")),
+        other => Err(other.to_error()),
     }
 }
 
-/// Gives the process that counted.
-async fn counted(stage: &mut Stage) -> Result<(String, u64)> {
+/// Returns the pid of the server.
+async fn call_counter(client: &mut DemoClient) -> Result<StepOutcome<u64>> {
     for (n, sum) in [(2, "2"), (3, "5")] {
-        match stage.call("counter__add", &json!({"n": n})).await? {
-            Called::Text(text) if text == sum => {}
-            other => return Err(other.unexpected()),
+        match client.call("counter__add", &json!({"n": n})).await? {
+            DemoCallResult::Text(text) if text == sum => {}
+            other => return Err(other.to_error()),
         }
     }
-    let pid = stage.server("counter").await?["pid"].as_u64().context("`counter` has no process")?;
-    Ok((format!("2, then 3 more: 5 (pid {pid})"), pid))
+    let pid = counter_pid(client).await?;
+    Ok(StepOutcome { detail: format!("add 2, then 3: 5 (pid {pid})"), value: pid })
 }
 
-async fn killed(stage: &mut Stage, pid: u64) -> Result<(String, ())> {
-    let caller = stage.another();
-    let nothing = json!({});
+async fn counter_pid(client: &mut DemoClient) -> Result<u64> {
+    client.server("counter").await?.pid.context("`counter` has no process")
+}
+
+async fn kill_during_call(client: &mut DemoClient, pid: u64) -> Result<StepOutcome> {
+    let caller = client.second_client();
+    let arguments = json!({});
     let kill = async {
-        stage.until("counter", |server| server["in_flight"] == 1).await?;
-        stage.kill(pid)
+        client.wait_until("counter", |server| server.in_flight == 1).await?;
+        client.kill(pid)
     };
-    let (called, killed) = tokio::join!(caller.call("counter__ponder", &nothing), kill);
+    let (result, killed) = tokio::join!(caller.call("counter__ponder", &arguments), kill);
     killed?;
-    match called? {
-        Called::Failed { kind, message } if kind == "lost" => {
-            Ok((format!("the call fails at once: {message}"), ()))
+    match result? {
+        DemoCallResult::Failed { kind, message } if kind == "lost" => {
+            Ok(StepOutcome::new(format!("the call fails immediately: {message}")))
         }
-        other => Err(other.unexpected()),
+        other => Err(other.to_error()),
     }
 }
 
-async fn revived(stage: &mut Stage, before: u64) -> Result<(String, ())> {
-    match stage.call("counter__add", &json!({"n": 1})).await? {
-        Called::Text(text) if text == "1" => {}
-        other => return Err(other.unexpected()),
+async fn call_restarted(client: &mut DemoClient, old_pid: u64) -> Result<StepOutcome> {
+    match client.call("counter__add", &json!({"n": 1})).await? {
+        DemoCallResult::Text(text) if text == "1" => {}
+        other => return Err(other.to_error()),
     }
-    let pid = stage.server("counter").await?["pid"].as_u64().context("`counter` has no process")?;
-    ensure!(pid != before, "the process is the one that was killed");
-    Ok((format!("counter__add n=1 → 1, in a fresh process (pid {before} → {pid})"), ()))
+    let pid = counter_pid(client).await?;
+    ensure!(pid != old_pid, "the process is the one that was killed");
+    Ok(StepOutcome::new(format!("counter__add n=1 → 1, in a new process (pid {old_pid} → {pid})")))
 }
 
-async fn ejected(stage: &mut Stage) -> Result<(String, ())> {
+async fn call_until_ejected(client: &mut DemoClient) -> Result<StepOutcome> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let message = loop {
-        match stage.call("crashing__anything", &json!({})).await? {
-            Called::Failed { kind, message } if kind == "ejected" => break message,
-            Called::Failed { .. } => {}
-            other => return Err(other.unexpected()),
+        match client.call("crashing__anything", &json!({})).await? {
+            DemoCallResult::Failed { kind, message } if kind == "ejected" => break message,
+            DemoCallResult::Failed { .. } => {}
+            other => return Err(other.to_error()),
         }
         ensure!(Instant::now() < deadline, "`crashing` is not ejected");
     };
-    let server = stage.server("crashing").await?;
-    ensure!(server["ejected"] == true, "its state is {}", server["state"]);
-    ensure!(server["restarts_left"] == 0, "it has {} restarts left", server["restarts_left"]);
-    Ok((message, ()))
+    let server = client.server("crashing").await?;
+    ensure!(server.ejected, "its state is {}", server.state);
+    ensure!(server.restarts_left == 0, "it has {} restarts left", server.restarts_left);
+    Ok(StepOutcome::new(message))
 }
 
-/// What is on the program, and how it went.
-struct Show<'o> {
+/// The result of a successful step: a line for the report, and a value for later steps.
+struct StepOutcome<T = ()> {
+    detail: String,
+    value: T,
+}
+
+impl StepOutcome {
+    fn new(detail: impl Into<String>) -> Self {
+        Self { detail: detail.into(), value: () }
+    }
+}
+
+/// Prints and collects the results of the steps.
+struct DemoReport<'o> {
     out: &'o mut Output,
     steps: Vec<Value>,
 }
 
-impl Show<'_> {
-    /// Plays one act, times it, and says how it went.
-    async fn step<T>(&mut self, name: &str, act: impl Future<Output = Result<(String, T)>>) -> Result<T> {
+impl DemoReport<'_> {
+    /// Runs one step, measures its time and reports its result.
+    async fn step<T>(&mut self, name: &str, step: impl Future<Output = Result<StepOutcome<T>>>) -> Result<T> {
         let started = Instant::now();
-        let played = act.await;
+        let result = step.await;
         let took = started.elapsed();
-        let (mark, detail) = match &played {
-            Ok((detail, _)) => ("✓", detail.clone()),
+        let (mark, detail) = match &result {
+            Ok(outcome) => ("✓", outcome.detail.clone()),
             Err(error) => ("✗", format!("{error:#}")),
         };
-        // Whether it held does not depend on who is watching.
-        let _ = self.out.tell(&format!("{mark} {name:<44} {:>8}  {detail}", shown(took)));
+        // A closed stdout does not make a step fail.
+        let _ = self.out.print_text(&format!("{mark} {name:<44} {:>8}  {detail}", format_time(took)));
         self.steps
-            .push(json!({"step": name, "ok": played.is_ok(), "detail": detail, "took": took.as_secs_f64()}));
-        played.map(|(_, given)| given).with_context(|| name.to_owned())
+            .push(json!({"step": name, "ok": result.is_ok(), "detail": detail, "took": took.as_secs_f64()}));
+        result.map(|outcome| outcome.value).with_context(|| name.to_owned())
     }
 }
 
-fn shown(took: Duration) -> String {
-    if took < Duration::from_secs(1) {
-        format!("{:.1} ms", took.as_secs_f64() * 1e3)
+fn format_time(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        format!("{:.1} ms", time.as_secs_f64() * 1e3)
     } else {
-        format!("{:.2} s", took.as_secs_f64())
+        format!("{:.2} s", time.as_secs_f64())
     }
 }
 
-/// The config that a person would write for these servers.
-fn write_config(place: &Place) -> Result<()> {
-    let program = std::env::current_exe().context("cannot tell which program this is")?;
+/// Writes the config of the demo servers.
+fn write_config(paths: &Paths) -> Result<()> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let program = Value::from(program.to_string_lossy());
     let text = format!(
         r#"[servers.echo]
@@ -217,30 +234,29 @@ lifecycle = {{ backoff = {{ first = "20ms", most = "100ms" }} }}
 [servers.crashing]
 command = {program}
 args = ["demo-server", "crashing"]
-lifecycle = {{ restarts = {{ at-most = {FORGIVEN}, within = "1m" }}, backoff = {{ first = "20ms", most = "100ms" }} }}
+lifecycle = {{ restarts = {{ at-most = {CRASHING_RESTARTS}, within = "1m" }}, backoff = {{ first = "20ms", most = "100ms" }} }}
 "#
     );
-    std::fs::write(&place.config, text).with_context(|| format!("cannot write `{}`", place.config.display()))
+    std::fs::write(&paths.config, text).with_context(|| format!("cannot write `{}`", paths.config.display()))
 }
 
-/// A private folder that goes when the demo is over.
-struct Scratch(PathBuf);
+/// A private temporary folder that is removed when dropped.
+struct ScratchFolder(PathBuf);
 
-impl Scratch {
+impl ScratchFolder {
     fn new() -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         let number = getrandom::u64().map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
         let path = std::env::temp_dir().join(format!("toolcrib-demo-{number:016x}"));
-        std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| cannot_make(&path))?;
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot create the folder `{}`", path.display()))?;
         Ok(Self(path))
     }
 }
 
-fn cannot_make(path: &Path) -> String {
-    format!("cannot make the folder `{}`", path.display())
-}
-
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

@@ -1,148 +1,181 @@
-//! `toolcrib export`: the servers into an agent's own file, or back out of it.
+//! `toolcrib export`: writes toolcrib or its servers into the files of agents, and undoes it.
 
 use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::Config;
+use toolcrib::{Config, ServerSpec};
+use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
+use toolcrib_agents::export::gateway::{self, GatewayProgram};
+use toolcrib_agents::export::{self, ExportPlan, ExportedServer, UndoResult, UndoneExport};
 
-use crate::agents::{self, Agent, Ground, Scope};
-use crate::cli::Export;
-use crate::exit::Exit;
-use crate::export::{self, Plan, Server, Undone, gateway};
-use crate::failure::Failure;
+use crate::cli::ExportArgs;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
+use crate::secrets;
 
-/// What was done for one agent, or would be.
-struct Done {
-    plan: Plan,
-    undone: Option<Undone>,
+/// The inputs that are the same for every agent.
+struct Exporter<'a> {
+    args: &'a ExportArgs,
+    scope: AgentFileScope,
+    /// The file of `--config`.
+    config_flag: Option<&'a Path>,
+    paths: &'a Paths,
+    agent_paths: AgentPaths,
+    config: Option<Config>,
 }
 
-/// Does for each agent what was asked. Of several, one that fails does not hold up the others.
-pub(crate) fn run(args: &Export, named: Option<&Path>, place: &Place, out: &mut Output) -> Result<Exit> {
-    let ground = Ground::find()?;
-    let agents = chosen(args, &ground)?;
-    let config = if args.expand { Some(place.usable()?) } else { place.read().ok() };
-    let mut told = Vec::new();
-    let mut exit = Exit::Fine;
+/// The change for one agent, made or only planned.
+struct ExportResult {
+    plan: ExportPlan,
+    undone: Option<UndoResult>,
+}
+
+/// Exports to one agent or to all. With several, one that fails does not stop the others.
+pub(crate) fn run(
+    args: &ExportArgs,
+    config_flag: Option<&Path>,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<ExitStatus> {
+    let agent_paths = AgentPaths::from_env()?;
+    let scope = args.scope.into();
+    let agents = select_agents(args, scope, &agent_paths)?;
+    let config = if args.expand { Some(paths.valid_config()?) } else { paths.read_config().ok() };
+    let exporter = Exporter { args, scope, config_flag, paths, agent_paths, config };
+    let mut reports = Vec::new();
+    let mut exit = ExitStatus::Success;
     for agent in agents {
-        let done = match one(agent, args, named, place, &ground, config.as_ref()) {
-            Ok(done) => done,
-            Err(failure) if args.all && failure.code == "nothing_to_undo" => continue,
-            Err(failure) if args.all => {
-                exit = failure.exit;
-                told.push(json!({"agent": agent.id, "error": failure.to_json()["error"]}));
+        let result = match exporter.export(agent) {
+            Ok(result) => result,
+            Err(error) if args.all && error.code == "nothing_to_undo" => continue,
+            Err(error) if args.all => {
+                exit = error.exit;
+                reports.push(json!({"agent": agent.id, "error": error.to_json()["error"]}));
                 if !out.json {
-                    out.failure(&failure)?;
+                    out.print_error(&error)?;
                 }
                 continue;
             }
-            Err(failure) => return Err(failure.into()),
+            Err(error) => return Err(error.into()),
         };
-        if args.check && done.plan.changes() && exit == Exit::Fine {
-            exit = Exit::CheckFailed;
+        if args.check && result.plan.has_changes() && exit == ExitStatus::Success {
+            exit = ExitStatus::CheckFailed;
         }
-        told.push(report(agent, args.scope, &done.plan));
+        reports.push(plan_json(agent, scope, &result.plan));
         if !out.json {
-            tell(agent, args, &ground, &done, out)?;
+            exporter.print_result(agent, &result, out)?;
         }
     }
     if out.json {
-        out.value(&if args.all { Value::Array(told) } else { told.pop().unwrap_or_default() })?;
+        out.print_json(&if args.all { Value::Array(reports) } else { reports.pop().unwrap_or_default() })?;
     }
     Ok(exit)
 }
 
-fn one(
-    agent: &Agent,
-    args: &Export,
-    named: Option<&Path>,
-    place: &Place,
-    ground: &Ground,
-    config: Option<&Config>,
-) -> Result<Done, Failure> {
-    if args.undo {
-        let (plan, undone) = export::undo(agent, args.scope, ground, place.state())?;
-        return Ok(Done { plan, undone: Some(undone) });
-    }
-    let plan = plan(agent, args, named, place, ground, config)?;
-    if plan.changes() && !args.dry_run && !args.check {
-        plan.write()?;
-    }
-    Ok(Done { plan, undone: None })
-}
-
-fn chosen(args: &Export, ground: &Ground) -> Result<Vec<&'static Agent>, Failure> {
+fn select_agents(
+    args: &ExportArgs,
+    scope: AgentFileScope,
+    agent_paths: &AgentPaths,
+) -> Result<Vec<&'static Agent>, CommandError> {
     if let Some(id) = &args.agent {
         return Ok(vec![Agent::find(id)?]);
     }
-    let found: Vec<_> = agents::all().filter(|agent| agent.is_there(args.scope, ground)).collect();
-    if found.is_empty() {
+    let detected: Vec<_> = agents::all().filter(|agent| agent.is_detected(scope, agent_paths)).collect();
+    if detected.is_empty() {
         let ids: Vec<_> = agents::all().map(|agent| agent.id).collect();
-        return Err(Failure::new(Exit::Unexpected, "no_agent", "no agent was found here")
+        return Err(CommandError::new(ExitStatus::Failure, "no_agent", "no installed agent was found")
             .hint(format!("toolcrib export AGENT, where AGENT is one of {}", ids.join(", "))));
     }
-    Ok(found)
+    Ok(detected)
 }
 
-fn plan(
-    agent: &Agent,
-    args: &Export,
-    named: Option<&Path>,
-    place: &Place,
-    ground: &Ground,
-    config: Option<&Config>,
-) -> Result<Plan, Failure> {
-    let gateway = gateway::spec(agent, args.scope, ground, named, config)?;
-    let servers: Vec<Server<'_>> = match config.filter(|_| args.expand) {
-        Some(config) => {
-            config.roster.servers().map(|spec| (spec, config.policy.servers.get(&spec.id))).collect()
-        }
-        None => vec![(&gateway, None)],
-    };
-    export::plan(agent, args.scope, ground, place.state(), &servers)
-}
-
-fn report(agent: &Agent, scope: Scope, plan: &Plan) -> Value {
+fn plan_json(agent: &Agent, scope: AgentFileScope, plan: &ExportPlan) -> Value {
     json!({
         "agent": agent.id,
         "file": plan.file().display().to_string(),
-        "changed": plan.changes(),
+        "changed": plan.has_changes(),
         "diff": plan.diff(),
         "warnings": plan.warnings,
         "next_step": agent.next_step(scope),
     })
 }
 
-fn tell(agent: &Agent, args: &Export, ground: &Ground, done: &Done, out: &mut Output) -> Result<()> {
-    let Done { plan, undone } = done;
-    let file = ground.shown(plan.file());
-    for warning in &plan.warnings {
-        out.warn(warning, None)?;
+/// Returns the entry that starts this program.
+pub(super) fn gateway_spec(
+    agent: &Agent,
+    scope: AgentFileScope,
+    agent_paths: &AgentPaths,
+    config_flag: Option<&Path>,
+    config: Option<&Config>,
+) -> Result<ServerSpec, CommandError> {
+    let path = std::env::current_exe().map_err(|error| {
+        let message = format!("cannot find the path of this program: {error}");
+        CommandError::new(ExitStatus::Failure, "no_program", message)
+    })?;
+    let secret_variables = config.map(secrets::required_variables).unwrap_or_default();
+    let program = GatewayProgram { path: &path, config_flag, config, secret_variables: &secret_variables };
+    Ok(gateway::gateway_spec(agent, scope, agent_paths, &program)?)
+}
+
+impl Exporter<'_> {
+    /// Writes or undoes the change for one agent, unless this is a dry run.
+    fn export(&self, agent: &Agent) -> Result<ExportResult, CommandError> {
+        if self.args.undo {
+            let UndoneExport { plan, result } =
+                export::undo(agent, self.scope, &self.agent_paths, self.paths.state_dir())?;
+            return Ok(ExportResult { plan, undone: Some(result) });
+        }
+        let plan = self.plan(agent)?;
+        if plan.has_changes() && !self.args.dry_run && !self.args.check {
+            plan.write()?;
+        }
+        Ok(ExportResult { plan, undone: None })
     }
-    if let Some(undone) = *undone {
-        return Ok(out.say(&match undone {
-            Undone::Restored => format!("{}: `{file}` is what it was before", agent.name),
-            Undone::Removed => format!("{}: `{file}` is gone, as it was before", agent.name),
-            Undone::TakenOut => {
-                format!(
-                    "{}: `{file}` was changed since; what toolcrib put there is out, the rest stays",
-                    agent.name
-                )
-            }
-        })?);
+
+    fn plan(&self, agent: &Agent) -> Result<ExportPlan, CommandError> {
+        let config = self.config.as_ref();
+        let gateway = gateway_spec(agent, self.scope, &self.agent_paths, self.config_flag, config)?;
+        let servers: Vec<ExportedServer<'_>> = match config.filter(|_| self.args.expand) {
+            Some(config) => config
+                .roster
+                .servers()
+                .map(|spec| ExportedServer::new(spec, config.policy.servers.get(&spec.id)))
+                .collect(),
+            None => vec![ExportedServer::new(&gateway, None)],
+        };
+        Ok(export::plan(agent, self.scope, &self.agent_paths, self.paths.state_dir(), &servers)?)
     }
-    if !plan.changes() {
-        return Ok(out.say(&format!("{}: `{file}` needs no change", agent.name))?);
+
+    fn print_result(&self, agent: &Agent, result: &ExportResult, out: &mut Output) -> std::io::Result<()> {
+        let ExportResult { plan, undone } = result;
+        let file = self.agent_paths.abbreviate(plan.file());
+        let name = agent.name;
+        for warning in &plan.warnings {
+            out.warn(warning, None)?;
+        }
+        if let Some(undone) = undone {
+            return out.print_note(&match undone {
+                UndoResult::Restored => format!("{name}: restored `{file}`"),
+                UndoResult::Removed => format!("{name}: removed `{file}`, which did not exist before"),
+                UndoResult::EntriesRemoved => format!(
+                    "{name}: `{file}` was changed since; removed the entries of toolcrib and kept the rest"
+                ),
+                _ => format!("{name}: undid the export to `{file}`"),
+            });
+        }
+        if !plan.has_changes() {
+            return out.print_note(&format!("{name}: `{file}` needs no change"));
+        }
+        if self.args.dry_run || self.args.check {
+            out.print_line(plan.diff().trim_end())?;
+            return out.print_note(&format!("{name}: `{file}` would change"));
+        }
+        out.print_note(&format!("{name}: wrote `{file}`"))?;
+        out.print_note(&format!("next: {}", agent.next_step(self.scope)))?;
+        let scope = if self.scope == AgentFileScope::Project { " --scope project" } else { "" };
+        out.print_note(&format!("undo: toolcrib export {}{scope} --undo", agent.id))
     }
-    if args.dry_run || args.check {
-        out.line(plan.diff().trim_end())?;
-        return Ok(out.say(&format!("{}: `{file}` would change", agent.name))?);
-    }
-    out.say(&format!("{}: wrote `{file}`", agent.name))?;
-    out.say(&format!("next: {}", agent.next_step(args.scope)))?;
-    let scope = if args.scope == Scope::Project { " --scope project" } else { "" };
-    Ok(out.say(&format!("undo: toolcrib export {}{scope} --undo", agent.id))?)
 }

@@ -1,50 +1,51 @@
-//! `toolcrib logs S [-f]`: what a server wrote to its stderr.
+//! `toolcrib logs SERVER [-f]`: prints the stderr of a server.
 
 use anyhow::Result;
-use serde_json::Value;
 use toolcrib::ServerId;
 
-use crate::cli::Logs;
-use crate::client::Client;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::cli::LogsArgs;
+use crate::client::GatewayClient;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::{Place, log_file};
+use crate::paths::{Paths, log_file};
+use crate::report::{LogLineReport, Report as _};
 
-/// Shows the lines that are kept; with `-f`, also those that come.
-pub(crate) async fn run(args: &Logs, place: &Place, out: &mut Output) -> Result<Exit> {
-    let client = Client::demand(place).await.map_err(|failure| without(failure, args, place))?;
+/// Prints the lines that the gateway holds; with `-f`, also new ones.
+pub(crate) async fn run(args: &LogsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let client =
+        GatewayClient::require(paths).await.map_err(|error| with_log_file_hint(error, args, paths))?;
     let path = format!("{}/logs", super::server_path(&args.server));
-    let mut last = show(super::about_server(client.get(&path).await)?, 0, out)?;
+    let mut last = print_lines(super::mark_unknown_server(client.fetch(&path).await)?, 0, out)?;
     if !args.follow {
-        return Ok(Exit::Fine);
+        return Ok(ExitStatus::Success);
     }
     let follow = async {
         loop {
-            let lines = super::about_server(client.get(&format!("{path}?after={last}&wait=1")).await)?;
-            last = show(lines, last, out)?;
+            let lines =
+                super::mark_unknown_server(client.fetch(&format!("{path}?after={last}&wait=1")).await)?;
+            last = print_lines(lines, last, out)?;
         }
     };
-    let ended: Option<Result<Exit>> = super::until_interrupted(follow).await?;
-    ended.unwrap_or(Ok(Exit::Interrupted))
+    let result: Option<Result<ExitStatus>> = super::until_interrupted(follow).await?;
+    result.unwrap_or(Ok(ExitStatus::Interrupted))
 }
 
-/// Without a gateway there is still what one wrote down.
-fn without(failure: Failure, args: &Logs, place: &Place) -> Failure {
-    let file = log_file(&place.logs(), &args.server);
-    let kept = args.server.parse::<ServerId>().is_ok() && file.is_file();
-    if kept { failure.hint(format!("cat {}", file.display())) } else { failure }
+/// Adds the log file as the hint, if there is one.
+fn with_log_file_hint(error: CommandError, args: &LogsArgs, paths: &Paths) -> CommandError {
+    let file = log_file(&paths.log_dir(), &args.server);
+    let exists = args.server.parse::<ServerId>().is_ok() && file.is_file();
+    if exists { error.hint(format!("cat {}", file.display())) } else { error }
 }
 
-/// Prints lines; gives the number of the last one.
-fn show(lines: Value, mut last: u64, out: &mut Output) -> Result<u64> {
-    let Value::Array(lines) = lines else { return Ok(last) };
+/// Prints lines and returns the number of the last one.
+fn print_lines(lines: Vec<LogLineReport>, mut last: u64, out: &mut Output) -> Result<u64> {
     for line in lines {
-        last = line["seq"].as_u64().unwrap_or(last);
+        last = line.seq;
         if out.json {
-            out.value(&line)?;
+            out.print_json(&line.to_json())?;
         } else {
-            out.line(line["line"].as_str().unwrap_or_default())?;
+            out.print_line(&line.line)?;
         }
     }
     Ok(last)

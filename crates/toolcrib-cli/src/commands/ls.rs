@@ -1,102 +1,110 @@
-//! `toolcrib ls` and `toolcrib show S`: the servers that are declared, on or off.
+//! `toolcrib ls` and `toolcrib show SERVER`: the declared servers.
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::config::{Config, Declared, Origin, Setting};
-use toolcrib::spelling::nearest;
+use toolcrib::config::{Config, DeclaredServer, DeclaredValue, Origin};
+use toolcrib::util::format::closest_match;
 
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
 /// Lists every declared server.
-pub(crate) fn run(place: &Place, out: &mut Output) -> Result<Exit> {
-    let config = place.read()?;
+pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let config = paths.read_config()?;
     if out.json {
-        out.value(&config.declared.iter().map(declared_json).collect())?;
-        return Ok(Exit::Fine);
+        out.print_json(&config.declared.iter().map(declared_json).collect())?;
+        return Ok(ExitStatus::Success);
     }
-    let row = |server: &Declared| {
-        let on = if server.active { "on" } else { "off" };
-        let (name, transport) = (server.id.to_string(), server.transport().to_owned());
-        vec![name, on.to_owned(), transport, server.target(), server.reason.clone()]
+    let row = |server: &DeclaredServer| {
+        let active = if server.active { "on" } else { "off" };
+        vec![
+            server.id.to_string(),
+            active.to_owned(),
+            server.transport().to_owned(),
+            server.command_or_url(),
+            server.reason.clone(),
+        ]
     };
     let rows: Vec<Vec<String>> = config.declared.iter().map(row).collect();
-    out.rows(&["NAME", "HERE", "TYPE", "WHERE", "WHY"], &rows)?;
+    out.print_table(&["NAME", "ACTIVE", "TYPE", "ENDPOINT", "REASON"], &rows)?;
     if rows.is_empty() {
-        out.say("no server is declared; `toolcrib add NAME -- COMMAND` adds one")?;
+        out.print_note("no server is declared; `toolcrib add NAME -- COMMAND` adds one")?;
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }
 
-/// Shows one server with everything that is said of it.
-pub(crate) fn show(server: &str, place: &Place, out: &mut Output) -> Result<Exit> {
-    if !place.sources().exist() {
-        return Err(place.no_config().into());
+/// Shows one server with all its values and their origins.
+pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    if !paths.sources().any_exists() {
+        return Err(paths.missing_config_error().into());
     }
-    let draft = place.sources().draft();
-    let config = draft.resolve(&place.sources().facts(&draft));
-    let server = find(&config, server)?;
-    let settings = draft.settings(&server.id);
+    let layered = paths.sources().read_layers();
+    let config = layered.resolve(&paths.sources().gather_facts(&layered));
+    let server = find_declared(&config, server)?;
+    let values = layered.server_values(&server.id);
     if out.json {
-        let mut shown = declared_json(server);
-        shown["values"] = settings.iter().map(setting_json).collect();
-        out.value(&shown)?;
-        return Ok(Exit::Fine);
+        let mut object = declared_json(server);
+        object["values"] = values.iter().map(value_json).collect();
+        out.print_json(&object)?;
+        return Ok(ExitStatus::Success);
     }
-    out.line(&format!("{}: {}", server.id, server.reason))?;
-    settings.iter().try_for_each(|setting| tell(setting, out))?;
-    Ok(Exit::Fine)
+    out.print_line(&format!("{}: {}", server.id, server.reason))?;
+    values.iter().try_for_each(|value| print_value(value, out))?;
+    Ok(ExitStatus::Success)
 }
 
-/// One value with the place where it is written, and those it took the place of.
-pub(super) fn tell(setting: &Setting, out: &mut Output) -> std::io::Result<()> {
-    out.line(&format!("  {} = {}  ({})", setting.key, setting.value, place_of(&setting.origin)))?;
-    for (value, origin) in setting.overrides.iter().rev() {
-        out.line(&format!("    instead of {value}  ({})", place_of(origin)))?;
+/// Prints one value with its origin, and the values that it overrides.
+pub(super) fn print_value(declared: &DeclaredValue, out: &mut Output) -> std::io::Result<()> {
+    let origin = format_origin(&declared.origin);
+    out.print_line(&format!("  {} = {}  ({origin})", declared.key, declared.value))?;
+    for (value, origin) in declared.overrides.iter().rev() {
+        out.print_line(&format!("    overrides {value}  ({})", format_origin(origin)))?;
     }
     Ok(())
 }
 
-/// A declared server by name.
-pub(super) fn find<'a>(config: &'a Config, name: &str) -> Result<&'a Declared, Failure> {
-    let found = config.declared.iter().find(|server| server.id.as_str() == name);
-    found.ok_or_else(|| {
-        let failure = Failure::usage(format!("no server is called `{name}`"));
-        match nearest(name, config.declared.iter().map(|server| server.id.as_str())) {
-            Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("toolcrib ls"),
+/// Finds a declared server by name.
+pub(super) fn find_declared<'a>(config: &'a Config, name: &str) -> Result<&'a DeclaredServer, CommandError> {
+    let server = config.declared.iter().find(|server| server.id.as_str() == name);
+    server.ok_or_else(|| {
+        let error = CommandError::usage(format!("no server is called `{name}`"));
+        match closest_match(name, config.declared.iter().map(|server| server.id.as_str())) {
+            Some(similar) => error.hint(format!("did you mean `{similar}`?")),
+            None => error.hint("toolcrib ls"),
         }
     })
 }
 
-pub(super) fn place_of(origin: &Origin) -> String {
+/// Formats an origin as `FILE:LINE`.
+pub(super) fn format_origin(origin: &Origin) -> String {
     format!("{}:{}", origin.file.display(), origin.line)
 }
 
-fn declared_json(server: &Declared) -> Value {
+fn declared_json(server: &DeclaredServer) -> Value {
     json!({
         "name": server.id.as_str(),
         "active": server.active,
         "enabled": server.enabled,
         "transport": server.transport(),
-        "endpoint": server.target(),
-        "tags": server.wanted.as_ref().map(toolcrib::config::When::wanted).unwrap_or_default(),
+        "endpoint": server.command_or_url(),
+        "tags": server.when.as_ref().map(toolcrib::config::TagCondition::required_tags).unwrap_or_default(),
         "origin": {"file": server.origin.file.display().to_string(), "line": server.origin.line},
         "reason": server.reason,
     })
 }
 
-pub(super) fn setting_json(setting: &Setting) -> Value {
-    let overrides = setting.overrides.iter().map(|(value, origin)| {
+/// Returns one value with its origin as JSON.
+pub(super) fn value_json(declared: &DeclaredValue) -> Value {
+    let overrides = declared.overrides.iter().map(|(value, origin)| {
         json!({"value": value, "file": origin.file.display().to_string(), "line": origin.line})
     });
     json!({
-        "key": setting.key,
-        "value": setting.value,
-        "file": setting.origin.file.display().to_string(),
-        "line": setting.origin.line,
+        "key": declared.key,
+        "value": declared.value,
+        "file": declared.origin.file.display().to_string(),
+        "line": declared.origin.line,
         "overrides": overrides.collect::<Vec<_>>(),
     })
 }

@@ -1,141 +1,206 @@
-//! `toolcrib policy test`: whether a caller may use something, which rule says so, and which limits it has. Nothing is called or started.
+//! `toolcrib policy test`: tests whether a caller may use a tool, and shows the rules and limits that apply. Nothing is
+//! called or started.
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::catalog::name::SEPARATOR;
-use toolcrib::config::Config;
-use toolcrib::policy::Finding;
-use toolcrib::quota::{Limit, Owner};
-use toolcrib::spelling::nearest;
+use toolcrib::access::policy::PolicyVerdict;
+use toolcrib::catalog::public_name::SEPARATOR;
+use toolcrib::config::{Config, Origin};
+use toolcrib::limits::{LimitOwner, UsageLimit};
+use toolcrib::util::format::closest_match;
 use toolcrib::{Caller, ServerId};
 
-use crate::cli::PolicyTest;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::cli::PolicyTestArgs;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// Explains the decision; exits 7 if it is a no.
-pub(crate) fn test(args: &PolicyTest, place: &Place, out: &mut Output) -> Result<Exit> {
-    let config = place.usable()?;
-    let caller = caller(&config, &args.caller, args.profile.as_deref())?;
-    let (server, name) = thing(&config, &args.tool)?;
-    let sees = config.policy.sees(&caller, &server);
-    let findings: Vec<Finding<'_>> = config.policy.findings(&caller, &server, Some(&name)).collect();
-    let refusal = findings.iter().find(|finding| finding.denies());
-    let allowed = refusal.is_none();
-    let limits: Vec<(Owner<'_>, &Limit)> =
-        config.quota.of(caller.as_str()).filter(|(_, limit)| limit.what().matches(&server, &name)).collect();
-    let asks = allowed && findings.iter().any(|finding| matches!(finding, Finding::Asked(..)));
+/// The decision about one tool, with the rules and limits that apply.
+struct PolicyTest<'a> {
+    caller: &'a Caller,
+    server: &'a ServerId,
+    tool: &'a str,
+    verdicts: Vec<PolicyVerdict<'a>>,
+    limits: Vec<ApplicableLimit<'a>>,
+    server_visible: bool,
+}
+
+/// A usage limit of the caller that covers the tool.
+struct ApplicableLimit<'a> {
+    owner: LimitOwner<'a>,
+    limit: &'a UsageLimit,
+}
+
+/// Prints the decision. Exits with 7 if it is a denial.
+pub(crate) fn test(args: &PolicyTestArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let config = paths.valid_config()?;
+    let caller = find_caller(&config, &args.caller, args.profile.as_deref())?;
+    let (server, tool) = parse_tool(&config, &args.tool)?;
+    let test = PolicyTest::new(&config, &caller, &server, &tool);
     if out.json {
-        out.value(&json!({
-            "caller": caller.as_str(),
-            "profile": caller.profile(),
-            "server": server.as_str(),
-            "tool": name,
-            "allowed": allowed,
-            "asks": asks,
-            "server_visible": sees,
-            "rule": refusal.map(ToString::to_string),
-            "file": refusal.and_then(Finding::origin).map(|at| at.file.display().to_string()),
-            "line": refusal.and_then(Finding::origin).map(|at| at.line),
-            "rules": findings.iter().map(finding_json).collect::<Vec<_>>(),
-            "limits": limits.iter().map(limit_json).collect::<Vec<_>>(),
-        }))?;
-        return Ok(if allowed { Exit::Fine } else { Exit::Denied });
+        out.print_json(&test.to_json())?;
+    } else {
+        test.print(out)?;
     }
-    let (verdict, may) = match (allowed, asks) {
-        (false, _) => ("denied", "may not use"),
-        (true, false) => ("allowed", "may use"),
-        (true, true) => ("would ask", "needs a person's yes to use"),
-    };
-    out.line(&format!("{verdict}: `{}` {may} `{server}.{name}`", caller.as_str()))?;
-    for finding in findings.iter().filter(|finding| allowed || finding.denies()) {
-        let place = finding.origin().map(|at| format!(" ({}:{})", at.file.display(), at.line));
-        out.line(&format!("  {finding}{}", place.unwrap_or_default()))?;
-    }
-    if findings.is_empty() {
-        out.line("  no rule is about it")?;
-    }
-    for (owner, limit) in limits.iter().filter(|_| allowed) {
-        let place = limit.origin().map(|at| format!(" ({}:{})", at.file.display(), at.line));
-        out.line(&format!("  `{}` is {}{}", limit.name(*owner), limit.share(), place.unwrap_or_default()))?;
-    }
-    if !sees {
-        out.line(&format!("  nothing of `{server}` is for it: to this caller there is no such server"))?;
-    }
-    Ok(if allowed { Exit::Fine } else { Exit::Denied })
+    Ok(if test.is_allowed() { ExitStatus::Success } else { ExitStatus::Denied })
 }
 
-fn finding_json(finding: &Finding<'_>) -> Value {
+impl<'a> PolicyTest<'a> {
+    fn new(config: &'a Config, caller: &'a Caller, server: &'a ServerId, tool: &'a str) -> Self {
+        let limits = config
+            .usage_limits
+            .limits_for(caller.as_str())
+            .filter(|(_, limit)| limit.pattern().matches(server, tool))
+            .map(|(owner, limit)| ApplicableLimit { owner, limit })
+            .collect();
+        Self {
+            caller,
+            server,
+            tool,
+            verdicts: config.policy.verdicts(caller, server, Some(tool)).collect(),
+            limits,
+            server_visible: config.policy.can_see(caller, server),
+        }
+    }
+
+    fn denial(&self) -> Option<&PolicyVerdict<'a>> {
+        self.verdicts.iter().find(|verdict| verdict.is_denial())
+    }
+
+    fn is_allowed(&self) -> bool {
+        self.denial().is_none()
+    }
+
+    fn needs_approval(&self) -> bool {
+        let mut verdicts = self.verdicts.iter();
+        self.is_allowed() && verdicts.any(|verdict| matches!(verdict, PolicyVerdict::NeedsApproval(..)))
+    }
+
+    fn to_json(&self) -> Value {
+        let origin = self.denial().and_then(PolicyVerdict::origin);
+        json!({
+            "caller": self.caller.as_str(),
+            "profile": self.caller.profile(),
+            "server": self.server.as_str(),
+            "tool": self.tool,
+            "allowed": self.is_allowed(),
+            "asks": self.needs_approval(),
+            "server_visible": self.server_visible,
+            "rule": self.denial().map(ToString::to_string),
+            "file": origin.map(|origin| origin.file.display().to_string()),
+            "line": origin.map(|origin| origin.line),
+            "rules": self.verdicts.iter().map(verdict_json).collect::<Vec<_>>(),
+            "limits": self.limits.iter().map(ApplicableLimit::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn print(&self, out: &mut Output) -> std::io::Result<()> {
+        let Self { caller, server, tool, .. } = self;
+        let is_allowed = self.is_allowed();
+        let (decision, permission) = match (is_allowed, self.needs_approval()) {
+            (false, _) => ("denied", "may not use"),
+            (true, false) => ("allowed", "may use"),
+            (true, true) => ("would ask", "needs approval to use"),
+        };
+        out.print_line(&format!("{decision}: `{}` {permission} `{server}.{tool}`", caller.as_str()))?;
+        for verdict in self.verdicts.iter().filter(|verdict| is_allowed || verdict.is_denial()) {
+            out.print_line(&format!("  {verdict}{}", format_origin(verdict.origin())))?;
+        }
+        if self.verdicts.is_empty() {
+            out.print_line("  no rule applies")?;
+        }
+        for applicable in self.limits.iter().filter(|_| is_allowed) {
+            let ApplicableLimit { owner, limit } = applicable;
+            let origin = format_origin(limit.origin());
+            out.print_line(&format!("  `{}` is {}{origin}", limit.config_key(*owner), limit.kind()))?;
+        }
+        if !self.server_visible {
+            out.print_line(&format!("  server `{server}` is hidden from this caller"))?;
+        }
+        Ok(())
+    }
+}
+
+impl ApplicableLimit<'_> {
+    fn to_json(&self) -> Value {
+        let Self { owner, limit } = self;
+        let (calls, per) = limit.kind().calls_per();
+        json!({
+            "limit": limit.config_key(*owner),
+            "calls": calls,
+            "per": per.as_secs_f64(),
+            "file": limit.origin().map(|origin| origin.file.display().to_string()),
+            "line": limit.origin().map(|origin| origin.line),
+        })
+    }
+}
+
+fn verdict_json(verdict: &PolicyVerdict<'_>) -> Value {
     json!({
-        "rule": finding.to_string(),
-        "denies": finding.denies(),
-        "file": finding.origin().map(|at| at.file.display().to_string()),
-        "line": finding.origin().map(|at| at.line),
+        "rule": verdict.to_string(),
+        "denies": verdict.is_denial(),
+        "file": verdict.origin().map(|origin| origin.file.display().to_string()),
+        "line": verdict.origin().map(|origin| origin.line),
     })
 }
 
-fn limit_json((owner, limit): &(Owner<'_>, &Limit)) -> Value {
-    let (calls, per) = limit.share().measure();
-    json!({
-        "limit": limit.name(*owner),
-        "calls": calls,
-        "per": per.as_secs_f64(),
-        "file": limit.origin().map(|at| at.file.display().to_string()),
-        "line": limit.origin().map(|at| at.line),
-    })
+/// Formats an origin as ` (FILE:LINE)`, or as nothing.
+fn format_origin(origin: Option<&Origin>) -> String {
+    origin.map_or_else(String::new, |origin| format!(" ({}:{})", origin.file.display(), origin.line))
 }
 
-fn caller(config: &Config, name: &str, profile: Option<&str>) -> Result<Caller, Failure> {
+fn find_caller(config: &Config, name: &str, profile: Option<&str>) -> Result<Caller, CommandError> {
     let local = Caller::local();
-    let known = || config.callers.iter().map(|caller| caller.name.as_str()).chain([local.as_str()]);
-    if known().any(|known| known == name) {
-        let own = config.callers.iter().find(|caller| caller.name == name);
-        let own = own.and_then(|caller| caller.profile.as_deref());
-        if let (Some(own), Some(other)) = (own, profile)
+    let names = || config.callers.iter().map(|caller| caller.name.as_str()).chain([local.as_str()]);
+    if names().any(|other| other == name) {
+        let declared = config.callers.iter().find(|caller| caller.name == name);
+        let own_profile = declared.and_then(|caller| caller.profile.as_deref());
+        if let (Some(own), Some(other)) = (own_profile, profile)
             && own != other
         {
-            return Err(Failure::usage(format!("`{name}` looks through `{own}` and no other profile")));
+            return Err(CommandError::usage(format!("caller `{name}` always has the profile `{own}`")));
         }
-        let profile = own.or(profile).map(|profile| known_profile(config, profile)).transpose()?;
-        return Ok(profile.into_iter().fold(Caller::named(name), Caller::within));
+        let profile = own_profile.or(profile).map(|profile| find_profile(config, profile)).transpose()?;
+        return Ok(profile.into_iter().fold(Caller::new(name), Caller::with_profile));
     }
-    let failure = Failure::usage(format!("no caller is called `{name}`"));
-    Err(match nearest(name, known()) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure.hint("declare `[callers.NAME]`, or ask about `local`"),
+    let error = CommandError::usage(format!("no caller is called `{name}`"));
+    Err(match closest_match(name, names()) {
+        Some(similar) => error.hint(format!("did you mean `{similar}`?")),
+        None => error.hint("declare `[callers.NAME]`, or use `local`"),
     })
 }
 
-/// The name of a profile that is declared.
-pub(crate) fn known_profile<'a>(config: &Config, name: &'a str) -> Result<&'a str, Failure> {
-    let known = || config.policy.profiles.keys().map(String::as_str);
-    if known().any(|known| known == name) {
+/// Returns the name if such a profile is declared.
+pub(crate) fn find_profile<'a>(config: &Config, name: &'a str) -> Result<&'a str, CommandError> {
+    let names = || config.policy.profiles.keys().map(String::as_str);
+    if names().any(|other| other == name) {
         return Ok(name);
     }
-    let failure = Failure::usage(format!("no profile is called `{name}`"));
-    Err(match nearest(name, known()) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure.hint(format!("declare `[profiles.{name}]`")),
+    let error = CommandError::usage(format!("no profile is called `{name}`"));
+    Err(match closest_match(name, names()) {
+        Some(similar) => error.hint(format!("did you mean `{similar}`?")),
+        None => error.hint(format!("declare `[profiles.{name}]`")),
     })
 }
 
-/// The server and its own name for the thing.
-fn thing(config: &Config, written: &str) -> Result<(ServerId, String), Failure> {
-    let parts = [written.split_once('.'), written.split_once(SEPARATOR)];
-    let declared = |(server, name): (&str, &str)| {
+/// Parses `SERVER.TOOL` or a public name into the server and its own name of the tool.
+fn parse_tool(config: &Config, text: &str) -> Result<(ServerId, String), CommandError> {
+    let declared_server = |(server, name): (&str, &str)| {
         let server: ServerId = server.parse().ok().filter(|server| config.origins.contains_key(server))?;
         (!name.is_empty()).then(|| (server, name.to_owned()))
     };
-    let [own, public] = parts.map(|parts| parts.and_then(declared));
-    let public = public.map(|(server, name)| {
-        let names = config.roster.get(&server).map(|spec| &spec.tools.rename);
-        let renamed = names.and_then(|names| names.iter().find(|(_, new)| **new == name));
-        (server, renamed.map_or(name.clone(), |(own, _)| own.clone()))
-    });
-    own.or(public).ok_or_else(|| {
-        Failure::usage(format!("`{written}` names nothing of a server that is declared here"))
-            .hint("write `SERVER.TOOL`, with the server's own name for the tool")
-    })
+    if let Some(own_name) = text.split_once('.').and_then(declared_server) {
+        return Ok(own_name);
+    }
+    let Some((server, public_name)) = text.split_once(SEPARATOR).and_then(declared_server) else {
+        let message = format!("`{text}` does not name a tool of a declared server");
+        return Err(
+            CommandError::usage(message).hint("write `SERVER.TOOL`, with the server's own name of the tool")
+        );
+    };
+    let renames = config.roster.get(&server).map(|spec| &spec.tools.rename);
+    let renamed = renames.and_then(|renames| renames.iter().find(|(_, new)| **new == public_name));
+    let own_name = renamed.map(|(own_name, _)| own_name.clone());
+    Ok((server, own_name.unwrap_or(public_name)))
 }

@@ -1,13 +1,13 @@
-//! `toolcrib restart S`: a fresh process and a fresh restart budget.
+//! `toolcrib restart SERVER`: starts a new process with a new restart budget.
 
 use anyhow::Result;
 
-use crate::cli::OneServer;
-use crate::exit::Exit;
+use crate::cli::ServerNameArgs;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
 /// Restarts a server of the running gateway.
-pub(crate) async fn run(args: &OneServer, place: &Place, out: &mut Output) -> Result<Exit> {
-    super::act(place, &args.server, "restart", out).await
+pub(crate) async fn run(args: &ServerNameArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    super::run_server_action(paths, &args.server, "restart", out).await
 }

@@ -1,142 +1,150 @@
-//! `toolcrib secret`: values for `${secret:NAME}`, set without anybody looking on, listed by name, removed.
+//! `toolcrib secret`: sets, lists and removes the secrets that the config uses as `${secret:NAME}`.
 
 use std::io::{IsTerminal as _, Read as _};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::Secret;
-use toolcrib::text::is_secret_name;
+use toolcrib::spec::template::is_valid_secret_name;
 use zeroize::Zeroizing;
 
-use crate::cli::{SecretCommand, SetSecret};
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::cli::{SecretCommand, SetSecretArgs};
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
-use crate::secrets::{Keeper, Uses};
-use crate::typed;
+use crate::paths::Paths;
+use crate::prompt;
+use crate::secrets::{SecretLocator, SecretUses};
 
-/// The largest value.
-const LARGEST: usize = 64 << 10;
+/// The maximum size of a secret in bytes.
+const MAX_VALUE_SIZE: usize = 64 << 10;
 
-/// Sets, lists or removes.
-pub(crate) fn run(command: &SecretCommand, place: &Place, out: &mut Output) -> Result<Exit> {
-    let config = place.sources().load();
-    if config.refused() {
-        return Err(Failure::bad_config(&config).into());
+/// Sets, lists or removes secrets.
+pub(crate) fn run(command: &SecretCommand, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let config = paths.sources().load();
+    if config.is_refused() {
+        return Err(CommandError::invalid_config(&config).into());
     }
-    let (keeper, uses) = (Keeper::new(place, &config.secrets), Uses::of(&config));
+    let locator = SecretLocator::new(paths, &config.secrets);
+    let uses = SecretUses::from_config(&config);
     match command {
-        SecretCommand::Set(args) => set(args, &keeper, &uses, out),
-        SecretCommand::Ls => ls(&keeper, &uses, out),
-        SecretCommand::Rm(args) => rm(&args.name, &keeper, &uses, out),
+        SecretCommand::Set(args) => set(args, &locator, &uses, out),
+        SecretCommand::Ls => ls(&locator, &uses, out),
+        SecretCommand::Rm(args) => rm(&args.name, &locator, &uses, out),
     }
 }
 
-fn set(args: &SetSecret, keeper: &Keeper, uses: &Uses, out: &mut Output) -> Result<Exit> {
+fn set(
+    args: &SetSecretArgs,
+    locator: &SecretLocator,
+    uses: &SecretUses,
+    out: &mut Output,
+) -> Result<ExitStatus> {
     let name = &args.name;
-    named(name)?;
+    check_name(name)?;
     if args.value.is_some() {
-        let message = "a value on the command line can be seen by everybody on this machine";
-        let hint = format!("type it when `toolcrib secret set {name}` asks, or pipe it in");
-        return Err(Failure::usage(message).hint(hint).into());
+        let message = "a value on the command line is visible to all users of this machine";
+        let hint = format!("run `toolcrib secret set {name}` and enter the value, or pipe it in");
+        return Err(CommandError::usage(message).hint(hint).into());
     }
-    let value = value(name, out)?;
-    let kept = keeper.set(name, &value)?;
+    let value = read_value(name, out)?;
+    let location = locator.set(name, &value)?;
     let users = uses.users(name);
     if out.json {
-        out.value(&json!({"name": name, "backend": kept.as_str(), "used_by": users}))?;
-        return Ok(Exit::Fine);
+        out.print_json(&json!({"name": name, "backend": location.as_str(), "used_by": users}))?;
+        return Ok(ExitStatus::Success);
     }
-    out.say(&format!("`{name}` is set"))?;
-    out.say(&keeper.advice(kept))?;
+    out.print_note(&format!("set `{name}`"))?;
+    out.print_note(&locator.storage_note(location))?;
     for server in users.iter().filter(|user| !user.starts_with("callers.")) {
-        out.say(&format!("`{server}` gets it when it starts; one that runs: toolcrib restart {server}"))?;
+        let message =
+            format!("`{server}` gets it when it starts next; to restart it now: toolcrib restart {server}");
+        out.print_note(&message)?;
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }
 
-fn named(name: &str) -> Result<(), Failure> {
-    match is_secret_name(name) {
+fn check_name(name: &str) -> Result<(), CommandError> {
+    match is_valid_secret_name(name) {
         true => Ok(()),
-        false => Err(Failure::usage(format!("no secret can be called `{}`", name.escape_default()))
+        false => Err(CommandError::usage(format!("`{}` is not a valid secret name", name.escape_default()))
             .hint("use letters, digits, `-`, `_`, `.` and `/`, such as `github-token`")),
     }
 }
 
-/// What somebody types, or what stdin holds if it is no terminal.
-fn value(name: &str, out: &Output) -> Result<Secret, Failure> {
-    let broken = |error: std::io::Error| {
-        Failure::new(Exit::Unexpected, "no_value", format!("the value cannot be read: {error}"))
+/// Reads a value: with a prompt if stdin is a terminal, else until the end of stdin.
+fn read_value(name: &str, out: &Output) -> Result<Secret, CommandError> {
+    let read_error = |error: std::io::Error| {
+        CommandError::new(ExitStatus::Failure, "no_value", format!("cannot read the value: {error}"))
     };
     let text = if std::io::stdin().is_terminal() {
-        if !out.asker().is_there() {
-            return Err(Failure::usage("nobody may be asked for the value")
+        if !out.prompter().is_interactive() {
+            return Err(CommandError::usage("cannot prompt for the value")
                 .hint(format!("pipe it in: … | toolcrib secret set {name}")));
         }
-        typed::unseen(&format!("value of `{name}`: "))
-            .map_err(broken)?
-            .ok_or_else(|| Failure::new(Exit::Interrupted, "interrupted", "nothing was set"))?
+        prompt::read_hidden_line(&format!("value of `{name}`: "))
+            .map_err(read_error)?
+            .ok_or_else(|| CommandError::new(ExitStatus::Interrupted, "interrupted", "nothing was set"))?
     } else {
         let mut text = Zeroizing::new(String::new());
-        std::io::stdin().take(LARGEST as u64 + 2).read_to_string(&mut text).map_err(broken)?;
+        std::io::stdin().take(MAX_VALUE_SIZE as u64 + 2).read_to_string(&mut text).map_err(read_error)?;
         text
     };
     let value = text.strip_suffix('\n').unwrap_or(&text);
     let value = value.strip_suffix('\r').unwrap_or(value);
-    let wrong = match value.len() {
+    let problem = match value.len() {
         0 => Some("the value is empty"),
-        1..=LARGEST => value.contains('\0').then_some("the value has a null byte in it"),
+        1..=MAX_VALUE_SIZE => value.contains('\0').then_some("the value contains a null byte"),
         _ => Some("the value is larger than 64 KiB"),
     };
-    match wrong {
-        Some(why) => Err(Failure::new(Exit::Unexpected, "bad_value", why)),
+    match problem {
+        Some(message) => Err(CommandError::new(ExitStatus::Failure, "bad_value", message)),
         None => Ok(Secret::new(value)),
     }
 }
 
-fn ls(keeper: &Keeper, uses: &Uses, out: &mut Output) -> Result<Exit> {
-    let kept = keeper.names(uses)?;
-    let names: std::collections::BTreeSet<&String> = kept.keys().chain(uses.names()).collect();
-    let place = |name: &String| kept.get(name).map(|kept| kept.as_str());
+fn ls(locator: &SecretLocator, uses: &SecretUses, out: &mut Output) -> Result<ExitStatus> {
+    let stored = locator.names(uses)?;
+    let names: std::collections::BTreeSet<&String> = stored.keys().chain(uses.names()).collect();
+    let backend = |name: &String| stored.get(name).map(|location| location.as_str());
     if out.json {
         let secrets = names.iter().map(|name| {
-            json!({"name": name, "backend": place(name), "set": kept.contains_key(*name), "used_by": uses.users(name)})
+            json!({"name": name, "backend": backend(name), "set": stored.contains_key(*name), "used_by": uses.users(name)})
         });
-        out.value(&Value::Array(secrets.collect()))?;
-        return Ok(Exit::Fine);
+        out.print_json(&Value::Array(secrets.collect()))?;
+        return Ok(ExitStatus::Success);
     }
     let rows: Vec<Vec<String>> = names
         .iter()
         .map(|name| {
             let users = uses.users(name).join(", ");
-            vec![(*name).clone(), place(name).unwrap_or("not set").to_owned(), users]
+            vec![(*name).clone(), backend(name).unwrap_or("not set").to_owned(), users]
         })
         .collect();
     if rows.is_empty() {
-        out.say("no secrets")?;
+        out.print_note("no secrets")?;
     } else {
-        out.rows(&["NAME", "KEPT IN", "USED BY"], &rows)?;
+        out.print_table(&["NAME", "STORED IN", "USED BY"], &rows)?;
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }
 
-fn rm(name: &str, keeper: &Keeper, uses: &Uses, out: &mut Output) -> Result<Exit> {
-    named(name)?;
-    if !keeper.remove(name)? {
-        let message = format!("there is no secret `{name}`");
-        return Err(Failure::new(Exit::Unexpected, "unknown_secret", message)
+fn rm(name: &str, locator: &SecretLocator, uses: &SecretUses, out: &mut Output) -> Result<ExitStatus> {
+    check_name(name)?;
+    if !locator.remove(name)? {
+        let message = format!("secret `{name}` not found");
+        return Err(CommandError::new(ExitStatus::Failure, "unknown_secret", message)
             .hint("toolcrib secret ls")
             .into());
     }
     if out.json {
-        out.value(&json!({"name": name, "removed": true, "used_by": uses.users(name)}))?;
+        out.print_json(&json!({"name": name, "removed": true, "used_by": uses.users(name)}))?;
     } else {
-        out.say(&format!("`{name}` is gone"))?;
+        out.print_note(&format!("removed `{name}`"))?;
     }
-    match uses.users(name).join(", ") {
-        users if users.is_empty() => {}
-        users => out.warn(&format!("`{name}` is still used by {users}"), None)?,
+    let users = uses.users(name).join(", ");
+    if !users.is_empty() {
+        out.warn(&format!("`{name}` is still used by {users}"), None)?;
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }

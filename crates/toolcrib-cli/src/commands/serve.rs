@@ -1,66 +1,65 @@
-//! `toolcrib serve`: the gateway in the foreground.
+//! `toolcrib serve`: runs the gateway in the foreground.
 
 use anyhow::Result;
 
-use crate::cli::Serve;
-use crate::daemon::{Asked, Daemon, Signals};
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::frontend::admin::Admin;
+use crate::admin::Admin;
+use crate::cli::ServeArgs;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::gateway::{Gateway, GatewayHandle, SignalRequest, Signals};
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// Serves until it is asked to stop, then drains.
-pub(crate) async fn run(args: &Serve, place: &Place, out: &mut Output) -> Result<Exit> {
+/// Serves until a signal asks to stop, then waits for calls in flight and stops all servers.
+pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let mut signals = Signals::new()?;
-    if !place.sources().exist() {
-        return Err(place.no_config().into());
+    if !paths.sources().any_exists() {
+        return Err(paths.missing_config_error().into());
     }
-    let (config, stamp) = place.sources().clone().serving().load_whole();
-    if config.refused() {
-        return Err(Failure::bad_config(&config).into());
+    let (config, stamp) = paths.sources().clone().for_gateway().load_consistent();
+    if config.is_refused() {
+        return Err(CommandError::invalid_config(&config).into());
     }
-    let daemon = Daemon::open(place, (&config, stamp), &args.listen).await?;
-    out.problems(&config.problems)?;
-    daemon.accept();
-    // From here on nobody has to listen: a gateway does not end because its log is no longer read.
-    let _ = out.always(&format!("listening on {}", daemon.address()));
+    let gateway = Gateway::open(paths, &config, stamp, &args.listen, Admin::routes).await?;
+    out.warn_problems(&config.problems)?;
+    gateway.accept();
+    // From here on a closed stderr is not an error: the gateway keeps running.
+    let _ = out.print_stderr(&format!("listening on {}", gateway.address()));
     loop {
-        let asked = tokio::select! {
-            asked = signals.next() => asked,
-            () = daemon.admin().config_changed() => Asked::Reload,
+        let request = tokio::select! {
+            request = signals.next() => request,
+            () = gateway.handle().config_changed() => SignalRequest::Reload,
         };
-        if asked == Asked::Stop {
+        if request == SignalRequest::Stop {
             break;
         }
         tokio::select! {
-            _ = reload(daemon.admin(), out) => {}
-            () = signals.stop() => break,
+            _ = reload(gateway.handle(), out) => {}
+            () = signals.wait_for_stop() => break,
         }
     }
-    let _ = out.say("stopping; once more to stop at once");
-    daemon.close(signals.stop()).await;
-    Ok(Exit::Fine)
+    let _ = out.print_note("stopping; send the signal again to stop without waiting");
+    gateway.close(signals.wait_for_stop()).await;
+    Ok(ExitStatus::Success)
 }
 
-async fn reload(admin: &Admin, out: &mut Output) -> std::io::Result<()> {
-    match admin.reload().await {
+async fn reload(gateway: &GatewayHandle, out: &mut Output) -> std::io::Result<()> {
+    match gateway.reload().await {
         Ok(reloaded) => {
-            let changes = &reloaded.changes;
-            out.say(&format!(
-                "config read again: {} added, {} removed, {} changed",
-                changes.added.len(),
-                changes.removed.len(),
-                changes.changed.len()
+            out.print_note(&format!(
+                "config reloaded: {} added, {} removed, {} changed",
+                reloaded.added.len(),
+                reloaded.removed.len(),
+                reloaded.changed.len()
             ))?;
             if reloaded.restart_needed {
-                let kept = "`listen` and `limits.body`, `sessions` and `drain`";
-                out.warn(&format!("{kept} take effect when the gateway is started again"), None)?;
+                let keys = "`listen`, `limits.body`, `limits.sessions` and `limits.drain`";
+                out.warn(&format!("changes to {keys} take effect when the gateway is restarted"), None)?;
             }
         }
-        Err(failure) => {
-            out.failure(&failure)?;
-            out.say("the running config stays")?;
+        Err(error) => {
+            out.print_error(&error)?;
+            out.print_note("the previous config stays in use")?;
         }
     }
     Ok(())

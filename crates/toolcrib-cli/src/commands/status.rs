@@ -1,141 +1,184 @@
-//! `toolcrib status [S]`: what is running, and how well.
+//! `toolcrib status [SERVER]`: prints the state of the servers.
 
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::cli::Status;
-use crate::client::Client;
-use crate::exit::Exit;
-use crate::output::{Output, problem_line};
-use crate::place::Place;
+use crate::cli::StatusArgs;
+use crate::client::GatewayClient;
+use crate::exit::ExitStatus;
+use crate::output::Output;
+use crate::paths::Paths;
+use crate::report::Report as _;
+use crate::report::server::{InstanceReport, ServerReport};
+use crate::report::status::{GatewayReport, LimitReport};
 
-/// What people look for first.
-const FIRST: [&str; 10] =
+/// The fields that are printed first.
+const FIRST_FIELDS: [&str; 10] =
     ["name", "state", "pid", "uptime", "tools", "calls", "errors", "class", "last_error", "next_attempt_in"];
 
-/// Shows every server of the running gateway, or one in full.
-pub(crate) async fn run(args: &Status, place: &Place, out: &mut Output) -> Result<Exit> {
-    let client = Client::demand(place).await?;
+/// The number of unapproved tools that a warning lists.
+const MAX_LISTED_TOOLS: usize = 5;
+
+/// Prints a table of all servers of the running gateway, or one server in detail.
+pub(crate) async fn run(args: &StatusArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let client = GatewayClient::require(paths).await?;
     let Some(name) = &args.server else {
         let status = client.get("/api/v1/status").await?;
-        return if out.json {
-            out.value(&status).map(|()| Exit::Fine).map_err(Into::into)
+        if out.json {
+            out.print_json(&status)?;
         } else {
-            table(&status, out)
-        };
+            print_all(&GatewayReport::from_json(&status), out)?;
+        }
+        return Ok(ExitStatus::Success);
     };
-    let server = super::about_server(client.get(&super::server_path(name)).await)?;
+    let server = super::mark_unknown_server(client.get(&super::server_path(name)).await)?;
     if out.json {
-        out.value(&server)?;
+        out.print_json(&server)?;
     } else {
-        one(&server, out)?;
+        print_server(&ServerReport::from_json(&server), out)?;
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }
 
-fn table(status: &Value, out: &mut Output) -> Result<Exit> {
-    let servers = status["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<Vec<String>> = servers.iter().map(row).collect();
-    out.rows(&["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"], &rows)?;
-    let limits: Vec<Vec<String>> = status["quota"].as_array().into_iter().flatten().map(limit).collect();
+/// A warning about a server and the next command.
+#[derive(Debug, PartialEq, Eq)]
+struct ServerWarning {
+    message: String,
+    hint: String,
+}
+
+fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
+    let rows: Vec<Vec<String>> = status.servers.iter().map(server_row).collect();
+    out.print_table(
+        &["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"],
+        &rows,
+    )?;
+    let limits: Vec<Vec<String>> = status.quota.iter().map(limit_row).collect();
     if !limits.is_empty() {
-        out.rows(&["CALLER", "LIMIT", "CALLS", "PER", "LEFT", "ROOM IN"], &limits)?;
+        out.print_table(&["CALLER", "LIMIT", "CALLS", "PER", "LEFT", "FREE IN"], &limits)?;
     }
-    let pid = plain(&status["pid"]);
-    out.say(&format!("gateway {} (pid {pid}), up {}", plain(&status["version"]), time(&status["uptime"])))?;
-    for problem in status["config"]["problems"].as_array().into_iter().flatten() {
-        out.warn(&problem_line(problem), problem["hint"].as_str())?;
+    let GatewayReport { version, pid, .. } = status;
+    let uptime = format_seconds(Some(status.uptime));
+    out.print_note(&format!("gateway {version} (pid {pid}), up {uptime}"))?;
+    for problem in &status.config.problems {
+        out.warn(&problem.to_string(), problem.hint.as_deref())?;
     }
-    for (trouble, hint) in
-        servers.iter().flat_map(|server| trouble(server).into_iter().chain(unapproved(server)))
-    {
-        out.warn(&trouble, hint.as_deref())?;
-    }
-    Ok(Exit::Fine)
+    status.servers.iter().try_for_each(|server| print_warnings(server, out))
 }
 
-/// What is wrong with a server that cannot be asked now, when it will be tried again, and what to type.
-fn trouble(server: &Value) -> Option<(String, Option<String>)> {
-    let (name, state) = (plain(&server["name"]), server["state"].as_str()?);
-    if !matches!(state, "ejected" | "backing_off" | "tripped") {
+fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
+    let mut warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
+    warnings.try_for_each(|warning| out.warn(&warning.message, Some(&warning.hint)))
+}
+
+/// Returns the warning for a server that does not accept calls now: the reason and the time of the next attempt.
+fn unavailable_warning(server: &ServerReport) -> Option<ServerWarning> {
+    let ServerReport { name, state, .. } = server;
+    if !matches!(state.as_str(), "ejected" | "backing_off" | "tripped") {
         return None;
     }
-    let why = server["last_error"]["message"].as_str().unwrap_or("it failed too often");
-    let class = server["class"].as_str().map_or_else(String::new, |class| format!(" ({class})"));
-    let next = match &server["next_attempt_in"] {
-        Value::Null => String::new(),
-        wait => format!("; next attempt in {}", time(wait)),
+    let error = server.last_error.as_ref();
+    let reason = error.map_or("it failed too often", |error| &error.message);
+    let class = server.class.as_ref().map_or_else(String::new, |class| format!(" ({class})"));
+    let next = match server.next_attempt_in {
+        None => String::new(),
+        wait => format!("; next attempt in {}", format_seconds(wait)),
     };
-    let told = server["last_error"]["hint"].as_str();
-    let hint = match (state, told) {
-        ("ejected", Some(hint)) if server["class"] == "misconfigured" => hint.to_owned(),
+    let error_hint = error.and_then(|error| error.hint.as_deref());
+    let hint = match (state.as_str(), error_hint) {
+        ("ejected", Some(hint)) if server.class.as_deref() == Some("misconfigured") => hint.to_owned(),
         ("ejected", _) => format!("toolcrib restart {name}"),
         (_, hint) => hint.map_or_else(|| format!("toolcrib logs {name}"), str::to_owned),
     };
-    Some((format!("`{name}` is {state}{class}: {why}{next}"), Some(hint)))
+    Some(ServerWarning { message: format!("`{name}` is {state}{class}: {reason}{next}"), hint })
 }
 
-/// Which of a server's tools are not what was approved.
-fn unapproved(server: &Value) -> Option<(String, Option<String>)> {
-    let tools = server["unapproved"].as_array().filter(|tools| !tools.is_empty())?;
-    let (name, shown) = (plain(&server["name"]), tools.iter().take(5));
-    let shown: Vec<String> = shown
-        .map(|tool| format!("`{}` ({})", plain(&tool["tool"]).escape_debug(), plain(&tool["change"])))
+/// Returns the warning for a server with tools that differ from what was approved.
+fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
+    let ServerReport { name, unapproved: tools, .. } = server;
+    if tools.is_empty() {
+        return None;
+    }
+    let listed: Vec<String> = tools
+        .iter()
+        .take(MAX_LISTED_TOOLS)
+        .map(|changed| format!("`{}` ({})", changed.tool.escape_debug(), changed.change))
         .collect();
-    let more = if tools.len() > 5 { format!(" and {} more", tools.len() - 5) } else { String::new() };
-    let then = if server["pin"] == "strict" { "withheld" } else { "marked" };
-    let message = format!("tools of `{name}` not as approved, and {then}: {}{more}", shown.join(", "));
-    Some((message, Some(format!("toolcrib approve {name}"))))
+    let more = match tools.len().saturating_sub(MAX_LISTED_TOOLS) {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let consequence = if server.pin == "strict" { " (withheld)" } else { "" };
+    let message =
+        format!("tools of `{name}` differ from what was approved{consequence}: {}{more}", listed.join(", "));
+    Some(ServerWarning { message, hint: format!("toolcrib approve {name}") })
 }
 
-fn row(server: &Value) -> Vec<String> {
-    let counts = ["tools", "calls", "errors"].map(|field| plain(&server[field]));
-    let mut row =
-        vec![plain(&server["name"]), plain(&server["state"]), plain(&server["pid"]), time(&server["uptime"])];
-    row.extend(counts);
-    row.extend([time(&server["p50"]), plain(&server["restarts"])]);
-    row
+fn server_row(server: &ServerReport) -> Vec<String> {
+    vec![
+        server.name.clone(),
+        server.state.clone(),
+        format_count(server.pid),
+        format_seconds(server.uptime),
+        format_count(server.tools),
+        server.calls.to_string(),
+        server.errors.to_string(),
+        format_seconds(server.p50),
+        server.restarts.to_string(),
+    ]
 }
 
-fn limit(standing: &Value) -> Vec<String> {
-    let [caller, limit, calls, left] =
-        ["caller", "limit", "calls", "left"].map(|field| plain(&standing[field]));
-    vec![caller, limit, calls, time(&standing["per"]), left, time(&standing["room_in"])]
+fn limit_row(limit: &LimitReport) -> Vec<String> {
+    vec![
+        limit.caller.clone(),
+        limit.limit.clone(),
+        limit.calls.to_string(),
+        format_seconds(Some(limit.per)),
+        limit.left.to_string(),
+        format_seconds(limit.room_in),
+    ]
 }
 
-fn one(server: &Value, out: &mut Output) -> Result<()> {
-    let durations = ["uptime", "next_attempt_in", "p50", "p99"];
-    let rank = |field: &str| FIRST.iter().position(|first| *first == field).unwrap_or(FIRST.len());
-    let mut fields: Vec<(&String, &Value)> = server.as_object().into_iter().flatten().collect();
+fn print_server(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
+    out.print_table(&["FIELD", "VALUE"], &field_rows(server))?;
+    if !server.instances_list.is_empty() {
+        let rows: Vec<Vec<String>> = server.instances_list.iter().map(instance_row).collect();
+        out.print_table(&["INSTANCE", "STATE", "PID", "UPTIME", "CALLS", "ERRORS", "RESTARTS"], &rows)?;
+    }
+    print_warnings(server, out)?;
+    server.stderr_tail.iter().try_for_each(|line| out.print_note(&format!("  {line}")))
+}
+
+/// Returns every member of the report that fits in a row, under its JSON name.
+fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
+    let report = server.to_json();
+    let mut fields: Vec<(&String, &Value)> = report.as_object().into_iter().flatten().collect();
     fields.retain(|(field, _)| !["stderr_tail", "instances_list", "unapproved"].contains(&field.as_str()));
-    fields.sort_by_key(|(field, _)| rank(field));
-    let shown = |(field, value): &(&String, &Value)| {
-        let value = if durations.contains(&field.as_str()) { time(value) } else { plain(value) };
+    fields.sort_by_key(|(field, _)| {
+        FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())
+    });
+    let durations = ["uptime", "next_attempt_in", "p50", "p99"];
+    let row = |(field, value): &(&String, &Value)| {
+        let is_duration = durations.contains(&field.as_str());
+        let value = if is_duration { format_seconds(value.as_f64()) } else { format_value(value) };
         vec![field.to_string(), value]
     };
-    let rows: Vec<Vec<String>> = fields.iter().map(shown).collect();
-    out.rows(&["FIELD", "VALUE"], &rows)?;
-    let instances = server["instances_list"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if !instances.is_empty() {
-        let rows: Vec<Vec<String>> = instances.iter().map(instance).collect();
-        out.rows(&["INSTANCE OF", "STATE", "PID", "UPTIME", "CALLS", "ERRORS", "RESTARTS"], &rows)?;
-    }
-    for (trouble, hint) in trouble(server).into_iter().chain(unapproved(server)) {
-        out.warn(&trouble, hint.as_deref())?;
-    }
-    for line in server["stderr_tail"].as_array().into_iter().flatten() {
-        out.say(&format!("  {}", plain(line)))?;
-    }
-    Ok(())
+    fields.iter().map(row).collect()
 }
 
-fn instance(instance: &Value) -> Vec<String> {
-    let [key, state, pid, calls, errors, restarts] =
-        ["key", "state", "pid", "calls", "errors", "restarts"].map(|field| plain(&instance[field]));
-    vec![key, state, pid, time(&instance["uptime"]), calls, errors, restarts]
+fn instance_row(instance: &InstanceReport) -> Vec<String> {
+    vec![
+        instance.key.clone(),
+        instance.state.clone(),
+        format_count(instance.pid),
+        format_seconds(instance.uptime),
+        instance.calls.to_string(),
+        instance.errors.to_string(),
+        instance.restarts.to_string(),
+    ]
 }
 
-fn plain(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -143,9 +186,13 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A duration in seconds, in the unit that suits it.
-fn time(seconds: &Value) -> String {
-    match seconds.as_f64() {
+fn format_count(count: Option<u64>) -> String {
+    count.map_or_else(|| "-".to_owned(), |count| count.to_string())
+}
+
+/// Formats a number of seconds in a suitable unit.
+fn format_seconds(seconds: Option<f64>) -> String {
+    match seconds {
         None => "-".to_owned(),
         Some(seconds) if seconds < 0.001 => format!("{:.0}µs", seconds * 1e6),
         Some(seconds) if seconds < 1.0 => format!("{:.1}ms", seconds * 1e3),
@@ -157,41 +204,47 @@ fn time(seconds: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::report::server::LastErrorReport;
 
     #[test]
-    fn durations_are_shown_in_a_unit_that_suits_them() {
-        let shown: Vec<String> =
-            [json!(null), json!(0.000_25), json!(0.0123), json!(59.7), json!(600.0), json!(90_000)]
-                .iter()
-                .map(time)
-                .collect();
-        assert_eq!(shown, ["-", "250µs", "12.3ms", "60s", "10m", "25h"]);
+    fn format_seconds_picks_suitable_unit() {
+        let durations = [None, Some(0.000_25), Some(0.0123), Some(59.7), Some(600.0), Some(90_000.0)];
+        assert_eq!(durations.map(format_seconds), ["-", "250µs", "12.3ms", "60s", "10m", "25h"]);
     }
 
     #[test]
-    fn what_cannot_be_asked_now_says_why_when_next_and_what_to_type() {
-        let server = |state: &str, class: &str, next: Value| {
-            let error = json!({"message": "it is gone", "hint": "repair it"});
-            trouble(
-                &json!({"name": "git", "state": state, "class": class, "next_attempt_in": next, "last_error": error}),
-            )
+    fn unavailable_warning_has_reason_next_attempt_and_hint() {
+        let server = |state: &str, class: &str, next_attempt_in: Option<f64>| {
+            let error = LastErrorReport {
+                message: "process exited".to_owned(),
+                hint: Some("repair it".to_owned()),
+                ..LastErrorReport::default()
+            };
+            unavailable_warning(&ServerReport {
+                name: "git".to_owned(),
+                state: state.to_owned(),
+                class: Some(class.to_owned()),
+                next_attempt_in,
+                last_error: Some(error),
+                ..ServerReport::default()
+            })
         };
-        let said = |text: &str, hint: &str| Some((text.to_owned(), Some(hint.to_owned())));
+        let warning = |message: &str, hint: &str| {
+            Some(ServerWarning { message: message.to_owned(), hint: hint.to_owned() })
+        };
         assert_eq!(
-            server("ejected", "crashed", json!(null)),
-            said("`git` is ejected (crashed): it is gone", "toolcrib restart git")
+            server("ejected", "crashed", None),
+            warning("`git` is ejected (crashed): process exited", "toolcrib restart git")
         );
         assert_eq!(
-            server("ejected", "misconfigured", json!(null)),
-            said("`git` is ejected (misconfigured): it is gone", "repair it")
+            server("ejected", "misconfigured", None),
+            warning("`git` is ejected (misconfigured): process exited", "repair it")
         );
         assert_eq!(
-            server("tripped", "rate_limited", json!(7.0)),
-            said("`git` is tripped (rate_limited): it is gone; next attempt in 7s", "repair it")
+            server("tripped", "rate_limited", Some(7.0)),
+            warning("`git` is tripped (rate_limited): process exited; next attempt in 7s", "repair it")
         );
-        assert_eq!(server("ready", "crashed", json!(null)), None);
+        assert_eq!(server("ready", "crashed", None), None);
     }
 }

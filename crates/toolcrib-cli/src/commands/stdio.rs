@@ -1,61 +1,66 @@
-//! `toolcrib stdio`: MCP on stdin and stdout, attached to the running gateway or standing alone.
+//! `toolcrib stdio`: serves MCP on stdin and stdout, attached to the running gateway or standalone.
 //!
-//! Nothing but MCP goes to stdout here.
+//! Only MCP messages may be written to stdout here.
 
 mod attached;
-mod ledger;
-mod reach;
+mod connector;
+mod replay_log;
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use tokio_util::sync::CancellationToken;
 use toolcrib::{Caller, Project};
+use toolcrib_serve::{McpService, PipeIdentity, serve_pipe};
 
-use crate::cli::Stdio;
+use self::connector::GatewayConnector;
+use crate::cli::StdioArgs;
 use crate::client;
-use crate::commands::policy::known_profile;
-use crate::exit::Exit;
-use crate::frontend;
+use crate::commands::policy::find_profile;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// The folder we were started in, if it has a name that can be said.
-fn folder() -> Option<String> {
+/// Returns the working folder, if its path is valid UTF-8.
+fn working_folder() -> Option<String> {
     std::env::current_dir().ok().and_then(|folder| folder.to_str().map(str::to_owned))
 }
 
-/// Whoever runs this command, and what it looks through.
-fn local(profile: Option<&str>) -> Caller {
-    profile.into_iter().fold(Caller::local(), Caller::within)
+/// Returns the local caller with a profile.
+fn local_caller(profile: Option<&str>) -> Caller {
+    profile.into_iter().fold(Caller::local(), Caller::with_profile)
 }
 
 /// Serves until stdin ends.
-pub(crate) async fn run(args: &Stdio, place: &Place, out: &mut Output) -> Result<Exit> {
+pub(crate) async fn run(args: &StdioArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let profile = args.profile.as_deref();
     if let Some(name) = profile {
-        known_profile(&place.usable()?, name)?;
+        find_profile(&paths.valid_config()?, name)?;
     }
-    match client::connect(place).await? {
-        Some(daemon) => {
-            let mut reach = reach::Reach::new(place, profile);
-            let attached = attached::run(&mut reach, daemon);
-            let ended = super::until_interrupted(attached).await;
-            reach.close().await;
-            ended?.transpose()?;
+    match client::connect(paths).await? {
+        Some(stream) => {
+            let mut connector = GatewayConnector::new(paths, profile);
+            let result = super::until_interrupted(attached::run(&mut connector, stream)).await;
+            connector.close().await;
+            result?.transpose()?;
         }
         None => {
-            let largest = place.usable()?.limits.body;
+            let max_message_size = paths.valid_config()?.limits.body;
             let serve = async |crib| {
-                let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-                let face = Arc::new(frontend::Face::new(crib));
-                let (project, stop) = (Project::of(folder()), CancellationToken::new());
-                let known = (local(profile), project, 0);
-                let served = frontend::stdio::serve(stdin, stdout, face, largest, known, stop);
+                let service = Arc::new(McpService::new(crib));
+                let identity = PipeIdentity {
+                    caller: local_caller(profile),
+                    project: Project::from_roots(working_folder()),
+                    last_question: 0,
+                };
+                let stop = CancellationToken::new();
+                let stdin = tokio::io::stdin();
+                let stdout = tokio::io::stdout();
+                let served = serve_pipe(stdin, stdout, service, max_message_size, identity, stop);
                 Box::pin(served).await;
             };
-            super::alone(place, out, super::Waits::ForSome, serve).await?;
+            super::run_standalone(paths, out, super::StartWait::Brief, serve).await?;
         }
     }
-    Ok(Exit::Fine)
+    Ok(ExitStatus::Success)
 }

@@ -1,13 +1,13 @@
-//! `toolcrib stop S`: puts a server to sleep.
+//! `toolcrib stop SERVER`: stops a server until the next call.
 
 use anyhow::Result;
 
-use crate::cli::OneServer;
-use crate::exit::Exit;
+use crate::cli::ServerNameArgs;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// Stops a server of the running gateway; the next call wakes it.
-pub(crate) async fn run(args: &OneServer, place: &Place, out: &mut Output) -> Result<Exit> {
-    super::act(place, &args.server, "stop", out).await
+/// Stops a server of the running gateway; the next call starts it again.
+pub(crate) async fn run(args: &ServerNameArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    super::run_server_action(paths, &args.server, "stop", out).await
 }

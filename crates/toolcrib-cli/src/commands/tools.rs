@@ -1,101 +1,106 @@
-//! `toolcrib tools [QUERY]`: everything on offer.
+//! `toolcrib tools [QUERY]`: lists tools.
 
 use anyhow::Result;
-use serde_json::Value;
-
 use toolcrib::Caller;
 
-use crate::cli::Tools;
-use crate::client::Client;
-use crate::exit::Exit;
-use crate::offer::Offer;
+use crate::cli::ToolsArgs;
+use crate::client::GatewayClient;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
+use crate::report::Report as _;
+use crate::report::tools::{ToolReport, ToolsReport, UnapprovedCount};
+use crate::tool_listing;
 
-/// Lists tools, of the running gateway or of servers started for the purpose.
-pub(crate) async fn run(args: &Tools, place: &Place, out: &mut Output) -> Result<Exit> {
-    let asked = match Client::find(place).await? {
-        Some(client) => super::until_interrupted(client.get("/api/v1/tools")).await?.transpose()?,
+/// Lists the tools of the running gateway. Without one, starts the servers itself.
+pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let listing = match GatewayClient::find(paths).await? {
+        Some(client) => super::until_interrupted(client.fetch("/api/v1/tools")).await?.transpose()?,
         None => {
-            let offer = super::alone(place, out, super::Waits::ForAll, async |crib| {
-                Offer::of(&crib, &Caller::local()).await.to_json()
+            let listing = super::run_standalone(paths, out, super::StartWait::All, async |crib| {
+                tool_listing::list_tools(&crib, &Caller::local()).await
             })
             .await?;
-            offer.map(|offer| advised(offer, place))
+            listing.map(|listing| with_standalone_hints(listing, paths))
         }
     };
-    match asked {
-        Some(offer) => show(&offer, args.query.as_deref(), out),
-        None => Ok(Exit::Interrupted),
+    match listing {
+        Some(listing) => print_listing(&listing, args.query.as_deref(), out),
+        None => Ok(ExitStatus::Interrupted),
     }
 }
 
-fn advised(mut offer: Value, place: &Place) -> Value {
-    for error in offer["failed"].as_array_mut().into_iter().flatten() {
-        let hint =
-            error["hint"].as_str().map(|hint| super::advice_alone(hint, error["server"].as_str(), place));
-        error["hint"] = hint.into();
+fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport {
+    for error in &mut listing.failed {
+        let server = error.server.as_deref();
+        error.hint = error.hint.as_deref().map(|hint| super::standalone_hint(hint, server, paths));
     }
-    offer
+    listing
 }
 
-fn show(offer: &Value, query: Option<&str>, out: &mut Output) -> Result<Exit> {
-    let all = offer["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let failed = offer["failed"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let found: Vec<&Value> =
-        all.iter().filter(|tool| query.is_none_or(|query| matches(tool, query))).collect();
+fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -> Result<ExitStatus> {
+    let ToolsReport { tools, failed, unapproved } = listing;
+    let is_match = |tool: &&ToolReport| query.is_none_or(|query| matches(tool, query));
+    let matching: Vec<&ToolReport> = tools.iter().filter(is_match).collect();
     if out.json {
-        out.value(&found.iter().map(|tool| (*tool).clone()).collect())?;
+        out.print_json(&matching.iter().map(|tool| tool.to_json()).collect())?;
     } else {
-        let rows: Vec<Vec<String>> = found.iter().map(|tool| row(tool)).collect();
-        out.rows(&["NAME", "DESCRIPTION"], &rows)?;
+        let rows: Vec<Vec<String>> = matching.iter().map(|tool| table_row(tool)).collect();
+        out.print_table(&["NAME", "DESCRIPTION"], &rows)?;
     }
     for error in failed {
-        out.warn(error["message"].as_str().unwrap_or("?"), error["hint"].as_str())?;
+        out.warn(&error.message, error.hint.as_deref())?;
     }
-    for server in offer["unapproved"].as_array().into_iter().flatten() {
-        let (name, count) = (server["server"].as_str().unwrap_or("?"), &server["tools"]);
-        let then = if server["withheld"] == true { "withheld" } else { "marked" };
-        let tools = if *count == 1 { "tool" } else { "tools" };
-        let message = format!("{count} {tools} of `{name}` not as approved, and {then}");
-        out.warn(&message, Some(&format!("toolcrib approve {name}")))?;
+    for count in unapproved {
+        out.warn(&unapproved_warning(count), Some(&format!("toolcrib approve {}", count.server)))?;
     }
-    if found.is_empty() && failed.is_empty() {
-        out.say(match query {
+    if matching.is_empty() && failed.is_empty() {
+        out.print_note(match query {
             Some(_) => "no tool matches",
-            None => "no server offers a tool",
+            None => "no tools found",
         })?;
     }
-    Ok(if all.is_empty() && !failed.is_empty() { Exit::Unreachable } else { Exit::Fine })
+    Ok(if tools.is_empty() && !failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success })
 }
 
-fn matches(tool: &Value, query: &str) -> bool {
+fn unapproved_warning(count: &UnapprovedCount) -> String {
+    let UnapprovedCount { server, tools, withheld } = count;
+    let consequence = if *withheld { " (withheld)" } else { "" };
+    match tools {
+        1 => format!("1 tool of `{server}` differs from what was approved{consequence}"),
+        _ => format!("{tools} tools of `{server}` differ from what was approved{consequence}"),
+    }
+}
+
+fn matches(tool: &ToolReport, query: &str) -> bool {
     let query = query.to_lowercase();
-    let texts = [&tool["name"], &tool["tool"], &tool["description"]];
-    texts.into_iter().filter_map(Value::as_str).any(|text| text.to_lowercase().contains(&query))
+    let mut texts = [&tool.name, &tool.tool].into_iter().chain(&tool.description);
+    texts.any(|text| text.to_lowercase().contains(&query))
 }
 
-fn row(tool: &Value) -> Vec<String> {
-    let description = tool["description"].as_str().unwrap_or_default();
-    let first = description.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let change = tool["change"].as_str().map_or_else(String::new, |change| format!("[{change}] "));
-    vec![tool["name"].as_str().unwrap_or_default().to_owned(), change + &first.replace('\t', " ")]
+fn table_row(tool: &ToolReport) -> Vec<String> {
+    let description = tool.description.as_deref().unwrap_or_default();
+    let summary = description.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let change = tool.change.as_ref().map_or_else(String::new, |change| format!("[{change}] "));
+    vec![tool.name.clone(), change + &summary.replace('\t', " ")]
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
-    fn a_query_looks_at_names_and_descriptions_whatever_their_case() {
-        let tool =
-            json!({"name": "git__git_log", "tool": "git_log", "description": "\n  Shows Commits.\nMore."});
+    fn query_matches_name_and_description_ignoring_case() {
+        let tool = ToolReport {
+            name: "git__git_log".to_owned(),
+            tool: "git_log".to_owned(),
+            description: Some("\n  Shows Commits.\nMore.".to_owned()),
+            ..ToolReport::default()
+        };
         assert!(matches(&tool, "GIT_l") && matches(&tool, "commit"));
         assert!(!matches(&tool, "push"));
-        assert_eq!(row(&tool), ["git__git_log", "Shows Commits."]);
-        let changed = json!({"name": "git__git_log", "description": "Shows.", "change": "changed"});
-        assert_eq!(row(&changed), ["git__git_log", "[changed] Shows."]);
+        assert_eq!(table_row(&tool), ["git__git_log", "Shows Commits."]);
+        let changed = ToolReport { change: Some("changed".to_owned()), ..tool };
+        assert_eq!(table_row(&changed), ["git__git_log", "[changed] Shows Commits."]);
     }
 }

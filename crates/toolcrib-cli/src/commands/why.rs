@@ -1,62 +1,62 @@
-//! `toolcrib why S`: why a server is on or off here, and who said what of it. Nothing is started or asked.
+//! `toolcrib why SERVER`: explains why a server is active or not, without starting anything.
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::config::When;
+use toolcrib::config::TagCondition;
 
 use super::ls;
-use crate::exit::Exit;
+use crate::exit::ExitStatus;
 use crate::output::Output;
-use crate::place::Place;
+use crate::paths::Paths;
 
-/// Explains one server.
-pub(crate) fn run(server: &str, place: &Place, out: &mut Output) -> Result<Exit> {
-    if !place.sources().exist() {
-        return Err(place.no_config().into());
+/// Prints the reason, the tags, the scopes and the values of one server.
+pub(crate) fn run(server: &str, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    if !paths.sources().any_exists() {
+        return Err(paths.missing_config_error().into());
     }
-    let draft = place.sources().draft();
-    let config = draft.resolve(&place.sources().facts(&draft));
-    let server = ls::find(&config, server)?;
-    let settings = draft.settings(&server.id);
+    let layered = paths.sources().read_layers();
+    let config = layered.resolve(&paths.sources().gather_facts(&layered));
+    let server = ls::find_declared(&config, server)?;
+    let values = layered.server_values(&server.id);
     let active: Vec<&str> = config.tags.active.keys().map(String::as_str).collect();
     if out.json {
         let scopes = config.scopes.iter().map(|scope| {
-            json!({"name": scope.name, "matched": scope.matched, "fact": scope.fact, "tags": scope.tags,
+            json!({"name": scope.name, "matched": scope.matched, "fact": scope.reason, "tags": scope.tags,
                    "file": scope.origin.file.display().to_string(), "line": scope.origin.line})
         });
-        out.value(&json!({
+        out.print_json(&json!({
             "name": server.id.as_str(),
             "active": server.active,
             "reason": server.reason,
             "scopes": scopes.collect::<Vec<_>>(),
-            "tags": {"active": active, "wanted": server.wanted.as_ref().map(when_json)},
-            "values": settings.iter().map(ls::setting_json).collect::<Vec<_>>(),
+            "tags": {"active": active, "wanted": server.when.as_ref().map(condition_json)},
+            "values": values.iter().map(ls::value_json).collect::<Vec<_>>(),
         }))?;
-        return Ok(Exit::Fine);
+        return Ok(ExitStatus::Success);
     }
-    out.line(&format!("{}: {}", server.id, server.reason))?;
-    if let Some(wanted) = &server.wanted {
-        out.line(&format!("wants: {}", when_words(wanted)))?;
-        out.line(&format!("active tags: {}", active.join(", ")))?;
+    out.print_line(&format!("{}: {}", server.id, server.reason))?;
+    if let Some(condition) = &server.when {
+        out.print_line(&format!("requires: {}", format_condition(condition)))?;
+        out.print_line(&format!("active tags: {}", active.join(", ")))?;
     }
     for scope in &config.scopes {
         let matches = if scope.matched { "matches" } else { "does not match" };
         let tags = scope.tags.join(", ");
-        let place = ls::place_of(&scope.origin);
-        out.line(&format!("scope {} {matches}: {} [{tags}]  ({place})", scope.name, scope.fact))?;
+        let origin = ls::format_origin(&scope.origin);
+        out.print_line(&format!("scope {} {matches}: {} [{tags}]  ({origin})", scope.name, scope.reason))?;
     }
-    out.line("values:")?;
-    settings.iter().try_for_each(|setting| ls::tell(setting, out))?;
-    Ok(Exit::Fine)
+    out.print_line("values:")?;
+    values.iter().try_for_each(|value| ls::print_value(value, out))?;
+    Ok(ExitStatus::Success)
 }
 
-fn when_json(when: &When) -> Value {
-    json!({"any": when.any, "all": when.all, "not": when.not})
+fn condition_json(condition: &TagCondition) -> Value {
+    json!({"any": condition.any, "all": condition.all, "not": condition.not})
 }
 
-fn when_words(when: &When) -> String {
-    let any = when.any.as_ref().map(|tags| format!("any of [{}]", tags.join(", ")));
-    let all = (!when.all.is_empty()).then(|| format!("all of [{}]", when.all.join(", ")));
-    let not = (!when.not.is_empty()).then(|| format!("none of [{}]", when.not.join(", ")));
+fn format_condition(condition: &TagCondition) -> String {
+    let any = condition.any.as_ref().map(|tags| format!("any of [{}]", tags.join(", ")));
+    let all = (!condition.all.is_empty()).then(|| format!("all of [{}]", condition.all.join(", ")));
+    let not = (!condition.not.is_empty()).then(|| format!("none of [{}]", condition.not.join(", ")));
     [any, all, not].into_iter().flatten().collect::<Vec<_>>().join(" and ")
 }

@@ -1,83 +1,91 @@
-//! As much of D-Bus as it takes to ask one service of the session a few questions: one connection, one question at a time,
-//! and nobody is waited for longer than a few seconds. A whole client would bring 70 crates and a runtime of its own.
+//! A minimal blocking D-Bus client: one connection, one call at a time, with timeouts. A full client would add 70 crates
+//! and its own runtime.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use toolcrib::util::encoding;
 use zeroize::Zeroizing;
 
-use super::marshal::{Reader, Writer};
+use super::marshal::{DbusReader, DbusWriter};
 
-/// The largest message that is read.
-const LARGEST: usize = 1 << 20;
+/// Size limit of a message.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Messages for nobody in particular that may come before an answer.
-const MOST_OTHERS: usize = 100;
+/// Limit on signals and other messages that arrive before a reply.
+const MAX_UNRELATED_MESSAGES: usize = 100;
 
-const CALL: u8 = 1;
-const RETURN: u8 = 2;
+const METHOD_CALL: u8 = 1;
+const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
 
-/// Why there is no answer.
+/// Reason why a call failed.
 #[derive(Debug)]
-pub(super) enum Silence {
-    /// Nobody is there to ask.
-    Nobody(String),
-    /// The answer is an error of this name.
+pub(super) enum DbusError {
+    /// There is no bus or no such service.
+    Unavailable(String),
+    /// The service replied with an error of this name.
     Refused(String),
-    /// It took too long.
-    TooLong,
-    /// Something else went wrong.
+    Timeout,
     Broken(String),
 }
 
-impl From<io::Error> for Silence {
+impl From<io::Error> for DbusError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::TooLong,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Timeout,
             _ => Self::Broken(error.to_string()),
         }
     }
 }
 
-/// What is asked of whom.
+/// A method call.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Question<'a> {
-    pub(super) to: &'a str,
+pub(super) struct DbusCall<'a> {
+    pub(super) destination: &'a str,
     pub(super) path: &'a str,
     pub(super) interface: &'a str,
     pub(super) member: &'a str,
-    /// Of what the question carries.
+    /// Signature of the arguments.
     pub(super) signature: &'a str,
 }
 
-/// A connection to the bus of the session.
+/// A received message.
+struct DbusMessage {
+    kind: u8,
+    /// Serial of the call that this message replies to.
+    reply_serial: u32,
+    error_name: String,
+    body: DbusReader,
+}
+
+/// A connection to the session bus.
 #[derive(Debug)]
 pub(super) struct Bus {
     stream: UnixStream,
-    last: u32,
+    last_serial: u32,
 }
 
 impl Bus {
-    /// Connects to the first of these addresses that takes us; each step may take as long as `patience`.
-    pub(super) fn connect(addresses: &str, patience: Duration) -> Result<Self, Silence> {
-        let mut failed = "there is no session bus".to_owned();
+    /// Connects to the first reachable address. `timeout` applies to each read and write.
+    pub(super) fn connect(addresses: &str, timeout: Duration) -> Result<Self, DbusError> {
+        let mut failure = "there is no session bus".to_owned();
         for address in addresses.split(';') {
-            match dial(address) {
-                Ok(stream) => return Self::greet(stream, patience),
-                Err(error) => failed = format!("`{address}`: {error}"),
+            match connect_address(address) {
+                Ok(stream) => return Self::authenticate(stream, timeout),
+                Err(error) => failure = format!("`{address}`: {error}"),
             }
         }
-        Err(Silence::Nobody(failed))
+        Err(DbusError::Unavailable(failure))
     }
 
-    fn greet(mut stream: UnixStream, patience: Duration) -> Result<Self, Silence> {
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        let id = rustix::process::geteuid().as_raw().to_string();
-        let id: String = id.bytes().map(|digit| format!("{digit:02x}")).collect();
-        stream.write_all(format!("\0AUTH EXTERNAL {id}\r\n").as_bytes())?;
+    fn authenticate(mut stream: UnixStream, timeout: Duration) -> Result<Self, DbusError> {
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        let user_id = rustix::process::geteuid().as_raw().to_string();
+        let hex_id = encoding::to_hex(user_id.as_bytes());
+        stream.write_all(format!("\0AUTH EXTERNAL {hex_id}\r\n").as_bytes())?;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 512 {
             let mut byte = [0];
@@ -85,90 +93,93 @@ impl Bus {
             line.push(byte[0]);
         }
         if !line.starts_with(b"OK ") {
-            return Err(Silence::Broken("the session bus does not let us in".to_owned()));
+            return Err(DbusError::Broken("the session bus rejected the authentication".to_owned()));
         }
         stream.write_all(b"BEGIN\r\n")?;
-        let mut bus = Self { stream, last: 0 };
-        let hello = Question {
-            to: "org.freedesktop.DBus",
+        let mut bus = Self { stream, last_serial: 0 };
+        let hello = DbusCall {
+            destination: "org.freedesktop.DBus",
             path: "/org/freedesktop/DBus",
             interface: "org.freedesktop.DBus",
             member: "Hello",
             signature: "",
         };
-        bus.ask(hello, &Writer::default())?;
+        bus.call(hello, &DbusWriter::default())?;
         Ok(bus)
     }
 
-    /// Asks, and waits for the answer to this very question.
-    pub(super) fn ask(&mut self, question: Question<'_>, body: &Writer) -> Result<Reader, Silence> {
-        self.last += 1;
-        self.stream.write_all(&message(self.last, question, body.bytes()))?;
-        for _ in 0..MOST_OTHERS {
-            let (kind, about, name, body) = self.read()?;
-            match kind {
-                RETURN if about == self.last => return Ok(body),
-                ERROR if about == self.last => return Err(refusal(name)),
+    /// Calls a method and waits for its reply.
+    pub(super) fn call(&mut self, call: DbusCall<'_>, body: &DbusWriter) -> Result<DbusReader, DbusError> {
+        self.last_serial += 1;
+        self.stream.write_all(&encode_call(self.last_serial, call, body.bytes()))?;
+        for _ in 0..MAX_UNRELATED_MESSAGES {
+            let message = self.read_message()?;
+            match message.kind {
+                METHOD_RETURN if message.reply_serial == self.last_serial => return Ok(message.body),
+                ERROR if message.reply_serial == self.last_serial => {
+                    return Err(error_reply(message.error_name));
+                }
                 _ => {}
             }
         }
-        Err(Silence::Broken("the session bus talks of other things".to_owned()))
+        Err(DbusError::Broken("the session bus sent too many unrelated messages".to_owned()))
     }
 
-    /// One message: its kind, which question it answers, the name of an error, and what it carries.
-    fn read(&mut self) -> Result<(u8, u32, String, Reader), Silence> {
-        let strange = || Silence::Broken("the session bus says what cannot be understood".to_owned());
+    fn read_message(&mut self) -> Result<DbusMessage, DbusError> {
+        let malformed = || DbusError::Broken("malformed message from the session bus".to_owned());
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;
         if head[0] != b'l' {
-            return Err(strange());
+            return Err(malformed());
         }
-        let number = |at: usize| {
-            let bytes = [head[at], head[at + 1], head[at + 2], head[at + 3]];
+        let length_at = |offset: usize| {
+            let bytes = [head[offset], head[offset + 1], head[offset + 2], head[offset + 3]];
             usize::try_from(u32::from_le_bytes(bytes)).unwrap_or(usize::MAX)
         };
-        let (length, fields) = (number(4), number(12));
-        if length > LARGEST || fields > LARGEST {
-            return Err(strange());
+        let body_length = length_at(4);
+        let fields_length = length_at(12);
+        if body_length > MAX_MESSAGE_BYTES || fields_length > MAX_MESSAGE_BYTES {
+            return Err(malformed());
         }
-        let mut bytes = head[12..].to_vec();
-        bytes.resize(4 + fields.next_multiple_of(8), 0);
-        self.stream.read_exact(&mut bytes[4..])?;
-        let mut body = vec![0; length];
+        let mut fields = head[12..].to_vec();
+        fields.resize(4 + fields_length.next_multiple_of(8), 0);
+        self.stream.read_exact(&mut fields[4..])?;
+        let mut body = vec![0; body_length];
         self.stream.read_exact(&mut body)?;
-        let (mut about, mut name) = (0, String::new());
-        // The fields begin at the twelfth byte, which counts for where things are aligned.
-        let mut reader = Reader::new([&[0; 12], &bytes[..4 + fields]].concat());
+        let mut reply_serial = 0;
+        let mut error_name = String::new();
+        // The header fields start at byte 12 of the message, which matters for their alignment.
+        let mut reader = DbusReader::new([&[0; 12], &fields[..4 + fields_length]].concat());
         reader.skip(16);
         while !reader.is_empty() {
             reader.align(8);
-            let code = reader.byte().ok_or_else(strange)?;
-            let signature = reader.signature().ok_or_else(strange)?;
+            let code = reader.read_byte().ok_or_else(malformed)?;
+            let signature = reader.read_signature().ok_or_else(malformed)?;
             match (code, signature.as_str()) {
-                (5, "u") => about = reader.number().ok_or_else(strange)?,
-                (4, "s") => name = reader.string().ok_or_else(strange)?,
-                (_, "s" | "o") => drop(reader.string().ok_or_else(strange)?),
-                (_, "u") => drop(reader.number().ok_or_else(strange)?),
-                (_, "g") => drop(reader.signature().ok_or_else(strange)?),
-                _ => return Err(strange()),
+                (5, "u") => reply_serial = reader.read_u32().ok_or_else(malformed)?,
+                (4, "s") => error_name = reader.read_string().ok_or_else(malformed)?,
+                (_, "s" | "o") => drop(reader.read_string().ok_or_else(malformed)?),
+                (_, "u") => drop(reader.read_u32().ok_or_else(malformed)?),
+                (_, "g") => drop(reader.read_signature().ok_or_else(malformed)?),
+                _ => return Err(malformed()),
             }
         }
-        Ok((head[1], about, name, Reader::new(body)))
+        Ok(DbusMessage { kind: head[1], reply_serial, error_name, body: DbusReader::new(body) })
     }
 }
 
-/// Nobody has the name and nobody can be started for it, or the answer is no.
-fn refusal(name: String) -> Silence {
-    let absent = ["ServiceUnknown", "NameHasNoOwner"].iter().any(|end| name.ends_with(end))
+/// Converts the name of an error reply.
+fn error_reply(name: String) -> DbusError {
+    let is_unavailable = ["ServiceUnknown", "NameHasNoOwner"].iter().any(|suffix| name.ends_with(suffix))
         || name.starts_with("org.freedesktop.DBus.Error.Spawn");
-    if absent { Silence::Nobody(name) } else { Silence::Refused(name) }
+    if is_unavailable { DbusError::Unavailable(name) } else { DbusError::Refused(name) }
 }
 
-fn dial(address: &str) -> io::Result<UnixStream> {
-    let unknown = || io::Error::new(ErrorKind::Unsupported, "not an address that can be used here");
-    let pairs = address.strip_prefix("unix:").ok_or_else(unknown)?.split(',');
+fn connect_address(address: &str) -> io::Result<UnixStream> {
+    let unsupported = || io::Error::new(ErrorKind::Unsupported, "unsupported D-Bus address");
+    let pairs = address.strip_prefix("unix:").ok_or_else(unsupported)?.split(',');
     for (key, value) in pairs.filter_map(|pair| pair.split_once('=')) {
-        let value = crate::percent::decode(value);
+        let value = encoding::percent_decode_lossy(value).into_owned();
         match key {
             "path" => return UnixStream::connect(value),
             #[cfg(target_os = "linux")]
@@ -180,34 +191,34 @@ fn dial(address: &str) -> io::Result<UnixStream> {
             _ => {}
         }
     }
-    Err(unknown())
+    Err(unsupported())
 }
 
-/// A question as it goes over the wire.
-fn message(serial: u32, question: Question<'_>, body: &[u8]) -> Zeroizing<Vec<u8>> {
-    let mut fields = Writer::default();
-    let texts = [(1, "o", question.path), (2, "s", question.interface), (3, "s", question.member)];
-    for (code, signature, text) in texts.into_iter().chain([(6, "s", question.to)]) {
+/// Encodes a method call.
+fn encode_call(serial: u32, call: DbusCall<'_>, body: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut fields = DbusWriter::default();
+    let texts = [(1, "o", call.path), (2, "s", call.interface), (3, "s", call.member)];
+    for (code, signature, text) in texts.into_iter().chain([(6, "s", call.destination)]) {
         fields.align(8);
-        fields.byte(code);
-        fields.signature(signature);
-        fields.string(text);
+        fields.write_byte(code);
+        fields.write_signature(signature);
+        fields.write_string(text);
     }
-    if !question.signature.is_empty() {
+    if !call.signature.is_empty() {
         fields.align(8);
-        fields.byte(8);
-        fields.signature("g");
-        fields.signature(question.signature);
+        fields.write_byte(8);
+        fields.write_signature("g");
+        fields.write_signature(call.signature);
     }
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    let mut out = Writer::default();
-    for byte in [b'l', CALL, 0, 1] {
-        out.byte(byte);
+    let mut out = DbusWriter::default();
+    for byte in [b'l', METHOD_CALL, 0, 1] {
+        out.write_byte(byte);
     }
-    out.number(length);
-    out.number(serial);
-    // Fields are aligned among themselves as they are in the message: both begin at a multiple of eight.
-    out.number(u32::try_from(fields.bytes().len()).unwrap_or(u32::MAX));
+    out.write_u32(length);
+    out.write_u32(serial);
+    // The fields start at a multiple of eight, so their own alignment is also that of the message.
+    out.write_u32(u32::try_from(fields.bytes().len()).unwrap_or(u32::MAX));
     let mut out = Zeroizing::new(out.into_bytes());
     out.reserve_exact(fields.bytes().len() + 8 + body.len());
     out.extend_from_slice(fields.bytes());
@@ -224,27 +235,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_written_as_the_specification_says() {
-        let question = Question { to: "a.b", path: "/c", interface: "d.e", member: "F", signature: "s" };
-        let mut body = Writer::default();
-        body.string("hi");
-        let bytes = message(7, question, body.bytes());
+    fn call_is_encoded_as_specified() {
+        let call = DbusCall { destination: "a.b", path: "/c", interface: "d.e", member: "F", signature: "s" };
+        let mut body = DbusWriter::default();
+        body.write_string("hi");
+        let bytes = encode_call(7, call, body.bytes());
         assert_eq!(&bytes[..12], b"l\x01\0\x01\x07\0\0\0\x07\0\0\0");
         assert_eq!(&bytes[16..27], b"\x01\x01o\0\x02\0\0\0/c\0");
         assert!(bytes.ends_with(b"\x02\0\0\0hi\0") && (bytes.len() - 7).is_multiple_of(8));
     }
 
     #[test]
-    fn a_bus_that_says_nothing_is_not_waited_for() {
+    fn silent_bus_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bus");
         let _silent = UnixListener::bind(&path).unwrap();
         let address = format!("unix:path={},guid=0", path.display());
-        let asked = Bus::connect(&address, Duration::from_millis(50));
-        assert!(matches!(asked, Err(Silence::TooLong)), "{asked:?}");
-        for nobody in ["", "unix:path=/nowhere/bus", "tcp:host=x", "autolaunch:"] {
-            let asked = Bus::connect(nobody, Duration::from_millis(50));
-            assert!(matches!(asked, Err(Silence::Nobody(_))), "{nobody}: {asked:?}");
+        let result = Bus::connect(&address, Duration::from_millis(50));
+        assert!(matches!(result, Err(DbusError::Timeout)), "{result:?}");
+        for address in ["", "unix:path=/nowhere/bus", "tcp:host=x", "autolaunch:"] {
+            let result = Bus::connect(address, Duration::from_millis(50));
+            assert!(matches!(result, Err(DbusError::Unavailable(_))), "{address}: {result:?}");
         }
     }
 }

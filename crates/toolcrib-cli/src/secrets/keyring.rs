@@ -1,216 +1,236 @@
-//! `Keyring`: secrets in the keyring of the desktop, by the Secret Service that GNOME, KDE and KeePassXC have. It never
-//! opens a window: what is locked is said to be locked.
+//! Secrets in the desktop keyring, through the Secret Service API of GNOME, KDE and KeePassXC. Never opens a window: a
+//! locked keyring is an error.
 
 use std::path::Path;
 use std::time::Duration;
 
 use toolcrib::Secret;
+use toolcrib::util::encoding;
 
-use super::dbus::{Bus, Question, Silence};
-use super::marshal::{Reader, Writer};
+use super::dbus::{Bus, DbusCall, DbusError};
+use super::marshal::{DbusReader, DbusWriter};
 
 const SERVICE: &str = "org.freedesktop.secrets";
 const ROOT: &str = "/org/freedesktop/secrets";
-const OF_SERVICE: &str = "org.freedesktop.Secret.Service";
-const OF_COLLECTION: &str = "org.freedesktop.Secret.Collection";
-const OF_ITEM: &str = "org.freedesktop.Secret.Item";
-const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+const SERVICE_INTERFACE: &str = "org.freedesktop.Secret.Service";
+const COLLECTION_INTERFACE: &str = "org.freedesktop.Secret.Collection";
+const ITEM_INTERFACE: &str = "org.freedesktop.Secret.Item";
+const PROPERTIES_INTERFACE: &str = "org.freedesktop.DBus.Properties";
 
-/// The variable that says where the bus of the session is.
-pub(super) const BUS: &str = "DBUS_SESSION_BUS_ADDRESS";
+/// Variable with the address of the session bus.
+pub(super) const BUS_VARIABLE: &str = "DBUS_SESSION_BUS_ADDRESS";
 
-/// How long each answer may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Time limit of each reply.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What every secret of ours is marked with.
-const OURS: (&str, &str) = ("application", "toolcrib");
+/// Attribute of every secret that toolcrib stores.
+const APPLICATION_ATTRIBUTE: (&str, &str) = ("application", "toolcrib");
 
-/// Why the keyring is of no use.
+/// Reason why the keyring cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Shut {
-    /// There is none.
+pub(super) enum KeyringError {
+    /// There is no keyring.
     Absent(String),
-    /// It is there and locked.
     Locked,
-    /// It is there and does not work.
+    /// The keyring does not work.
     Broken(String),
 }
 
-impl From<Silence> for Shut {
-    fn from(silence: Silence) -> Self {
-        match silence {
-            Silence::Nobody(why) => Self::Absent(why),
-            Silence::Refused(name) if name.ends_with(".IsLocked") => Self::Locked,
-            Silence::Refused(name) => Self::Broken(format!("the keyring says `{name}`")),
-            Silence::TooLong => {
-                Self::Broken(format!("the keyring said nothing for {} s", PATIENCE.as_secs()))
+impl From<DbusError> for KeyringError {
+    fn from(error: DbusError) -> Self {
+        match error {
+            DbusError::Unavailable(reason) => Self::Absent(reason),
+            DbusError::Refused(name) if name.ends_with(".IsLocked") => Self::Locked,
+            DbusError::Refused(name) => Self::Broken(format!("the keyring replied with the error `{name}`")),
+            DbusError::Timeout => {
+                Self::Broken(format!("the keyring did not reply within {} s", TIMEOUT.as_secs()))
             }
-            Silence::Broken(why) => Self::Broken(why),
+            DbusError::Broken(reason) => Self::Broken(reason),
         }
     }
 }
 
-/// A keyring that answers.
+/// An open connection to the keyring.
 #[derive(Debug)]
 pub(super) struct Keyring {
     bus: Bus,
-    /// Under which secrets are handed over.
+    /// Path of the Secret Service session.
     session: String,
-    /// Where new ones go.
+    /// Path of the default collection, where new secrets go.
     collection: String,
 }
 
-fn strange() -> Shut {
-    Shut::Broken("the keyring says what cannot be understood".to_owned())
+fn malformed_reply() -> KeyringError {
+    KeyringError::Broken("malformed reply from the keyring".to_owned())
 }
 
 impl Keyring {
-    /// The keyring of whoever is logged in.
-    pub(super) fn open() -> Result<Self, Shut> {
-        let address = address(|name| std::env::var(name).ok());
+    /// Connects to the keyring of the current user.
+    pub(super) fn open() -> Result<Self, KeyringError> {
+        let address = session_bus_address(|name| std::env::var(name).ok());
         let bus = Bus::connect(
-            &address.ok_or_else(|| Shut::Absent("there is no session bus".to_owned()))?,
-            PATIENCE,
+            &address.ok_or_else(|| KeyringError::Absent("there is no session bus".to_owned()))?,
+            TIMEOUT,
         )?;
         let mut keyring = Self { bus, session: String::new(), collection: String::new() };
-        let mut plain = Writer::default();
-        plain.string("plain");
-        plain.signature("s");
-        plain.string("");
-        let mut opened = keyring.ask(ROOT, OF_SERVICE, "OpenSession", "sv", &plain)?;
-        let session = opened.signature().filter(|kind| kind == "s").and_then(|_| {
-            opened.string()?;
-            opened.string()
+        let mut plain = DbusWriter::default();
+        plain.write_string("plain");
+        plain.write_signature("s");
+        plain.write_string("");
+        let mut reply = keyring.call(ROOT, SERVICE_INTERFACE, "OpenSession", "sv", &plain)?;
+        let session = reply.read_signature().filter(|signature| signature == "s").and_then(|_| {
+            reply.read_string()?;
+            reply.read_string()
         });
-        keyring.session = session.ok_or_else(strange)?;
-        let mut alias = Writer::default();
-        alias.string("default");
-        let collection =
-            keyring.ask(ROOT, OF_SERVICE, "ReadAlias", "s", &alias)?.string().ok_or_else(strange)?;
+        keyring.session = session.ok_or_else(malformed_reply)?;
+        let mut alias = DbusWriter::default();
+        alias.write_string("default");
+        let collection = keyring
+            .call(ROOT, SERVICE_INTERFACE, "ReadAlias", "s", &alias)?
+            .read_string()
+            .ok_or_else(malformed_reply)?;
         if collection == "/" {
-            return Err(Shut::Absent("the keyring has no default collection".to_owned()));
+            return Err(KeyringError::Absent("the keyring has no default collection".to_owned()));
         }
         keyring.collection = collection;
         Ok(keyring)
     }
 
-    fn ask(
+    fn call(
         &mut self,
         path: &str,
         interface: &str,
         member: &str,
         signature: &str,
-        body: &Writer,
-    ) -> Result<Reader, Shut> {
-        let question = Question { to: SERVICE, path, interface, member, signature };
-        Ok(self.bus.ask(question, body)?)
+        body: &DbusWriter,
+    ) -> Result<DbusReader, KeyringError> {
+        let call = DbusCall { destination: SERVICE, path, interface, member, signature };
+        Ok(self.bus.call(call, body)?)
     }
 
-    fn property(&mut self, path: &str, interface: &str, name: &str) -> Result<(String, Reader), Shut> {
-        let mut body = Writer::default();
-        body.string(interface);
-        body.string(name);
-        let mut value = self.ask(path, PROPERTIES, "Get", "ss", &body)?;
-        Ok((value.signature().ok_or_else(strange)?, value))
+    /// Returns the signature of a property and its value.
+    fn get_property(
+        &mut self,
+        path: &str,
+        interface: &str,
+        name: &str,
+    ) -> Result<(String, DbusReader), KeyringError> {
+        let mut body = DbusWriter::default();
+        body.write_string(interface);
+        body.write_string(name);
+        let mut value = self.call(path, PROPERTIES_INTERFACE, "Get", "ss", &body)?;
+        Ok((value.read_signature().ok_or_else(malformed_reply)?, value))
     }
 
-    /// Goes on only if something is open, or opens without a window.
-    fn unlocked(&mut self, path: &str, interface: &str) -> Result<(), Shut> {
-        let (_, mut locked) = self.property(path, interface, "Locked")?;
-        if !locked.flag().ok_or_else(strange)? {
+    /// Fails unless an item or collection is unlocked or can be unlocked without a prompt.
+    fn ensure_unlocked(&mut self, path: &str, interface: &str) -> Result<(), KeyringError> {
+        let (_, mut locked) = self.get_property(path, interface, "Locked")?;
+        if !locked.read_bool().ok_or_else(malformed_reply)? {
             return Ok(());
         }
-        let mut body = Writer::default();
-        body.array(4, |writer| writer.string(path));
-        let mut answer = self.ask(ROOT, OF_SERVICE, "Unlock", "ao", &body)?;
-        let opened = answer.array(4, Reader::string).ok_or_else(strange)?;
-        if opened.is_empty() { Err(Shut::Locked) } else { Ok(()) }
+        let mut body = DbusWriter::default();
+        body.write_array(4, |writer| writer.write_string(path));
+        let mut reply = self.call(ROOT, SERVICE_INTERFACE, "Unlock", "ao", &body)?;
+        let unlocked = reply.read_array(4, DbusReader::read_string).ok_or_else(malformed_reply)?;
+        if unlocked.is_empty() { Err(KeyringError::Locked) } else { Ok(()) }
     }
 
-    /// The items with these attributes.
-    fn items(&mut self, attributes: &[(&str, &str)]) -> Result<Vec<String>, Shut> {
-        let mut body = Writer::default();
-        body.strings(attributes);
-        let mut found = self.ask(ROOT, OF_SERVICE, "SearchItems", "a{ss}", &body)?;
-        let open = found.array(4, Reader::string).ok_or_else(strange)?;
-        let locked = found.array(4, Reader::string).ok_or_else(strange)?;
-        Ok(open.into_iter().chain(locked).collect())
+    /// Returns the paths of the items with these attributes.
+    fn search_items(&mut self, attributes: &[(&str, &str)]) -> Result<Vec<String>, KeyringError> {
+        let mut body = DbusWriter::default();
+        body.write_string_map(attributes);
+        let mut reply = self.call(ROOT, SERVICE_INTERFACE, "SearchItems", "a{ss}", &body)?;
+        let unlocked = reply.read_array(4, DbusReader::read_string).ok_or_else(malformed_reply)?;
+        let locked = reply.read_array(4, DbusReader::read_string).ok_or_else(malformed_reply)?;
+        Ok(unlocked.into_iter().chain(locked).collect())
     }
 
-    /// The value of a secret, if there is one.
-    pub(super) fn find(&mut self, name: &str) -> Result<Option<Secret>, Shut> {
-        let Some(item) = self.items(&[OURS, ("name", name)])?.into_iter().next() else {
-            // What a locked keyring holds cannot always be searched.
+    /// Returns the value of a secret, if there is one.
+    pub(super) fn find(&mut self, name: &str) -> Result<Option<Secret>, KeyringError> {
+        let Some(item) = self.search_items(&[APPLICATION_ATTRIBUTE, ("name", name)])?.into_iter().next()
+        else {
+            // A locked keyring cannot always be searched.
             let collection = self.collection.clone();
-            return self.unlocked(&collection, OF_COLLECTION).map(|()| None);
+            return self.ensure_unlocked(&collection, COLLECTION_INTERFACE).map(|()| None);
         };
-        self.unlocked(&item, OF_ITEM)?;
-        let mut body = Writer::default();
-        body.string(&self.session);
-        let mut answer = self.ask(&item, OF_ITEM, "GetSecret", "o", &body)?;
-        answer.align(8);
-        answer.string().ok_or_else(strange)?;
-        answer.data().ok_or_else(strange)?;
-        let value = answer.data().and_then(|value| std::str::from_utf8(value).ok()).ok_or_else(strange)?;
+        self.ensure_unlocked(&item, ITEM_INTERFACE)?;
+        let mut body = DbusWriter::default();
+        body.write_string(&self.session);
+        let mut reply = self.call(&item, ITEM_INTERFACE, "GetSecret", "o", &body)?;
+        reply.align(8);
+        reply.read_string().ok_or_else(malformed_reply)?;
+        reply.read_bytes().ok_or_else(malformed_reply)?;
+        let value = reply
+            .read_bytes()
+            .and_then(|value| std::str::from_utf8(value).ok())
+            .ok_or_else(malformed_reply)?;
         Ok(Some(Secret::new(value)))
     }
 
-    /// Keeps a secret in place of the one that has its name.
-    pub(super) fn set(&mut self, name: &str, value: &Secret) -> Result<(), Shut> {
+    /// Stores a secret. Replaces one with the same name.
+    pub(super) fn set(&mut self, name: &str, value: &Secret) -> Result<(), KeyringError> {
         let collection = self.collection.clone();
-        self.unlocked(&collection, OF_COLLECTION)?;
-        let mut body = Writer::default();
-        body.array(8, |writer| {
+        self.ensure_unlocked(&collection, COLLECTION_INTERFACE)?;
+        let mut body = DbusWriter::default();
+        body.write_array(8, |writer| {
             writer.align(8);
-            writer.string("org.freedesktop.Secret.Item.Label");
-            writer.signature("s");
-            writer.string(&format!("toolcrib: {name}"));
+            writer.write_string("org.freedesktop.Secret.Item.Label");
+            writer.write_signature("s");
+            writer.write_string(&format!("toolcrib: {name}"));
             writer.align(8);
-            writer.string("org.freedesktop.Secret.Item.Attributes");
-            writer.signature("a{ss}");
-            writer.strings(&[OURS, ("name", name)]);
+            writer.write_string("org.freedesktop.Secret.Item.Attributes");
+            writer.write_signature("a{ss}");
+            writer.write_string_map(&[APPLICATION_ATTRIBUTE, ("name", name)]);
         });
         body.align(8);
-        body.string(&self.session);
-        body.data(b"");
-        body.data(value.expose().as_bytes());
-        body.string("text/plain");
-        body.flag(true);
-        let mut made = self.ask(&collection, OF_COLLECTION, "CreateItem", "a{sv}(oayays)b", &body)?;
-        // No item yet means that it wants to ask somebody first.
-        if made.string().ok_or_else(strange)? == "/" { Err(Shut::Locked) } else { Ok(()) }
+        body.write_string(&self.session);
+        body.write_bytes(b"");
+        body.write_bytes(value.expose().as_bytes());
+        body.write_string("text/plain");
+        body.write_bool(true);
+        let mut created =
+            self.call(&collection, COLLECTION_INTERFACE, "CreateItem", "a{sv}(oayays)b", &body)?;
+        // The path `/` means that the keyring wants to show a prompt first.
+        if created.read_string().ok_or_else(malformed_reply)? == "/" {
+            Err(KeyringError::Locked)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Forgets a secret; whether there was one.
-    pub(super) fn remove(&mut self, name: &str) -> Result<bool, Shut> {
-        let items = self.items(&[OURS, ("name", name)])?;
+    /// Removes a secret and returns whether there was one.
+    pub(super) fn remove(&mut self, name: &str) -> Result<bool, KeyringError> {
+        let items = self.search_items(&[APPLICATION_ATTRIBUTE, ("name", name)])?;
         for item in &items {
-            self.unlocked(item, OF_ITEM)?;
-            let mut prompt = self.ask(item, OF_ITEM, "Delete", "", &Writer::default())?;
-            if prompt.string().ok_or_else(strange)? != "/" {
-                return Err(Shut::Locked);
+            self.ensure_unlocked(item, ITEM_INTERFACE)?;
+            let mut prompt = self.call(item, ITEM_INTERFACE, "Delete", "", &DbusWriter::default())?;
+            if prompt.read_string().ok_or_else(malformed_reply)? != "/" {
+                return Err(KeyringError::Locked);
             }
         }
         Ok(!items.is_empty())
     }
 
-    /// Every name.
-    pub(super) fn names(&mut self) -> Result<Vec<String>, Shut> {
+    /// Returns the names of all stored secrets.
+    pub(super) fn names(&mut self) -> Result<Vec<String>, KeyringError> {
         let mut names = Vec::new();
-        for item in self.items(&[OURS])? {
-            let (kind, mut value) = self.property(&item, OF_ITEM, "Attributes")?;
-            let attributes = value.strings().filter(|_| kind == "a{ss}").ok_or_else(strange)?;
+        for item in self.search_items(&[APPLICATION_ATTRIBUTE])? {
+            let (signature, mut value) = self.get_property(&item, ITEM_INTERFACE, "Attributes")?;
+            let attributes =
+                value.read_string_map().filter(|_| signature == "a{ss}").ok_or_else(malformed_reply)?;
             names.extend(attributes.into_iter().find(|(key, _)| key == "name").map(|(_, name)| name));
         }
         Ok(names)
     }
 }
 
-/// Where the bus of the session is.
-fn address(env: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let given = env(BUS).filter(|address| !address.is_empty());
-    given.or_else(|| {
-        let usual = Path::new(&env("XDG_RUNTIME_DIR")?).join("bus");
-        usual.exists().then(|| format!("unix:path={}", crate::percent::encode(&usual.to_string_lossy())))
+/// Returns the address of the session bus.
+fn session_bus_address(env: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let configured = env(BUS_VARIABLE).filter(|address| !address.is_empty());
+    configured.or_else(|| {
+        let default_path = Path::new(&env("XDG_RUNTIME_DIR")?).join("bus");
+        default_path
+            .exists()
+            .then(|| format!("unix:path={}", encoding::percent_encode(&default_path.to_string_lossy())))
     })
 }

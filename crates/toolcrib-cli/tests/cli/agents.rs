@@ -1,4 +1,4 @@
-//! `import`, `export` and `run` as people and scripts meet them; the agents' home is the test's own.
+//! Tests of `import`, `export` and `run` with a temporary home for the agents' files.
 
 use super::*;
 
@@ -8,10 +8,10 @@ use std::os::unix::fs::PermissionsExt as _;
 
 const CLAUDE: &str = "{\n  \"numStartups\": 7\n}\n";
 
-/// A command whose `HOME` is below the test's own, where agents keep their files.
+/// Returns a command whose `HOME` is in the temporary home.
 fn command(home: &Home, args: &[&str]) -> Command {
     let mut command = home.command(args);
-    for moved in [
+    for variable in [
         "XDG_CONFIG_HOME",
         "CLAUDE_CONFIG_DIR",
         "CODEX_HOME",
@@ -19,32 +19,32 @@ fn command(home: &Home, args: &[&str]) -> Command {
         "COPILOT_HOME",
         "OPENCODE_CONFIG",
     ] {
-        command.env_remove(moved);
+        command.env_remove(variable);
     }
-    fs::create_dir_all(user(home)).unwrap();
-    command.env("HOME", user(home)).current_dir(user(home));
+    fs::create_dir_all(user_home(home)).unwrap();
+    command.env("HOME", user_home(home)).current_dir(user_home(home));
     command
 }
 
-fn run(home: &Home, args: &[&str]) -> Ended {
+fn run(home: &Home, args: &[&str]) -> RunResult {
     deadline::output(&mut command(home, args)).into()
 }
 
-fn user(home: &Home) -> PathBuf {
+fn user_home(home: &Home) -> PathBuf {
     home.0.file("user")
 }
 
-fn claude(home: &Home, text: &str) -> PathBuf {
-    let file = user(home).join(".claude.json");
-    fs::create_dir_all(user(home)).unwrap();
+fn write_claude_file(home: &Home, text: &str) -> PathBuf {
+    let file = user_home(home).join(".claude.json");
+    fs::create_dir_all(user_home(home)).unwrap();
     fs::write(&file, text).unwrap();
     file
 }
 
 #[test]
-fn an_export_is_shown_checked_written_and_taken_back() {
+fn export_dry_run_check_write_and_undo() {
     let home = Home::with_demo_servers();
-    let file = claude(&home, CLAUDE);
+    let file = write_claude_file(&home, CLAUDE);
     let shown = run(&home, &["export", "claude", "--dry-run"]).expect(0);
     assert!(
         shown.stdout.contains("+    \"toolcrib\": {") && shown.stdout.starts_with("--- "),
@@ -52,12 +52,12 @@ fn an_export_is_shown_checked_written_and_taken_back() {
         shown.stdout
     );
     run(&home, &["export", "claude", "--check"]).expect(2);
-    assert_eq!(fs::read_to_string(&file).unwrap(), CLAUDE, "nothing is written before it is asked for");
-    let told = run(&home, &["export", "claude", "--json"]).expect(0).json();
-    assert_eq!((&told["agent"], &told["changed"]), (&"claude".into(), &true.into()));
-    assert_eq!(told["file"], file.canonicalize().unwrap().display().to_string());
+    assert_eq!(fs::read_to_string(&file).unwrap(), CLAUDE, "dry run and check write nothing");
+    let report = run(&home, &["export", "claude", "--json"]).expect(0).json();
+    assert_eq!((&report["agent"], &report["changed"]), (&"claude".into(), &true.into()));
+    assert_eq!(report["file"], file.canonicalize().unwrap().display().to_string());
     for key in ["diff", "warnings", "next_step"] {
-        assert!(!told[key].is_null(), "{key}: {told}");
+        assert!(!report[key].is_null(), "{key}: {report}");
     }
     run(&home, &["export", "claude", "--check"]).expect(0);
     let again = run(&home, &["export", "claude"]).expect(0);
@@ -71,12 +71,12 @@ fn an_export_is_shown_checked_written_and_taken_back() {
 }
 
 #[test]
-fn the_entry_that_was_written_starts_toolcrib() {
+fn exported_entry_starts_toolcrib() {
     let home = Home::with_demo_servers();
-    claude(&home, CLAUDE);
+    write_claude_file(&home, CLAUDE);
     run(&home, &["export", "claude"]).expect(0);
     let written: Value =
-        serde_json::from_str(&fs::read_to_string(user(&home).join(".claude.json")).unwrap()).unwrap();
+        serde_json::from_str(&fs::read_to_string(user_home(&home).join(".claude.json")).unwrap()).unwrap();
     let entry = &written["mcpServers"]["toolcrib"];
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}"#;
     let mut child = Command::new(entry["command"].as_str().unwrap())
@@ -95,33 +95,33 @@ fn the_entry_that_was_written_starts_toolcrib() {
 }
 
 #[test]
-fn every_agent_that_is_there_is_told_and_no_other() {
+fn export_all_writes_only_detected_agents() {
     let home = Home::with_demo_servers();
-    fs::create_dir_all(user(&home).join(".cursor")).unwrap();
-    fs::create_dir_all(user(&home).join(".codex")).unwrap();
-    let told = run(&home, &["export", "--all", "--json"]).expect(0).json();
+    fs::create_dir_all(user_home(&home).join(".cursor")).unwrap();
+    fs::create_dir_all(user_home(&home).join(".codex")).unwrap();
+    let report = run(&home, &["export", "--all", "--json"]).expect(0).json();
     let agents: Vec<&str> =
-        told.as_array().unwrap().iter().map(|agent| agent["agent"].as_str().unwrap()).collect();
+        report.as_array().unwrap().iter().map(|agent| agent["agent"].as_str().unwrap()).collect();
     assert_eq!(agents, ["codex", "cursor"]);
     assert!(
-        fs::read_to_string(user(&home).join(".codex/config.toml"))
+        fs::read_to_string(user_home(&home).join(".codex/config.toml"))
             .unwrap()
             .contains("[mcp_servers.toolcrib]")
     );
-    assert!(!user(&home).join(".gemini").exists());
-    fs::write(user(&home).join(".codex/config.toml"), "broken = = 1\n").unwrap();
-    fs::remove_file(user(&home).join(".cursor/mcp.json")).unwrap();
-    let told = run(&home, &["export", "--all", "--json"]).expect(6).json();
+    assert!(!user_home(&home).join(".gemini").exists());
+    fs::write(user_home(&home).join(".codex/config.toml"), "broken = = 1\n").unwrap();
+    fs::remove_file(user_home(&home).join(".cursor/mcp.json")).unwrap();
+    let report = run(&home, &["export", "--all", "--json"]).expect(6).json();
     assert_eq!(
-        (&told[0]["error"]["code"], &told[1]["changed"]),
+        (&report[0]["error"]["code"], &report[1]["changed"]),
         (&"agent_file_invalid".into(), &true.into())
     );
 }
 
 #[test]
-fn what_cannot_be_an_agents_file_is_refused_at_once() {
+fn export_refuses_invalid_agent_file() {
     let home = Home::with_demo_servers();
-    let file = claude(&home, "{\n  // mine\n}\n");
+    let file = write_claude_file(&home, "{\n  // mine\n}\n");
     let refused = run(&home, &["export", "claude"]).expect(6);
     assert!(
         refused.stderr.contains(":2:3:") && refused.stderr.contains("nothing was changed"),
@@ -142,36 +142,36 @@ fn what_cannot_be_an_agents_file_is_refused_at_once() {
     run(&home, &["export", "windsurf", "--scope", "project"]).expect(1);
 }
 
-/// A limit on the size of files does what a full disk does: the write fails in the middle.
+/// A limit on the file size fails in the middle of a write, like a full disk.
 #[test]
-fn a_disk_that_is_full_leaves_the_old_file() {
+fn failed_write_keeps_old_agent_file() {
     let home = Home::with_demo_servers();
-    // As large as 40 blocks take: what was there can be kept, what comes in its place cannot be written.
+    // The old file has exactly 40 blocks, so the new file, which is larger, cannot be written.
     let frame = "{\n  \"tips\": \"\"\n}\n";
     let old = frame.replace("\"\"", &format!("\"{}\"", "x".repeat(40 * 512 - frame.len())));
-    let file = claude(&home, &old);
+    let file = write_claude_file(&home, &old);
     for limit in [0, 8, 19, 40] {
         let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" export claude");
         let mut limited = command(&home, &[]);
         let mut shell = Command::new("sh");
-        shell.args(["-c", &script, PROGRAM]).current_dir(user(&home)).env_clear();
+        shell.args(["-c", &script, PROGRAM]).current_dir(user_home(&home)).env_clear();
         shell
             .envs(limited.get_envs().filter_map(|(name, value)| Some((name, value?))))
             .env("PATH", "/usr/bin:/bin");
         limited.stdin(Stdio::null());
-        let ended = Ended::from(deadline::output(&mut shell));
-        assert_ne!(ended.code, 0, "limit {limit}: {}{}", ended.stdout, ended.stderr);
+        let result = RunResult::from(deadline::output(&mut shell));
+        assert_ne!(result.code, 0, "limit {limit}: {}{}", result.stdout, result.stderr);
         assert_eq!(fs::read_to_string(&file).unwrap(), old, "limit {limit}");
-        let left: Vec<_> =
-            fs::read_dir(user(&home)).unwrap().flatten().map(|found| found.file_name()).collect();
-        assert_eq!(left, [".claude.json"], "limit {limit}");
+        let files: Vec<_> =
+            fs::read_dir(user_home(&home)).unwrap().flatten().map(|found| found.file_name()).collect();
+        assert_eq!(files, [".claude.json"], "limit {limit}");
     }
     run(&home, &["export", "claude"]).expect(0);
 }
 
-/// The same on a disk that really is: a small one of its own, where there is one to be had.
+/// Tests the same with a small tmpfs that is really full, where one can be mounted.
 #[test]
-fn a_small_disk_that_fills_during_an_export_leaves_the_old_file() {
+fn full_disk_keeps_old_agent_file() {
     let home = Home::with_demo_servers();
     let old = format!("{{\n  \"tips\": \"{}\"\n}}\n", "x".repeat(40 << 10));
     let kept = home.0.file("old.json");
@@ -180,42 +180,42 @@ fn a_small_disk_that_fills_during_an_export_leaves_the_old_file() {
         cd "$HOME" && cp "$0" .claude.json || exit 78
         "$1" export claude && exit 79
         cmp "$0" .claude.json && test "$(ls -A)" = .claude.json"#;
-    let wanted = command(&home, &[]);
+    let template = command(&home, &[]);
     let user = (!rustix::process::geteuid().is_root()).then_some("--map-root-user");
-    let mut alone = Command::new("unshare");
-    alone.arg("--mount").args(user).args(["sh", "-c", script]).arg(&kept).arg(PROGRAM).env_clear();
-    alone.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let ended = Ended::from(deadline::output(alone.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")));
-    if ended.code == 77 || ended.stderr.starts_with("unshare:") {
-        return deadline::skip("no tmpfs can be mounted in a namespace of its own");
+    let mut unshare = Command::new("unshare");
+    unshare.arg("--mount").args(user).args(["sh", "-c", script]).arg(&kept).arg(PROGRAM).env_clear();
+    unshare.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let result = RunResult::from(deadline::output(unshare.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")));
+    if result.code == 77 || result.stderr.starts_with("unshare:") {
+        return deadline::skip("cannot mount a tmpfs in a new namespace");
     }
-    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stderr.contains("cannot write"), "{}", ended.stderr);
+    assert_eq!(result.code, 0, "{}{}", result.stdout, result.stderr);
+    assert!(result.stderr.contains("cannot write"), "{}", result.stderr);
 }
 
 #[test]
-fn what_may_not_be_read_is_said_and_stays() {
+fn unreadable_file_is_reported_and_kept() {
     let home = Home::with_demo_servers();
-    let file = claude(&home, CLAUDE);
+    let file = write_claude_file(&home, CLAUDE);
     for file in [&file, &home.0.file("config.toml")] {
         fs::set_permissions(file, fs::Permissions::from_mode(0o000)).unwrap();
     }
-    // Root reads everything, unless it may not.
+    // Root can read every file, so the capabilities for that are dropped.
     let limited = |args: &[&str]| {
-        let wanted = command(&home, args);
+        let template = command(&home, args);
         let mut command = Command::new("setpriv");
         command.args(["--bounding-set", "-dac_override,-dac_read_search", PROGRAM]).args(args);
-        command.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.current_dir(user(&home)).output().ok().map(Ended::from)
+        command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(user_home(&home)).output().ok().map(RunResult::from)
     };
     let root = rustix::process::geteuid().is_root();
     let run = |args: &[&str]| if root { limited(args) } else { Some(run(&home, args)) };
     let Some(checked) = run(&["check"]) else {
-        return deadline::skip("root reads every file, and there is no `setpriv` to prevent it");
+        return deadline::skip("running as root without `setpriv`");
     };
     let checked = checked.expect(6);
     assert!(
-        checked.stdout.contains("may not be read") && checked.stdout.contains("chmod u+r"),
+        checked.stdout.contains("no permission to read") && checked.stdout.contains("chmod u+r"),
         "{}",
         checked.stdout
     );
@@ -231,21 +231,25 @@ fn what_may_not_be_read_is_said_and_stays() {
 }
 
 #[test]
-fn an_import_tells_of_every_entry_and_keeps_the_config() {
+fn import_reports_every_entry_and_keeps_config() {
     let home = Home::new("# mine\n[servers.git] # first\ncommand = 'uvx'\n");
     let servers = r#"{"mcpServers": {
         "Files": {"command": "node", "args": ["x.mjs"], "env": {"API_KEY": "sk-abcdefgh12345678"}},
         "remote": {"command": "npx", "args": ["-y", "mcp-remote", "https://example.com/mcp"]},
         "toolcrib": {"command": "toolcrib", "args": ["stdio"]}
     }}"#;
-    claude(&home, servers);
+    write_claude_file(&home, servers);
     let before = fs::read_to_string(home.config()).unwrap();
     let shown = run(&home, &["import", "--dry-run"]).expect(0);
     assert!(shown.stdout.contains("would import `Files`"), "{}", shown.stdout);
     assert_eq!(fs::read_to_string(home.config()).unwrap(), before);
-    let told = run(&home, &["import", "--json"]).expect(0).json();
-    let verdicts: Vec<&str> =
-        told["entries"].as_array().unwrap().iter().map(|entry| entry["verdict"].as_str().unwrap()).collect();
+    let report = run(&home, &["import", "--json"]).expect(0).json();
+    let verdicts: Vec<&str> = report["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["verdict"].as_str().unwrap())
+        .collect();
     assert_eq!(verdicts, ["imported", "imported", "skipped"]);
     let after = fs::read_to_string(home.config()).unwrap();
     assert!(after.starts_with(&before) && after.contains("[servers.files]"), "{after}");
@@ -260,8 +264,8 @@ fn an_import_tells_of_every_entry_and_keeps_the_config() {
     assert_eq!(fs::read_to_string(home.config()).unwrap(), after);
 }
 
-/// A program that takes an agent's place on `PATH`.
-fn pretend(home: &Home, agent: &str, script: &str) -> Command {
+/// Returns a `toolcrib run` command with a script in place of the agent on `PATH`.
+fn run_fake_agent(home: &Home, agent: &str, script: &str) -> Command {
     let bin = home.0.file("bin");
     fs::create_dir_all(&bin).unwrap();
     let program = bin.join(agent);
@@ -272,26 +276,27 @@ fn pretend(home: &Home, agent: &str, script: &str) -> Command {
 }
 
 #[test]
-fn an_agent_is_run_with_its_arguments_its_exit_code_and_no_file_touched() {
+fn run_passes_arguments_and_exit_code() {
     let home = Home::with_demo_servers();
-    let mut command = pretend(&home, "claude", "printf '%s\\n' \"$@\"; exit 42");
-    let ended = Ended::from(deadline::output(&mut command)).expect(42);
-    let lines: Vec<&str> = ended.stdout.lines().collect();
-    assert!(lines[0].starts_with("--mcp-config={\"mcpServers\":{\"toolcrib\":{"), "{}", ended.stdout);
+    let mut command = run_fake_agent(&home, "claude", "printf '%s\\n' \"$@\"; exit 42");
+    let result = RunResult::from(deadline::output(&mut command)).expect(42);
+    let lines: Vec<&str> = result.stdout.lines().collect();
+    assert!(lines[0].starts_with("--mcp-config={\"mcpServers\":{\"toolcrib\":{"), "{}", result.stdout);
     assert_eq!(lines[1..], ["-p", "two words"]);
-    assert_eq!(fs::read_dir(user(&home)).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(user_home(&home)).unwrap().count(), 0);
     let missing = run(&home, &["run", "qwen"]).expect(4);
     assert!(missing.stderr.contains("install Qwen Code"), "{}", missing.stderr);
     run(&home, &["run", "zed"]).expect(1);
 }
 
 #[test]
-fn a_signal_reaches_the_agent_itself() {
+fn signal_reaches_agent() {
     let home = Home::with_demo_servers();
-    let mut command = pretend(&home, "codex", "trap 'exit 17' TERM; echo ready; while :; do sleep 0.1; done");
+    let mut command =
+        run_fake_agent(&home, "codex", "trap 'exit 17' TERM; echo ready; while :; do sleep 0.1; done");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let output = Lines::new(child.stdout.take().unwrap());
     assert_eq!(output.next_line().unwrap(), "ready");
-    process::send(child.id(), Signal::TERM);
+    process::send_signal(child.id(), Signal::TERM);
     assert_eq!(deadline::wait(&mut child).code(), Some(17));
 }

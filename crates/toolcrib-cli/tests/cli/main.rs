@@ -1,13 +1,13 @@
-//! The program as people and scripts meet it: its real binary, its exit codes, what it prints where.
+//! Tests of the real binary: its exit codes and its output.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 mod agents;
-mod alone;
 mod demo;
 mod gateway;
-mod pipes;
 mod reloads;
+mod standalone;
+mod stdio;
 mod usage;
 
 use std::path::{Path, PathBuf};
@@ -21,17 +21,17 @@ use test_support::{process, wait_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_toolcrib");
 
-/// A home of its own, with a config in it.
+/// A temporary home with a config.
 struct Home(test_support::gateway::Home);
 
-/// How a run of the program ended.
-struct Ended {
+/// The result of a run of the program.
+struct RunResult {
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-impl From<Output> for Ended {
+impl From<Output> for RunResult {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -41,8 +41,8 @@ impl From<Output> for Ended {
     }
 }
 
-impl Ended {
-    /// The exit code, with everything that was printed if it is another one.
+impl RunResult {
+    /// Asserts the exit code; a failure shows everything that was printed.
     #[track_caller]
     fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
@@ -67,7 +67,7 @@ impl Home {
         Self(test_support::gateway::Home::new(PROGRAM, config))
     }
 
-    /// One with the servers that the program contains.
+    /// Creates a home with the built-in demo servers.
     fn with_demo_servers() -> Self {
         Self::new(&format!("{}\n{}", server("echo", "echo"), server("counter", "counter")))
     }
@@ -86,40 +86,40 @@ impl Home {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    fn run(&self, args: &[&str]) -> RunResult {
         self.0.run(args).into()
     }
 
-    /// Runs with this on stdin.
-    fn feed(&self, args: &[&str], input: &str) -> Ended {
+    /// Runs the program with this input on stdin.
+    fn run_with_input(&self, args: &[&str], input: &str) -> RunResult {
         deadline::output_with_input(&mut self.command(args), input).into()
     }
 
     fn serve(&self, args: &[&str]) -> Gateway {
-        self.0.serve_as(|command| {
+        self.0.serve_with(|command| {
             command.args(args);
         })
     }
 }
 
-/// A server that the program contains, declared under a name.
+/// Returns the declaration of a built-in demo server.
 fn server(name: &str, role: &str) -> String {
     format!("[servers.{name}]\ncommand = {PROGRAM:?}\nargs = [\"demo-server\", \"{role}\"]\n")
 }
 
-/// One that never comes up, and is given up soon.
+/// Returns the declaration of a server that never starts and is ejected soon.
 fn crashing() -> String {
-    let care = r#"lifecycle = { restarts = { at-most = 1, within = "1m" }, backoff = { first = "10ms", most = "20ms" } }"#;
-    format!("{}{care}\n", server("crashing", "crashing"))
+    let lifecycle = r#"lifecycle = { restarts = { at-most = 1, within = "1m" }, backoff = { first = "10ms", most = "20ms" } }"#;
+    format!("{}{lifecycle}\n", server("crashing", "crashing"))
 }
 
 fn is_alive(pid: u64) -> bool {
     process::is_alive(u32::try_from(pid).unwrap())
 }
 
-/// Waits for the end of a child that has pipes.
-fn ended(child: Child) -> Ended {
-    deadline::output_of(child, "a command of the program").into()
+/// Waits for a child with pipes to exit.
+fn wait_for_result(child: Child) -> RunResult {
+    deadline::output_of(child, "a toolcrib command").into()
 }
 
 fn path_text(path: &Path) -> &str {

@@ -1,9 +1,9 @@
-//! Help, versions, mistakes on the command line and in the config.
+//! Tests of help, version, usage errors and config errors.
 
 use super::*;
 
 #[test]
-fn help_and_version_are_no_mistakes() {
+fn help_and_version_exit_0() {
     let home = Home::new("");
     let help = home.run(&["--help"]).expect(0);
     for command in [
@@ -12,8 +12,10 @@ fn help_and_version_are_no_mistakes() {
     ] {
         assert!(help.stdout.contains(&format!("\n  {command} ")), "{command}: {}", help.stdout);
         let help = home.run(&[command, "--help"]).expect(0).stdout;
-        let (examples, usage) = (help.find("Examples:").unwrap(), help.find("Usage:").unwrap());
-        assert!(examples < usage, "{command}: examples come first");
+        assert!(
+            help.find("Examples:").unwrap() < help.find("Usage:").unwrap(),
+            "{command}: examples come first"
+        );
         for flag in ["--config", "--json", "--quiet", "--verbose", "--color", "--no-input"] {
             assert!(help.contains(flag), "{command}: {flag}");
         }
@@ -24,7 +26,7 @@ fn help_and_version_are_no_mistakes() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_exit_1() {
+fn usage_errors_exit_1() {
     let home = Home::new("");
     for args in [
         &["nonsense"][..],
@@ -34,8 +36,8 @@ fn mistakes_on_the_command_line_exit_1() {
         &["serve", "--listen", "nowhere"],
         &["-q", "-v", "check"],
     ] {
-        let ended = home.run(args).expect(1);
-        assert!(!ended.stderr.is_empty() && ended.stdout.is_empty(), "{args:?}");
+        let result = home.run(args).expect(1);
+        assert!(!result.stderr.is_empty() && result.stdout.is_empty(), "{args:?}");
     }
     let error = home.run(&["nonsense", "--json"]).expect(1).error();
     assert_eq!(error["code"], "usage");
@@ -43,27 +45,31 @@ fn mistakes_on_the_command_line_exit_1() {
 }
 
 #[test]
-fn an_address_that_others_can_reach_is_refused_with_the_reason() {
+fn exposed_listen_address_is_refused() {
     let home = Home::new("");
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7717"] {
-        let ended = home.run(&["serve", "--listen", address]).expect(1);
-        assert!(ended.stderr.contains("other machines"), "{}", ended.stderr);
-        assert!(ended.stderr.contains("toolcrib serve --listen 127.0.0.1:"), "{}", ended.stderr);
+        let result = home.run(&["serve", "--listen", address]).expect(1);
+        assert!(result.stderr.contains("other machines"), "{}", result.stderr);
+        assert!(result.stderr.contains("toolcrib serve --listen 127.0.0.1:"), "{}", result.stderr);
     }
 }
 
 #[test]
-fn check_lists_every_mistake_with_its_place() {
+fn check_lists_every_problem_with_position() {
     let home = Home::new(
         "[servers.one]\ncomand = \"x\"\n\n[servers.two]\ncommand = \"x\"\nargs = 7\n\n[servers.good]\ncommand = \"x\"\n",
     );
-    let ended = home.run(&["check"]).expect(6);
+    let result = home.run(&["check"]).expect(6);
     let file = home.config();
     for line in [2, 6] {
-        let place = format!("{}:{line}:", path_text(&file));
-        assert!(ended.stdout.lines().any(|text| text.starts_with(&place)), "{place} in {}", ended.stdout);
+        let position = format!("{}:{line}:", path_text(&file));
+        assert!(
+            result.stdout.lines().any(|text| text.starts_with(&position)),
+            "{position} in {}",
+            result.stdout
+        );
     }
-    assert!(ended.stdout.contains("hint: "), "{}", ended.stdout);
+    assert!(result.stdout.contains("hint: "), "{}", result.stdout);
     let problems = home.run(&["check", "--json"]).expect(6).json();
     let problems = problems.as_array().unwrap();
     assert!(
@@ -78,48 +84,49 @@ fn check_lists_every_mistake_with_its_place() {
 }
 
 #[test]
-fn check_says_when_all_is_well() {
+fn check_reports_no_problems() {
     let home = Home::with_demo_servers();
-    let ended = home.run(&["check"]).expect(0);
-    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", "2 servers, no problems\n"));
+    let result = home.run(&["check"]).expect(0);
+    assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("", "2 servers, no problems\n"));
     assert_eq!(home.run(&["check", "-q"]).expect(0).stderr, "");
     assert_eq!(home.run(&["check", "--json"]).expect(0).stdout, "[]\n");
 }
 
 #[test]
-fn a_config_that_is_not_there_is_explained() {
+fn missing_config_error_shows_example() {
     let home = Home::new("");
     std::fs::remove_file(home.config()).unwrap();
     for args in [&["serve"][..], &["tools"], &["check"], &["stdio"], &["call", "x"]] {
-        let ended = home.run(args).expect(6);
-        assert!(ended.stderr.contains(path_text(&home.config())), "{}", ended.stderr);
-        assert!(ended.stderr.contains("[servers."), "{}", ended.stderr);
+        let result = home.run(args).expect(6);
+        assert!(result.stderr.contains(path_text(&home.config())), "{}", result.stderr);
+        assert!(result.stderr.contains("[servers."), "{}", result.stderr);
     }
-    let ended = home.run(&["tools", "--config", "/nowhere/at/all.toml"]).expect(6);
-    assert!(ended.stderr.contains("/nowhere/at/all.toml"), "{}", ended.stderr);
+    let result = home.run(&["tools", "--config", "/nowhere/at/all.toml"]).expect(6);
+    assert!(result.stderr.contains("/nowhere/at/all.toml"), "{}", result.stderr);
 }
 
 #[test]
-fn a_hint_names_the_config_that_has_to_be_named() {
-    let (home, other) = (Home::new(""), Home::new(""));
+fn hint_names_config_given_on_command_line() {
+    let home = Home::new("");
+    let other = Home::new("");
     let config = other.config();
     let named = format!("toolcrib serve --config {}", path_text(&config));
-    let ended = home.run(&["status", "--config", path_text(&config)]).expect(4);
-    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+    let result = home.run(&["status", "--config", path_text(&config)]).expect(4);
+    assert!(result.stderr.contains(&named), "{}", result.stderr);
     assert_eq!(
         home.run(&["status", "--json", "--config", path_text(&config)]).expect(4).error()["hint"],
         named
     );
-    let usual = home.run(&["status"]).expect(4).stderr;
-    assert!(usual.ends_with("hint: toolcrib serve\n"), "{usual}");
+    let default = home.run(&["status"]).expect(4).stderr;
+    assert!(default.ends_with("hint: toolcrib serve\n"), "{default}");
 }
 
 #[test]
-fn a_config_with_broken_syntax_is_not_served() {
+fn config_with_syntax_error_exits_6() {
     let home = Home::new("[servers.one\ncommand = \"x\"\n");
     for args in [&["serve"][..], &["tools"], &["stdio"], &["call", "x"]] {
-        let ended = home.run(args).expect(6);
-        assert!(ended.stderr.contains(&format!("{}:1:", path_text(&home.config()))), "{}", ended.stderr);
+        let result = home.run(args).expect(6);
+        assert!(result.stderr.contains(&format!("{}:1:", path_text(&home.config()))), "{}", result.stderr);
     }
     let error = home.run(&["serve", "--json"]).expect(6).error();
     assert_eq!(error["code"], "config_invalid");
@@ -127,7 +134,7 @@ fn a_config_with_broken_syntax_is_not_served() {
 }
 
 #[test]
-fn colour_is_used_only_where_it_is_wanted() {
+fn color_is_used_only_on_request() {
     let home = Home::new("");
     assert!(!home.run(&["status"]).expect(4).stderr.contains('\x1b'));
     assert!(home.run(&["status", "--color", "always"]).expect(4).stderr.contains('\x1b'));

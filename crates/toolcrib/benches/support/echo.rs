@@ -1,24 +1,24 @@
-//! A server that answers every call with the same bytes, as fast as it can, and the crib around it.
+//! An in-process server that answers every call with the same bytes, and a crib with this server.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use toolcrib::protocol::framing::{Frame, FrameDecoder};
+use toolcrib::protocol::jsonrpc::{ClientMessage, ResponsePayload, encode_response};
 use toolcrib::spec::ToolsSpec;
-use toolcrib::wire::frame::{Frame, Frames};
-use toolcrib::wire::message::{Answer, ClientMessage, reply};
 use toolcrib::{Crib, InProcess, ServerSpec};
 
-/// Answers every call with one result.
+/// A server that answers every call with one result.
 pub(crate) struct Echo(Bytes);
 
 impl InProcess for Echo {
     fn serve(&self, mut pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let result = self.0.clone();
         Box::pin(async move {
-            let mut frames = Frames::new(32 << 20);
-            while matches!(pipe.read_buf(frames.room()).await, Ok(1..)) {
+            let mut frames = FrameDecoder::new(32 << 20);
+            while matches!(pipe.read_buf(frames.read_buffer()).await, Ok(1..)) {
                 while let Some(Frame::Line(line)) = frames.next_frame() {
                     let Ok(ClientMessage::Request { id, method, .. }) = ClientMessage::parse(&line) else {
                         continue;
@@ -31,7 +31,7 @@ impl InProcess for Echo {
                         "tools/call" => result.clone(),
                         _ => Bytes::from_static(b"{}"),
                     };
-                    let mut line = reply(&id, &Answer::Result(answer));
+                    let mut line = encode_response(&id, &ResponsePayload::Result(answer));
                     line.push(b'\n');
                     if pipe.write_all(&line).await.is_err() {
                         return;
@@ -42,24 +42,24 @@ impl InProcess for Echo {
     }
 }
 
-/// A result with a text of this many bytes.
+/// Returns a result with a text of this many bytes.
 pub(crate) fn result(bytes: usize) -> Bytes {
     format!(r#"{{"content":[{{"type":"text","text":"{}"}}],"isError":false}}"#, "x".repeat(bytes)).into()
 }
 
-/// The same as a server's reply to our request number 7.
+/// Returns such a result as the reply to request 7.
 pub(crate) fn reply_line(bytes: usize) -> Bytes {
     [br#"{"jsonrpc":"2.0","id":7,"result":"#, &*result(bytes), b"}"].concat().into()
 }
 
-/// A crib with one such server, `s`, whose only tool is `echo`.
+/// Returns a crib with one server `s`, whose only tool is `echo`.
 pub(crate) fn crib(bytes: usize) -> Crib {
-    crib_of(result(bytes), ToolsSpec::default())
+    crib_with(result(bytes), ToolsSpec::default())
 }
 
-/// A crib with a server that answers with this, and of whose tools this is said.
-#[expect(clippy::expect_used, reason = "a benchmark without a crib is none")]
-pub(crate) fn crib_of(result: Bytes, tools: ToolsSpec) -> Crib {
-    let spec = ServerSpec::in_process("s".parse().expect("a good name"), Echo(result)).tools(tools);
-    Crib::builder().server(spec).build().expect("one server")
+/// Returns a crib whose server answers with `result`, with the given tool settings.
+#[expect(clippy::expect_used, reason = "a benchmark needs a crib")]
+pub(crate) fn crib_with(result: Bytes, tools: ToolsSpec) -> Crib {
+    let spec = ServerSpec::in_process("s".parse().expect("invalid server name"), Echo(result)).tools(tools);
+    Crib::builder().server(spec).build().expect("duplicate server")
 }

@@ -1,91 +1,89 @@
-//! `Key`: everything that must be the same for an answer to be given again. It is compared in full.
+//! `CacheKey`: everything that must be equal for an answer to be reused. Keys are compared in full.
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::call::Caller;
-use crate::sharing::SharingKey;
+use crate::model::caller::Caller;
+use crate::model::instance_key::InstanceKey;
 use crate::spec::ServerId;
 
-/// What is asked of a server: one of its tools, or its resources, which are counted together.
+/// One tool of a server, or all its resources, which share one entry limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Subject {
+pub(crate) struct CacheSubject {
     pub(crate) server: ServerId,
-    pub(crate) what: What,
+    pub(crate) item: CachedItem,
 }
 
-/// What of a server's.
+/// The item that a server is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum What {
-    /// The tool of this own name.
+pub(crate) enum CachedItem {
+    /// The tool with this own name.
     Tool(Arc<str>),
-    /// Its resources.
+    /// Any of the server's resources.
     Resources,
 }
 
-/// Everything that must be the same. The server's generation is not among it: a new one takes away whatever the one
-/// before has said.
+/// The key of a cached answer. It has no server generation, because a new generation invalidates all answers of the
+/// previous one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Key {
-    /// Of what is asked, made once: a key is looked for in several places, and with and without its caller. Keys that differ
-    /// in nothing else are told apart all the same.
+pub(crate) struct CacheKey {
+    /// Hash of the request, computed once because a key is looked up several times, with and without its caller. Keys
+    /// with equal hashes are still told apart by comparison.
     pub(super) hash: u64,
-    pub(crate) subject: Subject,
-    /// The tool's arguments in canonical form, or the address of the resource.
-    pub(crate) asked: Vec<u8>,
-    /// Which instance of the server.
-    pub(crate) instance: SharingKey,
-    /// Who asks; `None` if the answer is for everybody.
+    pub(crate) subject: CacheSubject,
+    /// The tool's arguments in canonical form, or the URI of the resource.
+    pub(crate) request: Vec<u8>,
+    /// The instance of the server that answered.
+    pub(crate) instance: InstanceKey,
+    /// The caller, or `None` for an answer that every caller may have.
     pub(crate) caller: Option<Caller>,
-    /// How the tool is defined.
+    /// The tool's definition.
     pub(crate) definition: Bytes,
 }
 
-impl Key {
-    /// The key of what a caller asks.
+impl CacheKey {
     pub(crate) fn new(
-        subject: Subject,
-        asked: Vec<u8>,
-        instance: SharingKey,
+        subject: CacheSubject,
+        request: Vec<u8>,
+        instance: InstanceKey,
         caller: Caller,
         definition: Bytes,
-        hashes: &impl BuildHasher,
+        hash_builder: &impl BuildHasher,
     ) -> Self {
-        let hash = hashes.hash_one(&asked);
-        Self { hash, subject, asked, instance, caller: Some(caller), definition }
+        let hash = hash_builder.hash_one(&request);
+        Self { hash, subject, request, instance, caller: Some(caller), definition }
     }
 
-    /// The same for everybody.
-    pub(super) fn for_everybody(&self) -> Self {
+    /// Returns the key under which a public answer is stored.
+    pub(super) fn without_caller(&self) -> Self {
         Self { caller: None, ..self.clone() }
     }
 
-    /// The bytes that keeping it takes, beside those of the definition, which the catalog has anyway.
-    pub(super) fn weight(&self) -> usize {
-        let name = match &self.subject.what {
-            What::Tool(name) => name.len(),
-            What::Resources => 0,
+    /// Bytes that storing the key takes. The definition is not counted: the catalog holds it anyway.
+    pub(super) fn size(&self) -> usize {
+        let name = match &self.subject.item {
+            CachedItem::Tool(name) => name.len(),
+            CachedItem::Resources => 0,
         };
-        name + self.asked.len()
+        name + self.request.len()
     }
 }
 
-impl Hash for Key {
+impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
-/// Takes the hash that a key has.
+/// A hasher that returns the hash stored in the key.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Ready(u64);
+pub(super) struct PrehashedHasher(u64);
 
-/// Makes maps of keys take the hash that those have.
-pub(super) type BuildReady = BuildHasherDefault<Ready>;
+pub(super) type BuildPrehashed = BuildHasherDefault<PrehashedHasher>;
 
-impl Hasher for Ready {
+impl Hasher for PrehashedHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -1,197 +1,199 @@
-//! Whose is it? A name or an address → the one server that is meant, or why there is none.
+//! Finds the server and item that a name or URI refers to.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use super::shelf::{Item, Shelf};
-use super::{Catalog, address, name};
-use crate::call::Wanted;
-use crate::error::{Error, ErrorKind};
+use super::index::{CatalogIndex, CatalogItem};
+use super::{Catalog, public_name, resource_uri};
+use crate::model::error::{Error, ErrorKind};
+use crate::model::selector::Selector;
+use crate::model::target::Target;
+use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
-use crate::spelling::nearest;
-use crate::wire::kind::Kind;
+use crate::util::format::closest_match;
 
-/// Exactly one thing of one server: what a call goes to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// The server.
-    pub server: ServerId,
-    /// The server's own name for it.
-    pub name: Arc<str>,
-}
-
-impl Target {
-    fn new(server: &ServerId, name: &str) -> Self {
-        Self { server: server.clone(), name: name.into() }
-    }
-}
-
-impl From<&Item> for Target {
-    fn from(item: &Item) -> Self {
+impl From<&CatalogItem> for Target {
+    fn from(item: &CatalogItem) -> Self {
         Self { server: item.server.clone(), name: item.own_name.clone() }
     }
 }
 
 impl Catalog {
-    /// The one thing that is meant, or why there is none. An address that nobody lists goes to the one server that may
-    /// know it: not everything that can be read is listed.
-    pub fn find(&self, wanted: &Wanted) -> Result<Target, Error> {
-        match (self.find_listed(wanted), wanted) {
-            (Err(unknown), Wanted::Resource(uri)) if !self.offers(wanted) => {
-                self.guess(uri).map(|server| Target::new(server, uri)).ok_or(unknown)
+    /// Finds the target of a call. A resource URI that is not listed goes to the only server that may serve it, because
+    /// servers do not list every resource.
+    ///
+    /// # Errors
+    /// If nothing matches, or several servers match.
+    pub fn find(&self, selector: &Selector) -> Result<Target, Error> {
+        match (self.find_listed(selector), selector) {
+            (Err(unknown), Selector::Resource(uri)) if !self.has_match(selector) => {
+                self.guess_server(uri).map(|server| Target::new(server, uri)).ok_or(unknown)
             }
             (found, _) => found,
         }
     }
 
-    /// As `find`, but without guessing whose an address may be.
-    pub(crate) fn find_listed(&self, wanted: &Wanted) -> Result<Target, Error> {
-        match wanted {
-            Wanted::Named(name) => find_named(self.shelf(Kind::Tools), "tool", name),
-            Wanted::Prompt(name) => find_named(self.shelf(Kind::Prompts), "prompt", name),
-            Wanted::Resource(uri) => self.locate(uri)?.ok_or_else(|| {
+    /// Like [`Catalog::find`], but finds only listed resources and matches of listed templates.
+    pub(crate) fn find_listed(&self, selector: &Selector) -> Result<Target, Error> {
+        match selector {
+            Selector::Tool(name) => find_by_name(self.index(ListKind::Tools), "tool", name),
+            Selector::Prompt(name) => find_by_name(self.index(ListKind::Prompts), "prompt", name),
+            Selector::Resource(uri) => self.locate_resource(uri)?.ok_or_else(|| {
                 Error::new(ErrorKind::Unknown, format!("Resource not found: {uri}"))
-                    .hint("see `resources/list`")
+                    .with_hint("see `resources/list`")
             }),
-            Wanted::Task(name) => self.find_task(name),
-            Wanted::On(server, own) if self.servers.contains_key(server) => Ok(Target::new(server, own)),
-            Wanted::On(server, _) => Err(self.unknown_server(server.as_str())),
+            Selector::Task(id) => self.find_task(id),
+            Selector::OnServer(server, own_name) if self.servers.contains_key(server) => {
+                Ok(Target::new(server, own_name))
+            }
+            Selector::OnServer(server, _) => Err(self.unknown_server_error(server.as_str())),
         }
     }
 
-    /// The error for a server that does not exist.
-    pub fn unknown_server(&self, name: &str) -> Error {
+    /// Builds the error for a server that does not exist.
+    pub fn unknown_server_error(&self, name: &str) -> Error {
         let error = Error::new(ErrorKind::Unknown, format!("no server is called `{name}`"));
-        match nearest(name, self.servers.keys().map(ServerId::as_str)) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
+        match closest_match(name, self.servers.keys().map(ServerId::as_str)) {
+            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
             None => error,
         }
     }
 
-    /// What clients of the whole crib call a resource of a server's: the server's own address if that leads back to
-    /// the server, and else one that does.
-    pub fn public_uri<'a>(&self, server: &ServerId, own: &'a str) -> Cow<'a, str> {
+    /// Returns the public URI of a server's resource: the server's own URI if it resolves to that server, otherwise a
+    /// qualified one.
+    pub fn public_uri<'a>(&self, server: &ServerId, own_uri: &'a str) -> Cow<'a, str> {
         if !self.servers.get(server).is_some_and(|offer| offer.has_resources) {
-            return Cow::Borrowed(own);
+            return Cow::Borrowed(own_uri);
         }
-        let leads_back = match self.locate(own) {
-            Ok(Some(target)) => target.server == *server && *target.name == *own,
-            Ok(None) => self.guess(own) == Some(server),
+        let resolves_back = match self.locate_resource(own_uri) {
+            Ok(Some(target)) => target.server == *server && *target.name == *own_uri,
+            Ok(None) => self.guess_server(own_uri) == Some(server),
             Err(_) => false,
         };
-        if leads_back { Cow::Borrowed(own) } else { Cow::Owned(address::of_resource(server, own)) }
-    }
-
-    /// What clients of the whole crib call a task of a server's.
-    pub fn public_task(server: &ServerId, own: &str) -> String {
-        format!("{server}{}{own}", name::SEPARATOR)
-    }
-
-    fn find_task(&self, name: &str) -> Result<Target, Error> {
-        let parts = name.split_once(name::SEPARATOR);
-        let known = parts.and_then(|(server, own)| Some((server.parse::<ServerId>().ok()?, own)));
-        match known.filter(|(server, _)| self.servers.contains_key(server)) {
-            Some((server, own)) => Ok(Target::new(&server, own)),
-            None => Err(Error::new(ErrorKind::Unknown, format!("Task not found: {name}"))),
+        if resolves_back {
+            Cow::Borrowed(own_uri)
+        } else {
+            Cow::Owned(resource_uri::qualify_resource(server, own_uri))
         }
     }
 
-    /// Where an address leads: to the server it names, to the one that lists it as a resource or as a template, or to
-    /// the one that has a template for it.
-    fn locate(&self, uri: &str) -> Result<Option<Target>, Error> {
-        if let Some((server, own)) = address::split(uri)
+    /// Returns the public id of a server's task.
+    pub fn public_task_id(server: &ServerId, own_id: &str) -> String {
+        format!("{server}{}{own_id}", public_name::SEPARATOR)
+    }
+
+    fn find_task(&self, id: &str) -> Result<Target, Error> {
+        let parts = id.split_once(public_name::SEPARATOR);
+        let parsed = parts.and_then(|(server, own_id)| Some((server.parse::<ServerId>().ok()?, own_id)));
+        match parsed.filter(|(server, _)| self.servers.contains_key(server)) {
+            Some((server, own_id)) => Ok(Target::new(&server, own_id)),
+            None => Err(Error::new(ErrorKind::Unknown, format!("Task not found: {id}"))),
+        }
+    }
+
+    /// Resolves a URI to the server it names, the server that lists it as a resource or template, or the server with a
+    /// matching template.
+    fn locate_resource(&self, uri: &str) -> Result<Option<Target>, Error> {
+        if let Some((server, own_uri)) = resource_uri::split_qualified(uri)
             && self.servers.contains_key(&server)
         {
-            return Ok(Some(Target::new(&server, &own)));
+            return Ok(Some(Target::new(&server, &own_uri)));
         }
-        for kind in [Kind::Resources, Kind::Templates] {
-            let mut owners = self.shelf(kind).own(uri);
+        for kind in [ListKind::Resources, ListKind::Templates] {
+            let mut owners = self.index(kind).find_own(uri);
             match owners.len() {
                 0 => {}
                 1 => return Ok(owners.next().map(Target::from)),
-                _ => return Err(ambiguous("resource", uri, owners.map(|item| item.public_name.to_string()))),
+                _ => {
+                    return Err(ambiguous_error(
+                        "resource",
+                        uri,
+                        owners.map(|item| item.public_name.to_string()),
+                    ));
+                }
             }
         }
-        let templates = self.shelf(Kind::Templates).items.iter().zip(&self.patterns);
-        let matching = templates.filter(|(_, pattern)| pattern.as_ref().is_some_and(|it| it.matches(uri)));
+        let templates = self.index(ListKind::Templates).items.iter().zip(&self.uri_templates);
+        let matching =
+            templates.filter(|(_, template)| template.as_ref().is_some_and(|template| template.matches(uri)));
         let mut servers: Vec<&ServerId> = matching.map(|(item, _)| &item.server).collect();
         servers.dedup();
         match &servers[..] {
             [] => Ok(None),
             [only] => Ok(Some(Target::new(only, uri))),
             several => {
-                let addresses = several.iter().map(|server| address::of_resource(server, uri));
-                Err(ambiguous("resource", uri, addresses))
+                let uris = several.iter().map(|server| resource_uri::qualify_resource(server, uri));
+                Err(ambiguous_error("resource", uri, uris))
             }
         }
     }
 
-    /// The one server that may know an address which nobody lists: the only one that has resources at all, or the only
-    /// one that lists others of its scheme.
-    fn guess(&self, uri: &str) -> Option<&ServerId> {
-        let mut declaring = self.servers.iter().filter(|(_, offer)| offer.has_resources);
-        let first = declaring.next()?.0;
-        if declaring.next().is_none() {
+    /// Returns the server that may serve an unlisted URI: the only server with resources, or the only one that lists
+    /// other URIs of that scheme.
+    fn guess_server(&self, uri: &str) -> Option<&ServerId> {
+        let mut with_resources = self.servers.iter().filter(|(_, offer)| offer.has_resources);
+        let first = with_resources.next()?.0;
+        if with_resources.next().is_none() {
             return Some(first);
         }
-        let scheme = address::scheme(uri)?;
-        let items = [Kind::Resources, Kind::Templates].into_iter().flat_map(|kind| &self.shelf(kind).items);
-        let mut kin = items.filter(|item| address::scheme(&item.own_name) == Some(scheme));
-        let server = &kin.next()?.server;
-        kin.all(|item| item.server == *server).then_some(server)
+        let scheme = resource_uri::scheme(uri)?;
+        let items =
+            [ListKind::Resources, ListKind::Templates].into_iter().flat_map(|kind| &self.index(kind).items);
+        let mut same_scheme = items.filter(|item| resource_uri::scheme(&item.own_name) == Some(scheme));
+        let server = &same_scheme.next()?.server;
+        same_scheme.all(|item| item.server == *server).then_some(server)
     }
 
-    /// The tool that somebody probably meant who asked a server for one that it is not known to have.
-    pub fn near(&self, wanted: &Wanted) -> Option<&str> {
-        let Wanted::On(server, tool) = wanted else { return None };
-        let tools = &self.shelf(Kind::Tools).items;
-        let own = || tools.iter().filter(|known| known.server == *server).map(|known| &*known.own_name);
-        if own().any(|known| known == tool) { None } else { nearest(tool, own()) }
+    /// Suggests a tool with a similar name, if the selector names a tool that its server does not list.
+    pub fn suggest_tool(&self, selector: &Selector) -> Option<&str> {
+        let Selector::OnServer(server, tool) = selector else { return None };
+        let tools = &self.index(ListKind::Tools).items;
+        let own_names = || tools.iter().filter(|item| item.server == *server).map(|item| &*item.own_name);
+        if own_names().any(|name| name == tool) { None } else { closest_match(tool, own_names()) }
     }
 
-    /// Whether what is wanted is on offer at all, maybe more than once.
-    pub(crate) fn offers(&self, wanted: &Wanted) -> bool {
-        match wanted {
-            Wanted::Named(name) | Wanted::On(_, name) => self.shelf(Kind::Tools).has(name),
-            Wanted::Prompt(name) => self.shelf(Kind::Prompts).has(name),
-            Wanted::Resource(uri) => !matches!(self.locate(uri), Ok(None)),
-            Wanted::Task(_) => false,
+    /// Returns whether at least one listed item matches.
+    pub(crate) fn has_match(&self, selector: &Selector) -> bool {
+        match selector {
+            Selector::Tool(name) | Selector::OnServer(_, name) => self.index(ListKind::Tools).contains(name),
+            Selector::Prompt(name) => self.index(ListKind::Prompts).contains(name),
+            Selector::Resource(uri) => !matches!(self.locate_resource(uri), Ok(None)),
+            Selector::Task(_) => false,
         }
     }
 
-    /// The error with what the caller may have meant, if that is not said yet.
-    pub(crate) fn advise(&self, error: Error, wanted: &Wanted) -> Error {
-        let (name, kind) = match wanted {
-            Wanted::Named(name) => (name, Kind::Tools),
-            Wanted::Prompt(name) => (name, Kind::Prompts),
+    /// Adds a hint with the nearest name to the error for an unknown tool or prompt.
+    pub(crate) fn add_suggestion(&self, error: Error, selector: &Selector) -> Error {
+        let (name, kind) = match selector {
+            Selector::Tool(name) => (name, ListKind::Tools),
+            Selector::Prompt(name) => (name, ListKind::Prompts),
             _ => return error,
         };
-        if error.kind() != ErrorKind::Unknown || self.offers(wanted) {
+        if error.kind() != ErrorKind::Unknown || self.has_match(selector) {
             return error;
         }
-        let items = self.shelf(kind).items.iter();
-        match nearest(name, items.flat_map(|item| [&*item.public_name, &*item.own_name])) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
+        let items = self.index(kind).items.iter();
+        match closest_match(name, items.flat_map(|item| [&*item.public_name, &*item.own_name])) {
+            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
             None => error,
         }
     }
 }
 
-/// By public name, or by bare name if only one server has it.
-fn find_named(shelf: &Shelf, what: &str, name: &str) -> Result<Target, Error> {
-    if let Some(item) = shelf.public(name) {
+/// Finds an item by public name, or by bare name if only one server has it.
+fn find_by_name(index: &CatalogIndex, noun: &str, name: &str) -> Result<Target, Error> {
+    if let Some(item) = index.find_public(name) {
         return Ok(item.into());
     }
-    match &*shelf.bare(name) {
-        // The words of the protocol's own examples, which clients look for.
-        [] => Err(Error::new(ErrorKind::Unknown, format!("Unknown {what}: {name}"))),
-        [one] => Ok(Target::from(*one)),
-        several => Err(ambiguous(what, name, several.iter().map(|item| item.public_name.to_string()))),
+    match &*index.find_bare(name) {
+        // The wording of the specification's examples, which clients may match.
+        [] => Err(Error::new(ErrorKind::Unknown, format!("Unknown {noun}: {name}"))),
+        [only] => Ok(Target::from(*only)),
+        several => Err(ambiguous_error(noun, name, several.iter().map(|item| item.public_name.to_string()))),
     }
 }
 
-fn ambiguous(what: &str, name: &str, candidates: impl Iterator<Item = String>) -> Error {
+fn ambiguous_error(noun: &str, name: &str, candidates: impl Iterator<Item = String>) -> Error {
     let candidates: Vec<String> = candidates.map(|candidate| format!("`{candidate}`")).collect();
-    let message = format!("several servers have a {what} `{name}`: {}", candidates.join(", "));
-    Error::new(ErrorKind::Unknown, message).hint("name one of them in full")
+    let message = format!("several servers have a {noun} `{name}`: {}", candidates.join(", "));
+    Error::new(ErrorKind::Unknown, message).with_hint("use one of these names")
 }

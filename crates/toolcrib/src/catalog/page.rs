@@ -1,153 +1,159 @@
-//! `Page`: a list that is too long for one answer, piece by piece.
+//! Pagination of long lists.
 //!
-//! A cursor names the last thing given out, so it stays good when other servers come or go; it also says of which list
-//! it is, so it is not taken for one of another.
+//! A cursor names the last item of the previous page, so it stays valid when other servers are added or removed. It
+//! also names its list, so it is rejected for any other list.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use super::render::Rendered;
-use super::shelf::Item;
-use crate::connection::listing::Listed;
-use crate::error::{Error, ErrorKind};
+use super::index::CatalogItem;
+use super::render::RenderedList;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::listing::ListedItem;
+use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
-use crate::wire::kind::Kind;
+use crate::util::encoding;
 
-/// Things on one page.
-pub const PAGE: usize = 1000;
+/// Items per page.
+pub const PAGE_SIZE: usize = 1000;
 
-/// Bytes of the digest that a cursor begins with.
-const DIGEST: usize = 4;
+/// Bytes of the digest at the start of a cursor.
+const DIGEST_LEN: usize = 4;
 
-/// One piece of a list.
+/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Page {
-    /// A JSON array.
+    /// The items, as a JSON array.
     pub items: Bytes,
-    /// The cursor of the next piece, if there is one.
-    pub next: Option<String>,
+    /// The cursor of the next page, if there is one.
+    pub next_cursor: Option<String>,
 }
 
-/// A list as somebody sees it.
+/// The items of a list that is paged.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Rows<'a> {
-    /// Of every server.
-    All(&'a [Item]),
-    /// Of one server.
-    Of(&'a ServerId, &'a [Listed]),
+pub(super) enum PageRows<'a> {
+    /// The items of all servers.
+    All(&'a [CatalogItem]),
+    /// The items of one server.
+    OneServer(&'a ServerId, &'a [ListedItem]),
 }
 
-impl Rows<'_> {
-    /// The piece that follows the cursor.
+impl PageRows<'_> {
+    /// Returns the page after the cursor.
     pub(super) fn page(
         self,
-        kind: Kind,
-        rendered: &Rendered,
+        kind: ListKind,
+        rendered: &RenderedList,
         cursor: Option<&str>,
         size: usize,
     ) -> Result<Page, Error> {
         let start = match cursor {
             None => 0,
             Some(cursor) => {
-                let place = Place::read(cursor, kind, self.view());
-                let unknown = || Error::new(ErrorKind::Unknown, "this cursor was not given out here");
-                self.behind(&place.ok_or_else(|| unknown().hint("ask for the list from its beginning"))?)
+                let row = PageRow::from_cursor(cursor, kind, self.scope());
+                let unknown = || Error::new(ErrorKind::Unknown, "unknown cursor");
+                self.position_after(&row.ok_or_else(|| unknown().with_hint("list again without a cursor"))?)
             }
         };
         let end = self.len().min(start + size);
-        let next = (start < end && end < self.len()).then(|| self.place(end - 1).write(kind, self.view()));
-        Ok(Page { items: rendered.part(start..end), next })
+        let has_more = start < end && end < self.len();
+        let next_cursor = has_more.then(|| self.row(end - 1).to_cursor(kind, self.scope()));
+        Ok(Page { items: rendered.slice(start..end), next_cursor })
     }
 
     fn len(self) -> usize {
         match self {
             Self::All(items) => items.len(),
-            Self::Of(_, listed) => listed.len(),
+            Self::OneServer(_, listed) => listed.len(),
         }
     }
 
-    /// Whose list it is; nothing if it is everybody's.
-    fn view(&self) -> &str {
+    /// The server whose list it is; empty for the list of all servers.
+    fn scope(&self) -> &str {
         match self {
             Self::All(_) => "",
-            Self::Of(server, _) => server.as_str(),
+            Self::OneServer(server, _) => server.as_str(),
         }
     }
 
-    fn own_name(&self, at: usize) -> &str {
+    fn own_name(&self, index: usize) -> &str {
         match self {
-            Self::All(items) => &items[at].own_name,
-            Self::Of(_, listed) => &listed[at].name,
+            Self::All(items) => &items[index].own_name,
+            Self::OneServer(_, listed) => &listed[index].name,
         }
     }
 
-    /// Where the things of one server are, or would be.
-    fn block(self, server: &str) -> Range<usize> {
+    /// Returns the range of one server's items; empty at their place if there are none.
+    fn server_range(self, server: &str) -> Range<usize> {
         match self {
             Self::All(items) => {
                 items.partition_point(|item| item.server.as_str() < server)
                     ..items.partition_point(|item| item.server.as_str() <= server)
             }
-            Self::Of(_, listed) => 0..listed.len(),
+            Self::OneServer(_, listed) => 0..listed.len(),
         }
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn row(&self, index: usize) -> PageRow {
         let server = match self {
-            Self::All(items) => items[at].server.as_str(),
-            Self::Of(server, _) => server.as_str(),
+            Self::All(items) => items[index].server.as_str(),
+            Self::OneServer(server, _) => server.as_str(),
         };
-        let number = at - self.block(server).start;
-        Place { server: server.to_owned(), number, own_name: self.own_name(at).to_owned() }
+        PageRow {
+            server: server.to_owned(),
+            index_in_server: index - self.server_range(server).start,
+            own_name: self.own_name(index).to_owned(),
+        }
     }
 
-    /// Where the list goes on behind a place. If its server does not have that thing any more, where it would be.
-    fn behind(self, place: &Place) -> usize {
-        let block = self.block(&place.server);
-        let same = |at: &usize| self.own_name(*at) == place.own_name;
-        let usual = block.start.saturating_add(place.number).min(block.end);
-        let found =
-            Some(usual).filter(|at| block.contains(at) && same(at)).or_else(|| block.clone().find(same));
-        found.map_or(usual, |at| at + 1)
+    /// Returns the position after a row, or the position where it would be if its server no longer lists it.
+    fn position_after(self, row: &PageRow) -> usize {
+        let range = self.server_range(&row.server);
+        let is_row = |index: &usize| self.own_name(*index) == row.own_name;
+        let expected = range.start.saturating_add(row.index_in_server).min(range.end);
+        if range.contains(&expected) && is_row(&expected) {
+            return expected + 1;
+        }
+        range.into_iter().find(is_row).map_or(expected, |index| index + 1)
     }
 }
 
-/// One thing in a list.
+/// One item of a list, as a cursor names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct PageRow {
     server: String,
-    /// Which one of the server's it is.
-    number: usize,
+    /// Its index among the server's items.
+    index_in_server: usize,
     own_name: String,
 }
 
-impl Place {
-    /// As a cursor.
-    fn write(&self, kind: Kind, view: &str) -> String {
-        let Self { server, number, own_name } = self;
-        let text = format!("{}\n{view}\n{server}\n{number}\n{own_name}", kind.member());
+impl PageRow {
+    fn to_cursor(&self, kind: ListKind, scope: &str) -> String {
+        let Self { server, index_in_server, own_name } = self;
+        let text = format!("{}\n{scope}\n{server}\n{index_in_server}\n{own_name}", kind.list_member());
         let digest = Sha256::digest(text.as_bytes());
-        digest[..DIGEST].iter().chain(text.as_bytes()).map(|byte| format!("{byte:02x}")).collect()
+        encoding::to_hex(&[&digest[..DIGEST_LEN], text.as_bytes()].concat())
     }
 
-    /// `None` if this is no cursor of this list.
-    fn read(cursor: &str, kind: Kind, view: &str) -> Option<Self> {
-        let digits = cursor.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).ok());
-        let bytes: Option<Vec<u8>> =
-            digits.map(|two| u8::from_str_radix(two.filter(|two| two.len() == 2)?, 16).ok()).collect();
-        let bytes = bytes?;
-        let (digest, text) = bytes.split_at_checked(DIGEST)?;
-        if Sha256::digest(text)[..DIGEST] != *digest {
+    /// Parses a cursor. Returns `None` if it is malformed or belongs to another list.
+    fn from_cursor(cursor: &str, kind: ListKind, scope: &str) -> Option<Self> {
+        let bytes = encoding::parse_hex(cursor)?;
+        let (digest, text) = bytes.split_at_checked(DIGEST_LEN)?;
+        if Sha256::digest(text)[..DIGEST_LEN] != *digest {
             return None;
         }
         let mut fields = std::str::from_utf8(text).ok()?.splitn(5, '\n');
-        if fields.next()? != kind.member() || fields.next()? != view {
+        if fields.next()? != kind.list_member() || fields.next()? != scope {
             return None;
         }
-        let (server, number, own_name) = (fields.next()?, fields.next()?, fields.next()?);
-        Some(Self { server: server.to_owned(), number: number.parse().ok()?, own_name: own_name.to_owned() })
+        Some(Self {
+            server: fields.next()?.to_owned(),
+            index_in_server: fields.next()?.parse().ok()?,
+            own_name: fields.next()?.to_owned(),
+        })
     }
 }
 
@@ -157,26 +163,25 @@ mod tests {
 
     use super::*;
 
-    fn item(server: &str, own_name: &str) -> Item {
-        let (server, name): (ServerId, _) = (server.parse().unwrap(), own_name);
-        Item {
-            changes_nothing: false,
-            server,
-            own_name: name.into(),
-            public_name: name.into(),
-            definition: format!("{name:?}").into(),
-            mark: None,
+    fn item(server: &str, own_name: &str) -> CatalogItem {
+        CatalogItem {
+            is_read_only: false,
+            server: server.parse().unwrap(),
+            own_name: own_name.into(),
+            public_name: own_name.into(),
+            definition: format!("{own_name:?}").into(),
+            pin_status: None,
         }
     }
 
-    fn page(items: &[Item], cursor: Option<&str>, size: usize) -> (Vec<String>, Option<String>) {
-        let rendered = Rendered::of(items.iter().map(|item| item.definition.clone()));
-        let page = Rows::All(items).page(Kind::Tools, &rendered, cursor, size).unwrap();
-        (serde_json::from_slice(&page.items).unwrap(), page.next)
+    fn page(items: &[CatalogItem], cursor: Option<&str>, size: usize) -> (Vec<String>, Option<String>) {
+        let rendered = RenderedList::from_definitions(items.iter().map(|item| item.definition.clone()));
+        let page = PageRows::All(items).page(ListKind::Tools, &rendered, cursor, size).unwrap();
+        (serde_json::from_slice(&page.items).unwrap(), page.next_cursor)
     }
 
     #[test]
-    fn a_cursor_outlives_other_servers_and_its_own() {
+    fn cursor_survives_changes_of_its_list() {
         let mut items = vec![item("a", "1"), item("b", "2"), item("b", "3"), item("b", "4"), item("c", "5")];
         let (first, next) = page(&items, None, 3);
         assert_eq!(first, ["1", "2", "3"]);
@@ -194,37 +199,37 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_another_list_is_refused() {
-        let place = Place { server: "a".into(), number: 3, own_name: "x".into() };
-        let cursor = place.write(Kind::Tools, "");
-        assert_eq!(Place::read(&cursor, Kind::Tools, ""), Some(place));
-        assert_eq!(Place::read(&cursor, Kind::Prompts, ""), None);
-        assert_eq!(Place::read(&cursor, Kind::Tools, "a"), None);
+    fn cursor_of_another_list_is_rejected() {
+        let row = PageRow { server: "a".into(), index_in_server: 3, own_name: "x".into() };
+        let cursor = row.to_cursor(ListKind::Tools, "");
+        assert_eq!(PageRow::from_cursor(&cursor, ListKind::Tools, ""), Some(row));
+        assert_eq!(PageRow::from_cursor(&cursor, ListKind::Prompts, ""), None);
+        assert_eq!(PageRow::from_cursor(&cursor, ListKind::Tools, "a"), None);
         for bad in ["", "x", "00", "zz".repeat(20).as_str(), &cursor[2..], &format!("{cursor}0"), "ü"] {
-            assert_eq!(Place::read(bad, Kind::Tools, ""), None, "{bad}");
+            assert_eq!(PageRow::from_cursor(bad, ListKind::Tools, ""), None, "{bad}");
         }
     }
 
     proptest! {
         #[test]
-        fn cursors_survive(server in "[a-z]{1,5}", number in any::<usize>(), own_name in "(?s).{0,40}") {
-            let place = Place { server, number, own_name };
-            for (kind, view) in [(Kind::Tools, ""), (Kind::Resources, "git")] {
-                prop_assert_eq!(Place::read(&place.write(kind, view), kind, view), Some(place.clone()));
+        fn cursors_round_trip(server in "[a-z]{1,5}", index_in_server in any::<usize>(), own_name in "(?s).{0,40}") {
+            let row = PageRow { server, index_in_server, own_name };
+            for (kind, scope) in [(ListKind::Tools, ""), (ListKind::Resources, "git")] {
+                prop_assert_eq!(PageRow::from_cursor(&row.to_cursor(kind, scope), kind, scope), Some(row.clone()));
             }
         }
 
         #[test]
-        fn no_text_breaks_it(text in "([0-9a-f]{2}){0,40}|.{0,40}") {
-            let _ = Place::read(&text, Kind::Tools, "");
+        fn arbitrary_cursors_never_panic(text in "([0-9a-f]{2}){0,40}|.{0,40}") {
+            let _ = PageRow::from_cursor(&text, ListKind::Tools, "");
         }
 
         #[test]
-        fn the_pages_are_the_list(
+        fn pages_add_up_to_the_list(
             names in prop::collection::btree_set(("[a-c]", "[a-z]{1,4}"), 0..40),
             size in 1usize..10,
         ) {
-            let items: Vec<Item> = names.iter().map(|(server, name)| item(server, name)).collect();
+            let items: Vec<CatalogItem> = names.iter().map(|(server, name)| item(server, name)).collect();
             let (mut all, mut next) = page(&items, None, size);
             while let Some(cursor) = next {
                 let (more, after) = page(&items, Some(&cursor), size);

@@ -1,4 +1,4 @@
-//! Lists as clients see them: each is written once, and handed out as the same bytes from then on.
+//! Lists as JSON: each is rendered once and served as the same bytes afterwards.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -6,110 +6,122 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::Catalog;
-use super::shelf::Item;
-use crate::wire::dialect::tool_to_client;
-use crate::wire::kind::Kind;
-use crate::wire::object::{self, Object};
-use crate::wire::revision::Era;
+use super::index::CatalogItem;
+use crate::protocol::era::adapt_tool_for_client;
+use crate::protocol::json::object::{Object, to_json_string};
+use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
 
-/// A list as JSON, and where each thing in it ends.
+/// A list as JSON, with the offset where each item ends.
 #[derive(Debug, Clone)]
-pub(super) struct Rendered {
-    pub(super) all: Bytes,
-    ends: Arc<[usize]>,
+pub(super) struct RenderedList {
+    pub(super) json: Bytes,
+    item_ends: Arc<[usize]>,
 }
 
-/// A list as its servers wrote it, and as each era may see it.
+/// A list in full and as each era sees it, rendered on first use.
 #[derive(Debug, Default)]
-pub(super) struct Written {
-    plain: OnceLock<Rendered>,
-    session: OnceLock<Rendered>,
-    stateless: OnceLock<Rendered>,
+pub(super) struct ListVariants {
+    full: OnceLock<RenderedList>,
+    session: OnceLock<RenderedList>,
+    stateless: OnceLock<RenderedList>,
 }
 
-impl Written {
-    pub(super) fn plain(&self, write: impl FnOnce() -> Rendered) -> &Rendered {
-        self.plain.get_or_init(write)
+impl ListVariants {
+    /// Returns the list with everything that servers sent; `render` is called on first use.
+    pub(super) fn full(&self, render: impl FnOnce() -> RenderedList) -> &RenderedList {
+        self.full.get_or_init(render)
     }
 
-    pub(super) fn of(&self, kind: Kind, era: Era, write: impl FnOnce() -> Rendered) -> &Rendered {
-        let plain = self.plain(write);
-        if kind != Kind::Tools {
-            return plain;
+    /// Returns the list for clients of an era; `render` is called on first use.
+    pub(super) fn for_era(
+        &self,
+        kind: ListKind,
+        era: Era,
+        render: impl FnOnce() -> RenderedList,
+    ) -> &RenderedList {
+        let full = self.full(render);
+        if kind != ListKind::Tools {
+            return full;
         }
-        let seen = match era {
+        let variant = match era {
             Era::Session => &self.session,
             Era::Stateless => &self.stateless,
         };
-        seen.get_or_init(|| plain.of_era(era))
+        variant.get_or_init(|| full.for_era(era))
     }
 }
 
-impl Rendered {
-    pub(super) fn of(definitions: impl Iterator<Item = Bytes>) -> Self {
-        let (mut all, mut ends) = (vec![b'['], Vec::new());
+impl RenderedList {
+    pub(super) fn from_definitions(definitions: impl Iterator<Item = Bytes>) -> Self {
+        let mut json = vec![b'['];
+        let mut item_ends = Vec::new();
         for definition in definitions {
-            if !ends.is_empty() {
-                all.push(b',');
+            if !item_ends.is_empty() {
+                json.push(b',');
             }
-            all.extend_from_slice(&definition);
-            ends.push(all.len());
+            json.extend_from_slice(&definition);
+            item_ends.push(json.len());
         }
-        all.push(b']');
-        all.shrink_to_fit();
-        Self { all: all.into(), ends: ends.into() }
+        json.push(b']');
+        json.shrink_to_fit();
+        Self { json: json.into(), item_ends: item_ends.into() }
     }
 
-    /// Tools as clients of this era may see them; the same bytes if they may see everything.
-    fn of_era(&self, era: Era) -> Self {
-        let whole = (0..self.ends.len()).map(|at| self.one(at));
-        let seen: Vec<Option<Bytes>> = whole.clone().map(|tool| tool_to_client(&tool, era)).collect();
-        if seen.iter().all(Option::is_none) {
+    /// Returns the tools for clients of an era; the same bytes if that changes none of them.
+    fn for_era(&self, era: Era) -> Self {
+        let tools = (0..self.item_ends.len()).map(|index| self.item(index));
+        let adapted: Vec<Option<Bytes>> =
+            tools.clone().map(|tool| adapt_tool_for_client(&tool, era)).collect();
+        if adapted.iter().all(Option::is_none) {
             return self.clone();
         }
-        Self::of(whole.zip(seen).map(|(whole, seen)| seen.unwrap_or(whole)))
+        Self::from_definitions(tools.zip(adapted).map(|(tool, adapted)| adapted.unwrap_or(tool)))
     }
 
-    fn one(&self, at: usize) -> Bytes {
-        let start = if at == 0 { 1 } else { self.ends[at - 1] + 1 };
-        self.all.slice(start..self.ends[at])
+    fn item(&self, index: usize) -> Bytes {
+        self.json.slice(self.item_start(index)..self.item_ends[index])
     }
 
-    /// Some of it, as a list of its own.
-    pub(super) fn part(&self, range: Range<usize>) -> Bytes {
-        if range == (0..self.ends.len()) {
-            return self.all.clone();
+    fn item_start(&self, index: usize) -> usize {
+        if index == 0 { 1 } else { self.item_ends[index - 1] + 1 }
+    }
+
+    /// Returns a range of the items as a JSON array.
+    pub(super) fn slice(&self, range: Range<usize>) -> Bytes {
+        if range == (0..self.item_ends.len()) {
+            return self.json.clone();
         }
         if range.is_empty() {
             return Bytes::from_static(b"[]");
         }
-        let start = if range.start == 0 { 1 } else { self.ends[range.start - 1] + 1 };
-        [b"[", &self.all[start..self.ends[range.end - 1]], b"]"].concat().into()
+        let items = self.item_start(range.start)..self.item_ends[range.end - 1];
+        [b"[", &self.json[items], b"]"].concat().into()
     }
 }
 
 impl Catalog {
-    /// A definition as clients of the whole crib see it: the server's own, but for the name to ask for it by.
-    pub(super) fn shown(&self, kind: Kind, item: &Item) -> Bytes {
-        let has_page =
-            kind == Kind::Tools && memchr::memmem::find(&item.definition, PAGE_OF.as_bytes()).is_some();
-        if item.public_name == item.own_name && !has_page {
+    /// Returns a definition under its public name.
+    pub(super) fn public_definition(&self, kind: ListKind, item: &CatalogItem) -> Bytes {
+        let has_ui_resource = kind == ListKind::Tools
+            && memchr::memmem::find(&item.definition, RESOURCE_URI.as_bytes()).is_some();
+        if item.public_name == item.own_name && !has_ui_resource {
             return item.definition.clone();
         }
         let Ok(mut definition) = Object::parse(&item.definition) else { return item.definition.clone() };
-        definition.set(kind.key(), object::string(&item.public_name));
-        if has_page {
-            self.readdress(item, &mut definition);
+        definition.set(kind.id_member(), to_json_string(&item.public_name));
+        if has_ui_resource {
+            self.publish_ui_resource(item, &mut definition);
         }
         definition.to_bytes()
     }
 
-    /// A tool may say which resource shows its results to people. That is an address like any other.
-    fn readdress(&self, item: &Item, definition: &mut Object) {
-        let Some(mut meta) = inner(definition, "_meta") else { return };
-        let mut changed = self.readdress_in(item, &mut meta, "ui/resourceUri");
-        if let Some(mut ui) = inner(&meta, "ui")
-            && self.readdress_in(item, &mut ui, PAGE_OF)
+    /// Replaces the URI of the UI resource that a tool may name by its public URI.
+    fn publish_ui_resource(&self, item: &CatalogItem, definition: &mut Object) {
+        let Some(mut meta) = nested_object(definition, "_meta") else { return };
+        let mut changed = self.publish_uri(item, &mut meta, "ui/resourceUri");
+        if let Some(mut ui) = nested_object(&meta, "ui")
+            && self.publish_uri(item, &mut ui, RESOURCE_URI)
         {
             meta.set("ui", ui.to_bytes());
             changed = true;
@@ -119,21 +131,21 @@ impl Catalog {
         }
     }
 
-    /// Whether the address was another one.
-    fn readdress_in(&self, item: &Item, holder: &mut Object, key: &'static str) -> bool {
-        let Some(own) = holder.string(key).map(std::borrow::Cow::into_owned) else { return false };
-        let public = self.public_uri(&item.server, &own);
-        let changed = public != own;
+    /// Replaces the URI under `key` by its public URI. Returns whether that changed it.
+    fn publish_uri(&self, item: &CatalogItem, object: &mut Object, key: &'static str) -> bool {
+        let Some(own_uri) = object.get_string(key).map(std::borrow::Cow::into_owned) else { return false };
+        let public = self.public_uri(&item.server, &own_uri);
+        let changed = public != own_uri;
         if changed {
-            holder.set(key, object::string(&public));
+            object.set(key, to_json_string(&public));
         }
         changed
     }
 }
 
-/// The member that names a tool's page.
-const PAGE_OF: &str = "resourceUri";
+/// The member of `_meta.ui` with the URI of a tool's UI resource.
+const RESOURCE_URI: &str = "resourceUri";
 
-fn inner(object: &Object, key: &str) -> Option<Object> {
+fn nested_object(object: &Object, key: &str) -> Option<Object> {
     Object::parse(object.get(key)?).ok()
 }

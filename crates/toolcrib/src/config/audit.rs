@@ -1,49 +1,48 @@
-//! `audit` and the keys that begin with it: whether and where calls are recorded.
+//! Reads `audit` and the other audit keys.
 
 use std::path::PathBuf;
 
-use super::reader::Reader;
-use super::server::path_below;
+use super::reader::TableReader;
+use super::server::resolve_path;
 
-/// Bytes of one file unless the config says otherwise.
-const SIZE: usize = 64 << 20;
-/// Older files that are kept unless the config says otherwise.
-const KEEP: u32 = 4;
+/// Default of `audit-size`, in bytes.
+const DEFAULT_SIZE: usize = 64 << 20;
+/// Default of `audit-keep`.
+const DEFAULT_KEEP: u32 = 4;
 
-/// How calls are recorded.
+/// Settings of the audit file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSpec {
-    /// The file that lines are added to.
+    /// File that records are appended to.
     pub file: PathBuf,
-    /// Whether no call is made that could not be recorded.
+    /// True if calls that cannot be recorded are refused.
     pub required: bool,
-    /// Whether arguments are recorded too.
+    /// True if arguments are recorded.
     pub arguments: bool,
-    /// How large the file may grow before another one is begun.
+    /// Size at which the file is rotated, in bytes.
     pub size: u64,
-    /// How many older files are kept.
+    /// Number of rotated files to keep.
     pub keep: u32,
 }
 
-/// Reads the keys of the file as a whole.
-pub(super) fn read(reader: &mut Reader<'_>) -> Option<AuditSpec> {
+/// Reads the audit keys. Returns `None` if calls are not recorded.
+pub(super) fn read(reader: &mut TableReader<'_>) -> Option<AuditSpec> {
     let written = reader.string("audit");
     let required = reader.boolean("audit-required");
     let arguments = reader.boolean("audit-arguments");
     let size = reader.size("audit-size");
     let keep = reader.count("audit-keep", 0);
-    let more = ["audit-required", "audit-arguments", "audit-size", "audit-keep"];
+    let dependent_keys = ["audit-required", "audit-arguments", "audit-size", "audit-keep"];
     if !reader.has("audit")
-        && let Some(key) = more.into_iter().find(|key| reader.has(key))
+        && let Some(key) = dependent_keys.into_iter().find(|key| reader.has(key))
     {
-        let hint = "write `audit = \"FILE\"` above it";
-        reader.wrong_value(key, format!("`{key}` means nothing without `audit`"), hint);
+        reader.error_at_value(key, format!("`{key}` requires `audit`"), "add `audit = \"FILE\"`");
     }
     Some(AuditSpec {
-        file: path_below(reader, "audit", written?)?,
+        file: resolve_path(reader, "audit", written?)?,
         required: required.unwrap_or(false),
         arguments: arguments.unwrap_or(false),
-        size: size.unwrap_or(SIZE) as u64,
-        keep: keep.unwrap_or(KEEP),
+        size: size.unwrap_or(DEFAULT_SIZE) as u64,
+        keep: keep.unwrap_or(DEFAULT_KEEP),
     })
 }

@@ -1,194 +1,204 @@
-//! `[callers.NAME]`: who may come in, by which token, and what each may use, and how much.
+//! Reads `[callers.NAME]`: the callers, their tokens, access rules and limits.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use super::node::Entry;
-use super::reader::Reader;
-use super::root::Sections;
-use super::{Concern, Origin, Position, Problem, quota, rules};
+use super::node::TableEntry;
+use super::reader::TableReader;
+use super::root::ConfigSections;
+use super::{Origin, Position, Problem, ProblemScope, quota, rules};
 use crate::spec::ServerId;
-use crate::spelling;
-use crate::text::{NoSecret, Secret, Text, Unresolved};
+use crate::spec::template::{Secret, SecretError, TemplateText, UnresolvedReference};
+use crate::util::encoding;
+use crate::util::format;
 
-/// A token that nobody can read any more.
-pub type Digest = [u8; 32];
+/// Name of the caller that needs no token: clients of the gateway's own socket.
+const LOCAL: &str = "local";
 
-/// Somebody who may come in.
+const TOKEN_HINT: &str = "generate one with `openssl rand -hex 32`";
+
+/// A SHA-256 digest.
+pub type Sha256Digest = [u8; 32];
+
+/// A caller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallerSpec {
-    /// Its name here.
+    /// Name of the caller.
     pub name: String,
-    /// What it shows.
-    pub token: Token,
-    /// Whether it may use the admin API.
+    /// Token that identifies it.
+    pub token: CallerToken,
+    /// True if it may use the admin API.
     pub admin: bool,
-    /// The profile that it looks through, if it has to.
+    /// Profile that it is restricted to.
     pub profile: Option<String>,
-    /// Where it is declared.
+    /// Place where it is declared.
     pub origin: Origin,
 }
 
-/// What a caller shows to be let in.
+/// The token of a caller.
 #[derive(Clone, PartialEq)]
-pub enum Token {
+#[non_exhaustive]
+pub enum CallerToken {
     /// The token itself, or a reference to it.
-    Text(Text),
-    /// Its SHA-256.
-    Sha256(Digest),
+    Text(TemplateText),
+    /// Its SHA-256 digest.
+    Sha256(Sha256Digest),
 }
 
-/// Whatever it is, it is nothing to show.
-impl fmt::Debug for Token {
+/// Shows nothing of the token.
+impl fmt::Debug for CallerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
+        f.write_str("CallerToken")
     }
 }
 
-/// The digest of every caller's token, in order. References are resolved here, secrets by asking for them by name; one without a value, and a token that two
-/// callers share, is a problem of the whole file.
-pub fn digests(
+/// Returns the digest of every caller's token, in order. References are resolved, and `secret` looks up secrets by name.
+///
+/// # Errors
+///
+/// Returns a problem of the whole config if a reference has no value, a token is invalid, or two callers share one.
+pub fn resolve_token_digests(
     callers: &[CallerSpec],
-    secret: impl Fn(&str) -> Result<Secret, NoSecret>,
-) -> Result<Vec<Digest>, Box<Problem>> {
-    let mut digests: Vec<Digest> = Vec::with_capacity(callers.len());
+    secret: impl Fn(&str) -> Result<Secret, SecretError>,
+) -> Result<Vec<Sha256Digest>, Box<Problem>> {
+    let mut digests: Vec<Sha256Digest> = Vec::with_capacity(callers.len());
     for caller in callers {
-        let problem = |message: String, hint: &str| {
-            let Origin { file, line } = caller.origin.clone();
-            let (at, concerns) = (Some(Position { line, column: 1 }), Concern::Whole);
-            Box::new(Problem { file, at, concerns, message, hint: Some(hint.to_owned()) })
-        };
         let digest = match &caller.token {
-            Token::Sha256(digest) => *digest,
-            Token::Text(text) => {
-                let token = text.expand(&secret).map(Zeroizing::new).map_err(|why| {
-                    let hint = match &why {
-                        Unresolved::Secret(name, none) => none.hint(name),
-                        Unresolved::Env(_) | Unresolved::File(..) => "give it a value".to_owned(),
+            CallerToken::Sha256(digest) => *digest,
+            CallerToken::Text(text) => {
+                let token = text.expand(&secret).map(Zeroizing::new).map_err(|error| {
+                    let hint = match &error {
+                        UnresolvedReference::Secret(name, error) => error.hint(name),
+                        UnresolvedReference::Env(_) | UnresolvedReference::File(..) => {
+                            "give it a value".to_owned()
+                        }
                     };
-                    problem(format!("the token of `callers.{}`: {why}", caller.name), &hint)
+                    caller.problem(format!("the token of `callers.{}`: {error}", caller.name), &hint)
                 })?;
                 if !is_token(&token) {
-                    let message =
-                        format!("the token of `callers.{}` cannot be sent in a header", caller.name);
-                    return Err(problem(message, TOKENS));
+                    return Err(
+                        caller.problem(invalid_token(&format!("callers.{}", caller.name)), TOKEN_HINT)
+                    );
                 }
                 Sha256::digest(token.as_bytes()).into()
             }
         };
-        if let Some(at) = digests.iter().position(|known| *known == digest) {
-            let message =
-                format!("`callers.{}` and `callers.{}` have the same token", callers[at].name, caller.name);
-            return Err(problem(message, "give each caller a token of its own"));
+        if let Some(index) = digests.iter().position(|other| *other == digest) {
+            let other = &callers[index].name;
+            let message = format!("`callers.{other}` and `callers.{}` have the same token", caller.name);
+            return Err(caller.problem(message, "give each caller its own token"));
         }
         digests.push(digest);
     }
     Ok(digests)
 }
 
-/// Who needs no token.
-const LOCAL: &str = "local";
-
-const TOKENS: &str =
-    "a token is letters, digits and signs without blanks, such as `openssl rand -hex 32` makes";
+impl CallerSpec {
+    fn problem(&self, message: String, hint: &str) -> Box<Problem> {
+        Box::new(Problem {
+            file: self.origin.file.clone(),
+            position: Some(Position { line: self.origin.line, column: 1 }),
+            scope: ProblemScope::WholeConfig,
+            message,
+            hint: Some(hint.to_owned()),
+        })
+    }
+}
 
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Reads every caller and its rules.
-pub(super) fn read(reader: &mut Reader<'_>, sections: &mut Sections) {
+fn invalid_token(path: &str) -> String {
+    format!("the token of `{path}` must be printable ASCII without spaces, and not empty")
+}
+
+/// Reads every caller with its access rules and limits.
+pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) {
     let Some(mut callers) = reader.table("callers") else { return };
     for entry in callers.entries() {
-        is_name(&mut callers, entry);
+        check_name(&mut callers, entry);
         if sections.policy.callers.contains_key(&entry.key) {
-            callers.wrong(entry.at, format!("`callers.{}` is there twice", entry.key), "keep one of the two");
+            let message = format!("`callers.{}` is defined twice", entry.key);
+            callers.error(entry.offset, message, "remove one of the two");
         }
-        let Some(mut table) = callers.table_at(entry) else { continue };
-        let rules = rules::read(&mut table, rules::over_servers);
+        let Some(mut table) = callers.entry_table(entry) else { continue };
+        let rules = rules::read(&mut table, rules::parse_server_rule);
         let admin = table.boolean("admin").unwrap_or(false);
-        let token = token(&mut table, &entry.key);
+        let token = read_token(&mut table, &entry.key);
         let limits = quota::read(&mut table);
-        let profile = profile(&mut table, sections);
-        let origin = table.page().origin(entry.at);
+        let profile = read_profile(&mut table, sections);
+        let origin = table.source().origin(entry.offset);
         table.finish();
         sections.policy.callers.insert(entry.key.clone(), rules);
-        sections.quota.callers.insert(entry.key.clone(), limits);
+        sections.usage_limits.callers.insert(entry.key.clone(), limits);
         if let Some(token) = token {
             sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, profile, origin });
         }
     }
 }
 
-/// The profile of a caller, which must be there.
-fn profile(reader: &mut Reader<'_>, sections: &Sections) -> Option<String> {
+fn read_profile(reader: &mut TableReader<'_>, sections: &ConfigSections) -> Option<String> {
     let name = reader.string("profile")?;
-    let known = || sections.policy.profiles.keys().map(String::as_str);
-    if !known().any(|known| known == name) {
-        let hint = match spelling::nearest(name, known()) {
+    if !sections.policy.profiles.contains_key(name) {
+        let profiles = sections.policy.profiles.keys().map(String::as_str);
+        let hint = match format::closest_match(name, profiles) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("declare `[profiles.{name}]`"),
         };
-        reader.wrong_value("profile", format!("there is no profile `{name}`"), hint);
+        reader.error_at_value("profile", format!("unknown profile `{name}`"), hint);
     }
     Some(name.to_owned())
 }
 
-fn is_name(reader: &mut Reader<'_>, entry: &Entry) {
+fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry) {
     let name = &entry.key;
     if name == LOCAL {
-        let message = format!("`{name}` is whoever comes by the gateway's own socket, and needs no token");
-        reader.wrong(entry.at, message, "choose another name");
-    } else if let Err(bad) = name.parse::<ServerId>() {
-        reader.wrong(entry.at, format!("`{name}` cannot be a caller: {bad}"), "choose another, such as `ci`");
+        let message = format!("the caller name `{name}` is reserved for clients of the gateway's own socket");
+        reader.error(entry.offset, message, "choose another name");
+    } else if let Err(error) = name.parse::<ServerId>() {
+        let message = format!("invalid caller name `{name}`: {error}");
+        reader.error(entry.offset, message, "choose another, such as `ci`");
     }
 }
 
-fn token(reader: &mut Reader<'_>, name: &str) -> Option<Token> {
-    let (text, digest) = (reader.string("token"), reader.string("token-sha256"));
-    match (text, digest) {
+fn read_token(reader: &mut TableReader<'_>, name: &str) -> Option<CallerToken> {
+    match (reader.string("token"), reader.string("token-sha256")) {
         (Some(_), Some(_)) => {
             let message = format!("`callers.{name}` has both `token` and `token-sha256`");
-            reader.wrong_value("token", message, "keep one of the two");
+            reader.error_at_value("token", message, "remove one of the two");
             None
         }
         (Some(written), None) => {
-            let node = reader.value("token")?;
-            let text = reader.text(node, written)?;
+            let node = reader.peek("token")?;
+            let text = reader.template(node, written)?;
             if !is_token(written) && !written.contains("${") {
-                reader.wrong_value("token", "`token` cannot be sent in a header", TOKENS);
+                reader.error_at_value("token", invalid_token(&format!("callers.{name}")), TOKEN_HINT);
                 return None;
             }
-            Some(Token::Text(text))
+            Some(CallerToken::Text(text))
         }
         (None, Some(written)) => {
-            let read = from_hex(written);
-            if read.is_none() {
+            let digest = parse_digest(written);
+            if digest.is_none() {
+                let message = "`token-sha256` is not a SHA-256 digest in hexadecimal";
                 let hint = "write the 64 digits that `printf %s TOKEN | sha256sum` prints";
-                reader.wrong_value("token-sha256", "`token-sha256` is no SHA-256 in hexadecimal", hint);
+                reader.error_at_value("token-sha256", message, hint);
             }
-            read.map(Token::Sha256)
+            digest.map(CallerToken::Sha256)
         }
         (None, None) => {
             if !reader.has("token") && !reader.has("token-sha256") {
                 let hint = "write `token = \"${env:NAME}\"` or `token-sha256 = \"…\"`";
-                reader.lacking(format!("`callers.{name}` has no `token`"), hint);
+                reader.error_at_table(format!("`callers.{name}` has no `token`"), hint);
             }
             None
         }
     }
 }
 
-fn from_hex(written: &str) -> Option<Digest> {
-    let digits = written.as_bytes();
-    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    let mut digest = Digest::default();
-    for (byte, two) in digest.iter_mut().zip(digits.chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()?;
-    }
-    Some(digest)
+fn parse_digest(written: &str) -> Option<Sha256Digest> {
+    encoding::parse_hex(written)?.try_into().ok()
 }

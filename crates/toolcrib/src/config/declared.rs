@@ -1,52 +1,52 @@
-//! `Declared`: one server that is written down somewhere, whether it is on here, and why; and `Setting`, who said what of it.
-//! What may be a secret is not repeated.
+//! Declared servers, whether each is on and why, and the origin of each of their values. Values that may be secrets are
+//! hidden.
 
 use serde_json::Value as Json;
 
 use super::Origin;
-use super::node::{Entry, Node, Table, Value};
-use super::page::Page;
-use super::when::When;
+use super::node::{ConfigNode, ConfigTable, ConfigValue, TableEntry};
+use super::source_map::SourceMap;
+use super::when::TagCondition;
+use crate::spec::template::TemplateText;
 use crate::spec::{Endpoint, HttpSpec, ServerId};
-use crate::text::Text;
 
-/// Written in place of what may be a secret.
+/// Placeholder for a value that may be a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// A server that is written down somewhere.
+/// A server that is declared in a config file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Declared {
-    /// Its name.
+pub struct DeclaredServer {
+    /// Name of the server.
     pub id: ServerId,
-    /// Whether it is on, here and now.
+    /// True if it is on here.
     pub active: bool,
-    /// Whether anybody switched it off by name.
+    /// True if it is not disabled with `enabled = false`.
     pub enabled: bool,
-    /// Why it is on or off, in one line.
+    /// Reason why it is on or off, in one line.
     pub reason: String,
-    /// How it is reached, as far as that can be said.
+    /// Its endpoint, unless its declaration has problems.
     pub endpoint: Option<Endpoint>,
-    /// The tags it wants.
-    pub wanted: Option<When>,
-    /// Where it is declared first; nearer layers may say more of it.
+    /// Its tag condition.
+    pub when: Option<TagCondition>,
+    /// Place of its first declaration; nearer layers may add to it.
     pub origin: Origin,
 }
 
-/// A value, and who said so.
+/// A value of a server and its origin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setting {
-    /// Its key below the server, such as `lifecycle.keep-alive`.
+pub struct DeclaredValue {
+    /// Key below the server, such as `lifecycle.keep-alive`.
     pub key: String,
     /// The value as written.
     pub value: Json,
-    /// Where it is written.
+    /// Place where it is written.
     pub origin: Origin,
-    /// What farther layers say in its place, the nearest last.
+    /// Values of farther layers that it overrides, the nearest last.
     pub overrides: Vec<(Json, Origin)>,
 }
 
-impl Declared {
-    /// `stdio`, `http` or `sse`.
+impl DeclaredServer {
+    /// Returns `stdio`, `http` or `sse`.
     pub fn transport(&self) -> &'static str {
         match &self.endpoint {
             Some(Endpoint::Http(http)) => http.transport.as_str(),
@@ -54,93 +54,87 @@ impl Declared {
         }
     }
 
-    /// The command line or the address, references unresolved.
-    pub fn target(&self) -> String {
+    /// Returns the command line or the URL, with references unresolved.
+    pub fn command_or_url(&self) -> String {
         match &self.endpoint {
             Some(Endpoint::Command(command)) => {
-                let words = std::iter::once(&command.program).chain(&command.args).map(Text::written);
-                words.map(quoted).collect::<Vec<_>>().join(" ")
+                let words = std::iter::once(&command.program).chain(&command.args).map(TemplateText::source);
+                words.map(quote_for_shell).collect::<Vec<_>>().join(" ")
             }
-            Some(Endpoint::Http(HttpSpec { url, .. })) => without_query(url.written()),
+            Some(Endpoint::Http(HttpSpec { url, .. })) => hide_query(url.source()),
             Some(Endpoint::InProcess(_)) | None => String::new(),
         }
     }
 }
 
-fn quoted(word: &str) -> String {
-    match word.is_empty()
-        || word.contains(|letter: char| letter.is_whitespace() || "'\"\\;&|<>()*?#".contains(letter))
-    {
+fn quote_for_shell(word: &str) -> String {
+    let is_special = |letter: char| letter.is_whitespace() || "'\"\\;&|<>()*?#".contains(letter);
+    match word.is_empty() || word.contains(is_special) {
         true => format!("'{}'", word.replace('\'', "'\\''")),
         false => word.to_owned(),
     }
 }
 
-/// Queries are where people write tokens.
-fn without_query(url: &str) -> String {
+/// Hides the query of a URL, which often contains a token.
+fn hide_query(url: &str) -> String {
     url.split_once('?').map_or_else(|| url.to_owned(), |(before, _)| format!("{before}?…"))
 }
 
-/// Everything that is said of one server, its own keys over those of `[defaults]`.
-pub(super) fn settings(page: &Page, root: &Table, server: &str) -> Vec<Setting> {
-    let mut found = Vec::new();
-    if let Some(Value::Table(defaults)) = root.entries("defaults").next().map(|entry| &entry.value.value) {
-        collect(page, defaults, "", &mut found);
+/// Returns every value that applies to a server: its own keys, and those of `[defaults]`.
+pub(super) fn server_values(source: &SourceMap, root: &ConfigTable, server: &str) -> Vec<DeclaredValue> {
+    let mut values = Vec::new();
+    if let Some(defaults) = root.entries("defaults").next().and_then(|entry| entry.value.as_table()) {
+        collect(source, defaults, "", &mut values);
     }
-    let servers =
-        root.entries("servers").chain(root.entries("mcpServers")).filter_map(|entry| table_of(&entry.value));
-    let Some(table) =
-        servers.flat_map(|table| table.entries(server)).find_map(|entry| table_of(&entry.value))
-    else {
-        return Vec::new();
-    };
-    let mut own = Vec::new();
-    collect(page, table, "", &mut own);
-    for mut setting in own {
-        if let Some(at) = found.iter().position(|other| other.key == setting.key) {
-            let general = found.remove(at);
-            let former = general.overrides.into_iter().chain([(general.value, general.origin)]);
-            setting.overrides.splice(0..0, former);
+    let servers = root.entries("servers").chain(root.entries("mcpServers"));
+    let mut tables =
+        servers.filter_map(|entry| entry.value.as_table()).flat_map(|servers| servers.entries(server));
+    let Some(table) = tables.find_map(|entry| entry.value.as_table()) else { return Vec::new() };
+    let mut own_values = Vec::new();
+    collect(source, table, "", &mut own_values);
+    for mut value in own_values {
+        if let Some(index) = values.iter().position(|other| other.key == value.key) {
+            let default = values.remove(index);
+            let overridden = default.overrides.into_iter().chain([(default.value, default.origin)]);
+            value.overrides.splice(0..0, overridden);
         }
-        found.push(setting);
+        values.push(value);
     }
-    found.sort_by(|one, other| one.key.cmp(&other.key));
-    found
+    values.sort_by(|one, other| one.key.cmp(&other.key));
+    values
 }
 
-fn table_of(node: &Node) -> Option<&Table> {
-    match &node.value {
-        Value::Table(table) => Some(table),
-        _ => None,
-    }
-}
-
-fn collect(page: &Page, table: &Table, path: &str, found: &mut Vec<Setting>) {
-    for Entry { key, at, value, beaten } in &table.0 {
-        let key = format!("{path}{key}");
-        if let Value::Table(table) = &value.value {
-            collect(page, table, &format!("{key}."), found);
+fn collect(source: &SourceMap, table: &ConfigTable, prefix: &str, values: &mut Vec<DeclaredValue>) {
+    for TableEntry { key, offset, value, overridden } in &table.0 {
+        let key = format!("{prefix}{key}");
+        if let ConfigValue::Table(table) = &value.value {
+            collect(source, table, &format!("{key}."), values);
             continue;
         }
-        let shown = |node: &Node| json(page, node, &key);
-        let overrides = beaten.iter().map(|node| (shown(node), page.origin(node.span.start))).collect();
-        found.push(Setting { value: shown(value), origin: page.origin(*at), overrides, key });
+        let to_json = |node: &ConfigNode| to_json(source, node, &key);
+        let overrides =
+            overridden.iter().map(|node| (to_json(node), source.origin(node.span.start))).collect();
+        values.push(DeclaredValue { value: to_json(value), origin: source.origin(*offset), overrides, key });
     }
 }
 
-fn json(page: &Page, node: &Node, key: &str) -> Json {
+fn to_json(source: &SourceMap, node: &ConfigNode, key: &str) -> Json {
     match &node.value {
-        Value::String(text) if is_private(key) => hidden(text).into(),
-        Value::String(text) if key == "url" => without_query(text).into(),
-        Value::String(text) => text.as_str().into(),
-        Value::Number(Some(number)) => (*number).into(),
-        Value::Bool(value) => (*value).into(),
-        Value::Array(elements) => elements.iter().map(|element| json(page, element, key)).collect(),
-        Value::Table(table) => {
-            let members = table.0.iter().map(|entry| (entry.key.clone(), json(page, &entry.value, key)));
+        ConfigValue::String(text) if is_private(key) => hide_unless_reference(text).into(),
+        ConfigValue::String(text) if key == "url" => hide_query(text).into(),
+        ConfigValue::String(text) => text.as_str().into(),
+        ConfigValue::Number(Some(number)) => (*number).into(),
+        ConfigValue::Bool(value) => (*value).into(),
+        ConfigValue::Array(elements) => {
+            elements.iter().map(|element| to_json(source, element, key)).collect()
+        }
+        ConfigValue::Table(table) => {
+            let members = table.0.iter().map(|entry| (entry.key.clone(), to_json(source, &entry.value, key)));
             Json::Object(members.collect())
         }
-        Value::Number(None) | Value::Other(_) => page.written(&node.span).unwrap_or("…").into(),
+        ConfigValue::Number(None) | ConfigValue::Other(_) => {
+            source.short_text(&node.span).unwrap_or("…").into()
+        }
     }
 }
 
@@ -148,8 +142,8 @@ fn is_private(key: &str) -> bool {
     key.starts_with("env.") || key.starts_with("headers.")
 }
 
-/// The text if it is made of references, else nothing of it.
-fn hidden(text: &str) -> &str {
+/// Returns the text if it is a single reference, with or without an authentication scheme, else a placeholder.
+fn hide_unless_reference(text: &str) -> &str {
     let mut rest = text;
     for scheme in ["Bearer ", "Basic ", "token "] {
         rest = rest.strip_prefix(scheme).unwrap_or(rest);

@@ -1,44 +1,44 @@
-//! `Facts`: where we are, as far as some scope asks. Facts are found out elsewhere and only looked at here.
+//! Facts about this machine that scopes and hosts depend on, and the set of facts a config requires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Something that was found out, or why it could not be.
+/// A fact, or the reason why it is unknown.
 pub type Fact<T> = Result<T, String>;
 
-/// Where we are.
+/// Facts about this machine, its user and the current project.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
-    /// The name of this machine.
+pub struct HostFacts {
+    /// Host name.
     pub host: Fact<String>,
-    /// Who we are.
+    /// User that runs toolcrib.
     pub user: Fact<String>,
-    /// `linux`, `macos`, `windows` …
+    /// Operating system: `linux`, `macos`, `windows` …
     pub os: String,
-    /// The variables that were asked for, if they are set.
+    /// Required environment variables that are set.
     pub env: BTreeMap<String, String>,
-    /// The addresses of this machine that others can reach it by.
+    /// Addresses at which other machines can reach this one.
     pub addresses: Fact<Vec<IpAddr>>,
-    /// The hardware address of the gateway to everywhere else: lower case, colons.
+    /// MAC address of the default gateway, in lower case with colons.
     pub gateway_mac: Fact<String>,
-    /// The name of the wireless network.
+    /// Name of the wireless network.
     pub ssid: Fact<String>,
-    /// For each glob, a file that fits it, if there is one.
+    /// First matching file of each required glob.
     pub files: BTreeMap<String, Fact<Option<String>>>,
-    /// The name of the folder that the project is in.
+    /// Name of the project folder.
     pub project: Option<String>,
-    /// Tags that are active whatever the scopes say.
+    /// Tags that are active regardless of scopes.
     pub tags: BTreeSet<String>,
-    /// Whether we are the gateway of this machine, which runs what is to run on it.
-    pub serving: bool,
-    /// Ports of this machine on which somebody answers, of those that were asked for.
-    pub answering: BTreeSet<u16>,
+    /// True if this process is the gateway, which runs the servers of this host.
+    pub is_gateway: bool,
+    /// Required ports of this machine that accept connections.
+    pub open_ports: BTreeSet<u16>,
 }
 
-/// Nothing is known of anywhere.
-impl Default for Facts {
+/// Facts in which everything but the operating system is unknown.
+impl Default for HostFacts {
     fn default() -> Self {
-        let unknown = || "nobody looked".to_owned();
+        let unknown = || "not collected".to_owned();
         Self {
             host: Err(unknown()),
             user: Err(unknown()),
@@ -50,26 +50,26 @@ impl Default for Facts {
             files: BTreeMap::new(),
             project: None,
             tags: BTreeSet::new(),
-            serving: true,
-            answering: BTreeSet::new(),
+            is_gateway: true,
+            open_ports: BTreeSet::new(),
         }
     }
 }
 
-/// Which facts some scope asks for. Nothing else is found out.
+/// The facts that a config requires. No others are collected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// The name of this machine.
+pub struct RequiredFacts {
+    /// True if the host name is required.
     pub host: bool,
-    /// Variables.
+    /// Environment variables.
     pub env: BTreeSet<String>,
-    /// The addresses of this machine.
+    /// True if the addresses of this machine are required.
     pub addresses: bool,
-    /// The gateway.
+    /// True if the MAC address of the default gateway is required.
     pub gateway_mac: bool,
-    /// The wireless network.
+    /// True if the name of the wireless network is required.
     pub ssid: bool,
-    /// Globs.
+    /// Globs of project files.
     pub files: BTreeSet<String>,
     /// Ports of this machine.
     pub ports: BTreeSet<u16>,

@@ -1,107 +1,110 @@
-//! Whether files of certain names are somewhere below a folder: one walk for all globs, bounded in depth and in number.
+//! Looks for files that match globs below a folder: one walk for all globs, bounded in depth and number of entries.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::facts::Fact;
-use crate::spec::Pattern;
+use crate::spec::NamePattern;
 
-/// How deep `**` looks, and how many names are looked at in all.
-const DEEPEST: usize = 8;
-const MOST: usize = 20_000;
+/// Deepest folder that `**` reaches.
+const MAX_DEPTH: usize = 8;
+/// Number of directory entries after which a walk is aborted.
+const MAX_ENTRIES: usize = 20_000;
 
-/// Folders that hold other people's files.
-const FOREIGN: [&str; 2] = [".git", "node_modules"];
+/// Folders whose contents are not the project's own.
+const SKIPPED_FOLDERS: [&str; 2] = [".git", "node_modules"];
 
-/// For each glob, the first file or folder that fits it.
+/// Returns the first file or folder that matches each glob.
 pub(super) fn find(folder: &Path, globs: &BTreeSet<String>) -> BTreeMap<String, Fact<Option<String>>> {
-    find_among(folder, globs, MOST)
+    find_bounded(folder, globs, MAX_ENTRIES)
 }
 
-fn find_among(
-    folder: &Path,
+fn find_bounded(
+    root: &Path,
     globs: &BTreeSet<String>,
-    most: usize,
+    max_entries: usize,
 ) -> BTreeMap<String, Fact<Option<String>>> {
     let mut found: BTreeMap<String, Fact<Option<String>>> = BTreeMap::new();
-    let mut open = Vec::new();
+    let mut unmatched = Vec::new();
     for glob in globs {
         if glob.contains('*') {
-            open.push(Glob::new(glob));
+            unmatched.push(Glob::new(glob));
         } else {
-            found.insert(glob.clone(), Ok(folder.join(glob).exists().then(|| glob.clone())));
+            found.insert(glob.clone(), Ok(root.join(glob).exists().then(|| glob.clone())));
         }
     }
-    let mut folders = VecDeque::from([(folder.to_owned(), Vec::<String>::new())]);
-    let mut seen = 0;
-    while let Some((at, path)) = folders.pop_front() {
-        if !open.iter().any(|glob| glob.reaches(path.len())) {
+    let mut folders = VecDeque::from([(root.to_owned(), Vec::<String>::new())]);
+    let mut visited = 0;
+    while let Some((folder, path)) = folders.pop_front() {
+        if !unmatched.iter().any(|glob| glob.reaches(path.len())) {
             continue;
         }
-        for (name, is_folder) in names(&at) {
-            seen += 1;
-            if seen > most {
-                let why = || format!("there are more than {most} files to look at");
-                found.extend(open.iter().map(|glob| (glob.written.clone(), Err(why()))));
+        for (name, is_folder) in list_folder(&folder) {
+            visited += 1;
+            if visited > max_entries {
+                let error = || format!("more than {max_entries} files to search");
+                found.extend(unmatched.iter().map(|glob| (glob.text.clone(), Err(error()))));
                 return found;
             }
-            let below: Vec<String> = path.iter().cloned().chain([name.clone()]).collect();
-            open.retain(|glob| {
-                let fits = glob.fits(&below);
-                if fits {
-                    found.insert(glob.written.clone(), Ok(Some(below.join("/"))));
+            let path: Vec<String> = path.iter().cloned().chain([name.clone()]).collect();
+            unmatched.retain(|glob| {
+                let matches = glob.matches(&path);
+                if matches {
+                    found.insert(glob.text.clone(), Ok(Some(path.join("/"))));
                 }
-                !fits
+                !matches
             });
-            if is_folder && !FOREIGN.contains(&name.as_str()) {
-                folders.push_back((at.join(&name), below));
+            if is_folder && !SKIPPED_FOLDERS.contains(&name.as_str()) {
+                folders.push_back((folder.join(&name), path));
             }
         }
     }
-    found.extend(open.into_iter().map(|glob| (glob.written, Ok(None))));
+    found.extend(unmatched.into_iter().map(|glob| (glob.text, Ok(None))));
     found
 }
 
-/// What is in a folder, by name; a link counts as what it is, not as what it leads to.
-fn names(folder: &PathBuf) -> BTreeMap<String, bool> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST + 1);
-    let named = |entry: std::fs::DirEntry| {
+/// Returns the names in a folder and whether each is a folder. Symbolic links are not followed.
+fn list_folder(folder: &Path) -> BTreeMap<String, bool> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES + 1);
+    let describe = |entry: std::fs::DirEntry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         Some((entry.file_name().into_string().ok()?, is_folder))
     };
-    entries.filter_map(named).collect()
+    entries.filter_map(describe).collect()
 }
 
 struct Glob {
-    written: String,
-    /// `None` for `**`.
-    parts: Vec<Option<Pattern>>,
+    text: String,
+    /// Path segments; `None` for `**`.
+    segments: Vec<Option<NamePattern>>,
 }
 
 impl Glob {
-    fn new(written: &str) -> Self {
-        let part = |part: &str| if part == "**" { None } else { part.parse().ok() };
-        let parts = written.split('/').filter(|part| !part.is_empty() && *part != ".").map(part).collect();
-        Self { written: written.to_owned(), parts }
+    fn new(text: &str) -> Self {
+        let parse = |segment: &str| if segment == "**" { None } else { segment.parse().ok() };
+        let is_name = |segment: &&str| !segment.is_empty() && *segment != ".";
+        let segments = text.split('/').filter(is_name).map(parse).collect();
+        Self { text: text.to_owned(), segments }
     }
 
-    /// Whether something in a folder of this depth can fit.
+    /// Returns whether an entry of a folder at this depth can match.
     fn reaches(&self, depth: usize) -> bool {
-        depth < if self.parts.iter().any(Option::is_none) { DEEPEST } else { self.parts.len() }
+        let is_recursive = self.segments.iter().any(Option::is_none);
+        depth < if is_recursive { MAX_DEPTH } else { self.segments.len() }
     }
 
-    fn fits(&self, path: &[String]) -> bool {
-        fits(&self.parts, path)
+    fn matches(&self, path: &[String]) -> bool {
+        matches(&self.segments, path)
     }
 }
 
-fn fits(parts: &[Option<Pattern>], path: &[String]) -> bool {
-    match (parts, path) {
+fn matches(segments: &[Option<NamePattern>], path: &[String]) -> bool {
+    match (segments, path) {
         ([], []) => true,
         ([None, rest @ ..], _) => {
-            fits(rest, path) || path.split_first().is_some_and(|(_, below)| fits(parts, below))
+            matches(rest, path) || path.split_first().is_some_and(|(_, below)| matches(segments, below))
         }
-        ([Some(pattern), rest @ ..], [name, below @ ..]) => pattern.matches(name) && fits(rest, below),
+        ([Some(pattern), rest @ ..], [name, below @ ..]) => pattern.matches(name) && matches(rest, below),
         _ => false,
     }
 }
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_found_by_name_by_star_and_at_any_depth() {
+    fn globs_match_by_name_by_star_and_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("src/deep")).unwrap();
         fs::create_dir_all(dir.path().join("node_modules/x")).unwrap();
@@ -128,17 +131,17 @@ mod tests {
         assert_eq!(first("*.rs"), None);
         assert_eq!(first("src/*.rs").as_deref(), Some("src/a.rs"));
         assert_eq!(first("**/*.py").as_deref(), Some("src/deep/b.py"));
-        assert_eq!(first("**/*.ts"), None, "what others put there is not looked at");
+        assert_eq!(first("**/*.ts"), None, "`node_modules` is skipped");
         assert_eq!(first("no"), None);
         assert!(first("src/**").is_some());
     }
 
     #[test]
-    fn a_walk_without_end_is_given_up() {
+    fn walk_over_the_entry_limit_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         (0..=20).for_each(|n| fs::write(dir.path().join(n.to_string()), "").unwrap());
         let globs = BTreeSet::from(["*.rs".to_owned()]);
-        assert!(find_among(dir.path(), &globs, 20)["*.rs"].is_err());
-        assert!(find_among(dir.path(), &globs, 21)["*.rs"].is_ok());
+        assert!(find_bounded(dir.path(), &globs, 20)["*.rs"].is_err());
+        assert!(find_bounded(dir.path(), &globs, 21)["*.rs"].is_ok());
     }
 }

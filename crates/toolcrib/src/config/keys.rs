@@ -1,277 +1,309 @@
-//! Every key that a config may hold, as one table: what `docs/config.md` and the schema for editors are written from. It is
-//! not what reads a config; a test sees to it that both know the same keys.
+//! Table of every config key, from which `docs/config.md` and the JSON schema are generated.
+//!
+//! The config reader does not use this table; a test checks that both know the same keys.
 
-use Kind::{Count, Duration, Either, Flag, Map, Named, Size, Table, Text, Texts, Words};
+use ValueKind::{AnyOf, Boolean, Duration, Integer, Map, NamedTables, OneOf, Size, Table, Text, TextList};
 
-/// A key.
+/// A config key.
 #[derive(Debug)]
-pub struct Key {
-    /// As it is written.
+pub struct ConfigKey {
+    /// Name of the key as written in the file.
     pub name: &'static str,
-    /// What stands behind it.
-    pub kind: Kind,
-    /// What holds if it is left out; empty if nothing does.
-    pub otherwise: &'static str,
-    /// What it means, in one line.
-    pub about: &'static str,
+    /// Type of its value.
+    pub kind: ValueKind,
+    /// Value that applies if the key is absent; empty if there is none.
+    pub default: &'static str,
+    /// One-line description.
+    pub description: &'static str,
 }
 
-/// What can stand behind a key.
+/// Type of a key's value.
 #[derive(Debug)]
-pub enum Kind {
+#[non_exhaustive]
+pub enum ValueKind {
     /// A string.
     Text,
     /// `true` or `false`.
-    Flag,
+    Boolean,
     /// A whole number.
-    Count,
+    Integer,
     /// A whole number and a unit of time.
     Duration,
     /// A whole number and a unit of size.
     Size,
-    /// A list of strings; `"+key"` adds to a farther layer's.
-    Texts,
-    /// One of these words.
-    Words(&'static [&'static str]),
-    /// A table of names that people choose, with a value each.
+    /// A list of strings; `"+key"` appends to the list of a lower layer.
+    TextList,
+    /// One of these strings.
+    OneOf(&'static [&'static str]),
+    /// A table with user-chosen keys and values of this type.
     Map(&'static Self),
     /// A table with these keys.
-    Table(&'static [Key]),
-    /// A table of names that people choose, with a table each.
-    Named(&'static [Key]),
-    /// One or the other.
-    Either(&'static [Self]),
+    Table(&'static [ConfigKey]),
+    /// A table with user-chosen keys, each holding a table with these keys.
+    NamedTables(&'static [ConfigKey]),
+    /// A value of any of these types.
+    AnyOf(&'static [Self]),
 }
 
-const fn key(name: &'static str, kind: Kind, otherwise: &'static str, about: &'static str) -> Key {
-    Key { name, kind, otherwise, about }
+const fn key(
+    name: &'static str,
+    kind: ValueKind,
+    default: &'static str,
+    description: &'static str,
+) -> ConfigKey {
+    ConfigKey { name, kind, default, description }
 }
 
-/// The config as a whole.
-pub const ROOT: &[Key] = &[
-    key("servers", Named(SERVER), "", "The servers, by name: 1 to 32 of `a-z`, `0-9`, `-`, `_`"),
-    key("defaults", Table(DEFAULTS), "", "For every server that does not say otherwise"),
-    key("scopes", Named(SCOPE), "", "Where we are, and which tags that makes active"),
-    key("hosts", Named(HOST), "", "Machines that run servers for others, by their host names"),
-    key("policy", Table(POLICY), "", "Rules for everyone; `deny` wins over any `allow`, in whichever layer"),
-    key("profiles", Named(PROFILE), "", "Parts of everything, at `/mcp/p/NAME`"),
-    key("callers", Named(CALLER), "", "Who may come in; without any, whoever can reach the gateway"),
-    key("limits", Table(HOST_LIMITS), "", "What the gateway itself may take"),
-    key("listen", Table(LISTEN), "", "Under which names it may be asked for"),
-    key("secrets", Table(SECRETS), "", "Where the values behind `${secret:NAME}` are kept"),
-    key("audit", Text, "", "The file that calls are recorded in"),
-    key("audit-required", Flag, "false", "Whether calls are refused that cannot be recorded"),
-    key("audit-arguments", Flag, "false", "Whether arguments are recorded, too"),
-    key("audit-size", Size, "64MiB", "When the file is turned over"),
-    key("audit-keep", Count, "4", "How many older files are kept"),
+/// Top-level keys of a config file.
+pub const ROOT: &[ConfigKey] = &[
+    key("servers", NamedTables(SERVER), "", "Servers by name: 1 to 32 of `a-z`, `0-9`, `-`, `_`"),
+    key("defaults", Table(DEFAULTS), "", "Defaults for all servers"),
+    key("scopes", NamedTables(SCOPE), "", "Conditions on the environment and the tags they activate"),
+    key("hosts", NamedTables(HOST), "", "Machines that run servers for other machines, by host name"),
+    key("policy", Table(POLICY), "", "Access rules for all callers; `deny` wins over `allow` in any layer"),
+    key("profiles", NamedTables(PROFILE), "", "Subsets of the catalog, served at `/mcp/p/NAME`"),
+    key(
+        "callers",
+        NamedTables(CALLER),
+        "",
+        "Callers and their tokens; with none, every client that can reach the gateway is accepted",
+    ),
+    key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
+    key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
+    key("secrets", Table(SECRETS), "", "Storage of the values behind `${secret:NAME}`"),
+    key("audit", Text, "", "File to record calls in, relative to this file"),
+    key("audit-required", Boolean, "false", "Refuse calls that cannot be recorded"),
+    key("audit-arguments", Boolean, "false", "Record the arguments of calls as well"),
+    key("audit-size", Size, "64MiB", "File size at which the audit file is rotated"),
+    key("audit-keep", Integer, "4", "Number of rotated files to keep"),
 ];
 
-/// One server.
-pub const SERVER: &[Key] = &[
+/// Keys of a server.
+pub const SERVER: &[ConfigKey] = &[
     key(
         "command",
         Text,
         "",
-        "A program: looked up on `PATH`, or with a slash relative to this file; never with `url`",
+        "Program to run, looked up on `PATH`; with a slash, relative to this file. Excludes `url`",
     ),
-    key("args", Texts, "[]", "Its arguments"),
+    key("args", TextList, "[]", "Arguments of the program"),
     key(
         "env",
         Map(&Text),
         "{}",
-        "Variables set for it; `${env:X}`, `${env:X:-default}`, `${file:PATH}` and `${secret:NAME}` work in any string",
+        "Environment variables to set; `${env:X}`, `${env:X:-default}`, `${file:PATH}` and `${secret:NAME}` work in any string",
     ),
-    key("inherit-env", Texts, "[]", "Variables it gets from the gateway's environment, beyond the usual few"),
-    key("cwd", Text, "", "Its working folder, relative to this file"),
-    key("url", Text, "", "The address of a server that runs elsewhere; never with `command`"),
-    key("headers", Map(&Text), "{}", "Headers sent to it"),
-    key("type", Words(&["stdio", "http", "sse"]), "", "How messages are carried; guessed if left out"),
-    key("era", Text, "auto", "`auto`, `modern`, `legacy`, or a revision such as `2025-06-18`"),
-    key("enabled", Flag, "true", "Whether it may run"),
+    key(
+        "inherit-env",
+        TextList,
+        "[]",
+        "Variables to pass on from the gateway's environment, in addition to the standard ones",
+    ),
+    key("cwd", Text, "", "Working directory, relative to this file"),
+    key("url", Text, "", "URL of a remote server. Excludes `command`"),
+    key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
+    key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
+    key("era", Text, "auto", "Protocol era: `auto`, `modern`, `legacy`, or a revision such as `2025-06-18`"),
+    key("enabled", Boolean, "true", "Whether the server may run"),
     key(
         "when",
-        Either(&[Texts, Table(WHEN)]),
+        AnyOf(&[TextList, Table(WHEN)]),
         "",
-        "Tags it wants: one of a list, or `any`, `all`, `not`; left out, it is always on",
+        "Tags that switch the server on: one of a list, or `any`, `all`, `not`; if left out, it is always on",
     ),
-    key("run-on", Text, "", "The host that runs it; everywhere else it is reached there"),
-    key("sharing", Words(SHARING), "shared", "Who gets the same instance"),
-    key("trust", Words(TRUST), "normal", "Whether its hints (read-only, idempotent, TTL) are believed"),
-    key("pin", Words(PIN), "mark", "What is done about a tool that is not as it was approved"),
-    key("lifecycle", Table(LIFECYCLE), "", "When it starts, how long it stays, how it is restarted"),
-    key("limits", Table(LIMITS), "", "What one call may cost"),
-    key("tools", Table(TOOLS), "", "What is said of its tools, by its own names for them"),
+    key("run-on", Text, "", "Host that runs the server; other machines connect to that host"),
+    key("sharing", OneOf(SHARING), "shared", "Which clients share an instance"),
+    key("trust", OneOf(TRUST), "normal", "Whether to act on the server's hints (read-only, idempotent, TTL)"),
+    key(
+        "pin",
+        OneOf(PIN),
+        "mark",
+        "Handling of tools that differ from their approved definition: mark them, or hide them until approved",
+    ),
+    key("lifecycle", Table(LIFECYCLE), "", "Start, idle stop, restarts and memory"),
+    key("limits", Table(LIMITS), "", "Limits per call and per server"),
+    key("tools", Table(TOOLS), "", "Settings for tools, by the server's own tool names"),
 ];
 
-/// What holds for every server that does not say otherwise.
-pub const DEFAULTS: &[Key] = &[
-    key("inherit-env", Texts, "[]", "As of a server"),
-    key("sharing", Words(SHARING), "shared", "As of a server"),
-    key("trust", Words(TRUST), "normal", "As of a server"),
-    key("pin", Words(PIN), "mark", "As of a server"),
-    key("lifecycle", Table(LIFECYCLE), "", "As of a server"),
-    key("limits", Table(LIMITS), "", "As of a server"),
-    key("tools", Table(TOOLS), "", "As of a server"),
+/// Keys that set the defaults of all servers.
+pub const DEFAULTS: &[ConfigKey] = &[
+    key("inherit-env", TextList, "[]", "See `servers.NAME`"),
+    key("sharing", OneOf(SHARING), "shared", "See `servers.NAME`"),
+    key("trust", OneOf(TRUST), "normal", "See `servers.NAME`"),
+    key("pin", OneOf(PIN), "mark", "See `servers.NAME`"),
+    key("lifecycle", Table(LIFECYCLE), "", "See `servers.NAME`"),
+    key("limits", Table(LIMITS), "", "See `servers.NAME`"),
+    key("tools", Table(TOOLS), "", "See `servers.NAME`"),
 ];
 
 const SHARING: &[&str] = &["shared", "per-client", "per-project", "per-caller"];
 const TRUST: &[&str] = &["normal", "trusted"];
 const PIN: &[&str] = &["mark", "strict"];
 
-const WHEN: &[Key] = &[
-    key("any", Texts, "", "One of these is active"),
-    key("all", Texts, "[]", "All of these are"),
-    key("not", Texts, "[]", "None of these is"),
+const WHEN: &[ConfigKey] = &[
+    key("any", TextList, "", "At least one of these tags is active"),
+    key("all", TextList, "[]", "All of these tags are active"),
+    key("not", TextList, "[]", "None of these tags is active"),
 ];
 
-const LIFECYCLE: &[Key] = &[
-    key("start", Words(&["on-demand", "at-boot"]), "on-demand", "When somebody asks, or with the gateway"),
+const LIFECYCLE: &[ConfigKey] = &[
+    key(
+        "start",
+        OneOf(&["on-demand", "at-boot"]),
+        "on-demand",
+        "Start on the first call, or with the gateway",
+    ),
     key(
         "keep-alive",
-        Either(&[Duration, Words(&["forever"])]),
+        AnyOf(&[Duration, OneOf(&["forever"])]),
         "5m",
-        "How long it stays after the last call; `0s` is not at all",
+        "Time the server keeps running after its last call; `0s` stops it immediately",
     ),
-    key("start-timeout", Duration, "30s", "How long a start may take"),
-    key("restarts", Table(RESTARTS), "", "How many crashes are forgiven"),
-    key("backoff", Table(BACKOFF), "", "How long to wait before a restart; doubled each time"),
-    key("breaker", Table(BREAKER), "", "When it is left alone although it lives"),
-    key("memory", Table(MEMORY), "", "Of its whole process tree"),
+    key("start-timeout", Duration, "30s", "Time limit for a start"),
+    key("restarts", Table(RESTARTS), "", "Number of crashes before the server is ejected"),
+    key("backoff", Table(BACKOFF), "", "Delay before a restart; doubles with each restart"),
+    key("breaker", Table(BREAKER), "", "Circuit breaker for a server that runs but fails"),
+    key("memory", Table(MEMORY), "", "Memory limits of the server's whole process tree"),
 ];
 
-const RESTARTS: &[Key] = &[
-    key("at-most", Count, "5", "Restarts within the window; then it is given up"),
-    key("within", Duration, "5m", "The window"),
+const RESTARTS: &[ConfigKey] = &[
+    key("at-most", Integer, "5", "Restarts within the window; one more crash ejects the server"),
+    key("within", Duration, "5m", "Length of the window"),
 ];
 
-const BACKOFF: &[Key] = &[
-    key("first", Duration, "100ms", "Before the first restart"),
-    key("most", Duration, "5s", "The longest wait"),
+const BACKOFF: &[ConfigKey] = &[
+    key("first", Duration, "100ms", "Delay before the first restart"),
+    key("most", Duration, "5s", "Longest delay"),
 ];
 
-const BREAKER: &[Key] = &[
-    key("failures", Count, "5", "Failures in a row on a living connection"),
-    key("cool-off", Duration, "30s", "How long it is left alone"),
+const BREAKER: &[ConfigKey] = &[
+    key("failures", Integer, "5", "Consecutive failures on an open connection that open the breaker"),
+    key("cool-off", Duration, "30s", "Time the breaker stays open before one call may try again"),
 ];
 
-const MEMORY: &[Key] = &[
-    key("soft", Size, "", "Above this it is stopped as soon as nobody uses it"),
-    key("hard", Size, "", "Above this it is stopped at once"),
+const MEMORY: &[ConfigKey] = &[
+    key("soft", Size, "", "Above this the server is stopped as soon as it is idle"),
+    key("hard", Size, "", "Above this the server is stopped immediately"),
 ];
 
-const LIMITS: &[Key] = &[
-    key("call-timeout", Duration, "60s", "How long a call may take; progress extends it"),
-    key("call-timeout-max", Duration, "10m", "How far progress extends it"),
-    key("in-flight", Count, "64", "Calls at a time; further ones wait, client by client"),
-    key("message", Size, "32MiB", "The largest message accepted from it"),
-    key("instances", Count, "16", "Of a server that is not shared"),
-    key("cache-entries", Count, "64", "Results that are kept"),
-    key("cache-ttl-max", Duration, "24h", "The longest that a result is kept"),
+const LIMITS: &[ConfigKey] = &[
+    key("call-timeout", Duration, "60s", "Time limit for a call; progress notifications extend it"),
+    key("call-timeout-max", Duration, "10m", "Time limit for a call, however much progress it reports"),
+    key("in-flight", Integer, "64", "Concurrent calls; further calls wait, in turn per client"),
+    key("message", Size, "32MiB", "Largest message accepted from the server"),
+    key("instances", Integer, "16", "Concurrent instances of a server that is not shared"),
+    key("cache-entries", Integer, "64", "Cached results per tool; `0` disables the cache"),
+    key("cache-ttl-max", Duration, "24h", "Longest time a result is cached"),
 ];
 
-const TOOLS: &[Key] = &[
-    key("allow", Texts, "[\"*\"]", "Nothing else of it is there"),
-    key("deny", Texts, "[]", "Not even these are"),
-    key("ask", Texts, "[]", "These are asked about first"),
-    key("rename", Map(&Text), "{}", "Other names for some"),
-    key("idempotent", Texts, "[]", "A lost call of these is made once more"),
-    key("cache", Texts, "[]", "Results of these may be kept for as long as the server says"),
-    key("check", Flag, "false", "Whether arguments are held against a tool's own schema before it is called"),
-    key("call-timeout", Map(&Duration), "{}", "By pattern, instead of `limits.call-timeout`"),
+const TOOLS: &[ConfigKey] = &[
+    key("allow", TextList, "[\"*\"]", "Only these are listed and callable"),
+    key("deny", TextList, "[]", "These are never listed or callable"),
+    key("ask", TextList, "[]", "Calls of these need approval"),
+    key("rename", Map(&Text), "{}", "New names for tools, by the server's own tool name"),
+    key("idempotent", TextList, "[]", "Calls of these are retried once if the server is lost"),
+    key("cache", TextList, "[]", "Results of these are cached for as long as the server's TTL hint allows"),
+    key("check", Boolean, "false", "Validate arguments against the tool's input schema before the call"),
+    key(
+        "call-timeout",
+        Map(&Duration),
+        "{}",
+        "Time limits by tool pattern, instead of `limits.call-timeout`",
+    ),
 ];
 
-const SCOPE: &[Key] = &[
-    key("match", Table(MATCH), "", "Conditions, all of which must hold; `*` stands for any characters"),
-    key("tags", Texts, "", "What is active then"),
+const SCOPE: &[ConfigKey] = &[
+    key("match", Table(MATCH), "", "Conditions that must all hold; `*` stands for any characters"),
+    key("tags", TextList, "", "Tags to activate if the conditions hold"),
 ];
 
-const MATCH: &[Key] = &[
-    key("host", Text, "", "The name of this machine, whole or up to the first dot"),
-    key("user", Text, "", "Who runs toolcrib"),
-    key("os", Text, "", "`linux`, `macos` …"),
-    key("project", Text, "", "The name of the project's folder"),
-    key("env", Map(&Text), "", "Variables and the values they have"),
-    key("files", Text, "", "A glob below the project; `**` stands for any folders"),
-    key("network", Table(NETWORK), "", "Where we are connected"),
+const MATCH: &[ConfigKey] = &[
+    key("host", Text, "", "Host name of this machine, complete or up to the first dot"),
+    key("user", Text, "", "User that runs toolcrib"),
+    key("os", Text, "", "Operating system: `linux`, `macos` …"),
+    key("project", Text, "", "Name of the project directory"),
+    key("env", Map(&Text), "", "Environment variables and their values"),
+    key("files", Text, "", "Glob of a file in the project; `**` stands for any directories"),
+    key("network", Table(NETWORK), "", "Network that this machine is connected to"),
 ];
 
-const NETWORK: &[Key] = &[
-    key("cidr", Text, "", "An address of ours is in this range"),
-    key("gateway-mac", Text, "", "The gateway has this hardware address"),
-    key("ssid", Text, "", "The wireless network is called this"),
+const NETWORK: &[ConfigKey] = &[
+    key("cidr", Text, "", "Range that contains an address of this machine"),
+    key("gateway-mac", Text, "", "MAC address of the default gateway"),
+    key("ssid", Text, "", "Name of the wireless network"),
 ];
 
-const HOST: &[Key] = &[
-    key("address", Text, "the host's name", "A name, an address, or `https://…`"),
-    key("port", Count, "7717", "Where its gateway listens"),
-    key("token", Text, "", "What to show there: the token of one of its callers"),
+const HOST: &[ConfigKey] = &[
+    key("address", Text, "the host's name", "Host name, IP address or `https://…` URL"),
+    key("port", Integer, "7717", "Port of its gateway"),
+    key("token", Text, "", "Token of one of its callers, sent as bearer token"),
 ];
 
-const POLICY: &[Key] = &[
-    key("allow", Texts, "[\"*\"]", "Patterns `SERVER.NAME`; nothing else is there"),
-    key("deny", Texts, "[]", "Not even these are; layers add up"),
-    key("ask", Texts, "[]", "These are asked about first; layers add up"),
-    key("quota", Table(QUOTA), "", "So many calls in a time, of each caller"),
-    key("rate", Table(RATE), "", "So many calls in a short time"),
-    key("limits", Named(SHARES), "", "The same for what fits a pattern"),
+const POLICY: &[ConfigKey] = &[
+    key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
+    key("deny", TextList, "[]", "Patterns that are never listed or callable; layers add up"),
+    key("ask", TextList, "[]", "Patterns whose calls need approval; layers add up"),
+    key("quota", Table(QUOTA), "", "Calls per period, for each caller"),
+    key("rate", Table(RATE), "", "Rate limit, for each caller"),
+    key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
 ];
 
-const PROFILE: &[Key] = &[
-    key("servers", Texts, "", "The servers in it; with neither this nor `tags`, all of them"),
-    key("tags", Texts, "", "Every server that has one of these in its `when` is in it, too"),
-    key("allow", Texts, "[\"*\"]", "Nothing else is in it"),
-    key("deny", Texts, "[]", "Not even these are"),
-    key("ask", Texts, "[]", "These are asked about first"),
-    key("expose", Words(&["auto", "all"]), "auto", "How its tools are listed"),
+const PROFILE: &[ConfigKey] = &[
+    key("servers", TextList, "", "Servers of the profile; without this and `tags`, all servers"),
+    key("tags", TextList, "", "Adds every server that has one of these tags in its `when`"),
+    key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
+    key("deny", TextList, "[]", "Patterns that are never listed or callable"),
+    key("ask", TextList, "[]", "Patterns whose calls need approval"),
+    key("expose", OneOf(&["auto", "all"]), "auto", "How the profile's tools are listed"),
 ];
 
-const CALLER: &[Key] = &[
-    key("token", Text, "", "What it shows"),
-    key("token-sha256", Text, "", "The SHA-256 of that, instead"),
-    key("admin", Flag, "false", "Whether it may use `/api/v1`"),
-    key("profile", Text, "", "All that it sees"),
-    key("allow", Texts, "[\"*\"]", "Nothing else is there for it"),
-    key("deny", Texts, "[]", "Not even these are"),
-    key("ask", Texts, "[]", "These are asked about first"),
-    key("quota", Table(QUOTA), "", "So many calls in a time"),
-    key("rate", Table(RATE), "", "So many calls in a short time"),
-    key("limits", Named(SHARES), "", "The same for what fits a pattern"),
+const CALLER: &[ConfigKey] = &[
+    key("token", Text, "", "Bearer token of the caller"),
+    key("token-sha256", Text, "", "SHA-256 of the token, instead of `token`"),
+    key("admin", Boolean, "false", "Whether the caller may use the admin API, `/api/v1`"),
+    key("profile", Text, "", "Profile that the caller is restricted to"),
+    key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
+    key("deny", TextList, "[]", "Patterns that are never listed or callable"),
+    key("ask", TextList, "[]", "Patterns whose calls need approval"),
+    key("quota", Table(QUOTA), "", "Calls per period"),
+    key("rate", Table(RATE), "", "Rate limit"),
+    key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
 ];
 
-const SECRETS: &[Key] = &[
+const SECRETS: &[ConfigKey] = &[
     key(
         "backend",
-        Words(&["auto", "keyring", "file", "env", "command"]),
+        OneOf(&["auto", "keyring", "file", "env", "command"]),
         "auto",
-        "`auto`: the keyring of the desktop if there is one, else an encrypted file",
+        "Where secrets are stored; `auto` is the desktop keyring if there is one, else an encrypted file",
     ),
-    key("env-prefix", Text, "TOOLCRIB_SECRET_", "With `env`: what the variables begin with"),
-    key("command", Texts, "", "With `command`: what prints the secret `{name}`"),
+    key("env-prefix", Text, "TOOLCRIB_SECRET_", "Prefix of the environment variables, for `env`"),
+    key("command", TextList, "", "Command that prints the secret `{name}`, for `command`"),
 ];
 
-const SHARES: &[Key] = &[
-    key("quota", Table(QUOTA), "", "So many calls in a time"),
-    key("rate", Table(RATE), "", "So many calls in a short time"),
+const PATTERN_LIMITS: &[ConfigKey] =
+    &[key("quota", Table(QUOTA), "", "Calls per period"), key("rate", Table(RATE), "", "Rate limit")];
+
+const QUOTA: &[ConfigKey] =
+    &[key("calls", Integer, "", "Number of calls"), key("per", Duration, "", "Length of the period")];
+
+const RATE: &[ConfigKey] = &[
+    key("calls", Integer, "", "Number of calls"),
+    key("per", Duration, "", "Length of the period"),
+    key("wait", Duration, "", "Longest time a call may wait instead of being refused"),
 ];
 
-const QUOTA: &[Key] = &[key("calls", Count, "", "So many"), key("per", Duration, "", "In this time")];
-
-const RATE: &[Key] = &[
-    key("calls", Count, "", "So many"),
-    key("per", Duration, "", "In this time"),
-    key("wait", Duration, "", "How long a call may wait for its turn"),
+const GATEWAY_LIMITS: &[ConfigKey] = &[
+    key("servers-running", Integer, "32", "Servers running at the same time; the longest idle stop first"),
+    key("memory", Size, "", "Memory of all servers together"),
+    key("body", Size, "32MiB", "Largest HTTP request body"),
+    key("sessions", Integer, "10000", "Open sessions"),
+    key("drain", Duration, "10s", "Time a shutdown waits for calls in flight"),
+    key("call-timeout-max", Duration, "", "Upper bound on the time limit of any call"),
+    key("identical-calls", Integer, "", "Consecutive identical calls before further ones are refused"),
+    key("results", Size, "", "Total size of the results a client may receive"),
+    key("cache", Size, "32MiB", "Memory for cached results"),
 ];
 
-const HOST_LIMITS: &[Key] = &[
-    key("servers-running", Count, "32", "The longest idle make room for others"),
-    key("memory", Size, "", "Of all servers together"),
-    key("body", Size, "32MiB", "The largest request"),
-    key("sessions", Count, "10000", "Open at the same time"),
-    key("drain", Duration, "10s", "How long a stop waits for calls in flight"),
-    key("call-timeout-max", Duration, "", "The most that any call of any server may take"),
-    key("identical-calls", Count, "", "The same call again and again is refused after so many"),
-    key("results", Size, "", "What results may hold in all"),
-    key("cache", Size, "32MiB", "What kept results may take"),
-];
-
-const LISTEN: &[Key] = &[key("hosts", Texts, "[]", "Names besides its own address and `localhost`")];
+const LISTEN: &[ConfigKey] =
+    &[key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`")];

@@ -1,85 +1,82 @@
-//! `Layer`: a config file and how near it is. Finds out what is in each, and is, with what it calls, the only file access of
-//! the config.
+//! `Layer`: a config file and its place in the order of layers.
 
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Concern, Digest, Problem, file};
+use super::file::{self, FileText, file_problem};
+use super::{Problem, Sha256Digest};
 
-/// How near a file is: those that come later win.
+/// Kind of a layer. Later kinds are nearer and override earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rank {
-    /// For everybody on this machine.
+#[non_exhaustive]
+pub enum LayerKind {
+    /// For all users of this machine.
     Machine,
-    /// One person's.
+    /// The user's own.
     User,
-    /// A project's, which came from wherever the project came from.
+    /// The project's. Its author may be someone other than the user.
     Project,
-    /// Named on the command line: there is no other.
-    Alone,
+    /// Named on the command line, and the only layer.
+    Standalone,
 }
 
-/// A config file that may be there.
+/// A config file that may exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// How near it is.
-    pub rank: Rank,
-    /// Where it is.
+    /// Place in the order of layers.
+    pub kind: LayerKind,
+    /// Path of the file.
     pub path: PathBuf,
-    /// Whether it is a mistake if it is not there.
+    /// True if a missing file is a problem.
     pub must_exist: bool,
-    /// The only text it may hold, by its digest: what the person has seen and allowed.
-    pub only: Option<Digest>,
+    /// Digest of the text that the user has allowed; any other text is refused.
+    pub allowed_digest: Option<Sha256Digest>,
 }
 
 impl Layer {
-    /// A file that may be there or not.
-    pub fn new(rank: Rank, path: impl Into<PathBuf>) -> Self {
-        Self { rank, path: path.into(), must_exist: false, only: None }
+    /// Creates a layer whose file need not exist.
+    pub fn new(kind: LayerKind, path: impl Into<PathBuf>) -> Self {
+        Self { kind, path: path.into(), must_exist: false, allowed_digest: None }
     }
 
-    /// The file that is named on the command line.
-    pub fn alone(path: impl Into<PathBuf>) -> Self {
-        Self { must_exist: true, ..Self::new(Rank::Alone, path) }
+    /// Creates the only layer, from a file named on the command line.
+    pub fn standalone(path: impl Into<PathBuf>) -> Self {
+        Self { must_exist: true, ..Self::new(LayerKind::Standalone, path) }
     }
 
-    /// Its text; `None` if it is not there and need not be. The second problem does not keep the text from being read.
-    pub(super) fn read(&self) -> Result<Option<(String, Option<Problem>)>, Problem> {
-        if self.rank == Rank::Project {
-            self.stays_in_its_folder()?;
+    /// Reads the file. Returns `None` if it is absent and need not exist.
+    pub(super) fn read(&self) -> Result<Option<FileText>, Problem> {
+        if self.kind == LayerKind::Project {
+            self.check_link_target()?;
         }
         match file::read(&self.path) {
-            Ok((text, _)) if self.only.is_some_and(|only| digest(&text) != only) => {
-                let message = "this file changed since it was allowed";
-                Err(self.problem(message, "look at it, then type `toolcrib allow`"))
+            Ok(file) if self.allowed_digest.is_some_and(|allowed| text_digest(&file.text) != allowed) => {
+                let message = "the file changed since it was allowed";
+                Err(file_problem(&self.path, message, "review it, then run `toolcrib allow`"))
             }
-            Ok(read) => Ok(Some(read)),
+            Ok(file) => Ok(Some(file)),
             Err(_) if !self.must_exist && is_absent(&self.path) => Ok(None),
             Err(problem) => Err(problem),
         }
     }
 
-    /// What came with a project may not make us read what is elsewhere.
-    fn stays_in_its_folder(&self) -> Result<(), Problem> {
-        let real = |path: &Path| path.canonicalize().ok();
-        let folder = self.path.parent().and_then(real);
-        match (real(&self.path), folder) {
+    /// Rejects a link to a file in another folder, so that a project cannot make toolcrib read files elsewhere.
+    fn check_link_target(&self) -> Result<(), Problem> {
+        let canonicalize = |path: &Path| path.canonicalize().ok();
+        let folder = self.path.parent().and_then(canonicalize);
+        match (canonicalize(&self.path), folder) {
             (Some(file), Some(folder)) if !file.starts_with(&folder) => {
-                Err(self.problem("this is a link that leads out of its folder", "put the file itself there"))
+                let message = "the file is a link to a file in another folder";
+                Err(file_problem(&self.path, message, "replace the link with the file itself"))
             }
             _ => Ok(()),
         }
     }
-
-    fn problem(&self, message: &str, hint: &str) -> Problem {
-        let (message, hint) = (message.to_owned(), Some(hint.to_owned()));
-        Problem { file: self.path.clone(), at: None, concerns: Concern::Whole, message, hint }
-    }
 }
 
-/// By which a text is known again.
-pub fn digest(text: &str) -> Digest {
+/// Returns the SHA-256 digest of a text.
+pub fn text_digest(text: &str) -> Sha256Digest {
     Sha256::digest(text.as_bytes()).into()
 }
 

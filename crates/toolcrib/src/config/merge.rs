@@ -1,34 +1,35 @@
-//! One layer laid over another: the nearer wins key by key, and every value keeps the place where it was written.
+//! Merges layers: the nearer one wins key by key, and every value keeps the place where it was written.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::node::{Entry, Node, Table, Value};
+use super::node::{ConfigNode, ConfigTable, ConfigValue, TableEntry};
 
-/// From this many keys on, an index finds them faster than looking at each.
-const MANY: usize = 32;
+/// Number of keys from which an index is faster than a linear search.
+const INDEX_THRESHOLD: usize = 32;
 
-/// Keys that only a process has, and keys that only an address has: a nearer layer that turns one into the other leaves
-/// nothing of the former.
-const OF_PROCESSES: [&str; 6] = ["command", "args", "env", "cwd", "inherit-env", "type"];
-const OF_ADDRESSES: [&str; 3] = ["url", "headers", "type"];
+/// Keys of a server with `command`. A nearer `url` removes them.
+const COMMAND_KEYS: [&str; 6] = ["command", "args", "env", "cwd", "inherit-env", "type"];
+/// Keys of a server with `url`. A nearer `command` removes them.
+const URL_KEYS: [&str; 3] = ["url", "headers", "type"];
 
-/// Which tables are special.
+/// Tables that are merged by special rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum MergeLevel {
     Root,
     /// The table of all servers.
     Servers,
-    /// The table of one.
+    /// The table of one server.
     Server,
-    /// Its headers, whose names know no upper and lower case.
+    /// The headers of a server, whose names are case-insensitive.
     Headers,
-    /// The rules for everyone, of which no layer takes back what another forbids.
+    /// The access rules for all callers, in which denials add up over layers.
     Policy,
     Other,
 }
 
-impl Level {
-    fn below(self, key: &str) -> Self {
+impl MergeLevel {
+    fn child(self, key: &str) -> Self {
         match (self, key) {
             (Self::Root, "servers") => Self::Servers,
             (Self::Root, "policy") => Self::Policy,
@@ -38,49 +39,60 @@ impl Level {
         }
     }
 
-    fn adds_up(self, key: &str) -> bool {
+    /// Returns whether lists of this key are appended even without a `+`.
+    fn is_additive(self, key: &str) -> bool {
         self == Self::Policy && matches!(key, "deny" | "ask")
     }
 
-    fn is_same(self, one: &str, other: &str) -> bool {
+    fn is_same_key(self, one: &str, other: &str) -> bool {
         one == other || self == Self::Headers && one.eq_ignore_ascii_case(other)
     }
+
+    /// Returns the form of a key that is equal for the same keys.
+    fn index_key(self, key: &str) -> Cow<'_, str> {
+        match self {
+            Self::Headers => Cow::Owned(key.to_ascii_lowercase()),
+            _ => Cow::Borrowed(key),
+        }
+    }
 }
 
-/// Lays a nearer layer over what the farther ones come to.
-pub(super) fn over(far: Table, near: Table) -> Table {
-    lay(far, near, Level::Root)
+/// Merges a nearer layer into the merged farther ones.
+pub(super) fn overlay(far: ConfigTable, near: ConfigTable) -> ConfigTable {
+    merge_tables(far, near, MergeLevel::Root)
 }
 
-fn lay(mut far: Table, mut near: Table, level: Level) -> Table {
+fn merge_tables(mut far: ConfigTable, mut near: ConfigTable, level: MergeLevel) -> ConfigTable {
     if far.0.is_empty() && !near.0.iter().any(|entry| entry.key.starts_with('+')) {
-        near.0.iter_mut().for_each(|entry| alone(entry, level.below(&entry.key)));
+        near.0.iter_mut().for_each(|entry| merge_into_nothing(entry, level.child(&entry.key)));
         return near;
     }
-    if level == Level::Server {
-        forget_the_other_kind(&mut far, &near);
+    if level == MergeLevel::Server {
+        remove_replaced_keys(&mut far, &near);
     }
-    let farther = far.0.len();
-    let many = farther.max(near.0.len()) >= MANY;
-    let mut index: HashMap<String, usize> = match many {
-        true => far.0.iter().enumerate().map(|(at, entry)| (entry.key.clone(), at)).collect(),
-        false => HashMap::new(),
-    };
+    let far_count = far.0.len();
+    let use_index = far_count.max(near.0.len()) >= INDEX_THRESHOLD;
+    let mut index: HashMap<String, usize> = HashMap::new();
+    if use_index {
+        for (at, entry) in far.0.iter().enumerate() {
+            index.entry(level.index_key(&entry.key).into_owned()).or_insert(at);
+        }
+    }
     for mut entry in near.0 {
-        let extends = extends(&mut entry) || level.adds_up(&entry.key);
-        let found = match many {
-            true => index.get(&entry.key).copied(),
-            false => far.0.iter().position(|other| level.is_same(&other.key, &entry.key)),
+        let appends = strip_plus(&mut entry) || level.is_additive(&entry.key);
+        let found = match use_index {
+            true => index.get(&*level.index_key(&entry.key)).copied(),
+            false => far.0.iter().position(|other| level.is_same_key(&other.key, &entry.key)),
         };
-        // What the same layer says twice is not for it to win.
-        let found = found.filter(|at| *at < farther || extends);
-        let below = level.below(&entry.key);
+        // A duplicate within one layer is kept, and reported when the table is read.
+        let found = found.filter(|at| *at < far_count || appends);
+        let child = level.child(&entry.key);
         match found {
-            Some(at) => meet(&mut far.0[at], entry, extends, below),
+            Some(at) => merge_entry(&mut far.0[at], entry, appends, child),
             None => {
-                alone(&mut entry, below);
-                if many {
-                    index.insert(entry.key.clone(), far.0.len());
+                merge_into_nothing(&mut entry, child);
+                if use_index {
+                    index.entry(level.index_key(&entry.key).into_owned()).or_insert(far.0.len());
                 }
                 far.0.push(entry);
             }
@@ -89,16 +101,16 @@ fn lay(mut far: Table, mut near: Table, level: Level) -> Table {
     far
 }
 
-/// An entry that has nothing below it.
-fn alone(entry: &mut Entry, below: Level) {
-    if let Value::Table(table) = &mut entry.value.value {
-        *table = lay(Table::default(), std::mem::take(table), below);
+/// Merges an entry that no farther layer has: only its `+` prefixes are resolved.
+fn merge_into_nothing(entry: &mut TableEntry, level: MergeLevel) {
+    if let ConfigValue::Table(table) = &mut entry.value.value {
+        *table = merge_tables(ConfigTable::default(), std::mem::take(table), level);
     }
 }
 
-/// Whether an entry is written with a `+`, which is taken off: its list is added to the farther one.
-fn extends(entry: &mut Entry) -> bool {
-    match entry.key.strip_prefix('+').filter(|_| matches!(entry.value.value, Value::Array(_))) {
+/// Removes the `+` from the key of a list. Returns whether there was one.
+fn strip_plus(entry: &mut TableEntry) -> bool {
+    match entry.key.strip_prefix('+').filter(|_| matches!(entry.value.value, ConfigValue::Array(_))) {
         Some(key) => {
             entry.key = key.to_owned();
             true
@@ -107,33 +119,37 @@ fn extends(entry: &mut Entry) -> bool {
     }
 }
 
-fn meet(far: &mut Entry, near: Entry, extends: bool, below: Level) {
+fn merge_entry(far: &mut TableEntry, near: TableEntry, appends: bool, level: MergeLevel) {
     match (&mut far.value.value, near.value.value) {
-        (Value::Table(table), Value::Table(nearer)) => *table = lay(std::mem::take(table), nearer, below),
-        (Value::Array(elements), Value::Array(more)) if extends => {
-            let former = Node { span: far.value.span.clone(), value: Value::Array(elements.clone()) };
-            elements.extend(more);
-            far.beaten.push(former);
-            (far.at, far.value.span) = (near.at, near.value.span);
+        (ConfigValue::Table(table), ConfigValue::Table(nearer)) => {
+            *table = merge_tables(std::mem::take(table), nearer, level);
         }
-        (_, value) => {
-            let mut value = value;
-            if let Value::Table(table) = &mut value {
-                *table = lay(Table::default(), std::mem::take(table), below);
+        (ConfigValue::Array(elements), ConfigValue::Array(more)) if appends => {
+            let former =
+                ConfigNode { span: far.value.span.clone(), value: ConfigValue::Array(elements.clone()) };
+            elements.extend(more);
+            far.overridden.push(former);
+            far.offset = near.offset;
+            far.value.span = near.value.span;
+        }
+        (_, mut value) => {
+            if let ConfigValue::Table(table) = &mut value {
+                *table = merge_tables(ConfigTable::default(), std::mem::take(table), level);
             }
-            let former = std::mem::replace(&mut far.value, Node { span: near.value.span, value });
-            far.beaten.push(former);
-            far.at = near.at;
+            let former = std::mem::replace(&mut far.value, ConfigNode { span: near.value.span, value });
+            far.overridden.push(former);
+            far.offset = near.offset;
         }
     }
 }
 
-fn forget_the_other_kind(far: &mut Table, near: &Table) {
-    let has = |table: &Table, key: &str| table.0.iter().any(|entry| entry.key == key);
-    let gone: &[&str] = match (has(near, "command"), has(near, "url")) {
-        (true, false) if has(far, "url") => &OF_ADDRESSES,
-        (false, true) if has(far, "command") => &OF_PROCESSES,
+/// Removes the keys of the farther endpoint if the nearer layer replaces `command` by `url`, or the reverse.
+fn remove_replaced_keys(far: &mut ConfigTable, near: &ConfigTable) {
+    let has = |table: &ConfigTable, key: &str| table.0.iter().any(|entry| entry.key == key);
+    let removed: &[&str] = match (has(near, "command"), has(near, "url")) {
+        (true, false) if has(far, "url") => &URL_KEYS,
+        (false, true) if has(far, "command") => &COMMAND_KEYS,
         _ => return,
     };
-    far.0.retain(|entry| !gone.contains(&entry.key.as_str()));
+    far.0.retain(|entry| !removed.contains(&entry.key.as_str()));
 }

@@ -1,5 +1,4 @@
-//! `Node`: one small tree for TOML and JSON alike, in which every key and value knows where it was written. Nothing
-//! is checked here beyond syntax.
+//! Syntax tree of a config file, the same for TOML and JSON. Every key and value knows its place in the text.
 
 use std::ops::Range;
 
@@ -10,26 +9,40 @@ use toml::de::{DeInteger, DeTable, DeValue};
 
 /// A value and the bytes it was written in.
 #[derive(Clone)]
-pub(super) struct Node {
+pub(super) struct ConfigNode {
     pub(super) span: Range<usize>,
-    pub(super) value: Value,
+    pub(super) value: ConfigValue,
 }
 
-/// A value of either language.
+impl ConfigNode {
+    pub(super) fn as_table(&self) -> Option<&ConfigTable> {
+        match &self.value {
+            ConfigValue::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of a key, if this is a table that has it.
+    pub(super) fn child(&self, key: &str) -> Option<&Self> {
+        self.as_table()?.entries(key).next().map(|entry| &entry.value)
+    }
+}
+
+/// A TOML or JSON value.
 #[derive(Clone)]
-pub(super) enum Value {
+pub(super) enum ConfigValue {
     String(String),
     /// A whole number that is not negative, or `None` for any other number.
     Number(Option<u64>),
     Bool(bool),
-    Array(Vec<Node>),
-    Table(Table),
-    /// What no key wants; named for the message.
+    Array(Vec<ConfigNode>),
+    Table(ConfigTable),
+    /// A value that no key accepts, with a description for messages.
     Other(&'static str),
 }
 
-impl Value {
-    /// What it is, as a person would say.
+impl ConfigValue {
+    /// Returns a description for messages, such as `a string`.
     pub(super) fn kind(&self, json: bool) -> &'static str {
         match self {
             Self::String(_) => "a string",
@@ -43,142 +56,143 @@ impl Value {
     }
 }
 
-/// Keys and values in the order of the file. A key may be there twice: JSON allows it, the reader reports it.
+/// Entries in the order of the file. JSON allows duplicate keys; the reader reports them.
 #[derive(Clone, Default)]
-pub(super) struct Table(pub(super) Vec<Entry>);
+pub(super) struct ConfigTable(pub(super) Vec<TableEntry>);
 
-impl Table {
-    /// The entries of a key: none, one, or in JSON more.
-    pub(super) fn entries<'a>(&'a self, key: &str) -> impl Iterator<Item = &'a Entry> {
+impl ConfigTable {
+    /// Returns the entries of a key: none, one, or in JSON more.
+    pub(super) fn entries<'a>(&'a self, key: &str) -> impl Iterator<Item = &'a TableEntry> {
         self.0.iter().filter(move |entry| entry.key == key)
     }
 }
 
-/// A key, where it starts, and its value.
+/// A key, the offset where it starts, and its value.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) key: String,
-    pub(super) at: usize,
-    pub(super) value: Node,
-    /// What farther layers say in its place, the nearest of them last.
-    pub(super) beaten: Vec<Node>,
+    pub(super) offset: usize,
+    pub(super) value: ConfigNode,
+    /// Values of farther layers that this one overrides, the nearest last.
+    pub(super) overridden: Vec<ConfigNode>,
 }
 
-/// Reads a text that starts at a place among others, or lists every mistake in it.
-pub(super) fn read(text: &str, start: usize, json: bool) -> Result<Table, Vec<Mistake>> {
-    let read = if json { self::json(text) } else { toml(text) };
-    match read {
-        Ok(mut table) => {
-            move_by(start, &mut table);
-            Ok(table)
-        }
-        Err(mut mistakes) => {
-            mistakes.iter_mut().for_each(|mistake| mistake.at += start);
-            Err(mistakes)
-        }
-    }
-}
-
-fn move_by(start: usize, table: &mut Table) {
-    for entry in &mut table.0 {
-        entry.at += start;
-        move_node(start, &mut entry.value);
-    }
-}
-
-fn move_node(start: usize, node: &mut Node) {
-    (node.span.start, node.span.end) = (node.span.start + start, node.span.end + start);
-    match &mut node.value {
-        Value::Array(elements) => elements.iter_mut().for_each(|element| move_node(start, element)),
-        Value::Table(table) => move_by(start, table),
-        _ => {}
-    }
-}
-
-/// A mistake in the syntax.
-pub(super) struct Mistake {
-    pub(super) at: usize,
+/// A syntax error.
+pub(super) struct SyntaxError {
+    pub(super) offset: usize,
     pub(super) message: String,
     pub(super) hint: String,
 }
 
-/// Reads TOML, or lists every mistake in it.
-fn toml(text: &str) -> Result<Table, Vec<Mistake>> {
+/// Parses a text whose first byte has the offset `start`, or returns every syntax error in it.
+pub(super) fn parse(text: &str, start: usize, json: bool) -> Result<ConfigTable, Vec<SyntaxError>> {
+    let parsed = if json { parse_json(text) } else { parse_toml(text) };
+    match parsed {
+        Ok(mut table) => {
+            shift_table(start, &mut table);
+            Ok(table)
+        }
+        Err(mut errors) => {
+            errors.iter_mut().for_each(|error| error.offset += start);
+            Err(errors)
+        }
+    }
+}
+
+fn shift_table(start: usize, table: &mut ConfigTable) {
+    for entry in &mut table.0 {
+        entry.offset += start;
+        shift_node(start, &mut entry.value);
+    }
+}
+
+fn shift_node(start: usize, node: &mut ConfigNode) {
+    node.span.start += start;
+    node.span.end += start;
+    match &mut node.value {
+        ConfigValue::Array(elements) => elements.iter_mut().for_each(|element| shift_node(start, element)),
+        ConfigValue::Table(table) => shift_table(start, table),
+        _ => {}
+    }
+}
+
+fn parse_toml(text: &str) -> Result<ConfigTable, Vec<SyntaxError>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         return Ok(toml_table(root.get_ref()));
     }
-    let mut mistakes: Vec<_> = errors.iter().map(toml_mistake).collect();
-    mistakes.sort_by_key(|mistake| mistake.at);
-    mistakes.dedup_by_key(|mistake| mistake.at);
-    forget_what_an_open_bracket_swallowed(&mut mistakes);
-    Err(mistakes)
+    let mut errors: Vec<_> = errors.iter().map(toml_error).collect();
+    errors.sort_by_key(|error| error.offset);
+    errors.dedup_by_key(|error| error.offset);
+    truncate_after_open_bracket(&mut errors);
+    Err(errors)
 }
 
-/// A bracket that is never closed makes a mistake of every line after it; only the first is worth reading.
-fn forget_what_an_open_bracket_swallowed(mistakes: &mut Vec<Mistake>) {
-    let open = |mistake: &Mistake| matches!(&*mistake.message, "unclosed array" | "unclosed inline table");
-    let inside = |mistake: &Mistake| {
-        ["array", "inline table", "key-value pairs"].iter().any(|bracket| mistake.message.contains(bracket))
+/// Removes the errors that follow from an unclosed bracket: the parser reports one for every line after it.
+fn truncate_after_open_bracket(errors: &mut Vec<SyntaxError>) {
+    let is_unclosed =
+        |error: &SyntaxError| matches!(&*error.message, "unclosed array" | "unclosed inline table");
+    let is_inside = |error: &SyntaxError| {
+        ["array", "inline table", "key-value pairs"].iter().any(|bracket| error.message.contains(bracket))
     };
-    if mistakes.iter().any(open)
-        && let Some(first) = mistakes.iter().position(inside)
+    if errors.iter().any(is_unclosed)
+        && let Some(first) = errors.iter().position(is_inside)
     {
-        mistakes.truncate(first + 1);
-        "a bracket before this is never closed".clone_into(&mut mistakes[first].message);
-        "write `]` or `}` where the array or inline table ends".clone_into(&mut mistakes[first].hint);
+        errors.truncate(first + 1);
+        "a bracket before this is not closed".clone_into(&mut errors[first].message);
+        "write `]` or `}` at the end of the array or inline table".clone_into(&mut errors[first].hint);
     }
 }
 
-fn toml_mistake(error: &toml::de::Error) -> Mistake {
-    let at = error.span().map_or(0, |span| span.start);
+fn toml_error(error: &toml::de::Error) -> SyntaxError {
+    let offset = error.span().map_or(0, |span| span.start);
     let (message, hint) = match error.message().split_once(", expected ") {
-        Some((message, "nothing")) => (message, "leave it out".to_owned()),
+        Some((message, "nothing")) => (message, "remove it".to_owned()),
         Some((message @ ("string values must be quoted" | "invalid float"), _)) => {
             (message, "put a string in double quotes".to_owned())
         }
         Some((message, expected)) => (message, format!("expected {expected}")),
         None if error.message() == "duplicate key" => {
-            ("this key is there twice", "keep one of the two".to_owned())
+            ("this key is already defined", "remove one of the two".to_owned())
         }
         None => (
             error.message(),
-            "see that every string, bracket and table header before it is closed".to_owned(),
+            "check that every string, bracket and table header before it is closed".to_owned(),
         ),
     };
-    Mistake { at, message: message.to_owned(), hint }
+    SyntaxError { offset, message: message.to_owned(), hint }
 }
 
-fn toml_table(table: &DeTable<'_>) -> Table {
+fn toml_table(table: &DeTable<'_>) -> ConfigTable {
     let mut entries: Vec<_> = table
         .iter()
-        .map(|(key, value)| Entry {
+        .map(|(key, value)| TableEntry {
             key: key.get_ref().clone().into_owned(),
-            at: key.span().start,
+            offset: key.span().start,
             value: toml_node(value),
-            beaten: Vec::new(),
+            overridden: Vec::new(),
         })
         .collect();
-    entries.sort_by_key(|entry| entry.at);
-    Table(entries)
+    entries.sort_by_key(|entry| entry.offset);
+    ConfigTable(entries)
 }
 
-fn toml_node(node: &toml::Spanned<DeValue<'_>>) -> Node {
-    let whole = |number: &DeInteger<'_>| u64::from_str_radix(number.as_str(), number.radix()).ok();
+fn toml_node(node: &toml::Spanned<DeValue<'_>>) -> ConfigNode {
+    let to_u64 = |number: &DeInteger<'_>| u64::from_str_radix(number.as_str(), number.radix()).ok();
     let value = match node.get_ref() {
-        DeValue::String(text) => Value::String(text.clone().into_owned()),
-        DeValue::Integer(number) => Value::Number(whole(number)),
-        DeValue::Float(_) => Value::Number(None),
-        DeValue::Boolean(value) => Value::Bool(*value),
-        DeValue::Datetime(_) => Value::Other("a date"),
-        DeValue::Array(array) => Value::Array(array.iter().map(toml_node).collect()),
-        DeValue::Table(table) => Value::Table(toml_table(table)),
+        DeValue::String(text) => ConfigValue::String(text.clone().into_owned()),
+        DeValue::Integer(number) => ConfigValue::Number(to_u64(number)),
+        DeValue::Float(_) => ConfigValue::Number(None),
+        DeValue::Boolean(value) => ConfigValue::Bool(*value),
+        DeValue::Datetime(_) => ConfigValue::Other("a date"),
+        DeValue::Array(array) => ConfigValue::Array(array.iter().map(toml_node).collect()),
+        DeValue::Table(table) => ConfigValue::Table(toml_table(table)),
     };
-    Node { span: node.span(), value }
+    ConfigNode { span: node.span(), value }
 }
 
-/// Reads JSON with comments and trailing commas.
-fn json(text: &str) -> Result<Table, Vec<Mistake>> {
+/// Parses JSON with comments and trailing commas.
+fn parse_json(text: &str) -> Result<ConfigTable, Vec<SyntaxError>> {
     let options = ParseOptions {
         allow_comments: true,
         allow_trailing_commas: true,
@@ -191,43 +205,44 @@ fn json(text: &str) -> Result<Table, Vec<Mistake>> {
         allow_non_finite_numbers: false,
         allow_extended_string_escapes: false,
     };
-    let mistake = |at, message, hint: &str| Err(vec![Mistake { at, message, hint: hint.to_owned() }]);
+    let fail =
+        |offset, message, hint: &str| Err(vec![SyntaxError { offset, message, hint: hint.to_owned() }]);
     match parse_to_ast(text, &CollectOptions::default(), &options).map(|result| result.value) {
         Ok(Some(ast::Value::Object(object))) => Ok(json_table(&object)),
-        Ok(None) => Ok(Table::default()),
-        Ok(Some(other)) => mistake(
+        Ok(None) => Ok(ConfigTable::default()),
+        Ok(Some(other)) => fail(
             other.range().start,
-            "a config file is one object".to_owned(),
+            "a config file must be one object".to_owned(),
             "write `{\"mcpServers\": {\"NAME\": {\"command\": \"…\"}}}`",
         ),
         Err(error) => {
             let message = error.kind().to_string();
             let mut letters = message.chars();
             let message = letters.next().map(|first| first.to_lowercase().chain(letters).collect());
-            let hint = "see that strings are in double quotes, members have commas between them, brackets are closed";
-            mistake(error.range().start, message.unwrap_or_default(), hint)
+            let hint = "check that strings are in double quotes, members are separated by commas and brackets are closed";
+            fail(error.range().start, message.unwrap_or_default(), hint)
         }
     }
 }
 
-fn json_table(object: &ast::Object<'_>) -> Table {
-    let entry = |property: &ast::ObjectProp<'_>| Entry {
+fn json_table(object: &ast::Object<'_>) -> ConfigTable {
+    let entry = |property: &ast::ObjectProp<'_>| TableEntry {
         key: property.name.as_str().to_owned(),
-        at: property.range.start,
+        offset: property.range.start,
         value: json_node(&property.value),
-        beaten: Vec::new(),
+        overridden: Vec::new(),
     };
-    Table(object.properties.iter().map(entry).collect())
+    ConfigTable(object.properties.iter().map(entry).collect())
 }
 
-fn json_node(node: &ast::Value<'_>) -> Node {
+fn json_node(node: &ast::Value<'_>) -> ConfigNode {
     let value = match node {
-        ast::Value::StringLit(text) => Value::String(text.value.clone().into_owned()),
-        ast::Value::NumberLit(number) => Value::Number(number.value.parse().ok()),
-        ast::Value::BooleanLit(boolean) => Value::Bool(boolean.value),
-        ast::Value::Object(object) => Value::Table(json_table(object)),
-        ast::Value::Array(array) => Value::Array(array.elements.iter().map(json_node).collect()),
-        ast::Value::NullKeyword(_) => Value::Other("`null`"),
+        ast::Value::StringLit(text) => ConfigValue::String(text.value.clone().into_owned()),
+        ast::Value::NumberLit(number) => ConfigValue::Number(number.value.parse().ok()),
+        ast::Value::BooleanLit(boolean) => ConfigValue::Bool(boolean.value),
+        ast::Value::Object(object) => ConfigValue::Table(json_table(object)),
+        ast::Value::Array(array) => ConfigValue::Array(array.elements.iter().map(json_node).collect()),
+        ast::Value::NullKeyword(_) => ConfigValue::Other("`null`"),
     };
-    Node { span: node.range().start..node.range().end, value }
+    ConfigNode { span: node.range().start..node.range().end, value }
 }

@@ -1,5 +1,4 @@
-//! Finds out where we are: what some scope asks for and nothing else, all at the same time, and none of it for longer than a
-//! moment.
+//! Collects the facts that a config requires, in parallel and within a time limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,154 +10,188 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::facts::{Fact, Facts, Wanted};
+use super::facts::{Fact, HostFacts, RequiredFacts};
 use super::{glob, scope};
 
-/// How long all of it may take.
-const LONGEST: Duration = Duration::from_secs(1);
-/// How long a port of our own may take to answer.
-const NEAR: Duration = Duration::from_millis(200);
-/// How often a program is asked whether it is done, and how many times.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 45;
+/// Time limit for all probes together.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit for a connection to a local port.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+/// Interval at which a child process is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of polls after which a child process is killed.
+const MAX_POLLS: u32 = 45;
+/// Bytes of output that are read from a child process.
+const MAX_OUTPUT: u64 = 1 << 16;
 
-/// Programs that know the wireless network, and what stands before its name in what they print.
-const WIRELESS: [(&str, &[&str], &str); 2] =
-    [("iwgetid", &["-r"], ""), ("nmcli", &["-t", "-f", "active,ssid", "device", "wifi"], "yes:")];
+/// A program that prints the name of the wireless network.
+struct SsidCommand {
+    program: &'static str,
+    args: &'static [&'static str],
+    /// Prefix of the line with the name.
+    prefix: &'static str,
+}
 
-/// What one probe found.
-enum Found {
+const SSID_COMMANDS: [SsidCommand; 2] = [
+    SsidCommand { program: "iwgetid", args: &["-r"], prefix: "" },
+    SsidCommand { program: "nmcli", args: &["-t", "-f", "active,ssid", "device", "wifi"], prefix: "yes:" },
+];
+
+/// Result of one probe.
+enum ProbeResult {
     Addresses(Fact<Vec<IpAddr>>),
     Gateway(Fact<String>),
     Ssid(Fact<String>),
     Files(BTreeMap<String, Fact<Option<String>>>),
-    Answers(u16, bool),
-    TimeIsUp,
+    Port { port: u16, is_open: bool },
+    Timeout,
 }
 
-impl Facts {
-    /// Finds out what is wanted. Files are looked for below `folder`; `project` is its name, if there is a project.
-    /// `serving` says whether we are the gateway.
-    pub fn gather(wanted: &Wanted, folder: &Path, project: Option<String>, serving: bool) -> Self {
+/// Reason why a program printed nothing usable.
+#[derive(Debug, PartialEq, Eq)]
+enum ProgramError {
+    Unavailable,
+    Timeout,
+}
+
+impl HostFacts {
+    /// Collects the required facts. Files are searched for below `folder`; `project` is its name if there is a project.
+    /// `is_gateway` tells whether this process is the gateway.
+    pub fn gather(
+        required: &RequiredFacts,
+        folder: &Path,
+        project: Option<String>,
+        is_gateway: bool,
+    ) -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let mut facts = Self { project, serving, ..Self::default() };
+        let mut facts = Self { project, is_gateway, ..Self::default() };
         facts.user = variable("USER").or_else(|| variable("LOGNAME")).ok_or("`USER` is not set".to_owned());
         facts.env =
-            wanted.env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect();
+            required.env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect();
         let tags = variable("TOOLCRIB_TAGS").unwrap_or_default();
         facts.tags =
             tags.split(',').map(str::trim).filter(|tag| scope::is_tag(tag)).map(str::to_owned).collect();
-        if wanted.host {
-            facts.host = variable("TOOLCRIB_HOST").map_or_else(host, Ok);
+        if required.host {
+            facts.host = variable("TOOLCRIB_HOST").map_or_else(host_name, Ok);
         }
-        facts.look_around(wanted, folder);
+        facts.run_probes(required, folder);
         facts
     }
 
-    fn look_around(&mut self, wanted: &Wanted, folder: &Path) {
-        let late = || "it took too long to find out".to_owned();
-        (self.addresses, self.gateway_mac, self.ssid) = (Err(late()), Err(late()), Err(late()));
-        self.files = wanted.files.iter().map(|glob| (glob.clone(), Err(late()))).collect();
-        let (tell, hear) = mpsc::channel();
-        let mut under_way = 0;
-        let mut probe = |find: Box<dyn FnOnce() -> Found + Send>| {
-            let tell = tell.clone();
-            let begun = thread::Builder::new().spawn(move || drop(tell.send(find())));
-            under_way += usize::from(begun.is_ok());
+    fn run_probes(&mut self, required: &RequiredFacts, folder: &Path) {
+        let timeout = || "the query timed out".to_owned();
+        self.addresses = Err(timeout());
+        self.gateway_mac = Err(timeout());
+        self.ssid = Err(timeout());
+        self.files = required.files.iter().map(|glob| (glob.clone(), Err(timeout()))).collect();
+        let (sender, receiver) = mpsc::channel();
+        let mut running = 0;
+        let mut spawn = |probe: Box<dyn FnOnce() -> ProbeResult + Send>| {
+            let sender = sender.clone();
+            let spawned = thread::Builder::new().spawn(move || drop(sender.send(probe())));
+            running += usize::from(spawned.is_ok());
         };
-        if wanted.addresses {
-            probe(Box::new(|| Found::Addresses(addresses())));
+        if required.addresses {
+            spawn(Box::new(|| ProbeResult::Addresses(local_addresses())));
         }
-        if wanted.gateway_mac {
-            probe(Box::new(|| Found::Gateway(gateway_mac())));
+        if required.gateway_mac {
+            spawn(Box::new(|| ProbeResult::Gateway(gateway_mac())));
         }
-        if wanted.ssid {
-            probe(Box::new(|| Found::Ssid(ssid())));
+        if required.ssid {
+            spawn(Box::new(|| ProbeResult::Ssid(ssid())));
         }
-        if !wanted.files.is_empty() {
-            let (globs, folder) = (wanted.files.clone(), folder.to_owned());
-            probe(Box::new(move || Found::Files(glob::find(&folder, &globs))));
+        if !required.files.is_empty() {
+            let globs = required.files.clone();
+            let folder = folder.to_owned();
+            spawn(Box::new(move || ProbeResult::Files(glob::find(&folder, &globs))));
         }
-        if !self.serving {
-            for port in wanted.ports.clone() {
-                probe(Box::new(move || Found::Answers(port, answers(port))));
+        if !self.is_gateway {
+            for port in required.ports.clone() {
+                spawn(Box::new(move || ProbeResult::Port { port, is_open: is_port_open(port) }));
             }
         }
-        if under_way == 0 {
+        if running == 0 {
             return;
         }
-        let clock = thread::Builder::new().spawn(move || {
-            thread::park_timeout(LONGEST);
-            drop(tell.send(Found::TimeIsUp));
+        let timer = thread::Builder::new().spawn(move || {
+            thread::park_timeout(PROBE_TIMEOUT);
+            drop(sender.send(ProbeResult::Timeout));
         });
-        while under_way > 0 {
-            under_way -= 1;
-            match hear.recv() {
-                Ok(Found::Addresses(found)) => self.addresses = found,
-                Ok(Found::Gateway(found)) => self.gateway_mac = found,
-                Ok(Found::Ssid(found)) => self.ssid = found,
-                Ok(Found::Files(found)) => self.files = found,
-                Ok(Found::Answers(port, true)) => drop(self.answering.insert(port)),
-                Ok(Found::Answers(_, false)) => {}
-                Ok(Found::TimeIsUp) | Err(_) => break,
+        while running > 0 {
+            running -= 1;
+            match receiver.recv() {
+                Ok(ProbeResult::Timeout) | Err(_) => break,
+                Ok(result) => self.set(result),
             }
         }
-        if let Ok(clock) = clock {
-            clock.thread().unpark();
+        if let Ok(timer) = timer {
+            timer.thread().unpark();
+        }
+    }
+
+    fn set(&mut self, result: ProbeResult) {
+        match result {
+            ProbeResult::Addresses(addresses) => self.addresses = addresses,
+            ProbeResult::Gateway(mac) => self.gateway_mac = mac,
+            ProbeResult::Ssid(ssid) => self.ssid = ssid,
+            ProbeResult::Files(files) => self.files = files,
+            ProbeResult::Port { port, is_open: true } => drop(self.open_ports.insert(port)),
+            ProbeResult::Port { is_open: false, .. } | ProbeResult::Timeout => {}
         }
     }
 }
 
 #[cfg(unix)]
-fn host() -> Fact<String> {
+fn host_name() -> Fact<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { Err("this machine has no name".to_owned()) } else { Ok(name) }
+    if name.is_empty() { Err("this machine has no host name".to_owned()) } else { Ok(name) }
 }
 
 #[cfg(not(unix))]
-fn host() -> Fact<String> {
+fn host_name() -> Fact<String> {
     std::env::var("COMPUTERNAME").map_err(|_| "`COMPUTERNAME` is not set".to_owned())
 }
 
-fn answers(port: u16) -> bool {
-    TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), NEAR).is_ok()
+fn is_port_open(port: u16) -> bool {
+    TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), CONNECT_TIMEOUT).is_ok()
 }
 
-/// The addresses of this machine, without those that mean it wherever it is.
-fn addresses() -> Fact<Vec<IpAddr>> {
-    let four = fs::read_to_string("/proc/net/fib_trie").map(|text| local_fours(&text)).unwrap_or_default();
-    let six = fs::read_to_string("/proc/net/if_inet6").map(|text| sixes(&text)).unwrap_or_default();
-    let mut all: BTreeSet<IpAddr> = four.into_iter().chain(six).collect();
-    // Elsewhere, at least the one that we would be seen under. Nothing is sent for that.
-    for (own, far) in [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")] {
-        let seen = UdpSocket::bind(own).and_then(|socket| {
-            socket.connect(far)?;
+/// Returns the addresses of this machine, without loopback and link-local ones.
+fn local_addresses() -> Fact<Vec<IpAddr>> {
+    let v4 = fs::read_to_string("/proc/net/fib_trie").map(|text| parse_fib_trie(&text)).unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/if_inet6").map(|text| parse_if_inet6(&text)).unwrap_or_default();
+    let mut addresses: BTreeSet<IpAddr> = v4.into_iter().chain(v6).collect();
+    // Without `/proc`, connected UDP sockets show the source addresses of outgoing packets. Nothing is sent.
+    for (local, remote) in [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")] {
+        let source = UdpSocket::bind(local).and_then(|socket| {
+            socket.connect(remote)?;
             socket.local_addr()
         });
-        all.extend(seen.map(|address| address.ip()));
+        addresses.extend(source.map(|address| address.ip()));
     }
-    all.retain(|address| match address {
-        IpAddr::V4(four) => !four.is_loopback() && !four.is_link_local() && !four.is_unspecified(),
-        IpAddr::V6(six) => !six.is_loopback() && !six.is_unicast_link_local() && !six.is_unspecified(),
+    addresses.retain(|address| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local() && !v6.is_unspecified(),
     });
-    Ok(all.into_iter().collect())
+    Ok(addresses.into_iter().collect())
 }
 
-/// From the kernel's table of routes: an address, and in the next line that it is one of ours.
-fn local_fours(table: &str) -> Vec<IpAddr> {
-    let mut found = Vec::new();
+/// Parses `/proc/net/fib_trie`, in which the line after an address says whether it is local.
+fn parse_fib_trie(table: &str) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
     let mut last = None;
     for line in table.lines().map(str::trim) {
         if let Some(address) = line.strip_prefix("|-- ") {
             last = address.parse::<Ipv4Addr>().ok();
         } else if line == "/32 host LOCAL" {
-            found.extend(last.map(IpAddr::V4));
+            addresses.extend(last.map(IpAddr::V4));
         }
     }
-    found
+    addresses
 }
 
-fn sixes(table: &str) -> Vec<IpAddr> {
+/// Parses `/proc/net/if_inet6`, in which each line starts with an address.
+fn parse_if_inet6(table: &str) -> Vec<IpAddr> {
     let digits = table.lines().filter_map(|line| line.split_whitespace().next());
     let numbers = digits.filter_map(|digits| u128::from_str_radix(digits, 16).ok());
     numbers.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))).collect()
@@ -166,11 +199,12 @@ fn sixes(table: &str) -> Vec<IpAddr> {
 
 fn gateway_mac() -> Fact<String> {
     let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("`{file}`: {error}"));
-    let gateway = gateway(&read("/proc/net/route")?).ok_or("there is no gateway")?;
-    neighbour(&read("/proc/net/arp")?, gateway).ok_or_else(|| format!("`{gateway}` is no neighbour we know"))
+    let gateway = parse_default_gateway(&read("/proc/net/route")?).ok_or("there is no default gateway")?;
+    let mac = parse_neighbor_mac(&read("/proc/net/arp")?, gateway);
+    mac.ok_or_else(|| format!("the ARP table has no entry for `{gateway}`"))
 }
 
-fn gateway(routes: &str) -> Option<Ipv4Addr> {
+fn parse_default_gateway(routes: &str) -> Option<Ipv4Addr> {
     routes.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, "00000000", gateway, ..] = fields[..] else { return None };
@@ -179,51 +213,51 @@ fn gateway(routes: &str) -> Option<Ipv4Addr> {
     })
 }
 
-fn neighbour(table: &str, address: Ipv4Addr) -> Option<String> {
-    table.lines().skip(1).find_map(|line| {
+fn parse_neighbor_mac(arp_table: &str, address: Ipv4Addr) -> Option<String> {
+    arp_table.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [of, _, _, mac, ..] = fields[..] else { return None };
-        scope::mac(mac).filter(|_| of.parse() == Ok(address))
+        let [neighbor, _, _, mac, ..] = fields[..] else { return None };
+        scope::parse_mac(mac).filter(|_| neighbor.parse() == Ok(address))
     })
 }
 
 fn ssid() -> Fact<String> {
-    let mut why = "there is no `iwgetid` and no `nmcli`".to_owned();
-    for (program, args, before) in WIRELESS {
-        match ask(program, args) {
-            Ok(said) => {
-                let name = said.lines().find_map(|line| line.strip_prefix(before)).map(str::trim);
+    let mut error = "neither `iwgetid` nor `nmcli` is available".to_owned();
+    for SsidCommand { program, args, prefix } in &SSID_COMMANDS {
+        match command_output(program, args) {
+            Ok(output) => {
+                let name = output.lines().find_map(|line| line.strip_prefix(prefix)).map(str::trim);
                 return name
                     .filter(|name| !name.is_empty())
                     .map(str::to_owned)
                     .ok_or_else(|| "there is no wireless network".to_owned());
             }
-            Err(Some(reason)) => why = reason,
-            Err(None) => {}
+            Err(ProgramError::Timeout) => error = format!("`{program}` took too long"),
+            Err(ProgramError::Unavailable) => {}
         }
     }
-    Err(why)
+    Err(error)
 }
 
-/// What a program prints, if it is there and soon done.
-fn ask(program: &str, args: &[&str]) -> Result<String, Option<String>> {
+/// Returns the standard output of a program, which is killed if it runs too long.
+fn command_output(program: &str, args: &[&str]) -> Result<String, ProgramError> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|_| None)?;
-    let mut looks = 0;
+    let mut child = command.spawn().map_err(|_| ProgramError::Unavailable)?;
+    let mut polls = 0;
     while !matches!(child.try_wait(), Ok(Some(_))) {
-        looks += 1;
-        if looks > LOOKS {
+        polls += 1;
+        if polls > MAX_POLLS {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(Some(format!("`{program}` took too long")));
+            return Err(ProgramError::Timeout);
         }
-        thread::park_timeout(LOOK);
+        thread::park_timeout(POLL_INTERVAL);
     }
-    let mut said = String::new();
-    let stdout = child.stdout.take().ok_or(None)?;
-    stdout.take(1 << 16).read_to_string(&mut said).map_err(|_| None)?;
-    Ok(said)
+    let mut output = String::new();
+    let stdout = child.stdout.take().ok_or(ProgramError::Unavailable)?;
+    stdout.take(MAX_OUTPUT).read_to_string(&mut output).map_err(|_| ProgramError::Unavailable)?;
+    Ok(output)
 }
 
 #[cfg(test)]
@@ -231,31 +265,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_understood() {
+    fn proc_net_files_are_parsed() {
         let routes = "Main:\n  |-- 127.0.0.1\n     /32 host LOCAL\n  |-- 192.168.1.0\n   /24 link UNICAST\n  |-- 192.168.1.7\n    /32 host LOCAL\n";
         assert_eq!(
-            local_fours(routes),
+            parse_fib_trie(routes),
             ["127.0.0.1".parse::<IpAddr>().unwrap(), "192.168.1.7".parse().unwrap()]
         );
-        let six = "fd000000000000000000000000000001 02 40 00 80 eth0\n";
-        assert_eq!(sixes(six), ["fd00::1".parse::<IpAddr>().unwrap()]);
+        let interfaces = "fd000000000000000000000000000001 02 40 00 80 eth0\n";
+        assert_eq!(parse_if_inet6(interfaces), ["fd00::1".parse::<IpAddr>().unwrap()]);
         let route = "Iface Destination Gateway Flags\neth0 000200C0 00000000 1\neth0 00000000 010200C0 3\n";
-        assert_eq!(gateway(route), Some(Ipv4Addr::new(192, 0, 2, 1)));
+        assert_eq!(parse_default_gateway(route), Some(Ipv4Addr::new(192, 0, 2, 1)));
         let arp = "IP HW Flags MAC Mask Device\n192.0.2.9 0x1 0x2 00:00:00:00:00:01 * e\n192.0.2.1 0x1 0x2 02:FC:00:00:00:05 * e\n";
-        assert_eq!(neighbour(arp, Ipv4Addr::new(192, 0, 2, 1)).as_deref(), Some("02:fc:00:00:00:05"));
+        let mac = parse_neighbor_mac(arp, Ipv4Addr::new(192, 0, 2, 1));
+        assert_eq!(mac.as_deref(), Some("02:fc:00:00:00:05"));
     }
 
     #[test]
-    fn nothing_is_found_out_that_nobody_asks_for() {
-        let facts = Facts::gather(&Wanted::default(), Path::new("/nowhere"), None, true);
+    fn facts_that_are_not_required_are_not_collected() {
+        let facts = HostFacts::gather(&RequiredFacts::default(), Path::new("/nowhere"), None, true);
         assert!(facts.host.is_err() && facts.addresses.is_err() && facts.ssid.is_err());
         assert!(facts.env.is_empty() && facts.files.is_empty());
     }
 
     #[test]
-    fn a_program_that_never_ends_is_not_waited_for() {
-        assert_eq!(ask("sleep", &["60"]), Err(Some("`sleep` took too long".to_owned())));
-        assert_eq!(ask("echo", &["name"]).as_deref(), Ok("name\n"));
-        assert_eq!(ask("no-such-program-here", &[]), Err(None));
+    fn program_that_does_not_end_is_killed() {
+        assert_eq!(command_output("sleep", &["60"]), Err(ProgramError::Timeout));
+        assert_eq!(command_output("echo", &["name"]).as_deref(), Ok("name\n"));
+        assert_eq!(command_output("no-such-program-here", &[]), Err(ProgramError::Unavailable));
     }
 }

@@ -1,128 +1,165 @@
-//! `quota`, `rate` and `limits`: how much a caller, or everyone, may use of what.
+//! Reads `quota`, `rate` and `limits` of `[policy]` and `[callers.NAME]`.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::node::Value;
-use super::page::Page;
-use super::reader::Reader;
-use super::root::Sections;
-use super::{Concern, rules};
-use crate::policy::Rule;
-use crate::quota::{Limit, Owner, Share};
+use super::node::ConfigValue;
+use super::reader::TableReader;
+use super::root::ConfigSections;
+use super::source_map::SourceMap;
+use super::{ProblemScope, rules};
+use crate::access::policy::Rule;
+use crate::limits::{LimitKind, LimitOwner, UsageLimit};
 
-/// Reads the limits of a table: its own, and those that are about a pattern.
-pub(super) fn read(reader: &mut Reader<'_>) -> Vec<Limit> {
-    let mut limits = both(reader, None);
+/// Reads the limits of a table: its own, and those of patterns.
+pub(super) fn read(reader: &mut TableReader<'_>) -> Vec<UsageLimit> {
+    let mut limits = read_quota_and_rate(reader, None);
     let Some(mut patterns) = reader.table("limits") else { return limits };
     for entry in patterns.entries() {
-        let rule = match rules::over_servers(&entry.key) {
-            Ok(rule) if entry.key != "*" => rule.at(patterns.page().origin(entry.at)),
+        let rule = match rules::parse_server_rule(&entry.key) {
+            Ok(rule) if entry.key != "*" => rule.with_origin(patterns.source().origin(entry.offset)),
             Ok(_) => {
                 let hint = "write `quota` and `rate` without a pattern";
-                patterns.wrong(entry.at, "`*` is everything, and needs no pattern", hint);
+                patterns.error(entry.offset, "a limit for `*` needs no pattern", hint);
                 continue;
             }
-            Err((message, hint)) => {
-                patterns.wrong(entry.at, message, hint);
+            Err(error) => {
+                patterns.error(entry.offset, error.message, error.hint);
                 continue;
             }
         };
-        if limits.iter().any(|limit| *limit.what().to_string() == *entry.key) {
-            patterns.wrong(entry.at, format!("`{}` is there twice", entry.key), "keep one of the two");
+        if limits.iter().any(|limit| *limit.pattern().to_string() == *entry.key) {
+            let message = format!("`{}` is defined twice", entry.key);
+            patterns.error(entry.offset, message, "remove one of the two");
         }
-        let Some(mut table) = patterns.table_at(entry) else { continue };
+        let Some(mut table) = patterns.entry_table(entry) else { continue };
         if !table.has("quota") && !table.has("rate") {
-            let hint = "write `quota = { calls = 100, per = \"1h\" }`, or leave it out";
-            table.lacking(format!("`{}` has neither `quota` nor `rate`", entry.key), hint);
+            let hint = "write `quota = { calls = 100, per = \"1h\" }`, or remove the table";
+            table.error_at_table(format!("`{}` has neither `quota` nor `rate`", entry.key), hint);
         }
-        limits.append(&mut both(&mut table, Some(&rule)));
+        limits.append(&mut read_quota_and_rate(&mut table, Some(&rule)));
         table.finish();
     }
     limits
 }
 
-fn both(reader: &mut Reader<'_>, what: Option<&Rule>) -> Vec<Limit> {
-    let limits = [share(reader, "quota"), share(reader, "rate")].into_iter().flatten();
-    limits.map(|limit| what.iter().fold(limit, |limit, what| limit.of((*what).clone()))).collect()
+fn read_quota_and_rate(reader: &mut TableReader<'_>, pattern: Option<&Rule>) -> Vec<UsageLimit> {
+    let limits = [read_limit(reader, "quota"), read_limit(reader, "rate")].into_iter().flatten();
+    let restrict = |limit: UsageLimit| match pattern {
+        Some(rule) => limit.matching(rule.clone()),
+        None => limit,
+    };
+    limits.map(restrict).collect()
 }
 
-fn share(reader: &mut Reader<'_>, key: &'static str) -> Option<Limit> {
-    let name = reader.name(key);
-    let at = reader.value(key).map(|node| node.span.start);
-    let Some(at) = at else {
-        // Asked for all the same, so that it is known to be a key.
+fn read_limit(reader: &mut TableReader<'_>, key: &'static str) -> Option<UsageLimit> {
+    let path = reader.key_path(key);
+    let offset = reader.peek(key).map(|node| node.span.start);
+    let Some(offset) = offset else {
+        // Marks the key as read, so that the list of valid keys contains it.
         reader.take(key);
         return None;
     };
-    let origin = reader.page().origin(at);
+    let origin = reader.source().origin(offset);
     let mut table = reader.table(key)?;
-    let (calls, per) = (calls(&mut table), table.duration("per"));
+    let calls = read_calls(&mut table);
+    let per = table.duration("per");
     let wait = if key == "rate" { table.duration("wait") } else { None };
-    for part in ["calls", "per"] {
-        if !table.has(part) {
+    for required in ["calls", "per"] {
+        if !table.has(required) {
             let hint = format!("write `{key} = {{ calls = 100, per = \"1h\" }}`");
-            table.lacking(format!("{name} has no `{part}`"), hint);
+            table.error_at_table(format!("{path} has no `{required}`"), hint);
         }
     }
     table.finish();
-    let limit = if key == "rate" { Limit::rate(calls?, per?) } else { Limit::quota(calls?, per?) };
-    Some(limit.waiting(wait.unwrap_or(Duration::ZERO)).at(origin))
+    let limit = if key == "rate" { UsageLimit::rate(calls?, per?) } else { UsageLimit::quota(calls?, per?) };
+    Some(limit.max_wait(wait.unwrap_or(Duration::ZERO)).with_origin(origin))
 }
 
-fn calls(reader: &mut Reader<'_>) -> Option<NonZeroU32> {
-    if matches!(reader.value("calls").map(|node| &node.value), Some(Value::Number(Some(0)))) {
-        let name = reader.name("calls");
+fn read_calls(reader: &mut TableReader<'_>) -> Option<NonZeroU32> {
+    if matches!(reader.peek("calls").map(|node| &node.value), Some(ConfigValue::Number(Some(0)))) {
+        let path = reader.key_path("calls");
         reader.take("calls");
-        let hint = "to forbid something write it in `deny`; to let any number through leave the limit out";
-        reader.wrong_value("calls", format!("{name} is zero, which would let nothing through"), hint);
+        let hint = "use `deny` to forbid calls; remove the limit to allow any number";
+        reader.error_at_value("calls", format!("{path} must not be zero"), hint);
         return None;
     }
     reader.count("calls", 1).and_then(NonZeroU32::new)
 }
 
-/// Mentions limits that do nothing because another one is always reached first.
-pub(super) fn note_unreached(page: &mut Page, sections: &Sections) {
-    let quota = &sections.quota;
-    let mut pairs = Vec::new();
-    for (index, limit) in quota.everyone.iter().enumerate() {
-        let others = quota.everyone.iter().enumerate().filter(|(other, _)| *other != index);
-        pairs.extend(others.map(|(_, other)| ((Owner::Everyone, limit), (Owner::Everyone, other))));
+/// A limit and the part of the config that sets it.
+#[derive(Clone, Copy)]
+struct OwnedLimit<'a> {
+    owner: LimitOwner<'a>,
+    limit: &'a UsageLimit,
+}
+
+impl OwnedLimit<'_> {
+    fn config_key(&self) -> String {
+        self.limit.config_key(self.owner)
     }
+
+    /// Returns whether every call that counts against `other` counts against this limit too.
+    fn covers(&self, other: &UsageLimit) -> bool {
+        let pattern = self.limit.pattern().to_string();
+        pattern == "*" || pattern == other.pattern().to_string()
+    }
+}
+
+/// Reports limits that have no effect, because another one is always reached first, as notes.
+pub(super) fn note_unreachable(source: &mut SourceMap, sections: &ConfigSections) {
+    let quota = &sections.usage_limits;
+    let everyone: Vec<_> =
+        quota.everyone.iter().map(|limit| OwnedLimit { owner: LimitOwner::Everyone, limit }).collect();
+    note_unreachable_among(source, &everyone, |_| true);
     for caller in quota.callers.keys() {
-        let of_caller = || quota.of(caller).enumerate();
-        for (index, own) in of_caller().filter(|(_, (owner, _))| *owner != Owner::Everyone) {
-            let others = of_caller().filter(|(other, _)| *other != index);
-            pairs.extend(others.map(|(_, other)| (own, other)));
-        }
+        let limits = quota.limits_for(caller).map(|(owner, limit)| OwnedLimit { owner, limit });
+        let limits: Vec<_> = limits.collect();
+        note_unreachable_among(source, &limits, |limit| limit.owner != LimitOwner::Everyone);
     }
-    for ((owner, limit), (other_owner, other)) in pairs {
-        let about = |limit: &Limit| limit.what().to_string();
-        let covers = about(other) == "*" || about(other) == about(limit);
-        if covers && keeps_from(other.share(), limit.share()) {
+}
+
+fn note_unreachable_among(
+    source: &mut SourceMap,
+    limits: &[OwnedLimit<'_>],
+    is_reported: impl Fn(&OwnedLimit<'_>) -> bool,
+) {
+    for (index, candidate) in limits.iter().enumerate().filter(|(_, limit)| is_reported(limit)) {
+        for (_, other) in limits.iter().enumerate().filter(|(other, _)| *other != index) {
+            let is_unreachable =
+                other.covers(candidate.limit) && shadows(other.limit.kind(), candidate.limit.kind());
+            let Some(origin) = candidate.limit.origin().filter(|_| is_unreachable) else { continue };
             let message = format!(
-                "`{}` is never reached: `{}` is {}",
-                limit.name(owner),
-                other.name(other_owner),
-                other.share()
+                "`{}` has no effect: `{}` ({}) is always reached first",
+                candidate.config_key(),
+                other.config_key(),
+                other.limit.kind()
             );
-            let hint = "all limits that are about a call hold; leave this one out, or raise the other";
-            let Some(origin) = limit.origin() else { continue };
-            page.report_in_line(origin, &Concern::Note, message, hint.to_owned());
+            let hint = "every limit that matches a call applies; remove this one, or raise the other";
+            source.report_at_line(origin, &ProblemScope::Note, message, hint.to_owned());
         }
     }
 }
 
-/// Whether whoever is kept to `first` can never be stopped by `second`; two that are the same are both of use to nobody.
-fn keeps_from(first: Share, second: Share) -> bool {
-    let ((most, per), (limit, within)) = (first.measure(), second.measure());
-    let (most, limit) = (u128::from(most.get()), u128::from(limit.get()));
-    let (per, within) = (per.as_nanos().max(1), within.as_nanos());
+/// Returns whether calls that keep to `first` can never exceed `second`. Two equal limits do not shadow each other.
+fn shadows(first: LimitKind, second: LimitKind) -> bool {
+    let (first_calls, first_per) = first.calls_per();
+    let (second_calls, second_per) = second.calls_per();
+    let first_calls = u128::from(first_calls.get());
+    let second_calls = u128::from(second_calls.get());
+    let first_per = first_per.as_nanos().max(1);
+    let second_per = second_per.as_nanos();
     match (first, second) {
-        (Share::Quota { .. }, Share::Quota { .. }) => most * within.div_ceil(per) <= limit && first != second,
-        (Share::Rate { .. }, Share::Quota { .. }) => most + (most * within).div_ceil(per) <= limit,
-        (_, Share::Rate { .. }) => {
-            most <= limit && most * within <= limit * per && (most, per) != (limit, within)
+        (LimitKind::Quota { .. }, LimitKind::Quota { .. }) => {
+            first_calls * second_per.div_ceil(first_per) <= second_calls && first != second
+        }
+        (LimitKind::Rate { .. }, LimitKind::Quota { .. }) => {
+            first_calls + (first_calls * second_per).div_ceil(first_per) <= second_calls
+        }
+        (_, LimitKind::Rate { .. }) => {
+            first_calls <= second_calls
+                && first_calls * second_per <= second_calls * first_per
+                && (first_calls, first_per) != (second_calls, second_per)
         }
     }
 }

@@ -1,284 +1,298 @@
-//! `Reader`: asks one table for its keys, one by one, with the type each must have. Whatever does not fit is
-//! reported where it stands, and keys nobody asked for are reported at the end.
+//! `TableReader`: reads the keys of one table with the type each must have. Reports values of the wrong type, and at the
+//! end the keys that were not read.
 
 use std::time::Duration;
 
-use super::node::{Entry, Node, Table, Value};
-use super::page::Page;
-use super::{Concern, units};
-use crate::spelling;
-use crate::text::{BadReferenceKind, Text};
+use super::node::{ConfigNode, ConfigTable, ConfigValue, TableEntry};
+use super::source_map::SourceMap;
+use super::{ProblemScope, units};
+use crate::spec::template::{BadReferenceKind, TemplateText};
+use crate::util::format;
 
-/// No count in a config has to be larger.
-const LARGEST_COUNT: u32 = 1_000_000;
+/// Largest number that a key accepts.
+const MAX_COUNT: u32 = 1_000_000;
 
-/// Reads one table.
-pub(super) struct Reader<'a> {
-    page: &'a mut Page,
-    table: &'a Table,
-    /// What its problems switch off.
-    concerns: Concern,
-    /// What stands before its keys in messages, such as `lifecycle.`.
-    path: String,
-    /// Where the table's own key is.
-    at: usize,
-    known: Vec<&'static str>,
+/// Reader of one table.
+pub(super) struct TableReader<'a> {
+    source: &'a mut SourceMap,
+    table: &'a ConfigTable,
+    /// Scope of the problems in this table.
+    scope: ProblemScope,
+    /// Prefix of the table's keys in messages, such as `lifecycle.`.
+    prefix: String,
+    /// Offset of the table's own key.
+    offset: usize,
+    /// Keys that have been read.
+    read_keys: Vec<&'static str>,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(page: &'a mut Page, table: &'a Table, concerns: Concern, at: usize) -> Self {
-        Self { page, table, concerns, path: String::new(), at, known: Vec::new() }
+/// A unit of measurement that strings are parsed as.
+struct Measure<'a, T> {
+    noun: &'static str,
+    parse: fn(&str) -> Option<T>,
+    examples: &'a str,
+    example_unit: &'static str,
+}
+
+impl<'a> Measure<'a, Duration> {
+    fn duration(examples: &'a str) -> Self {
+        Self { noun: "duration", parse: units::parse_duration, examples, example_unit: "s" }
+    }
+}
+
+impl Measure<'static, usize> {
+    fn size() -> Self {
+        let examples = units::SIZE_EXAMPLES;
+        Self { noun: "size", parse: units::parse_size, examples, example_unit: "MiB" }
+    }
+}
+
+impl<'a> TableReader<'a> {
+    pub(super) fn new(
+        source: &'a mut SourceMap,
+        table: &'a ConfigTable,
+        scope: ProblemScope,
+        offset: usize,
+    ) -> Self {
+        Self { source, table, scope, prefix: String::new(), offset, read_keys: Vec::new() }
     }
 
-    /// The file being read.
-    pub(super) fn page(&self) -> &Page {
-        self.page
+    /// Returns the texts being read.
+    pub(super) fn source(&self) -> &SourceMap {
+        self.source
     }
 
-    /// Where the table's own key is.
-    pub(super) fn place(&self) -> usize {
-        self.at
+    /// Returns the offset of the table's own key.
+    pub(super) fn key_offset(&self) -> usize {
+        self.offset
     }
 
-    /// Reports a problem at a byte of the file.
-    pub(super) fn wrong(&mut self, at: usize, message: impl Into<String>, hint: impl Into<String>) {
-        self.page.report(at, &self.concerns, message.into(), hint.into());
+    /// Reports a problem at an offset.
+    pub(super) fn error(&mut self, offset: usize, message: impl Into<String>, hint: impl Into<String>) {
+        self.source.report(offset, &self.scope, message.into(), hint.into());
     }
 
-    /// Mentions something at a place.
-    pub(super) fn note(&mut self, at: usize, message: impl Into<String>, hint: impl Into<String>) {
-        self.page.report(at, &Concern::Note, message.into(), hint.into());
+    /// Reports a note at an offset.
+    pub(super) fn note(&mut self, offset: usize, message: impl Into<String>, hint: impl Into<String>) {
+        self.source.report(offset, &ProblemScope::Note, message.into(), hint.into());
     }
 
-    /// Reports a problem of the table as such, where its key is.
-    pub(super) fn lacking(&mut self, message: impl Into<String>, hint: impl Into<String>) {
-        self.wrong(self.at, message, hint);
+    /// Reports a problem at the table's own key.
+    pub(super) fn error_at_table(&mut self, message: impl Into<String>, hint: impl Into<String>) {
+        self.error(self.offset, message, hint);
     }
 
-    /// Reports a problem of the value of a key.
-    pub(super) fn wrong_value(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        let at = self.value(key).map_or(self.at, |node| node.span.start);
-        self.wrong(at, message, hint);
+    /// Reports a problem at the value of a key.
+    pub(super) fn error_at_value(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+        let offset = self.peek(key).map_or(self.offset, |node| node.span.start);
+        self.error(offset, message, hint);
     }
 
-    /// The key as it is called in messages.
-    pub(super) fn name(&self, key: &str) -> String {
-        format!("`{}{key}`", self.path)
+    /// Returns the full path of a key between backticks.
+    pub(super) fn key_path(&self, key: &str) -> String {
+        format!("`{}{key}`", self.prefix)
     }
 
-    /// The value of a key, whatever it is.
-    pub(super) fn take(&mut self, key: &'static str) -> Option<&'a Node> {
-        self.known.push(key);
+    /// Marks a key as read and returns its value.
+    pub(super) fn take(&mut self, key: &'static str) -> Option<&'a ConfigNode> {
+        self.read_keys.push(key);
         let mut entries = self.table.entries(key);
         let first = entries.next()?;
-        let second = entries.next().map(|entry| entry.at);
-        if let Some(at) = second {
-            self.wrong(at, format!("{} is there twice", self.name(key)), "keep one of the two");
+        let second = entries.next().map(|entry| entry.offset);
+        if let Some(offset) = second {
+            self.error(offset, format!("{} is defined twice", self.key_path(key)), "remove one of the two");
         }
         Some(&first.value)
     }
 
-    /// The value of a key that was or will be asked for.
-    pub(super) fn value(&self, key: &str) -> Option<&'a Node> {
+    /// Returns the value of a key without marking the key as read.
+    pub(super) fn peek(&self, key: &str) -> Option<&'a ConfigNode> {
         self.table.entries(key).next().map(|entry| &entry.value)
     }
 
-    /// Whether a key is there.
+    /// Returns whether a key is present.
     pub(super) fn has(&self, key: &str) -> bool {
-        self.value(key).is_some()
+        self.peek(key).is_some()
     }
 
-    fn mistyped(&mut self, key: &str, node: &Node, wanted: &str, example: &str) {
-        let (name, json) = (self.name(key), self.page.json);
-        let message = format!("{name} must be {wanted}, not {}", node.value.kind(json));
-        let hint = format!("write {}", self.page.setting(key, example));
-        self.wrong(node.span.start, message, hint);
+    fn type_error(&mut self, key: &str, node: &ConfigNode, expected: &str, example: &str) {
+        let found = node.value.kind(self.source.json);
+        let message = format!("{} must be {expected}, not {found}", self.key_path(key));
+        let hint = format!("write {}", self.source.assignment(key, example));
+        self.error(node.span.start, message, hint);
     }
 
-    /// A string.
+    /// Reads a string.
     pub(super) fn string(&mut self, key: &'static str) -> Option<&'a str> {
         let node = self.take(key)?;
-        let Value::String(text) = &node.value else {
-            let short = matches!(node.value, Value::Number(_) | Value::Other("a date"));
-            let written = self.page.written(&node.span).filter(|_| short).unwrap_or("…");
-            self.mistyped(key, node, "a string", &format!("\"{written}\""));
+        let ConfigValue::String(text) = &node.value else {
+            let can_quote = matches!(node.value, ConfigValue::Number(_) | ConfigValue::Other("a date"));
+            let written = self.source.short_text(&node.span).filter(|_| can_quote).unwrap_or("…");
+            self.type_error(key, node, "a string", &format!("\"{written}\""));
             return None;
         };
-        Some(text).filter(|text| self.is_clean(key, node, text)).map(String::as_str)
+        Some(text).filter(|text| self.check_no_nul(key, node, text)).map(String::as_str)
     }
 
-    fn is_clean(&mut self, key: &str, node: &Node, text: &str) -> bool {
-        let clean = !text.contains('\0');
-        if !clean {
-            let message = format!("{} holds a NUL character", self.name(key));
-            self.wrong(node.span.start, message, "leave the character out");
+    fn check_no_nul(&mut self, key: &str, node: &ConfigNode, text: &str) -> bool {
+        let is_valid = !text.contains('\0');
+        if !is_valid {
+            let message = format!("{} contains a NUL character", self.key_path(key));
+            self.error(node.span.start, message, "remove the character");
         }
-        clean
+        is_valid
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(super) fn boolean(&mut self, key: &'static str) -> Option<bool> {
         let node = self.take(key)?;
-        let Value::Bool(value) = &node.value else {
-            self.mistyped(key, node, "`true` or `false`", "true` or `false");
+        let ConfigValue::Bool(value) = &node.value else {
+            self.type_error(key, node, "`true` or `false`", "true` or `false");
             return None;
         };
         Some(*value)
     }
 
-    /// A whole number that is not too small.
-    pub(super) fn count(&mut self, key: &'static str, least: u32) -> Option<u32> {
+    /// Reads a whole number of at least `min`.
+    pub(super) fn count(&mut self, key: &'static str, min: u32) -> Option<u32> {
         let node = self.take(key)?;
         let count = match node.value {
-            Value::Number(number) => number.and_then(|number| u32::try_from(number).ok()),
+            ConfigValue::Number(number) => number.and_then(|number| u32::try_from(number).ok()),
             _ => None,
         };
-        let count = count.filter(|count| (least..=LARGEST_COUNT).contains(count));
+        let count = count.filter(|count| (min..=MAX_COUNT).contains(count));
         if count.is_none() {
-            let not = self.page.written(&node.span).unwrap_or("that").to_owned();
-            let name = self.name(key);
-            let message =
-                format!("{name} must be a whole number from {least} to {LARGEST_COUNT}, not `{not}`");
-            let hint = format!("write {}", self.page.setting(key, &least.max(5).to_string()));
-            self.wrong(node.span.start, message, hint);
+            let written = self.source.short_text(&node.span).unwrap_or("…").to_owned();
+            let path = self.key_path(key);
+            let message = format!("{path} must be a whole number from {min} to {MAX_COUNT}, not `{written}`");
+            let hint = format!("write {}", self.source.assignment(key, &min.max(5).to_string()));
+            self.error(node.span.start, message, hint);
         }
         count
     }
 
-    /// A duration that is not zero, inside the table of a key.
-    pub(super) fn duration_of(&mut self, key: &str, entry: &Entry) -> Option<Duration> {
-        let Value::String(text) = &entry.value.value else {
-            let wanted = self.page.setting(&entry.key, "\"5m\"");
-            let message = format!(
-                "{} holds only durations, not {}",
-                self.name(key),
-                entry.value.value.kind(self.page.json)
-            );
-            self.wrong(entry.value.span.start, message, format!("write {wanted}"));
+    /// Reads a duration other than zero from an entry of the table at `key`.
+    pub(super) fn entry_duration(&mut self, key: &str, entry: &TableEntry) -> Option<Duration> {
+        let ConfigValue::String(text) = &entry.value.value else {
+            let example = self.source.assignment(&entry.key, "\"5m\"");
+            let found = entry.value.value.kind(self.source.json);
+            let message = format!("{} must contain only durations, not {found}", self.key_path(key));
+            self.error(entry.value.span.start, message, format!("write {example}"));
             return None;
         };
-        let duration = units::duration(text).filter(|duration| !duration.is_zero());
+        let duration = units::parse_duration(text).filter(|duration| !duration.is_zero());
         if duration.is_none() {
-            let message = format!("{} of `{}` is not a duration: `{text}`", self.name(key), entry.key);
-            let hint = format!("write one whole number, not zero, and a unit: {}", units::DURATIONS);
-            self.wrong(entry.value.span.start, message, hint);
+            let message = format!("invalid duration `{text}` for `{}` in {}", entry.key, self.key_path(key));
+            let hint =
+                format!("write a whole number other than zero and a unit: {}", units::DURATION_EXAMPLES);
+            self.error(entry.value.span.start, message, hint);
         }
         duration
     }
 
-    /// A duration that is not zero.
+    /// Reads a duration other than zero.
     pub(super) fn duration(&mut self, key: &'static str) -> Option<Duration> {
-        let duration = self.measure(key, units::duration, "duration", units::DURATIONS, "s")?;
+        let duration = self.measure(key, &Measure::duration(units::DURATION_EXAMPLES))?;
         if duration.is_zero() {
-            let message = format!("{} may not be zero", self.name(key));
-            self.wrong_value(key, message, format!("write {}", units::DURATIONS));
+            let message = format!("{} must not be zero", self.key_path(key));
+            self.error_at_value(key, message, format!("write {}", units::DURATION_EXAMPLES));
             return None;
         }
         Some(duration)
     }
 
-    /// A duration, `0s` included.
+    /// Reads a duration that may be zero.
     pub(super) fn duration_or_zero(&mut self, key: &'static str, examples: &str) -> Option<Duration> {
-        self.measure(key, units::duration, "duration", examples, "s")
+        self.measure(key, &Measure::duration(examples))
     }
 
-    /// A size in bytes, not zero.
+    /// Reads a size other than zero, in bytes.
     pub(super) fn size(&mut self, key: &'static str) -> Option<usize> {
-        let size = self.measure(key, units::size, "size", units::SIZES, "MiB")?;
+        let size = self.measure(key, &Measure::size())?;
         if size == 0 {
-            let message = format!("{} may not be zero", self.name(key));
-            self.wrong_value(key, message, format!("write {}", units::SIZES));
+            let message = format!("{} must not be zero", self.key_path(key));
+            self.error_at_value(key, message, format!("write {}", units::SIZE_EXAMPLES));
             return None;
         }
         Some(size)
     }
 
-    fn measure<T>(
-        &mut self,
-        key: &'static str,
-        parse: fn(&str) -> Option<T>,
-        noun: &str,
-        examples: &str,
-        unit: &str,
-    ) -> Option<T> {
+    fn measure<T>(&mut self, key: &'static str, measure: &Measure<'_, T>) -> Option<T> {
+        let Measure { noun, parse, examples, example_unit } = measure;
         let node = self.take(key)?;
-        match &node.value {
-            Value::String(text) => {
-                let measure = parse(text);
-                if measure.is_none() {
-                    let message = format!("{} is not a {noun}: `{text}`", self.name(key));
-                    self.wrong(
-                        node.span.start,
-                        message,
-                        format!("write one whole number and a unit: {examples}"),
-                    );
+        let example = match &node.value {
+            ConfigValue::String(text) => {
+                let value = parse(text);
+                if value.is_none() {
+                    let message = format!("invalid {noun} `{text}` for {}", self.key_path(key));
+                    let hint = format!("write a whole number and a unit: {examples}");
+                    self.error(node.span.start, message, hint);
                 }
-                return measure;
+                return value;
             }
-            Value::Number(Some(number)) => {
-                self.mistyped(key, node, &format!("a {noun}"), &format!("\"{number}{unit}\""));
-            }
-            _ => self.mistyped(key, node, &format!("a {noun}"), &format!("\"30{unit}\"")),
-        }
+            ConfigValue::Number(Some(number)) => format!("\"{number}{example_unit}\""),
+            _ => format!("\"30{example_unit}\""),
+        };
+        self.type_error(key, node, &format!("a {noun}"), &example);
         None
     }
 
-    /// One of a few words; those in `not_yet` are legal and refused.
+    /// Reads one of a few strings. Those in `not_yet` are reserved, and reported as not supported yet.
     pub(super) fn choice<T: Copy>(
         &mut self,
         key: &'static str,
         choices: &[(&'static str, T)],
         not_yet: &[&str],
     ) -> Option<T> {
-        let word = self.string(key)?;
-        if let Some((_, choice)) = choices.iter().find(|(choice, _)| *choice == word) {
+        let written = self.string(key)?;
+        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
             return Some(*choice);
         }
-        if not_yet.contains(&word) {
-            let message = format!("{} is not supported yet", self.page.setting(key, &format!("\"{word}\"")));
-            self.wrong_value(key, message, "leave it out");
+        if not_yet.contains(&written) {
+            let assignment = self.source.assignment(key, &format!("\"{written}\""));
+            self.error_at_value(key, format!("{assignment} is not supported yet"), "remove it");
             return None;
         }
-        let all: Vec<_> =
-            choices.iter().map(|(choice, _)| *choice).chain(not_yet.iter().copied()).map(quoted).collect();
-        let message = format!("{} cannot be `{word}`", self.name(key));
-        self.wrong_value(key, message, format!("write one of {}", all.join(", ")));
+        let names = choices.iter().map(|(name, _)| *name).chain(not_yet.iter().copied());
+        let names: Vec<_> = names.map(in_backticks).collect();
+        let message = format!("invalid value `{written}` for {}", self.key_path(key));
+        self.error_at_value(key, message, format!("write one of {}", names.join(", ")));
         None
     }
 
-    /// An array of strings; what is no string in it is reported and left out.
-    pub(super) fn strings(&mut self, key: &'static str) -> Option<Vec<(&'a Node, &'a str)>> {
+    /// Reads an array of strings. Other elements are reported and skipped.
+    pub(super) fn strings(&mut self, key: &'static str) -> Option<Vec<(&'a ConfigNode, &'a str)>> {
         let node = self.take(key)?;
-        let Value::Array(elements) = &node.value else {
-            self.mistyped(key, node, "an array of strings", "[\"…\"]");
+        let ConfigValue::Array(elements) = &node.value else {
+            self.type_error(key, node, "an array of strings", "[\"…\"]");
             return None;
         };
         let mut strings = Vec::with_capacity(elements.len());
         for element in elements {
-            if let Some(text) = self.element(key, element) {
+            if let Some(text) = self.string_element(key, element) {
                 strings.push((element, text));
             }
         }
         Some(strings)
     }
 
-    /// A string inside the value of a key. It may be a secret, so the message does not repeat it.
-    pub(super) fn element(&mut self, key: &str, node: &'a Node) -> Option<&'a str> {
-        let Value::String(text) = &node.value else {
-            let kind = node.value.kind(self.page.json);
-            let message = format!("{} holds only strings, not {kind}", self.name(key));
-            self.wrong(node.span.start, message, "put the value in double quotes");
+    /// Reads a string inside the value of a key. It may be a secret, so the message does not quote it.
+    pub(super) fn string_element(&mut self, key: &str, node: &'a ConfigNode) -> Option<&'a str> {
+        let ConfigValue::String(text) = &node.value else {
+            let found = node.value.kind(self.source.json);
+            let message = format!("{} must contain only strings, not {found}", self.key_path(key));
+            self.error(node.span.start, message, "put the value in double quotes");
             return None;
         };
-        Some(text).filter(|text| self.is_clean(key, node, text)).map(String::as_str)
+        Some(text).filter(|text| self.check_no_nul(key, node, text)).map(String::as_str)
     }
 
-    /// A string that may hold references.
-    pub(super) fn text(&mut self, node: &Node, text: &str) -> Option<Text> {
-        match Text::parse(text, self.page.folder(node.span.start)) {
+    /// Parses a string that may contain references.
+    pub(super) fn template(&mut self, node: &ConfigNode, text: &str) -> Option<TemplateText> {
+        match TemplateText::parse(text, self.source.folder(node.span.start)) {
             Ok(text) => Some(text),
             Err(error) => {
-                let hint = match &error.why {
+                let hint = match &error.kind {
                     BadReferenceKind::Unclosed => "close the reference with `}`".to_owned(),
                     BadReferenceKind::Secret(_) => {
                         "write `${secret:NAME}` with letters, digits, `-`, `_`, `.` and `/`".to_owned()
@@ -286,88 +300,90 @@ impl<'a> Reader<'a> {
                     BadReferenceKind::UnknownKind(name) if is_variable(name) => {
                         format!("write `${{env:{name}}}`")
                     }
-                    _ => "references are `${env:NAME}`, `${env:NAME:-default}`, `${file:PATH}` and `${secret:NAME}`"
+                    _ => "write `${env:NAME}`, `${env:NAME:-default}`, `${file:PATH}` or `${secret:NAME}`"
                         .to_owned(),
                 };
-                self.wrong(node.span.start, error.to_string(), hint);
+                self.error(node.span.start, error.to_string(), hint);
                 None
             }
         }
     }
 
-    /// The table below a key, whatever is in it.
-    pub(super) fn members(&mut self, key: &'static str) -> Option<&'a Table> {
+    /// Reads a table without reading its keys.
+    pub(super) fn raw_table(&mut self, key: &'static str) -> Option<&'a ConfigTable> {
         let node = self.take(key)?;
-        let Value::Table(table) = &node.value else {
-            let wanted = if self.page.json { "an object" } else { "a table" };
-            self.mistyped(key, node, wanted, "{ … }");
-            return None;
-        };
-        Some(table)
+        if node.as_table().is_none() {
+            self.not_a_table(key, node);
+        }
+        node.as_table()
     }
 
-    /// Reads the table below a key.
-    pub(super) fn table(&mut self, key: &'static str) -> Option<Reader<'_>> {
-        let table = self.members(key)?;
-        let at = self.table.entries(key).next().map_or(self.at, |entry| entry.at);
-        let path = format!("{}{key}.", self.path);
-        Some(Reader { path, ..Reader::new(self.page, table, self.concerns.clone(), at) })
+    /// Returns a reader of the table at a key.
+    pub(super) fn table(&mut self, key: &'static str) -> Option<TableReader<'_>> {
+        let table = self.raw_table(key)?;
+        let offset = self.table.entries(key).next().map_or(self.offset, |entry| entry.offset);
+        let prefix = format!("{}{key}.", self.prefix);
+        Some(TableReader { prefix, ..TableReader::new(self.source, table, self.scope.clone(), offset) })
     }
 
-    /// Everything in the table, in order; for tables whose keys are names that people choose.
-    pub(super) fn entries(&self) -> &'a [Entry] {
+    /// Returns all entries in order, for tables with user-chosen keys.
+    pub(super) fn entries(&self) -> &'a [TableEntry] {
         &self.table.0
     }
 
-    /// Reads the table that is one of those.
-    pub(super) fn table_at(&mut self, entry: &'a Entry) -> Option<Reader<'_>> {
-        let Value::Table(table) = &entry.value.value else {
-            let wanted = if self.page.json { "an object" } else { "a table" };
-            self.mistyped(&entry.key, &entry.value, wanted, "{ … }");
+    /// Returns a reader of the table that is the value of an entry.
+    pub(super) fn entry_table(&mut self, entry: &'a TableEntry) -> Option<TableReader<'_>> {
+        let Some(table) = entry.value.as_table() else {
+            self.not_a_table(&entry.key, &entry.value);
             return None;
         };
-        let path = format!("{}{}.", self.path, entry.key);
-        Some(Reader { path, ..Reader::new(self.page, table, self.concerns.clone(), entry.at) })
+        let prefix = format!("{}{}.", self.prefix, entry.key);
+        Some(TableReader { prefix, ..TableReader::new(self.source, table, self.scope.clone(), entry.offset) })
     }
 
-    /// Reports the keys that nobody asked for.
+    fn not_a_table(&mut self, key: &str, node: &ConfigNode) {
+        let expected = if self.source.json { "an object" } else { "a table" };
+        self.type_error(key, node, expected, "{ … }");
+    }
+
+    /// Reports the keys that have not been read as problems.
     pub(super) fn finish(mut self) {
-        for entry in self.strangers() {
-            let message = format!("there is no key {}", self.name(&entry.key));
-            let hint = self.meant(&entry.key).unwrap_or_else(|| {
-                let known: Vec<_> = self.known.iter().copied().map(quoted).collect();
-                format!("leave it out; the keys here are {}", known.join(", "))
+        for entry in self.unknown_entries() {
+            let message = format!("unknown key {}", self.key_path(&entry.key));
+            let hint = self.suggest_key(&entry.key).unwrap_or_else(|| {
+                let keys: Vec<_> = self.read_keys.iter().copied().map(in_backticks).collect();
+                format!("remove it; valid keys are {}", keys.join(", "))
             });
-            self.wrong(entry.at, message, hint);
+            self.error(entry.offset, message, hint);
         }
     }
 
-    /// Mentions the keys that nobody asked for: they are somebody else's.
+    /// Reports the keys that have not been read as notes, for files that other programs read too.
     pub(super) fn finish_with_notes(mut self) {
-        self.concerns = Concern::Note;
-        for entry in self.strangers() {
-            let message = format!("{} means nothing here", self.name(&entry.key));
-            let hint =
-                self.meant(&entry.key).unwrap_or_else(|| "nothing has to be done; it is ignored".to_owned());
-            self.wrong(entry.at, message, hint);
+        for entry in self.unknown_entries() {
+            let message = format!("{} is ignored", self.key_path(&entry.key));
+            let hint = self.suggest_key(&entry.key);
+            let hint = hint.unwrap_or_else(|| "nothing to do: toolcrib has no such key".to_owned());
+            self.note(entry.offset, message, hint);
         }
     }
 
-    fn strangers(&self) -> Vec<&'a Entry> {
-        let stranger = |entry: &&Entry| !self.known.iter().any(|known| *known == entry.key);
-        self.table.0.iter().filter(stranger).collect()
+    fn unknown_entries(&self) -> Vec<&'a TableEntry> {
+        let is_unknown = |entry: &&TableEntry| !self.read_keys.iter().any(|key| *key == entry.key);
+        self.table.0.iter().filter(is_unknown).collect()
     }
 
-    fn meant(&self, key: &str) -> Option<String> {
-        spelling::nearest(key, self.known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"))
+    fn suggest_key(&self, key: &str) -> Option<String> {
+        format::closest_match(key, self.read_keys.iter().copied())
+            .map(|near| format!("did you mean `{near}`?"))
     }
 }
 
-fn quoted(word: &str) -> String {
+fn in_backticks(word: &str) -> String {
     format!("`{word}`")
 }
 
-/// Whether the inside of `${…}` is the name of a variable, with or without a default.
+/// Returns whether the inside of `${…}` is a variable name, with or without a default.
 fn is_variable(name: &str) -> bool {
     let name = name.split_once(":-").map_or(name, |(name, _)| name);
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')

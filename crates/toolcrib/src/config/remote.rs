@@ -1,16 +1,16 @@
-//! A server that somebody else runs: its address, its headers, and how messages are carried.
+//! Reads the keys of a remote server: its URL, headers and transport.
 
 use std::collections::BTreeMap;
 
-use super::reader::Reader;
-use crate::spec::{HttpSpec, Transport, address, is_header};
-use crate::text::Text;
+use super::reader::TableReader;
+use crate::spec::template::TemplateText;
+use crate::spec::{HttpSpec, TransportKind, is_header_name, parse_url};
 
-/// Keys that only a process of our own has.
-const OF_PROCESSES: [&str; 4] = ["args", "env", "cwd", "inherit-env"];
+/// Keys that only a server with `command` has.
+const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "inherit-env"];
 
-/// Headers that are ours to set.
-const OURS: [&str; 15] = [
+/// Headers that toolcrib sets itself.
+const RESERVED_HEADERS: [&str; 15] = [
     "accept",
     "connection",
     "content-length",
@@ -28,19 +28,24 @@ const OURS: [&str; 15] = [
     "upgrade",
 ];
 
-/// Reads the keys of a remote server. The outer `None` means that it is a command; the inner one, that something is
-/// wrong with it, which has been reported.
-pub(super) fn read(reader: &mut Reader<'_>) -> Option<Option<HttpSpec>> {
-    let json = reader.page().json;
-    let transport = transport(reader, json);
-    let headers = headers(reader);
+/// Value of `type`.
+#[derive(Clone, Copy, PartialEq)]
+enum WrittenTransport {
+    Stdio,
+    Http(TransportKind),
+}
+
+/// Reads the keys of a remote server. The outer `None` means that the server has no `url`; the inner one, that the keys
+/// are invalid, which has been reported.
+pub(super) fn read(reader: &mut TableReader<'_>) -> Option<Option<HttpSpec>> {
+    let written = read_type(reader);
+    let headers = read_headers(reader);
     if !reader.has("url") {
         reader.take("url");
-        if transport.is_some_and(|transport| transport.is_some()) {
-            let word = reader.name("type");
-            reader.wrong_value("type", format!("{word} wants a `url`"), "write one, or leave it out");
+        if matches!(written, Some(WrittenTransport::Http(_))) {
+            reader.error_at_value("type", "`type` requires `url`", "add `url`, or remove `type`");
         } else if reader.has("headers") {
-            reader.wrong_value("headers", "`headers` wants a `url`", "write one, or leave it out");
+            reader.error_at_value("headers", "`headers` requires `url`", "add `url`, or remove `headers`");
         }
         return None;
     }
@@ -48,62 +53,74 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Option<HttpSpec>> {
         for key in ["command", "url"] {
             reader.take(key);
         }
-        reader.wrong_value("url", "a server has `command` or `url`, never both", "leave `url` out");
+        let message = "`command` and `url` cannot be combined";
+        reader.error_at_value("url", message, "remove `url` or `command`");
         return Some(None);
     }
-    if transport == Some(None) {
-        reader.wrong_value("type", "a server with `url` is not `stdio`", "leave `type` out");
+    if written == Some(WrittenTransport::Stdio) {
+        let message = "`type = \"stdio\"` cannot be combined with `url`";
+        reader.error_at_value("type", message, "remove `type`");
     }
-    for key in OF_PROCESSES.into_iter().filter(|key| reader.has(key)).collect::<Vec<_>>() {
-        reader.wrong_value(key, format!("`{key}` wants a `command`"), "leave it out");
+    for key in COMMAND_ONLY_KEYS.into_iter().filter(|key| reader.has(key)).collect::<Vec<_>>() {
+        reader.error_at_value(
+            key,
+            format!("`{key}` requires `command`"),
+            "remove it: the server has a `url`",
+        );
     }
-    let url = url(reader);
-    let transport = transport.flatten().unwrap_or_default();
+    let url = read_url(reader);
+    let transport = match written {
+        Some(WrittenTransport::Http(transport)) => transport,
+        Some(WrittenTransport::Stdio) | None => TransportKind::default(),
+    };
     Some(url.map(|url| HttpSpec { url, headers, transport }))
 }
 
-/// `Some(None)` for a process of our own.
-fn transport(reader: &mut Reader<'_>, json: bool) -> Option<Option<Transport>> {
-    let streamable = Some(Transport::Streamable);
-    let mut choices = vec![("stdio", None), ("http", streamable), ("sse", Some(Transport::Events))];
-    if json {
-        // As other programs write it.
-        choices
-            .extend(["streamable-http", "streamableHttp", "streamable_http"].map(|word| (word, streamable)));
+fn read_type(reader: &mut TableReader<'_>) -> Option<WrittenTransport> {
+    let streamable = WrittenTransport::Http(TransportKind::Streamable);
+    let mut choices = vec![
+        ("stdio", WrittenTransport::Stdio),
+        ("http", streamable),
+        ("sse", WrittenTransport::Http(TransportKind::Sse)),
+    ];
+    if reader.source().json {
+        // The spellings of other programs.
+        let spellings = ["streamable-http", "streamableHttp", "streamable_http"];
+        choices.extend(spellings.map(|spelling| (spelling, streamable)));
     }
     reader.choice("type", &choices, &[])
 }
 
-fn url(reader: &mut Reader<'_>) -> Option<Text> {
+fn read_url(reader: &mut TableReader<'_>) -> Option<TemplateText> {
     let written = reader.string("url")?;
-    let node = reader.value("url")?;
-    let text = reader.text(node, written)?;
-    // What a reference stands for is seen when the server is first asked.
+    let node = reader.peek("url")?;
+    let text = reader.template(node, written)?;
+    // A URL with references is checked when a connection starts.
     if !written.contains("${")
-        && let Err(why) = address(written)
+        && let Err(why) = parse_url(written)
     {
-        let hint = format!("write {}", reader.page().setting("url", "\"https://example.com/mcp\""));
-        reader.wrong_value("url", format!("`url` cannot be used: {why}"), hint);
+        let hint = format!("write {}", reader.source().assignment("url", "\"https://example.com/mcp\""));
+        reader.error_at_value("url", format!("invalid `url`: {why}"), hint);
         return None;
     }
     Some(text)
 }
 
-fn headers(reader: &mut Reader<'_>) -> BTreeMap<String, Text> {
-    let mut headers: BTreeMap<String, Text> = BTreeMap::new();
-    for entry in reader.members("headers").map_or(&[][..], |table| &table.0) {
+fn read_headers(reader: &mut TableReader<'_>) -> BTreeMap<String, TemplateText> {
+    let mut headers: BTreeMap<String, TemplateText> = BTreeMap::new();
+    for entry in reader.raw_table("headers").map_or(&[][..], |table| &table.0) {
         let name = entry.key.to_ascii_lowercase();
-        if !is_header(&name) {
-            let message = format!("`{}` cannot be a header", entry.key.escape_default());
-            reader.wrong(entry.at, message, "a header's name is letters, digits and `-`");
-        } else if OURS.contains(&&*name) || name.starts_with("mcp-param-") {
-            reader.wrong(entry.at, format!("`{}` is set by toolcrib itself", entry.key), "leave it out");
+        if !is_header_name(&name) {
+            let message = format!("invalid header name `{}`", entry.key.escape_default());
+            reader.error(entry.offset, message, "write letters, digits and `-`");
+        } else if RESERVED_HEADERS.contains(&&*name) || name.starts_with("mcp-param-") {
+            reader.error(entry.offset, format!("the header `{}` is set by toolcrib", entry.key), "remove it");
         } else if headers.keys().any(|other| other.eq_ignore_ascii_case(&name)) {
-            let message = format!("the header `{}` is there twice", entry.key);
-            reader.wrong(entry.at, message, "keep one of the two; upper and lower case make no difference");
+            let message = format!("the header `{}` is defined twice", entry.key);
+            reader.error(entry.offset, message, "remove one of the two; header names are case-insensitive");
         }
-        let text = reader.element("headers", &entry.value);
-        if let Some(text) = text.and_then(|text| reader.text(&entry.value, text)) {
+        let text = reader.string_element("headers", &entry.value);
+        if let Some(text) = text.and_then(|text| reader.template(&entry.value, text)) {
             headers.insert(entry.key.clone(), text);
         }
     }

@@ -1,123 +1,133 @@
-//! `Draft`: every layer, read and laid over the farther ones. With the facts it becomes a [`Config`]; nothing is read or
-//! found out for that, so the same layers and facts always come to the same.
+//! `LayeredConfig`: all layers, read and merged. Together with facts it resolves to a [`Config`], deterministically and
+//! without I/O.
 
 use std::path::{Path, PathBuf};
 
-use super::declared::{self, Setting};
-use super::facts::{Facts, Wanted};
-use super::layer::{Layer, Rank};
-use super::node::{self, Table};
-use super::page::Page;
-use super::{Concern, Config, Problem, hosts, merge, root, scope};
+use super::declared::{self, DeclaredValue};
+use super::facts::{HostFacts, RequiredFacts};
+use super::layer::{Layer, LayerKind};
+use super::node::{self, ConfigTable, ConfigValue};
+use super::source_map::SourceMap;
+use super::{Config, Problem, ProblemScope, hosts, merge, root, scope};
 use crate::spec::ServerId;
 
-/// What a project may not decide: who comes in, and what the whole gateway may take; nor what is recorded, nor anything of
-/// the rules for everyone but what they forbid.
+/// Sections that a project cannot set. Neither can it set the audit keys, nor any `policy` but `deny` and `ask`.
 const NOT_FOR_PROJECTS: [&str; 4] = ["callers", "limits", "listen", "secrets"];
 
-/// Every layer, read, before it is known where we are.
-pub struct Draft {
-    /// The file that stands for all of them in messages.
+/// All layers, read and merged, before the facts about this machine are known.
+pub struct LayeredConfig {
+    /// File that stands for all layers in messages.
     file: PathBuf,
     files: Vec<PathBuf>,
-    page: Page,
-    root: Table,
-    /// Of files as such.
-    problems: Vec<Problem>,
-    broken: bool,
+    source: SourceMap,
+    root: ConfigTable,
+    /// Problems of files as a whole.
+    file_problems: Vec<Problem>,
+    /// True if a file could not be read or parsed.
+    is_broken: bool,
 }
 
-/// The text of a file, and how near it is.
-struct Text {
-    rank: Rank,
-    file: PathBuf,
-    text: String,
+/// The text of a config file and its place in the order of layers.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerText<'a> {
+    /// Place in the order of layers.
+    pub kind: LayerKind,
+    /// Path of the file.
+    pub path: &'a Path,
+    /// Contents of the file.
+    pub text: &'a str,
 }
 
-impl Draft {
-    /// Reads every layer, the farthest first. What cannot be read is a problem like any other.
+impl LayeredConfig {
+    /// Reads all layers, the farthest first. A file that cannot be read is a problem like any other.
     pub fn read(layers: &[Layer]) -> Self {
-        let (mut texts, mut problems, mut broken) = (Vec::new(), Vec::new(), false);
+        let mut texts = Vec::new();
+        let mut problems = Vec::new();
+        let mut is_broken = false;
         for layer in layers {
             match layer.read() {
-                Ok(Some((text, warned))) => {
-                    texts.push(Text { rank: layer.rank, file: layer.path.clone(), text });
-                    problems.extend(warned);
+                Ok(Some(file)) => {
+                    texts.push((layer, file.text));
+                    problems.extend(file.problem);
                 }
                 Ok(None) => {}
                 Err(problem) => {
                     problems.push(problem);
-                    broken = true;
+                    is_broken = true;
                 }
             }
         }
-        let stands_for_all = layers.iter().rev().find(|layer| layer.rank != Rank::Project);
-        let file = stands_for_all.or(layers.last()).map(|layer| layer.path.clone()).unwrap_or_default();
-        let draft = Self::of(file, &texts);
-        let mut all = problems;
-        all.extend(draft.problems);
-        Self { problems: all, broken: broken || draft.broken, ..draft }
+        let main = layers.iter().rev().find(|layer| layer.kind != LayerKind::Project).or(layers.last());
+        let file = main.map(|layer| layer.path.clone()).unwrap_or_default();
+        let texts: Vec<LayerText<'_>> = texts
+            .iter()
+            .map(|(layer, text)| LayerText { kind: layer.kind, path: &layer.path, text })
+            .collect();
+        let mut config = Self::merge(file, &texts);
+        config.file_problems = problems;
+        config.is_broken |= is_broken;
+        config
     }
 
-    /// Reads the text of one file. Relative paths in it are below the folder of `path`.
+    /// Parses the text of one file. Relative paths in it are resolved against the folder of `path`.
     pub fn parse(path: &Path, text: &str) -> Self {
-        Self::of(path.to_owned(), &[Text { rank: Rank::Alone, file: path.to_owned(), text: text.to_owned() }])
+        Self::from_texts(&[LayerText { kind: LayerKind::Standalone, path, text }])
     }
 
-    /// Reads texts as if they were the files of these ranks, the farthest first.
-    pub fn of_texts(texts: &[(Rank, &Path, &str)]) -> Self {
-        let own = |(rank, file, text): &(Rank, &Path, &str)| Text {
-            rank: *rank,
-            file: (*file).to_owned(),
-            text: (*text).to_owned(),
-        };
-        let file = texts.last().map(|(_, file, _)| (*file).to_owned()).unwrap_or_default();
-        Self::of(file, &texts.iter().map(own).collect::<Vec<_>>())
+    /// Parses texts as if they were read from files, the farthest first.
+    pub fn from_texts(texts: &[LayerText<'_>]) -> Self {
+        let file = texts.last().map(|layer| layer.path.to_owned()).unwrap_or_default();
+        Self::merge(file, texts)
     }
 
-    fn of(file: PathBuf, texts: &[Text]) -> Self {
-        let plain = |text: &str| text.strip_prefix('\u{feff}').map_or(text.len(), str::len);
-        let bare = |layer: &'_ Text| layer.text.len() - plain(&layer.text);
-        let mut page = Page::new(texts.iter().map(|layer| (&*layer.file, &layer.text[bare(layer)..])));
-        let (mut root, mut broken) = (Table::default(), false);
-        for (index, layer) in texts.iter().enumerate() {
-            match node::read(&layer.text[bare(layer)..], page.start(index), page.json) {
+    fn merge(file: PathBuf, layers: &[LayerText<'_>]) -> Self {
+        let layers: Vec<LayerText<'_>> =
+            layers.iter().map(|layer| LayerText { text: strip_bom(layer.text), ..*layer }).collect();
+        let mut source = SourceMap::new(&layers);
+        let mut root = ConfigTable::default();
+        let mut is_broken = false;
+        for (index, layer) in layers.iter().enumerate() {
+            match node::parse(layer.text, source.start(index), source.json) {
                 Ok(mut table) => {
-                    if layer.rank == Rank::Project {
-                        forbid(&mut page, &mut table);
+                    if layer.kind == LayerKind::Project {
+                        remove_forbidden(&mut source, &mut table);
                     }
-                    root = if page.json { table } else { merge::over(root, table) };
+                    root = if source.json { table } else { merge::overlay(root, table) };
                 }
-                Err(mistakes) => {
-                    broken = true;
-                    for mistake in mistakes {
-                        page.report(mistake.at, &Concern::Whole, mistake.message, mistake.hint);
+                Err(errors) => {
+                    is_broken = true;
+                    for error in errors {
+                        source.report(error.offset, &ProblemScope::WholeConfig, error.message, error.hint);
                     }
                 }
             }
         }
-        let files = texts.iter().map(|layer| layer.file.clone()).collect();
-        Self { file, files, page, root, problems: Vec::new(), broken }
+        let files = layers.iter().map(|layer| layer.path.to_owned()).collect();
+        Self { file, files, source, root, file_problems: Vec::new(), is_broken }
     }
 
-    /// Which facts have to be known.
-    pub fn wanted(&self) -> Wanted {
-        let (mut wanted, mut page) = (Wanted::default(), self.page.clone());
-        for scope in scope::read(&mut page, &self.root) {
-            scope.ask(&mut wanted);
+    /// Returns the facts that [`LayeredConfig::resolve`] needs.
+    pub fn required_facts(&self) -> RequiredFacts {
+        let mut required = RequiredFacts::default();
+        let mut source = self.source.clone();
+        for scope in scope::read(&mut source, &self.root) {
+            scope.add_required_facts(&mut required);
         }
-        hosts::ask(&hosts::read(&mut page, &self.root), &self.root, &mut wanted);
-        wanted
+        let hosts = hosts::read(&mut source, &self.root);
+        hosts::add_required_facts(&hosts, &self.root, &mut required);
+        required
     }
 
-    /// What it all comes to, here and now.
-    pub fn resolve(&self, facts: &Facts) -> Config {
-        let mut page = self.page.clone();
-        let only_broken = self.broken && self.files.len() < 2;
-        let sections =
-            if only_broken { root::Sections::default() } else { root::read(&mut page, &self.root, facts) };
-        let mut problems = self.problems.clone();
-        problems.extend(page.problems());
+    /// Resolves the config for a machine with these facts.
+    pub fn resolve(&self, facts: &HostFacts) -> Config {
+        let mut source = self.source.clone();
+        let is_unreadable = self.is_broken && self.files.len() < 2;
+        let sections = match is_unreadable {
+            true => root::ConfigSections::default(),
+            false => root::read(&mut source, &self.root, facts),
+        };
+        let mut problems = self.file_problems.clone();
+        problems.extend(source.into_problems());
         Config {
             file: self.file.clone(),
             files: self.files.clone(),
@@ -126,7 +136,7 @@ impl Draft {
             limits: sections.limits,
             capacity: sections.capacity,
             policy: sections.policy,
-            quota: sections.quota,
+            usage_limits: sections.usage_limits,
             callers: sections.callers,
             audit: sections.audit,
             secrets: sections.secrets,
@@ -138,35 +148,40 @@ impl Draft {
         }
     }
 
-    /// Everything that is said of one server, and by whom.
-    pub fn settings(&self, server: &ServerId) -> Vec<Setting> {
-        declared::settings(&self.page, &self.root, server.as_str())
+    /// Returns every value that applies to a server, with its origin.
+    pub fn server_values(&self, server: &ServerId) -> Vec<DeclaredValue> {
+        declared::server_values(&self.source, &self.root, server.as_str())
     }
 }
 
-/// Takes out of a project's file what is not for it to decide.
-fn forbid(page: &mut Page, table: &mut Table) {
+/// Removes a byte order mark.
+fn strip_bom(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Removes from a project's file what a project cannot set, and reports it.
+fn remove_forbidden(source: &mut SourceMap, table: &mut ConfigTable) {
     let mut forbidden = Vec::new();
     table.0.retain(|entry| {
-        let kept = !NOT_FOR_PROJECTS.contains(&entry.key.as_str()) && !entry.key.starts_with("audit");
-        if !kept {
-            forbidden.push((entry.at, entry.key.clone()));
+        let is_allowed = !NOT_FOR_PROJECTS.contains(&entry.key.as_str()) && !entry.key.starts_with("audit");
+        if !is_allowed {
+            forbidden.push((entry.offset, entry.key.clone()));
         }
-        kept
+        is_allowed
     });
     for policy in table.0.iter_mut().filter(|entry| entry.key == "policy") {
-        if let node::Value::Table(rules) = &mut policy.value.value {
+        if let ConfigValue::Table(rules) = &mut policy.value.value {
             rules.0.retain(|entry| {
-                let kept = matches!(entry.key.trim_start_matches('+'), "deny" | "ask");
-                if !kept {
-                    forbidden.push((entry.at, format!("policy.{}", entry.key)));
+                let is_allowed = matches!(entry.key.trim_start_matches('+'), "deny" | "ask");
+                if !is_allowed {
+                    forbidden.push((entry.offset, format!("policy.{}", entry.key)));
                 }
-                kept
+                is_allowed
             });
         }
     }
-    for (at, key) in forbidden {
-        let message = format!("a project cannot decide `{key}`");
-        page.report(at, &Concern::Whole, message, "write it into your own config".to_owned());
+    for (offset, key) in forbidden {
+        let message = format!("a project config cannot set `{key}`");
+        source.report(offset, &ProblemScope::WholeConfig, message, "set it in your user config".to_owned());
     }
 }

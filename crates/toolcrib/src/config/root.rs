@@ -1,252 +1,286 @@
-//! The config as a whole: its sections, and the names of its servers.
+//! Reads the sections of a merged config, and the servers by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use super::care::Care;
-use super::declared::Declared;
-use super::facts::Facts;
+use super::declared::DeclaredServer;
+use super::facts::HostFacts;
 use super::hosts::{self, Hosts};
-use super::node::{Entry, Table, Value};
-use super::page::Page;
-use super::reader::Reader;
-use super::scope::{self, ScopeFinding, Tags};
+use super::lifecycle::LifecycleSettings;
+use super::node::{ConfigTable, TableEntry};
+use super::reader::TableReader;
+use super::scope::{self, ActiveTags, ScopeMatch};
+use super::server::{self, ServerTable};
+use super::source_map::SourceMap;
 use super::{
-    AuditSpec, CallerSpec, Concern, HostLimits, Listen, Origin, SecretStore, audit, callers, profiles, quota,
-    rules, secrets, server,
+    AuditSpec, CallerSpec, HostLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers,
+    profiles, quota, rules, secrets,
 };
-use crate::policy::Policy;
-use crate::quota::Quota;
-use crate::spec::{BadName, Capacity, Endpoint, Roster, ServerId, ServerSpec, Start};
+use crate::access::policy::Policy;
+use crate::limits::UsageLimits;
+use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
 
-/// Servers that run at the same time unless the file says otherwise.
-const SERVERS_RUNNING: usize = 32;
+/// Default of `limits.servers-running`.
+const DEFAULT_SERVERS_RUNNING: usize = 32;
 
-/// What a file says, as far as it is good.
-pub(super) struct Sections {
+/// Longest name that is made from an invalid one.
+const MAX_NAME_LENGTH: usize = 32;
+
+/// The valid parts of a config.
+pub(super) struct ConfigSections {
     pub(super) roster: Roster,
-    pub(super) listen: Listen,
+    pub(super) listen: ListenSpec,
     pub(super) limits: HostLimits,
     pub(super) capacity: Capacity,
     pub(super) policy: Policy,
-    pub(super) quota: Quota,
+    pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
-    pub(super) secrets: SecretStore,
+    pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
-    pub(super) declared: Vec<Declared>,
-    pub(super) scopes: Vec<ScopeFinding>,
-    pub(super) tags: Tags,
+    pub(super) declared: Vec<DeclaredServer>,
+    pub(super) scopes: Vec<ScopeMatch>,
+    pub(super) tags: ActiveTags,
 }
 
-/// What a server's table is read with.
-pub(super) struct Around<'a> {
-    pub(super) defaults: &'a Care,
-    pub(super) tags: &'a Tags,
+/// Parts of the config that the table of a server depends on.
+pub(super) struct ServerParseContext<'a> {
+    pub(super) defaults: &'a LifecycleSettings,
+    pub(super) tags: &'a ActiveTags,
     pub(super) hosts: &'a Hosts,
-    pub(super) facts: &'a Facts,
+    pub(super) facts: &'a HostFacts,
 }
 
-impl Default for Sections {
+impl Default for ConfigSections {
     fn default() -> Self {
-        let (roster, listen, limits, policy, quota, callers, audit, origins) = Default::default();
-        let (secrets, declared, scopes, tags) = Default::default();
         Self {
-            roster,
-            listen,
-            limits,
-            capacity: Capacity { servers: SERVERS_RUNNING, ..Capacity::default() },
-            policy,
-            quota,
-            callers,
-            audit,
-            secrets,
-            origins,
-            declared,
-            scopes,
-            tags,
+            roster: Roster::default(),
+            listen: ListenSpec::default(),
+            limits: HostLimits::default(),
+            capacity: Capacity { servers: DEFAULT_SERVERS_RUNNING, ..Capacity::default() },
+            policy: Policy::default(),
+            usage_limits: UsageLimits::default(),
+            callers: Vec::new(),
+            audit: None,
+            secrets: SecretBackend::default(),
+            origins: BTreeMap::new(),
+            declared: Vec::new(),
+            scopes: Vec::new(),
+            tags: ActiveTags::default(),
         }
     }
 }
 
 /// Reads every section.
-pub(super) fn read(page: &mut Page, root: &Table, facts: &Facts) -> Sections {
-    let json = page.json;
-    let mut sections = Sections::default();
-    let scopes = scope::read(page, root);
-    (sections.scopes, sections.tags) = scope::judge(&scopes, facts);
-    let hosts = hosts::read(page, root);
-    let mut reader = Reader::new(page, root, Concern::Whole, 0);
-    let mut defaults = Care::default();
-    if let Some(mut table) = reader.table("defaults") {
-        defaults = defaults.overlay(&mut table);
-        table.finish();
-    }
-    if let Some(table) = reader.table("limits") {
-        (sections.limits, sections.capacity) = limits(table, &mut sections.quota);
-    }
-    if let Some(table) = reader.table("listen") {
-        sections.listen = listen(table);
-    }
-    if let Some(mut table) = reader.table("policy") {
-        sections.policy.everyone = rules::read(&mut table, rules::over_servers);
-        sections.quota.everyone = quota::read(&mut table);
-        table.finish();
-    }
-    let picks = profiles::read(&mut reader, &mut sections);
-    callers::read(&mut reader, &mut sections);
-    sections.audit = audit::read(&mut reader);
-    if let Some(table) = reader.table("secrets") {
-        sections.secrets = secrets::read(table);
-    }
-    // Read already.
+pub(super) fn read(source: &mut SourceMap, root: &ConfigTable, facts: &HostFacts) -> ConfigSections {
+    let mut sections = ConfigSections::default();
+    let scopes = scope::read(source, root);
+    (sections.scopes, sections.tags) = scope::evaluate(&scopes, facts);
+    let hosts = hosts::read(source, root);
+    let server_keys: &[&'static str] = if source.json { &["mcpServers", "servers"] } else { &["servers"] };
+    let mut reader = TableReader::new(source, root, ProblemScope::WholeConfig, 0);
+    let defaults = read_defaults(&mut reader);
+    let selectors = read_gateway_sections(&mut reader, &mut sections);
+    // These two have been read already.
     for key in ["hosts", "scopes"] {
         reader.take(key);
     }
-    let roots: &[&'static str] = if json { &["mcpServers", "servers"] } else { &["servers"] };
-    for key in roots {
-        reader.members(key);
+    for key in server_keys {
+        reader.raw_table(key);
     }
-    if json && !roots.iter().any(|key| reader.has(key)) {
-        let hint = "write `{\"mcpServers\": {\"NAME\": {\"command\": \"…\"}}}`";
-        reader.lacking("there is no `mcpServers` in this file", hint);
-    }
-    if json {
-        reader.finish_with_notes();
-    } else {
-        reader.finish();
-    }
-    let servers: Vec<_> = roots.iter().filter_map(|key| root.entries(key).next()).flat_map(members).collect();
-    sections.listen.hosts.extend(hosts::names_of_us(&hosts, facts));
+    finish_root(reader, server_keys);
+    let servers: Vec<&TableEntry> = server_keys
+        .iter()
+        .filter_map(|key| root.entries(key).next()?.value.as_table())
+        .flat_map(|table| &table.0)
+        .collect();
+    sections.listen.hosts.extend(hosts::local_addresses(&hosts, facts));
     let tags = sections.tags.clone();
-    let around = Around { defaults: &defaults, tags: &tags, hosts: &hosts, facts };
-    read_servers(page, &servers, &around, &mut sections);
-    profiles::pick(&picks, &mut sections);
-    rules::note_strangers(page, &sections);
-    quota::note_unreached(page, &sections);
-    note_seatless(page, &servers, &sections);
+    let context = ServerParseContext { defaults: &defaults, tags: &tags, hosts: &hosts, facts };
+    read_servers(source, &servers, &context, &mut sections);
+    profiles::apply_tag_selectors(&selectors, &mut sections);
+    rules::note_undeclared_servers(source, &sections);
+    quota::note_unreachable(source, &sections);
+    note_boot_servers_over_capacity(source, &servers, &sections);
     sections
 }
 
-/// Says which servers find no room at the start, because more are to run from the beginning than may run.
-fn note_seatless(page: &mut Page, entries: &[&Entry], sections: &Sections) {
-    let seats = sections.capacity.servers;
-    let at_boot = |spec: &&ServerSpec| {
-        let local = matches!(spec.endpoint, Endpoint::Command(_));
-        spec.enabled && local && spec.lifecycle.start == Start::AtBoot
+fn read_defaults(reader: &mut TableReader<'_>) -> LifecycleSettings {
+    let defaults = LifecycleSettings::default();
+    let Some(mut table) = reader.table("defaults") else { return defaults };
+    let defaults = defaults.overlay(&mut table);
+    table.finish();
+    defaults
+}
+
+/// Reads the sections that are not about servers, and returns the tag selectors of the profiles.
+fn read_gateway_sections(
+    reader: &mut TableReader<'_>,
+    sections: &mut ConfigSections,
+) -> Vec<profiles::TagSelector> {
+    if let Some(table) = reader.table("limits") {
+        read_limits(table, sections);
+    }
+    if let Some(table) = reader.table("listen") {
+        sections.listen = read_listen(table);
+    }
+    if let Some(mut table) = reader.table("policy") {
+        sections.policy.everyone = rules::read(&mut table, rules::parse_server_rule);
+        sections.usage_limits.everyone = quota::read(&mut table);
+        table.finish();
+    }
+    let selectors = profiles::read(reader, sections);
+    callers::read(reader, sections);
+    sections.audit = audit::read(reader);
+    if let Some(table) = reader.table("secrets") {
+        sections.secrets = secrets::read(table);
+    }
+    selectors
+}
+
+fn finish_root(mut reader: TableReader<'_>, server_keys: &[&str]) {
+    if !reader.source().json {
+        reader.finish();
+        return;
+    }
+    if !server_keys.iter().any(|key| reader.has(key)) {
+        let hint = "write `{\"mcpServers\": {\"NAME\": {\"command\": \"…\"}}}`";
+        reader.error_at_table("the file has no `mcpServers`", hint);
+    }
+    reader.finish_with_notes();
+}
+
+/// Reports as a note that more servers start at boot than may run.
+fn note_boot_servers_over_capacity(
+    source: &mut SourceMap,
+    entries: &[&TableEntry],
+    sections: &ConfigSections,
+) {
+    let slots = sections.capacity.servers;
+    let starts_at_boot = |spec: &&ServerSpec| {
+        let is_local = matches!(spec.endpoint, Endpoint::Command(_));
+        spec.enabled && is_local && spec.lifecycle.start == StartPolicy::AtBoot
     };
-    let wanted: Vec<&ServerSpec> = sections.roster.servers().filter(at_boot).collect();
-    let last = wanted.last().and_then(|spec| entries.iter().find(|entry| entry.key == spec.id.as_str()));
-    if let Some(last) = last.filter(|_| wanted.len() > seats) {
-        let count = wanted.len();
+    let specs: Vec<&ServerSpec> = sections.roster.servers().filter(starts_at_boot).collect();
+    let last = specs.last().and_then(|spec| entries.iter().find(|entry| entry.key == spec.id.as_str()));
+    if let Some(last) = last.filter(|_| specs.len() > slots) {
+        let count = specs.len();
         let message = format!(
-            "{count} servers start at boot and `limits.servers-running` is {seats}: the others stay asleep"
+            "{count} servers start at boot, but `limits.servers-running` is {slots}: the others stay asleep"
         );
         let hint = format!("write `limits.servers-running = {count}`, or `start = \"on-demand\"`");
-        page.report(last.at, &Concern::Note, message, hint);
+        source.report(last.offset, &ProblemScope::Note, message, hint);
     }
 }
 
-fn members(section: &Entry) -> &[Entry] {
-    match &section.value.value {
-        Value::Table(table) => &table.0,
-        _ => &[],
-    }
-}
-
-fn limits(mut reader: Reader<'_>, quota: &mut Quota) -> (HostLimits, Capacity) {
-    let otherwise = HostLimits::default();
-    let limits = HostLimits {
-        body: reader.size("body").unwrap_or(otherwise.body),
-        sessions: reader
-            .count("sessions", 1)
-            .and_then(|count| usize::try_from(count).ok())
-            .unwrap_or(otherwise.sessions),
-        drain: reader.duration("drain").unwrap_or(otherwise.drain),
+fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
+    let count = |count: Option<u32>| count.and_then(|count| usize::try_from(count).ok());
+    let defaults = HostLimits::default();
+    sections.limits = HostLimits {
+        body: reader.size("body").unwrap_or(defaults.body),
+        sessions: count(reader.count("sessions", 1)).unwrap_or(defaults.sessions),
+        drain: reader.duration("drain").unwrap_or(defaults.drain),
         call_timeout_max: reader.duration("call-timeout-max"),
     };
-    let servers = reader.count("servers-running", 1).and_then(|count| usize::try_from(count).ok());
-    quota.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
-    quota.results = reader.size("results").map(|bytes| bytes as u64);
-    let memory = reader.size("memory").map(|bytes| bytes as u64);
-    let cache = reader.size("cache").unwrap_or(Capacity::default().cache);
+    let servers = count(reader.count("servers-running", 1));
+    sections.usage_limits.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
+    sections.usage_limits.result_bytes = reader.size("results").map(|bytes| bytes as u64);
+    sections.capacity = Capacity {
+        servers: servers.unwrap_or(DEFAULT_SERVERS_RUNNING),
+        memory: reader.size("memory").map(|bytes| bytes as u64),
+        cache: reader.size("cache").unwrap_or(Capacity::default().cache),
+    };
     reader.finish();
-    (limits, Capacity { servers: servers.unwrap_or(SERVERS_RUNNING), memory, cache })
 }
 
-fn listen(mut reader: Reader<'_>) -> Listen {
-    let of_a_host =
+fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
+    let is_valid =
         |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':' | '[' | ']');
     let mut hosts = Vec::new();
     for (node, host) in reader.strings("hosts").unwrap_or_default() {
-        if host.is_empty() || !host.chars().all(of_a_host) {
-            let message = format!("`{host}` is not the name of a host");
-            reader.wrong(node.span.start, message, "write the name alone, such as `\"still.local\"`");
+        if host.is_empty() || !host.chars().all(is_valid) {
+            let message = format!("`{host}` is not a host name");
+            reader.error(node.span.start, message, "write only the name, such as `\"still.local\"`");
         }
         hosts.push(host.to_owned());
     }
     reader.finish();
-    Listen { hosts }
+    ListenSpec { hosts }
 }
 
-fn read_servers(page: &mut Page, entries: &[&Entry], around: &Around<'_>, sections: &mut Sections) {
-    let ids: Vec<_> = entries.iter().map(|entry| identify(page, entry)).collect();
-    let clashing = report_clashes(page, entries, &ids);
+fn read_servers(
+    source: &mut SourceMap,
+    entries: &[&TableEntry],
+    context: &ServerParseContext<'_>,
+    sections: &mut ConfigSections,
+) {
+    let ids: Vec<_> = entries.iter().map(|entry| parse_server_id(source, entry)).collect();
+    let conflicting = report_name_conflicts(source, entries, &ids);
     for (entry, id) in entries.iter().zip(ids) {
         let name = id.as_ref().map_or(entry.key.as_str(), ServerId::as_str).to_owned();
-        let before = page.errors();
-        let read = match &entry.value.value {
-            Value::Table(table) => {
-                let reader = Reader::new(page, table, Concern::Server(name.clone()), entry.at);
-                server::read(reader, &name, around)
+        let errors_before = source.error_count();
+        let table = match entry.value.as_table() {
+            Some(table) => {
+                let scope = ProblemScope::Server(name.clone());
+                let reader = TableReader::new(source, table, scope, entry.offset);
+                server::read(reader, &name, context)
             }
-            _ => {
-                not_a_table(page, entry, &name);
+            None => {
+                report_not_a_table(source, entry, &name);
                 None
             }
         };
         let Some(id) = id else { continue };
-        let origin = page.origin(entry.at);
+        let origin = source.origin(entry.offset);
         sections.origins.entry(id.clone()).or_insert_with(|| origin.clone());
-        let good = page.errors() == before && !clashing.contains(&id.folded());
-        let Some(read) = read.filter(|_| good) else {
-            sections.declared.push(off(page, id, origin));
-            continue;
-        };
-        let (active, reason) = read.verdict(around.tags);
-        let (enabled, wanted) = (read.enabled(), read.wanted().cloned());
-        let rules = read.rules().clone();
-        let mut spec = read.named(id.clone());
-        spec.limits.host_max = sections.limits.call_timeout_max;
-        let endpoint = Some(spec.endpoint.clone());
-        sections.declared.push(Declared {
-            id: id.clone(),
-            active,
-            enabled,
-            reason,
-            endpoint,
-            wanted,
-            origin,
-        });
-        // One that is switched off by name is shown as such; one that is not for here does not exist here.
-        if active || !enabled {
-            sections.policy.servers.insert(id, rules);
-            // Names are known to differ here, so there is nothing left to refuse.
-            let _ = sections.roster.add(spec);
+        let is_valid = source.error_count() == errors_before && !conflicting.contains(&id.folded());
+        match table.filter(|_| is_valid) {
+            Some(table) => add_server(sections, context.tags, table, id, origin),
+            None => sections.declared.push(declare_invalid(source, id, origin)),
         }
     }
     sections.declared.sort_by(|one, other| one.id.cmp(&other.id));
 }
 
-/// A server that is off because something is wrong with it.
-fn off(page: &Page, id: ServerId, origin: Origin) -> Declared {
-    let why = page.first_problem_of(id.as_str()).map(|problem| format!(": {}", problem.message));
-    let reason = format!("off: something is wrong with it{}", why.unwrap_or_default());
-    Declared { id, active: false, enabled: true, reason, endpoint: None, wanted: None, origin }
+fn add_server(
+    sections: &mut ConfigSections,
+    tags: &ActiveTags,
+    table: ServerTable,
+    id: ServerId,
+    origin: Origin,
+) {
+    let activation = table.activation(tags);
+    let enabled = table.is_enabled();
+    let when = table.when().cloned();
+    let rules = table.rules().clone();
+    let mut spec = table.into_spec(id.clone());
+    spec.limits.gateway_call_timeout_max = sections.limits.call_timeout_max;
+    sections.declared.push(DeclaredServer {
+        id: id.clone(),
+        active: activation.active,
+        enabled,
+        reason: activation.reason,
+        endpoint: Some(spec.endpoint.clone()),
+        when,
+        origin,
+    });
+    // A disabled server is listed as such; one whose tags are not active here is left out.
+    if activation.active || !enabled {
+        sections.policy.servers.insert(id, rules);
+        // Conflicting names have been rejected before, so this cannot fail.
+        let _ = sections.roster.add(spec);
+    }
 }
 
-fn not_a_table(page: &mut Page, entry: &Entry, name: &str) {
-    let (message, hint) = if page.json {
+/// Returns a server that is off because its declaration has problems.
+fn declare_invalid(source: &SourceMap, id: ServerId, origin: Origin) -> DeclaredServer {
+    let problem = source.first_server_problem(id.as_str()).map(|problem| format!(": {}", problem.message));
+    let reason = format!("off: its config has errors{}", problem.unwrap_or_default());
+    DeclaredServer { id, active: false, enabled: true, reason, endpoint: None, when: None, origin }
+}
+
+fn report_not_a_table(source: &mut SourceMap, entry: &TableEntry, name: &str) {
+    let (message, hint) = if source.json {
         (format!("`{name}` must be an object"), "write `{\"command\": \"…\"}`".to_owned())
     } else {
         (
@@ -254,21 +288,22 @@ fn not_a_table(page: &mut Page, entry: &Entry, name: &str) {
             format!("write `[servers.{name}]` and below it `command = \"…\"`"),
         )
     };
-    page.report(entry.value.span.start, &Concern::Server(name.to_owned()), message, hint);
+    source.report(entry.value.span.start, &ProblemScope::Server(name.to_owned()), message, hint);
 }
 
-/// The name of a server. In JSON it is made to fit, and that is mentioned.
-fn identify(page: &mut Page, entry: &Entry) -> Option<ServerId> {
+/// Parses the name of a server. In JSON an invalid name is cleaned, and a note reports it.
+fn parse_server_id(source: &mut SourceMap, entry: &TableEntry) -> Option<ServerId> {
     let written = &entry.key;
-    let bad: BadName = match written.parse() {
+    let error = match written.parse::<ServerId>() {
         Ok(id) => return Some(id),
-        Err(bad) => bad,
+        Err(error) => error,
     };
-    let cleaned = clean(written).parse::<ServerId>().ok();
+    let cleaned = clean_name(written).parse::<ServerId>().ok();
     match cleaned {
-        Some(id) if page.json => {
-            let hint = format!("write `{id}` to be rid of this note");
-            page.report(entry.at, &Concern::Note, format!("`{written}` is called `{id}` here"), hint);
+        Some(id) if source.json => {
+            let message = format!("the server `{written}` is renamed to `{id}`");
+            let hint = format!("write `{id}` to avoid this note");
+            source.report(entry.offset, &ProblemScope::Note, message, hint);
             Some(id)
         }
         cleaned => {
@@ -276,28 +311,32 @@ fn identify(page: &mut Page, entry: &Entry) -> Option<ServerId> {
                 || "choose another, such as `my-server`".to_owned(),
                 |id| format!("write `{id}`"),
             );
-            let message = format!("`{written}` cannot be a server: {bad}");
-            page.report(entry.at, &Concern::Server(written.clone()), message, hint);
+            let message = format!("invalid server name `{written}`: {error}");
+            source.report(entry.offset, &ProblemScope::Server(written.clone()), message, hint);
             None
         }
     }
 }
 
-fn clean(written: &str) -> String {
-    let legal = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+fn clean_name(written: &str) -> String {
+    let is_valid = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     let mut cleaned = String::new();
-    for letter in written.to_lowercase().chars().map(|letter| if legal(letter) { letter } else { '-' }) {
+    for letter in written.to_lowercase().chars().map(|letter| if is_valid(letter) { letter } else { '-' }) {
         if letter != '_' || !cleaned.ends_with('_') {
             cleaned.push(letter);
         }
     }
     let cleaned = cleaned.trim_matches(['-', '_']);
-    cleaned[..cleaned.len().min(32)].trim_end_matches(['-', '_']).to_owned()
+    cleaned[..cleaned.len().min(MAX_NAME_LENGTH)].trim_end_matches(['-', '_']).to_owned()
 }
 
-/// Two servers of one name are both refused: nobody can say which one was meant. Gives the folded names of those.
-fn report_clashes(page: &mut Page, entries: &[&Entry], ids: &[Option<ServerId>]) -> BTreeSet<String> {
-    let mut groups: BTreeMap<String, Vec<(&Entry, &ServerId)>> = BTreeMap::new();
+/// Reports servers with the same name, all of which are rejected. Returns their folded names.
+fn report_name_conflicts(
+    source: &mut SourceMap,
+    entries: &[&TableEntry],
+    ids: &[Option<ServerId>],
+) -> BTreeSet<String> {
+    let mut groups: BTreeMap<String, Vec<(&TableEntry, &ServerId)>> = BTreeMap::new();
     for (entry, id) in entries.iter().zip(ids) {
         if let Some(id) = id {
             groups.entry(id.folded()).or_default().push((entry, id));
@@ -307,15 +346,14 @@ fn report_clashes(page: &mut Page, entries: &[&Entry], ids: &[Option<ServerId>])
     for group in groups.values() {
         for (index, (entry, id)) in group.iter().enumerate() {
             let other = group[usize::from(index == 0)].0;
-            let origin = page.origin(other.at);
-            let place = match page.is_one_file(entry.at, other.at) {
-                true => format!("in line {}", origin.line),
+            let origin = source.origin(other.offset);
+            let place = match source.is_same_file(entry.offset, other.offset) {
+                true => format!("on line {}", origin.line),
                 false => format!("in {}:{}", origin.file.display(), origin.line),
             };
-            let message = format!("`{}` and `{}` {place} are the same name here", entry.key, other.key);
-            let hint =
-                "rename one of them; `-` and `_`, and in JSON upper and lower case, make no difference";
-            page.report(entry.at, &Concern::Server(id.to_string()), message, hint.to_owned());
+            let message = format!("the server name `{}` conflicts with `{}` {place}", entry.key, other.key);
+            let hint = "rename one of them; `-` and `_` count as equal, in JSON also upper and lower case";
+            source.report(entry.offset, &ProblemScope::Server(id.to_string()), message, hint.to_owned());
         }
     }
     groups.into_keys().collect()

@@ -1,316 +1,354 @@
-//! `[scopes.NAME]`: conditions on where we are → whether all of them hold → which tags are active. Nothing is found out
-//! here: a scope asks for facts and judges those it is given.
+//! Reads `[scopes.NAME]` and evaluates them against the facts about this machine, which decides the active tags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::facts::{Facts, Wanted};
-use super::node::Table;
-use super::page::Page;
-use super::reader::Reader;
-use super::{Concern, Origin};
-use crate::spec::Pattern;
+use super::facts::{Fact, HostFacts, RequiredFacts};
+use super::node::ConfigTable;
+use super::reader::TableReader;
+use super::source_map::SourceMap;
+use super::{Origin, ProblemScope};
+use crate::spec::NamePattern;
 
-/// No tag is longer.
-const LONGEST_TAG: usize = 64;
+/// Longest tag.
+const MAX_TAG_LENGTH: usize = 64;
 
-/// What is active where somebody says so by hand.
-const BY_HAND: &str = "TOOLCRIB_TAGS";
+/// Hint for an invalid tag.
+pub(super) const TAG_HINT: &str = "a tag is 1 to 64 letters, digits, `-` and `_`";
 
-/// A scope, judged.
+/// Environment variable that activates tags.
+const TAGS_VARIABLE: &str = "TOOLCRIB_TAGS";
+
+/// A scope, evaluated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScopeFinding {
-    /// Its name.
+pub struct ScopeMatch {
+    /// Name of the scope.
     pub name: String,
-    /// Whether all its conditions hold.
+    /// True if all its conditions hold.
     pub matched: bool,
-    /// What decided.
-    pub fact: String,
-    /// The tags it activates if it matches.
+    /// The facts that decided.
+    pub reason: String,
+    /// Tags that it activates if it matches.
     pub tags: Vec<String>,
-    /// Where it is declared.
+    /// Place where it is declared.
     pub origin: Origin,
-    /// Whether nobody can say if it matches.
+    /// True if it cannot be evaluated. It then counts as not matching.
     pub(super) uncertain: bool,
 }
 
-/// The tags that are active here and now.
+/// The active tags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tags {
-    /// Each with the scopes, or whatever else, made it active.
+pub struct ActiveTags {
+    /// Active tags, each with the scopes or other causes that activate it.
     pub active: BTreeMap<String, Vec<String>>,
-    /// Those of scopes of which nobody can say whether they match.
+    /// Tags of scopes that cannot be evaluated.
     pub(super) uncertain: BTreeSet<String>,
-    /// Those that any scope has.
-    pub(super) known: BTreeSet<String>,
+    /// Tags of all scopes, and active tags.
+    pub(super) declared: BTreeSet<String>,
 }
 
-/// A scope as it is written.
+/// A scope as written.
 pub(super) struct Scope {
     name: String,
-    conditions: Vec<Condition>,
+    conditions: Vec<ScopeCondition>,
     tags: Vec<String>,
     origin: Origin,
-    broken: bool,
+    has_errors: bool,
 }
 
-enum Condition {
-    Host(Pattern),
-    User(Pattern),
+enum ScopeCondition {
+    Host(NamePattern),
+    User(NamePattern),
     Os(String),
-    Env(String, Pattern),
+    Env(String, NamePattern),
     Cidr(IpAddr, u8),
     GatewayMac(String),
     Ssid(String),
     Files(String),
-    Project(Pattern),
+    Project(NamePattern),
 }
 
-/// Whether a text can be a tag.
+/// Result of a condition.
+struct ConditionResult {
+    /// True if it holds; `None` if the fact is unknown.
+    holds: Option<bool>,
+    /// The fact that decided. It does not contain the values of environment variables, which may be secrets.
+    reason: String,
+}
+
+impl ConditionResult {
+    fn known(holds: bool, reason: String) -> Self {
+        Self { holds: Some(holds), reason }
+    }
+
+    fn unknown(reason: String) -> Self {
+        Self { holds: None, reason }
+    }
+
+    fn from_fact(fact: &Fact<String>, subject: &str, matches: impl Fn(&str) -> bool) -> Self {
+        match fact {
+            Ok(value) => Self::known(matches(value), format!("{subject} is `{value}`")),
+            Err(why) => Self::unknown(format!("{subject} is unknown: {why}")),
+        }
+    }
+}
+
+/// Returns whether a text is a valid tag.
 pub(super) fn is_tag(text: &str) -> bool {
-    let of_a_tag = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
-    !text.is_empty() && text.len() <= LONGEST_TAG && text.chars().all(of_a_tag)
+    let is_valid = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+    !text.is_empty() && text.len() <= MAX_TAG_LENGTH && text.chars().all(is_valid)
 }
 
-/// Reads every scope. A broken one matches nowhere, and nothing that depends on its not matching is on.
-pub(super) fn read(page: &mut Page, root: &Table) -> Vec<Scope> {
-    let mut reader = Reader::new(page, root, Concern::Part, 0);
-    let Some(mut scopes) = reader.table("scopes") else { return Vec::new() };
-    let mut read = Vec::new();
-    for entry in scopes.entries() {
-        let before = scopes.page().errors();
-        let origin = scopes.page().origin(entry.at);
-        let (mut conditions, mut tags) = (Vec::new(), Vec::new());
-        if let Some(mut table) = scopes.table_at(entry) {
-            tags = tags_of(&mut table);
+/// Reads every scope. One with errors cannot be evaluated, so servers that depend on it not matching stay off.
+pub(super) fn read(source: &mut SourceMap, root: &ConfigTable) -> Vec<Scope> {
+    let mut reader = TableReader::new(source, root, ProblemScope::Section, 0);
+    let Some(mut tables) = reader.table("scopes") else { return Vec::new() };
+    let mut scopes = Vec::new();
+    for entry in tables.entries() {
+        let errors_before = tables.source().error_count();
+        let origin = tables.source().origin(entry.offset);
+        let mut tags = Vec::new();
+        let mut conditions = Vec::new();
+        if let Some(mut table) = tables.entry_table(entry) {
+            tags = read_tags(&mut table);
             let has_match = table.has("match");
-            if let Some(mut asked) = table.table("match") {
-                conditions = conditions_of(&mut asked);
-                asked.finish();
+            if let Some(mut conditions_table) = table.table("match") {
+                conditions = read_conditions(&mut conditions_table);
+                conditions_table.finish();
             } else if !has_match {
                 let hint = "write a condition, such as `match = { files = \"Cargo.toml\" }`";
-                table.lacking(format!("`scopes.{}` has no `match`", entry.key), hint);
+                table.error_at_table(format!("`scopes.{}` has no `match`", entry.key), hint);
             }
             table.finish();
         }
-        let broken = scopes.page().errors() > before;
-        read.push(Scope { name: entry.key.clone(), conditions, tags, origin, broken });
+        let has_errors = tables.source().error_count() > errors_before;
+        scopes.push(Scope { name: entry.key.clone(), conditions, tags, origin, has_errors });
     }
-    read
+    scopes
 }
 
-fn tags_of(reader: &mut Reader<'_>) -> Vec<String> {
+fn read_tags(reader: &mut TableReader<'_>) -> Vec<String> {
     let mut tags = Vec::new();
     for (node, tag) in reader.strings("tags").unwrap_or_default() {
         if is_tag(tag) {
             tags.push(tag.to_owned());
         } else {
-            let hint = "a tag is 1 to 64 letters, digits, `-` and `_`";
-            reader.wrong(node.span.start, format!("`{tag}` cannot be a tag"), hint);
+            reader.error(node.span.start, format!("invalid tag `{tag}`"), TAG_HINT);
         }
     }
     if !reader.has("tags") {
-        reader.lacking("a scope without `tags` changes nothing", "write `tags = [\"…\"]`");
+        reader.error_at_table("a scope without `tags` has no effect", "write `tags = [\"…\"]`");
     }
     tags
 }
 
-fn conditions_of(reader: &mut Reader<'_>) -> Vec<Condition> {
-    let mut all = Vec::new();
+fn read_conditions(reader: &mut TableReader<'_>) -> Vec<ScopeCondition> {
+    let mut conditions = Vec::new();
     let lower = |text: &str| text.to_lowercase();
-    all.extend(pattern(reader, "host", lower).map(Condition::Host));
-    all.extend(pattern(reader, "user", str::to_owned).map(Condition::User));
-    all.extend(reader.string("os").map(|os| Condition::Os(lower(os))));
-    all.extend(pattern(reader, "project", str::to_owned).map(Condition::Project));
-    for entry in reader.members("env").map_or(&[][..], |table| &table.0) {
-        let value = reader.element("env", &entry.value).map(str::parse);
+    conditions.extend(read_pattern(reader, "host", lower).map(ScopeCondition::Host));
+    conditions.extend(read_pattern(reader, "user", str::to_owned).map(ScopeCondition::User));
+    conditions.extend(reader.string("os").map(|os| ScopeCondition::Os(lower(os))));
+    conditions.extend(read_pattern(reader, "project", str::to_owned).map(ScopeCondition::Project));
+    for entry in reader.raw_table("env").map_or(&[][..], |table| &table.0) {
+        let value = reader.string_element("env", &entry.value).map(str::parse);
         match value {
-            Some(Ok(pattern)) => all.push(Condition::Env(entry.key.clone(), pattern)),
+            Some(Ok(pattern)) => conditions.push(ScopeCondition::Env(entry.key.clone(), pattern)),
             Some(Err(_)) => {
-                let hint = "write the value it must have; `*` stands for any characters";
-                reader.wrong(entry.value.span.start, format!("`env.{}` is empty", entry.key), hint);
+                let hint = "write the value that the variable must have; `*` stands for any characters";
+                reader.error(entry.value.span.start, format!("`env.{}` is empty", entry.key), hint);
             }
             None => {}
         }
     }
     if let Some(glob) = reader.string("files") {
         if glob.is_empty() || glob.starts_with('/') || glob.split('/').any(|part| part == "..") {
-            let message = format!("{} looks only below the project", reader.name("files"));
-            reader.wrong_value("files", message, "write `\"Cargo.toml\"`, `\"*.py\"` or `\"src/**/*.rs\"`");
+            let message = format!("{} must be a path below the project folder", reader.key_path("files"));
+            reader.error_at_value(
+                "files",
+                message,
+                "write `\"Cargo.toml\"`, `\"*.py\"` or `\"src/**/*.rs\"`",
+            );
         }
-        all.push(Condition::Files(glob.to_owned()));
+        conditions.push(ScopeCondition::Files(glob.to_owned()));
     }
     if let Some(mut network) = reader.table("network") {
-        all.extend(network_of(&mut network));
+        conditions.extend(read_network(&mut network));
         network.finish();
     }
-    if all.is_empty() {
-        reader.lacking("a scope without a condition matches nowhere", "write `host`, `os`, `files` …");
+    if conditions.is_empty() {
+        reader.error_at_table("a scope without conditions never matches", "add `host`, `os`, `files` …");
     }
-    all
+    conditions
 }
 
-fn network_of(reader: &mut Reader<'_>) -> Vec<Condition> {
-    let mut all = Vec::new();
+fn read_network(reader: &mut TableReader<'_>) -> Vec<ScopeCondition> {
+    let mut conditions = Vec::new();
     if let Some(written) = reader.string("cidr") {
-        match cidr(written) {
-            Some((address, bits)) => all.push(Condition::Cidr(address, bits)),
-            None => reader.wrong_value(
-                "cidr",
-                format!("`{written}` is no range of addresses"),
-                "write `\"192.168.1.0/24\"` or `\"fd00::/8\"`",
-            ),
+        match parse_cidr(written) {
+            Some((address, bits)) => conditions.push(ScopeCondition::Cidr(address, bits)),
+            None => {
+                let message = format!("`{written}` is not an address range");
+                reader.error_at_value("cidr", message, "write `\"192.168.1.0/24\"` or `\"fd00::/8\"`");
+            }
         }
     }
     if let Some(written) = reader.string("gateway-mac") {
-        match mac(written) {
-            Some(mac) => all.push(Condition::GatewayMac(mac)),
-            None => reader.wrong_value(
-                "gateway-mac",
-                format!("`{written}` is no hardware address"),
-                "write `\"00:11:22:aa:bb:cc\"`",
-            ),
+        match parse_mac(written) {
+            Some(mac) => conditions.push(ScopeCondition::GatewayMac(mac)),
+            None => {
+                let message = format!("`{written}` is not a MAC address");
+                reader.error_at_value("gateway-mac", message, "write `\"00:11:22:aa:bb:cc\"`");
+            }
         }
     }
-    all.extend(reader.string("ssid").map(|name| Condition::Ssid(name.to_owned())));
-    all
+    conditions.extend(reader.string("ssid").map(|name| ScopeCondition::Ssid(name.to_owned())));
+    conditions
 }
 
-fn pattern(reader: &mut Reader<'_>, key: &'static str, fold: fn(&str) -> String) -> Option<Pattern> {
+fn read_pattern(
+    reader: &mut TableReader<'_>,
+    key: &'static str,
+    fold: fn(&str) -> String,
+) -> Option<NamePattern> {
     let written = reader.string(key)?;
     let pattern = fold(written).parse().ok();
     if pattern.is_none() {
-        let message = format!("{} is empty", reader.name(key));
-        reader.wrong_value(key, message, "write a name; `*` stands for any characters");
+        let message = format!("{} is empty", reader.key_path(key));
+        reader.error_at_value(key, message, "write a name; `*` stands for any characters");
     }
     pattern
 }
 
-fn cidr(written: &str) -> Option<(IpAddr, u8)> {
+fn parse_cidr(written: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = written.split_once('/')?;
-    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
-    (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, bits))
+    let address: IpAddr = address.parse().ok()?;
+    let bits: u8 = bits.parse().ok()?;
+    let max_bits = if address.is_ipv4() { 32 } else { 128 };
+    (bits <= max_bits).then_some((address, bits))
 }
 
-/// Lower case with colons and two digits each, however it was written.
-pub(super) fn mac(written: &str) -> Option<String> {
+/// Normalizes a MAC address to lower case, colons and two digits per byte.
+pub(super) fn parse_mac(written: &str) -> Option<String> {
     let parts: Vec<&str> = written.split([':', '-']).collect();
-    let byte = |part: &&str| {
+    let parse_byte = |part: &&str| {
         u8::from_str_radix(part, 16).ok().filter(|_| part.len() <= 2).map(|byte| format!("{byte:02x}"))
     };
-    let bytes: Option<Vec<String>> = parts.iter().map(byte).collect();
+    let bytes: Option<Vec<String>> = parts.iter().map(parse_byte).collect();
     bytes.filter(|bytes| bytes.len() == 6).map(|bytes| bytes.join(":"))
 }
 
-fn is_within(address: IpAddr, range: IpAddr, bits: u8) -> bool {
-    let wide = |address: IpAddr| match address.to_canonical() {
-        IpAddr::V4(four) => (u128::from(four.to_bits()) << 96, true),
-        IpAddr::V6(six) => (six.to_bits(), false),
+fn is_in_range(address: IpAddr, range: IpAddr, bits: u8) -> bool {
+    let (address, range) = (address.to_canonical(), range.to_canonical());
+    let to_bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+        IpAddr::V6(v6) => v6.to_bits(),
     };
-    let ((address, is_four), (range, range_is_four)) = (wide(address), wide(range));
     let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-    is_four == range_is_four && address & mask == range & mask
+    address.is_ipv4() == range.is_ipv4() && to_bits(address) & mask == to_bits(range) & mask
 }
 
 impl Scope {
-    /// Adds what it asks for.
-    pub(super) fn ask(&self, wanted: &mut Wanted) {
+    /// Adds the facts that its conditions depend on.
+    pub(super) fn add_required_facts(&self, required: &mut RequiredFacts) {
         for condition in &self.conditions {
             match condition {
-                Condition::Host(_) => wanted.host = true,
-                Condition::Env(name, _) => drop(wanted.env.insert(name.clone())),
-                Condition::Cidr(..) => wanted.addresses = true,
-                Condition::GatewayMac(_) => wanted.gateway_mac = true,
-                Condition::Ssid(_) => wanted.ssid = true,
-                Condition::Files(glob) => drop(wanted.files.insert(glob.clone())),
-                Condition::User(_) | Condition::Os(_) | Condition::Project(_) => {}
+                ScopeCondition::Host(_) => required.host = true,
+                ScopeCondition::Env(name, _) => drop(required.env.insert(name.clone())),
+                ScopeCondition::Cidr(..) => required.addresses = true,
+                ScopeCondition::GatewayMac(_) => required.gateway_mac = true,
+                ScopeCondition::Ssid(_) => required.ssid = true,
+                ScopeCondition::Files(glob) => drop(required.files.insert(glob.clone())),
+                ScopeCondition::User(_) | ScopeCondition::Os(_) | ScopeCondition::Project(_) => {}
             }
         }
     }
 
-    /// Whether all its conditions hold. Of those that do not, the first is named.
-    fn judge(&self, facts: &Facts) -> ScopeFinding {
-        let finding = |matched, uncertain, fact: String| ScopeFinding {
+    /// Evaluates all conditions. The reason names the first that does not hold, else the first that is unknown, else all.
+    fn evaluate(&self, facts: &HostFacts) -> ScopeMatch {
+        let result = |matched, uncertain, reason: String| ScopeMatch {
             name: self.name.clone(),
             matched,
-            fact,
+            reason,
             tags: self.tags.clone(),
             origin: self.origin.clone(),
             uncertain,
         };
-        if self.broken {
-            return finding(false, true, "something is wrong with it; `toolcrib check` says what".to_owned());
+        if self.has_errors {
+            return result(false, true, "it has errors; run `toolcrib check`".to_owned());
         }
-        let judged: Vec<_> = self.conditions.iter().map(|condition| condition.judge(facts)).collect();
-        if let Some((_, fact)) = judged.iter().find(|(holds, _)| *holds == Some(false)) {
-            return finding(false, false, fact.clone());
+        let results: Vec<_> = self.conditions.iter().map(|condition| condition.evaluate(facts)).collect();
+        if let Some(failed) = results.iter().find(|result| result.holds == Some(false)) {
+            return result(false, false, failed.reason.clone());
         }
-        if let Some((_, fact)) = judged.iter().find(|(holds, _)| holds.is_none()) {
-            return finding(false, true, fact.clone());
+        if let Some(unknown) = results.iter().find(|result| result.holds.is_none()) {
+            return result(false, true, unknown.reason.clone());
         }
-        let facts: Vec<&str> = judged.iter().map(|(_, fact)| fact.as_str()).collect();
-        finding(!facts.is_empty(), false, facts.join("; "))
+        let reasons: Vec<&str> = results.iter().map(|result| result.reason.as_str()).collect();
+        result(!reasons.is_empty(), false, reasons.join("; "))
     }
 }
 
-impl Condition {
-    /// Whether it holds, if that can be said, and the fact that says so. A variable may hold a secret, so its value is not
-    /// part of it.
-    fn judge(&self, facts: &Facts) -> (Option<bool>, String) {
-        let known = |fact: &Result<String, String>, what: &str, fits: &dyn Fn(&str) -> bool| match fact {
-            Ok(value) => (Some(fits(value)), format!("{what} is `{value}`")),
-            Err(why) => (None, format!("{what} is not known: {why}")),
-        };
+impl ScopeCondition {
+    fn evaluate(&self, facts: &HostFacts) -> ConditionResult {
+        use ConditionResult as Is;
         match self {
-            Self::Host(pattern) => known(&facts.host, "the host", &|host| {
+            Self::Host(pattern) => Is::from_fact(&facts.host, "the host", |host| {
                 let host = host.to_lowercase();
                 let short = host.split('.').next().unwrap_or_default();
                 pattern.matches(&host) || pattern.matches(short)
             }),
-            Self::User(pattern) => known(&facts.user, "the user", &|user| pattern.matches(user)),
-            Self::Os(os) => (Some(facts.os == *os), format!("the system is `{}`", facts.os)),
+            Self::User(pattern) => Is::from_fact(&facts.user, "the user", |user| pattern.matches(user)),
+            Self::Os(os) => Is::known(facts.os == *os, format!("the system is `{}`", facts.os)),
             Self::Project(pattern) => match &facts.project {
-                Some(project) => (Some(pattern.matches(project)), format!("the project is `{project}`")),
-                None => (Some(false), "there is no project here".to_owned()),
+                Some(project) => Is::known(pattern.matches(project), format!("the project is `{project}`")),
+                None => Is::known(false, "there is no project here".to_owned()),
             },
             Self::Env(name, pattern) => match facts.env.get(name) {
-                Some(value) if pattern.matches(value) => (Some(true), format!("`{name}` fits")),
-                Some(_) => (Some(false), format!("`{name}` has another value")),
-                None => (Some(false), format!("`{name}` is not set")),
+                Some(value) if pattern.matches(value) => Is::known(true, format!("`{name}` matches")),
+                Some(_) => Is::known(false, format!("`{name}` has a different value")),
+                None => Is::known(false, format!("`{name}` is not set")),
             },
-            Self::Cidr(range, bits) => match &facts.addresses {
-                Ok(addresses) => match addresses.iter().find(|address| is_within(**address, *range, *bits)) {
-                    Some(address) => (Some(true), format!("our address `{address}` is in `{range}/{bits}`")),
-                    None => (Some(false), format!("no address of ours is in `{range}/{bits}`")),
-                },
-                Err(why) => (None, format!("our addresses are not known: {why}")),
-            },
-            Self::GatewayMac(mac) => known(&facts.gateway_mac, "the gateway", &|found| found == mac),
-            Self::Ssid(ssid) => known(&facts.ssid, "the wireless network", &|found| found == ssid),
+            Self::Cidr(range, bits) => evaluate_cidr(&facts.addresses, *range, *bits),
+            Self::GatewayMac(mac) => Is::from_fact(&facts.gateway_mac, "the gateway", |found| found == mac),
+            Self::Ssid(ssid) => Is::from_fact(&facts.ssid, "the wireless network", |found| found == ssid),
             Self::Files(glob) => match facts.files.get(glob) {
-                Some(Ok(Some(file))) => (Some(true), format!("`{file}` is here")),
-                Some(Ok(None)) => (Some(false), format!("there is no `{glob}` here")),
-                Some(Err(why)) => (None, format!("whether there is a `{glob}` is not known: {why}")),
-                None => (None, format!("nobody looked for `{glob}`")),
+                Some(Ok(Some(file))) => Is::known(true, format!("found `{file}`")),
+                Some(Ok(None)) => Is::known(false, format!("no file matches `{glob}`")),
+                Some(Err(why)) => Is::unknown(format!("cannot search for `{glob}`: {why}")),
+                None => Is::unknown(format!("`{glob}` was not searched for")),
             },
         }
     }
 }
 
-/// Judges every scope, and says which tags that makes active.
-pub(super) fn judge(scopes: &[Scope], facts: &Facts) -> (Vec<ScopeFinding>, Tags) {
-    let mut tags = Tags::default();
-    let mut add = |tag: &str, by: &str| {
-        tags.active.entry(tag.to_owned()).or_default().push(by.to_owned());
+fn evaluate_cidr(addresses: &Fact<Vec<IpAddr>>, range: IpAddr, bits: u8) -> ConditionResult {
+    let addresses = match addresses {
+        Ok(addresses) => addresses,
+        Err(why) => return ConditionResult::unknown(format!("the local addresses are unknown: {why}")),
     };
-    add(&facts.os, "the system");
-    facts.tags.iter().for_each(|tag| add(tag, BY_HAND));
-    let findings: Vec<ScopeFinding> = scopes.iter().map(|scope| scope.judge(facts)).collect();
-    for finding in findings.iter().filter(|finding| finding.matched) {
-        finding.tags.iter().for_each(|tag| add(tag, &format!("scope `{}`: {}", finding.name, finding.fact)));
+    match addresses.iter().find(|address| is_in_range(**address, range, bits)) {
+        Some(address) => {
+            ConditionResult::known(true, format!("local address `{address}` is in `{range}/{bits}`"))
+        }
+        None => ConditionResult::known(false, format!("no local address is in `{range}/{bits}`")),
     }
-    let of = |finding: &ScopeFinding| finding.tags.clone();
-    tags.uncertain = findings.iter().filter(|finding| finding.uncertain).flat_map(of).collect();
-    tags.known = findings.iter().flat_map(of).chain(tags.active.keys().cloned()).collect();
-    (findings, tags)
+}
+
+/// Evaluates every scope and returns the active tags.
+pub(super) fn evaluate(scopes: &[Scope], facts: &HostFacts) -> (Vec<ScopeMatch>, ActiveTags) {
+    let mut tags = ActiveTags::default();
+    let mut activate = |tag: &str, cause: &str| {
+        tags.active.entry(tag.to_owned()).or_default().push(cause.to_owned());
+    };
+    activate(&facts.os, "the system");
+    facts.tags.iter().for_each(|tag| activate(tag, TAGS_VARIABLE));
+    let matches: Vec<ScopeMatch> = scopes.iter().map(|scope| scope.evaluate(facts)).collect();
+    for scope in matches.iter().filter(|scope| scope.matched) {
+        let cause = format!("scope `{}`: {}", scope.name, scope.reason);
+        scope.tags.iter().for_each(|tag| activate(tag, &cause));
+    }
+    let scope_tags = |scope: &ScopeMatch| scope.tags.clone();
+    tags.uncertain = matches.iter().filter(|scope| scope.uncertain).flat_map(scope_tags).collect();
+    tags.declared = matches.iter().flat_map(scope_tags).chain(tags.active.keys().cloned()).collect();
+    (matches, tags)
 }

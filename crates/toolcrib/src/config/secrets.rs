@@ -1,66 +1,67 @@
-//! `[secrets]`: where the values behind `${secret:NAME}` are kept. Nothing is looked up here.
+//! Reads `[secrets]`: the storage of the values behind `${secret:NAME}`.
 
-use super::reader::Reader;
+use super::reader::TableReader;
 
-/// What variables with secrets begin with unless the config says otherwise.
-const PREFIX: &str = "TOOLCRIB_SECRET_";
+/// Default of `env-prefix`.
+const DEFAULT_PREFIX: &str = "TOOLCRIB_SECRET_";
 
-/// What stands for the name of a secret in a command.
-const NAME: &str = "{name}";
+/// Placeholder for the name of the secret in `command`.
+const NAME_PLACEHOLDER: &str = "{name}";
 
-/// Where secrets are kept.
+/// Storage of secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum SecretStore {
-    /// In the keyring of the desktop if there is one, else in an encrypted file.
+#[non_exhaustive]
+pub enum SecretBackend {
+    /// The desktop keyring if there is one, else an encrypted file.
     #[default]
     Auto,
-    /// In the keyring alone.
+    /// The desktop keyring.
     Keyring,
-    /// In an encrypted file alone.
+    /// An encrypted file.
     File,
-    /// In variables whose names begin like this.
+    /// Environment variables with this prefix.
     Env(String),
-    /// Where this command looks; `{name}` in an argument stands for the secret's name.
+    /// A command that prints the secret; `{name}` in an argument stands for its name.
     Command(Vec<String>),
 }
 
-impl SecretStore {
-    /// The command that prints the secret of this name.
+impl SecretBackend {
+    /// Returns the command that prints the secret `name`.
     pub fn command_for(command: &[String], name: &str) -> Vec<String> {
-        command.iter().map(|word| word.replace(NAME, name)).collect()
+        command.iter().map(|word| word.replace(NAME_PLACEHOLDER, name)).collect()
     }
 }
 
 /// Reads the section.
-pub(super) fn read(mut reader: Reader<'_>) -> SecretStore {
-    let words = ["auto", "keyring", "file", "env", "command"].map(|word| (word, word));
-    let store = reader.choice("backend", &words, &[]).unwrap_or("auto");
+pub(super) fn read(mut reader: TableReader<'_>) -> SecretBackend {
+    let names = ["auto", "keyring", "file", "env", "command"].map(|name| (name, name));
+    let backend = reader.choice("backend", &names, &[]).unwrap_or("auto");
     let prefix = reader.string("env-prefix");
     let command = reader.strings("command").map(|words| words.into_iter().map(|(_, word)| word).collect());
-    for (key, wanted) in [("env-prefix", "env"), ("command", "command")] {
-        if reader.has(key) && store != wanted {
-            let message = format!("`secrets.{key}` means nothing without `backend = \"{wanted}\"`");
-            reader.wrong_value(key, message, format!("write `backend = \"{wanted}\"` above it"));
+    for (key, required) in [("env-prefix", "env"), ("command", "command")] {
+        if reader.has(key) && backend != required {
+            let message = format!("`secrets.{key}` requires `backend = \"{required}\"`");
+            reader.error_at_value(key, message, format!("add `backend = \"{required}\"`, or remove `{key}`"));
         }
     }
-    let store = match store {
-        "keyring" => SecretStore::Keyring,
-        "file" => SecretStore::File,
-        "env" => SecretStore::Env(prefix.unwrap_or(PREFIX).to_owned()),
-        "command" => SecretStore::Command(command_of(&mut reader, command.unwrap_or_default())),
-        _ => SecretStore::Auto,
+    let backend = match backend {
+        "keyring" => SecretBackend::Keyring,
+        "file" => SecretBackend::File,
+        "env" => SecretBackend::Env(prefix.unwrap_or(DEFAULT_PREFIX).to_owned()),
+        "command" => SecretBackend::Command(check_command(&mut reader, command.unwrap_or_default())),
+        _ => SecretBackend::Auto,
     };
     reader.finish();
-    store
+    backend
 }
 
-/// A command without a name in it would give every secret the same value.
-fn command_of(reader: &mut Reader<'_>, words: Vec<&str>) -> Vec<String> {
+/// Reports a command without `{name}`, which would print the same value for every secret.
+fn check_command(reader: &mut TableReader<'_>, words: Vec<&str>) -> Vec<String> {
     let hint = "write `command = [\"pass\", \"show\", \"{name}\"]`";
     if !reader.has("command") {
-        reader.lacking("`backend = \"command\"` wants a `command`", hint);
-    } else if !words.iter().skip(1).any(|word| word.contains(NAME)) {
-        reader.wrong_value("command", "`secrets.command` has no argument with `{name}` in it", hint);
+        reader.error_at_table("`backend = \"command\"` requires `command`", hint);
+    } else if !words.iter().skip(1).any(|word| word.contains(NAME_PLACEHOLDER)) {
+        reader.error_at_value("command", "no argument of `secrets.command` contains `{name}`", hint);
     }
     words.into_iter().map(str::to_owned).collect()
 }
@@ -72,39 +73,39 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn read(text: &str) -> (SecretStore, Vec<String>) {
+    fn read(text: &str) -> (SecretBackend, Vec<String>) {
         let config = Config::parse(Path::new("/x/config.toml"), text);
         (config.secrets, config.problems.into_iter().map(|problem| problem.message).collect())
     }
 
     #[test]
-    fn every_store_can_be_chosen() {
-        let store = |text: &str| {
-            let (store, problems) = read(text);
+    fn every_backend_can_be_chosen() {
+        let backend = |text: &str| {
+            let (backend, problems) = read(text);
             assert!(problems.is_empty(), "{text}: {problems:?}");
-            store
+            backend
         };
-        assert_eq!(store(""), SecretStore::Auto);
-        assert_eq!(store("[secrets]\nbackend = 'keyring'"), SecretStore::Keyring);
-        assert_eq!(store("[secrets]\nbackend = 'file'"), SecretStore::File);
-        assert_eq!(store("[secrets]\nbackend = 'env'"), SecretStore::Env(PREFIX.to_owned()));
-        assert_eq!(store("[secrets]\nbackend = 'env'\nenv-prefix = 'X_'"), SecretStore::Env("X_".to_owned()));
-        let command = store("[secrets]\nbackend = 'command'\ncommand = ['pass', 'show', 'mcp/{name}']");
-        let SecretStore::Command(words) = command else { panic!("{command:?}") };
-        assert_eq!(SecretStore::command_for(&words, "git"), ["pass", "show", "mcp/git"]);
+        assert_eq!(backend(""), SecretBackend::Auto);
+        assert_eq!(backend("[secrets]\nbackend = 'keyring'"), SecretBackend::Keyring);
+        assert_eq!(backend("[secrets]\nbackend = 'file'"), SecretBackend::File);
+        assert_eq!(backend("[secrets]\nbackend = 'env'"), SecretBackend::Env(DEFAULT_PREFIX.to_owned()));
+        assert_eq!(
+            backend("[secrets]\nbackend = 'env'\nenv-prefix = 'X_'"),
+            SecretBackend::Env("X_".to_owned())
+        );
+        let command = backend("[secrets]\nbackend = 'command'\ncommand = ['pass', 'show', 'mcp/{name}']");
+        let SecretBackend::Command(words) = command else { panic!("{command:?}") };
+        assert_eq!(SecretBackend::command_for(&words, "git"), ["pass", "show", "mcp/git"]);
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn inconsistent_keys_are_rejected() {
         for (text, problem) in [
-            ("backend = 'vault'", "`secrets.backend` cannot be `vault`"),
-            ("backend = 'command'", "`backend = \"command\"` wants a `command`"),
-            (
-                "backend = 'command'\ncommand = ['pass']",
-                "`secrets.command` has no argument with `{name}` in it",
-            ),
-            ("command = ['a', '{name}']", "`secrets.command` means nothing without `backend = \"command\"`"),
-            ("env-prefix = 'X_'", "`secrets.env-prefix` means nothing without `backend = \"env\"`"),
+            ("backend = 'vault'", "invalid value `vault` for `secrets.backend`"),
+            ("backend = 'command'", "`backend = \"command\"` requires `command`"),
+            ("backend = 'command'\ncommand = ['pass']", "no argument of `secrets.command` contains `{name}`"),
+            ("command = ['a', '{name}']", "`secrets.command` requires `backend = \"command\"`"),
+            ("env-prefix = 'X_'", "`secrets.env-prefix` requires `backend = \"env\"`"),
         ] {
             assert_eq!(read(&format!("[secrets]\n{text}")).1, [problem], "{text}");
         }

@@ -1,262 +1,271 @@
-//! One server's table → how to start it. TOML and JSON entries have the same keys and the same meaning; JSON adds
-//! `disabled`, and members that belong to other programs are mentioned, not refused.
+//! Reads the table of one server. TOML and JSON have the same keys with the same meaning; JSON adds `disabled`, and keys
+//! of other programs are noted instead of rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::care::Care;
-use super::hosts::{self, RunsAt};
-use super::node::{Node, Value};
-use super::reader::Reader;
+use super::hosts::{self, RunLocation};
+use super::lifecycle::LifecycleSettings;
+use super::reader::TableReader;
 use super::remote;
-use super::root::Around;
-use super::scope::Tags;
-use super::when::When;
-use crate::policy::Rules;
-use crate::spec::public_name::{LONGEST, SEPARATOR, public};
+use super::root::ServerParseContext;
+use super::scope::ActiveTags;
+use super::when::TagCondition;
+use crate::access::policy::Rules;
+use crate::protocol::versions::{Era, Revision};
+use crate::spec::public_name::{MAX_LENGTH, SEPARATOR, public_name};
+use crate::spec::template::TemplateText;
 use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
-use crate::text::Text;
-use crate::wire::revision::{Era, Revision};
 
-/// A server without its name.
-pub(super) struct Entry {
+/// The contents of a server's table.
+pub(super) struct ServerTable {
     enabled: bool,
-    /// Where it is switched off, as `FILE:LINE`.
-    switched_off: String,
-    when: Option<When>,
-    /// Where it runs, if that was said.
-    runs: Option<String>,
+    /// Place of `enabled` or `disabled`, as `FILE:LINE`.
+    disabled_at: String,
+    when: Option<TagCondition>,
+    /// Explanation of `run-on`, if it is set.
+    run_on_reason: Option<String>,
     endpoint: Endpoint,
     era: EraChoice,
-    care: Care,
+    settings: LifecycleSettings,
 }
 
-impl Entry {
-    /// What may be used of it.
+/// State of a server, on or off, with the reason.
+pub(super) struct Activation {
+    pub(super) active: bool,
+    pub(super) reason: String,
+}
+
+impl ServerTable {
+    /// Returns its access rules.
     pub(super) fn rules(&self) -> &Rules {
-        &self.care.rules
+        &self.settings.rules
     }
 
-    /// Whether anybody switched it off by name.
-    pub(super) fn enabled(&self) -> bool {
+    /// Returns whether it is not disabled with `enabled = false`.
+    pub(super) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// The tags it wants.
-    pub(super) fn wanted(&self) -> Option<&When> {
+    pub(super) fn when(&self) -> Option<&TagCondition> {
         self.when.as_ref()
     }
 
-    /// Whether it is on, and why.
-    pub(super) fn verdict(&self, tags: &Tags) -> (bool, String) {
+    /// Returns whether it is on with these active tags.
+    pub(super) fn activation(&self, tags: &ActiveTags) -> Activation {
         if !self.enabled {
-            return (false, format!("off: switched off in {}", self.switched_off));
+            return Activation { active: false, reason: format!("off: disabled in {}", self.disabled_at) };
         }
-        let judged = self.when.as_ref().map(|when| when.judge(tags));
-        let why = match judged {
-            Some(Err(why)) => return (false, format!("off here: {why}")),
+        let reason = match self.when.as_ref().map(|when| when.evaluate(tags)) {
+            Some(Err(why)) => return Activation { active: false, reason: format!("off here: {why}") },
             Some(Ok(why)) => why,
             None => "always, because it has no `when`".to_owned(),
         };
-        match &self.runs {
-            Some(runs) => (true, format!("on: {why}; {runs}")),
-            None => (true, format!("on: {why}")),
-        }
+        let reason = match &self.run_on_reason {
+            Some(run_on) => format!("on: {reason}; {run_on}"),
+            None => format!("on: {reason}"),
+        };
+        Activation { active: true, reason }
     }
 
-    /// The server under a name.
-    pub(super) fn named(self, id: ServerId) -> ServerSpec {
-        let (tools, trust, pin) = (self.care.tools.clone(), self.care.trust, self.care.pin);
-        let (lifecycle, limits, sharing) = self.care.settle();
-        let Self { enabled, endpoint, era, .. } = self;
-        ServerSpec { id, enabled, endpoint, era, lifecycle, limits, tools, trust, pin, sharing }
+    /// Returns the spec of a server with this name.
+    pub(super) fn into_spec(self, id: ServerId) -> ServerSpec {
+        let settings = self.settings;
+        ServerSpec {
+            id,
+            enabled: self.enabled,
+            endpoint: self.endpoint,
+            era: self.era,
+            lifecycle: settings.effective_lifecycle(),
+            limits: settings.limits,
+            tools: settings.tools,
+            trust: settings.trust,
+            pin: settings.pin,
+            sharing: settings.sharing,
+        }
     }
 }
 
-/// Reads one server. What comes back is good only if nothing was reported meanwhile.
-pub(super) fn read(mut reader: Reader<'_>, name: &str, around: &Around<'_>) -> Option<Entry> {
-    let json = reader.page().json;
-    let care = around.defaults.clone().overlay(&mut reader);
-    names_fit(&mut reader, name, &care);
+/// Reads the table of a server. The result is valid only if no problem was reported meanwhile.
+pub(super) fn read(
+    mut reader: TableReader<'_>,
+    name: &str,
+    context: &ServerParseContext<'_>,
+) -> Option<ServerTable> {
+    let json = reader.source().json;
+    let settings = context.defaults.clone().overlay(&mut reader);
+    check_renames(&mut reader, name, &settings);
     let remote = remote::read(&mut reader);
     if remote.is_some() {
-        Care::check_remote(&mut reader);
+        LifecycleSettings::reject_memory_limit(&mut reader);
     }
-    let program = if remote.is_some() { None } else { program(&mut reader, name) };
-    let args = arguments(&mut reader);
-    let env = variables(&mut reader);
-    let cwd = cwd(&mut reader);
-    let era = reader.choice("era", &eras(), &[]).unwrap_or(EraChoice::Auto);
+    let program = if remote.is_some() { None } else { read_program(&mut reader, name) };
+    let args = read_args(&mut reader);
+    let env = read_env(&mut reader);
+    let cwd = read_cwd(&mut reader);
+    let era = reader.choice("era", &era_choices(), &[]).unwrap_or(EraChoice::Auto);
     let mut enabled = reader.boolean("enabled").unwrap_or(true);
     if json {
         enabled &= !reader.boolean("disabled").unwrap_or(false);
     }
-    let key = if reader.has("enabled") { "enabled" } else { "disabled" };
-    let at = reader.value(key).map_or(0, |node| node.span.start);
-    let origin = reader.page().origin(at);
-    let switched_off = format!("{}:{}", origin.file.display(), origin.line);
-    let when = When::read(&mut reader, name, around.tags);
-    let runs = hosts::run_on(&mut reader, name, (around.hosts, around.facts));
+    let disabled_at = find_enabled_key(&reader);
+    let when = TagCondition::read(&mut reader, name, context.tags);
+    let run_on = hosts::read_run_on(&mut reader, name, context);
     if json {
         reader.finish_with_notes();
     } else {
         reader.finish();
     }
-    let (runs, reason) = runs.unzip();
-    let endpoint = match (remote, runs) {
-        (_, Some(RunsAt::There(http))) => Endpoint::Http(*http),
+    let (location, run_on_reason) = run_on.map(|run_on| (run_on.location, run_on.reason)).unzip();
+    let endpoint = match (remote, location) {
+        (_, Some(RunLocation::Remote(http))) => Endpoint::Http(*http),
         (Some(http), _) => Endpoint::Http(http?),
         (None, _) => {
-            let inherit_env = care.inherit_env.clone();
+            let inherit_env = settings.inherit_env.clone();
             Endpoint::Command(CommandSpec { program: program?, args, env, inherit_env, cwd })
         }
     };
-    Some(Entry { enabled, switched_off, when, runs: reason, endpoint, era, care })
+    Some(ServerTable { enabled, disabled_at, when, run_on_reason, endpoint, era, settings })
 }
 
-/// What a server's tools are called instead must be names as they stand, with the server's before them.
-fn names_fit(reader: &mut Reader<'_>, server: &str, care: &Care) {
+fn find_enabled_key(reader: &TableReader<'_>) -> String {
+    let key = if reader.has("enabled") { "enabled" } else { "disabled" };
+    let offset = reader.peek(key).map_or(0, |node| node.span.start);
+    let origin = reader.source().origin(offset);
+    format!("{}:{}", origin.file.display(), origin.line)
+}
+
+/// Reports new tool names that are not valid as public names once the server's name is put before them.
+fn check_renames(reader: &mut TableReader<'_>, server: &str, settings: &LifecycleSettings) {
     let Ok(id) = server.parse::<ServerId>() else { return };
-    for (own, new) in &care.tools.rename {
-        if public(&id, new) != format!("{id}{SEPARATOR}{new}") {
-            let at = rename_at(reader, own);
-            let message = format!("`{server}{SEPARATOR}{new}` cannot be the public name of `{own}`");
-            let most = LONGEST.saturating_sub(server.len() + SEPARATOR.len());
-            let hint = format!("write 1 to {most} letters, digits, `_` or `-`, not ending like a digest");
-            reader.wrong(at, message, hint);
+    for (old, new) in &settings.tools.rename {
+        if public_name(&id, new) != format!("{id}{SEPARATOR}{new}") {
+            let offset = find_rename(reader, old);
+            let message = format!("`{server}{SEPARATOR}{new}` is not a valid public name for `{old}`");
+            let max_length = MAX_LENGTH.saturating_sub(server.len() + SEPARATOR.len());
+            let hint =
+                format!("write 1 to {max_length} letters, digits, `_` or `-`, not ending like a digest");
+            reader.error(offset, message, hint);
         }
     }
 }
 
-/// Where a server's own table says what a tool is called instead; the server's place if that is said elsewhere.
-fn rename_at(reader: &Reader<'_>, own: &str) -> usize {
-    let below = |node: Option<&'_ Node>, key: &str| match node.map(|node| &node.value) {
-        Some(Value::Table(table)) => table.entries(key).next().map(|entry| entry.value.span.start),
-        _ => None,
-    };
-    let rename = match reader.value("tools").map(|node| &node.value) {
-        Some(Value::Table(table)) => table.entries("rename").next().map(|entry| &entry.value),
-        _ => None,
-    };
-    below(rename, own).unwrap_or_else(|| reader.place())
+/// Returns the offset of the new name in the server's own table, or of the server if `[defaults]` sets it.
+fn find_rename(reader: &TableReader<'_>, old: &str) -> usize {
+    let rename = reader.peek("tools").and_then(|tools| tools.child("rename"));
+    let new = rename.and_then(|rename| rename.child(old));
+    new.map_or_else(|| reader.key_offset(), |node| node.span.start)
 }
 
-fn eras() -> Vec<(&'static str, EraChoice)> {
+fn era_choices() -> Vec<(&'static str, EraChoice)> {
     let named = [
         ("auto", EraChoice::Auto),
         ("modern", EraChoice::Era(Era::Stateless)),
         ("legacy", EraChoice::Era(Era::Session)),
     ];
-    let dated = Revision::ALL.map(|revision| (revision.as_str(), EraChoice::Revision(revision)));
-    named.into_iter().chain(dated).collect()
+    let revisions = Revision::ALL.map(|revision| (revision.as_str(), EraChoice::Revision(revision)));
+    named.into_iter().chain(revisions).collect()
 }
 
-fn program(reader: &mut Reader<'_>, name: &str) -> Option<Text> {
+fn read_program(reader: &mut TableReader<'_>, name: &str) -> Option<TemplateText> {
     if !reader.has("command") {
-        let hint = format!("write {}", reader.page().setting("command", "\"…\""));
-        reader.lacking(format!("`{name}` needs `command` or `url`"), hint);
+        let hint = format!("write {}", reader.source().assignment("command", "\"…\""));
+        reader.error_at_table(format!("server `{name}` has neither `command` nor `url`"), hint);
     }
     let written = reader.string("command")?;
-    let node = reader.value("command")?;
-    is_one_program(reader, written)?;
-    let relative = written.contains('/') && !written.starts_with('/') && !written.starts_with("${");
-    if !relative {
-        return reader.text(node, written);
+    let node = reader.peek("command")?;
+    check_single_program(reader, written)?;
+    let is_relative = written.contains('/') && !written.starts_with('/') && !written.starts_with("${");
+    if !is_relative {
+        return reader.template(node, written);
     }
-    no_tilde(reader, "command", written)?;
-    let Some(folder) = reader
-        .page()
-        .folder(node.span.start)
-        .to_str()
-        .filter(|folder| !folder.contains("${"))
-        .map(str::to_owned)
-    else {
-        reader.wrong_value(
-            "command",
-            "`command` cannot be relative to a folder of this name",
-            "write the whole path",
-        );
+    check_no_tilde(reader, "command", written)?;
+    let folder = reader.source().folder(node.span.start).to_str().map(str::to_owned);
+    let Some(folder) = folder.filter(|folder| !folder.contains("${")) else {
+        let message = "`command` cannot be relative, because of the name of this file's folder";
+        reader.error_at_value("command", message, "write the absolute path");
         return None;
     };
-    let below = written.strip_prefix("./").unwrap_or(written);
-    reader.text(node, &format!("{}/{below}", folder.trim_end_matches('/')))
+    let relative = written.strip_prefix("./").unwrap_or(written);
+    reader.template(node, &format!("{}/{relative}", folder.trim_end_matches('/')))
 }
 
-fn is_one_program(reader: &mut Reader<'_>, written: &str) -> Option<()> {
+fn check_single_program(reader: &mut TableReader<'_>, written: &str) -> Option<()> {
     if written.trim().is_empty() {
-        let hint = format!("write {}", reader.page().setting("command", "\"npx\""));
-        reader.wrong_value("command", "`command` is empty", hint);
+        let hint = format!("write {}", reader.source().assignment("command", "\"npx\""));
+        reader.error_at_value("command", "`command` is empty", hint);
         return None;
     }
     let first = written.split_whitespace().next().unwrap_or_default();
     if first.len() < written.len() && !first.contains('/') && !written.contains("${") {
-        let page = reader.page();
-        let (command, args) =
-            (page.setting("command", &format!("{first:?}")), page.setting("args", "[\"…\"]"));
-        let hint =
-            format!("write {command}, the other words in {args}; a path with blanks starts with `./` or `/`");
-        reader.wrong_value("command", "`command` is one program, not a command line", hint);
+        let command = reader.source().assignment("command", &format!("{first:?}"));
+        let args = reader.source().assignment("args", "[\"…\"]");
+        let hint = format!(
+            "write {command} and the other words in {args}; a path with spaces must start with `./` or `/`"
+        );
+        reader.error_at_value("command", "`command` must be one program, not a command line", hint);
         return None;
     }
     Some(())
 }
 
-fn arguments(reader: &mut Reader<'_>) -> Vec<Text> {
+fn read_args(reader: &mut TableReader<'_>) -> Vec<TemplateText> {
     let args = reader.strings("args").unwrap_or_default();
-    args.into_iter().filter_map(|(node, arg)| reader.text(node, arg)).collect()
+    args.into_iter().filter_map(|(node, arg)| reader.template(node, arg)).collect()
 }
 
-fn variables(reader: &mut Reader<'_>) -> BTreeMap<String, Text> {
-    let (mut variables, mut names) = (BTreeMap::new(), BTreeSet::new());
-    for entry in reader.members("env").map_or(&[][..], |table| &table.0) {
+fn read_env(reader: &mut TableReader<'_>) -> BTreeMap<String, TemplateText> {
+    let mut variables = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for entry in reader.raw_table("env").map_or(&[][..], |table| &table.0) {
         if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
-            let hint = "the name of a variable is not empty and holds no `=`";
-            reader.wrong(entry.at, format!("`{}` cannot be a variable", entry.key), hint);
+            let message = format!("invalid variable name `{}`", entry.key);
+            reader.error(entry.offset, message, "a variable name is not empty and does not contain `=`");
         }
         if !names.insert(&entry.key) {
-            let message = format!("the variable `{}` is there twice", entry.key);
-            reader.wrong(entry.at, message, "keep one of the two");
+            let message = format!("the variable `{}` is defined twice", entry.key);
+            reader.error(entry.offset, message, "remove one of the two");
         }
-        let text = reader.element("env", &entry.value);
-        if let Some(text) = text.and_then(|text| reader.text(&entry.value, text)) {
+        let text = reader.string_element("env", &entry.value);
+        if let Some(text) = text.and_then(|text| reader.template(&entry.value, text)) {
             variables.insert(entry.key.clone(), text);
         }
     }
     variables
 }
 
-fn cwd(reader: &mut Reader<'_>) -> Option<PathBuf> {
+fn read_cwd(reader: &mut TableReader<'_>) -> Option<PathBuf> {
     let written = reader.string("cwd")?;
-    path_below(reader, "cwd", written)
+    resolve_path(reader, "cwd", written)
 }
 
-/// A path as it is written at a key, below the folder of the file.
-pub(super) fn path_below(reader: &mut Reader<'_>, key: &str, written: &str) -> Option<PathBuf> {
-    no_tilde(reader, key, written)?;
+/// Resolves a path that is written at a key against the folder of the file.
+pub(super) fn resolve_path(reader: &mut TableReader<'_>, key: &str, written: &str) -> Option<PathBuf> {
+    check_no_tilde(reader, key, written)?;
     if written.is_empty() {
-        reader.wrong_value(key, format!("`{key}` is empty"), "write a path, or leave it out");
+        reader.error_at_value(key, format!("`{key}` is empty"), "write a path, or remove it");
         return None;
     }
     if written.contains("${") {
         let message = format!("references in `{key}` are not supported yet");
-        reader.wrong_value(key, message, "write the path itself");
+        reader.error_at_value(key, message, "write the path itself");
         return None;
     }
-    // Through `components`, so that `.` leaves no trace.
-    let at = reader.value(key)?.span.start;
-    Some(reader.page().folder(at).join(Path::new(written)).components().collect())
+    let offset = reader.peek(key)?.span.start;
+    // `components` removes `.` from the path.
+    Some(reader.source().folder(offset).join(Path::new(written)).components().collect())
 }
 
-fn no_tilde(reader: &mut Reader<'_>, key: &str, written: &str) -> Option<()> {
+fn check_no_tilde(reader: &mut TableReader<'_>, key: &str, written: &str) -> Option<()> {
     if written != "~" && !written.starts_with("~/") {
         return Some(());
     }
-    let message = format!("`~` means nothing in `{key}`: there is no shell");
+    let message = format!("`~` is not expanded in `{key}`: there is no shell");
     let hint = if matches!(key, "cwd" | "audit") {
-        "write the whole path"
+        "write the absolute path"
     } else {
-        "write `${env:HOME}` in its place"
+        "write `${env:HOME}` instead"
     };
-    reader.wrong_value(key, message, hint);
+    reader.error_at_value(key, message, hint);
     None
 }

@@ -1,22 +1,24 @@
-//! What the config promises: every problem is found where it stands, and what is good is kept.
+//! Tests of reading and resolving configs.
 
 #[cfg(unix)]
 mod files;
 mod json;
 mod keys;
 mod layers;
-mod mistakes;
+mod problems;
 mod properties;
 mod quota;
-mod resolving;
+mod resolve_properties;
 mod scopes;
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::spec::{Capacity, CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, Start, Transport};
-use crate::wire::revision::{Era, Revision};
+use crate::protocol::versions::{Era, Revision};
+use crate::spec::{
+    Capacity, CommandSpec, Endpoint, EraChoice, KeepAlive, ServerSpec, StartPolicy, TransportKind,
+};
 
 fn toml(text: &str) -> Config {
     Config::parse(Path::new("/folder/config.toml"), text)
@@ -26,28 +28,28 @@ fn json(text: &str) -> Config {
     Config::parse(Path::new("/folder/servers.json"), text)
 }
 
-/// Each problem as `LINE:COLUMN CONCERN MESSAGE`.
-fn lines(config: &Config) -> Vec<String> {
+/// Returns each problem as `LINE:COLUMN SCOPE: MESSAGE`.
+fn problem_lines(config: &Config) -> Vec<String> {
     let line = |problem: &Problem| {
         assert!(problem.hint.as_ref().is_some_and(|hint| !hint.is_empty()), "{problem} has no hint");
-        let Position { line, column } = problem.at.expect("has a place");
-        let concern = match &problem.concerns {
-            Concern::Server(name) => name,
-            Concern::Whole => "WHOLE",
-            Concern::Part => "PART",
-            Concern::Note => "NOTE",
+        let Position { line, column } = problem.position.expect("has a position");
+        let scope = match &problem.scope {
+            ProblemScope::Server(name) => name,
+            ProblemScope::WholeConfig => "CONFIG",
+            ProblemScope::Section => "SECTION",
+            ProblemScope::Note => "NOTE",
         };
-        format!("{line}:{column} {concern}: {}", problem.message)
+        format!("{line}:{column} {scope}: {}", problem.message)
     };
     config.problems.iter().map(line).collect()
 }
 
-fn names(config: &Config) -> Vec<&str> {
+fn server_names(config: &Config) -> Vec<&str> {
     config.roster.servers().map(|spec| spec.id.as_str()).collect()
 }
 
-fn only(config: &Config) -> &ServerSpec {
-    assert_eq!(lines(config), [""; 0]);
+fn only_server(config: &Config) -> &ServerSpec {
+    assert_eq!(problem_lines(config), [""; 0]);
     let mut servers = config.roster.servers();
     let spec = servers.next().expect("one server");
     assert!(servers.next().is_none());
@@ -60,7 +62,7 @@ fn command(spec: &ServerSpec) -> &CommandSpec {
 }
 
 #[test]
-fn every_key_of_a_server_is_read() {
+fn all_keys_of_a_server_are_read() {
     let config = toml(
         r#"
         [servers.git]
@@ -93,11 +95,14 @@ fn every_key_of_a_server_is_read() {
         cache = ["get_*", "log"]
         "#,
     );
-    let spec = only(&config);
+    let spec = only_server(&config);
     let (lifecycle, limits) = (&spec.lifecycle, &spec.limits);
     assert!(!spec.enabled);
     assert_eq!(spec.era, EraChoice::Era(Era::Session));
-    assert_eq!((lifecycle.start, lifecycle.keep_alive), (Start::AtBoot, KeepAlive::For(Duration::ZERO)));
+    assert_eq!(
+        (lifecycle.start, lifecycle.keep_alive),
+        (StartPolicy::AtBoot, KeepAlive::For(Duration::ZERO))
+    );
     assert_eq!((lifecycle.restarts.at_most, lifecycle.restarts.within.as_secs()), (0, 3600));
     assert_eq!(lifecycle.start_timeout.as_secs(), 60);
     assert_eq!(lifecycle.backoff.first, lifecycle.backoff.most);
@@ -110,28 +115,28 @@ fn every_key_of_a_server_is_read() {
     assert_eq!((limits.cache_entries, limits.cache_ttl_max), (0, Duration::from_secs(300)));
     assert_eq!(spec.tools.cache, ["get_*", "log"].map(|pattern| pattern.parse().unwrap()));
     let command = command(spec);
-    assert_eq!(command.program.written(), "uvx");
-    assert_eq!(command.args[1].written(), "--repo=${env:REPO:-.}");
-    assert_eq!(command.env["TOKEN"].written(), "${file:token}");
+    assert_eq!(command.program.source(), "uvx");
+    assert_eq!(command.args[1].source(), "--repo=${env:REPO:-.}");
+    assert_eq!(command.env["TOKEN"].source(), "${file:token}");
     assert_eq!(command.inherit_env, ["HTTP_PROXY"]);
     assert_eq!(command.cwd.as_deref(), Some(Path::new("/folder/work")));
     assert_eq!(config.origins[&spec.id], Origin { file: "/folder/config.toml".into(), line: 2 });
 }
 
 #[test]
-fn a_server_with_only_a_command_has_the_defaults_of_the_library() {
+fn server_with_only_a_command_has_library_defaults() {
     let config = toml("[servers.a]\ncommand = 'x'");
-    assert_eq!(*only(&config), ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x")));
-    assert_eq!((config.listen, config.limits), (Listen::default(), HostLimits::default()));
+    assert_eq!(*only_server(&config), ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x")));
+    assert_eq!((config.listen, config.limits), (ListenSpec::default(), HostLimits::default()));
     assert_eq!(config.capacity, Capacity { servers: 32, ..Capacity::default() });
 }
 
 #[test]
-fn the_gateways_own_sections_are_read() {
+fn gateway_sections_are_read() {
     let config = toml(
         "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
-    assert_eq!(lines(&config), [""; 0]);
+    assert_eq!(problem_lines(&config), [""; 0]);
     assert_eq!(config.listen.hosts, ["still.local"]);
     assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30), cache: 8 << 20 });
     assert_eq!(
@@ -141,22 +146,22 @@ fn the_gateways_own_sections_are_read() {
 }
 
 #[test]
-fn an_era_is_a_word_or_a_date() {
-    let era = |word: &str| only(&toml(&format!("[servers.a]\ncommand = 'x'\nera = '{word}'"))).era;
+fn era_is_a_name_or_a_revision() {
+    let era = |word: &str| only_server(&toml(&format!("[servers.a]\ncommand = 'x'\nera = '{word}'"))).era;
     assert_eq!(era("auto"), EraChoice::Auto);
     assert_eq!(era("modern"), EraChoice::Era(Era::Stateless));
     assert_eq!(era("2025-06-18"), EraChoice::Revision(Revision::V2025_06_18));
 }
 
 #[test]
-fn a_servers_own_value_wins_over_the_defaults_key_by_key() {
+fn server_values_override_defaults_key_by_key() {
     let config = toml(
         "[defaults]\ninherit-env = ['A']\nlimits = { in-flight = 3, message = '1MiB' }\n\
          lifecycle = { restarts = { at-most = 1, within = '1m' }, start-timeout = '1s' }\n\
          [servers.a]\ncommand = 'x'\ninherit-env = ['B']\nlimits.in-flight = 4\n\
          lifecycle.restarts.at-most = 9\n",
     );
-    let spec = only(&config);
+    let spec = only_server(&config);
     assert_eq!(command(spec).inherit_env, ["B"]);
     assert_eq!((spec.limits.in_flight.get(), spec.limits.message), (4, 1 << 20));
     assert_eq!((spec.lifecycle.restarts.at_most, spec.lifecycle.restarts.within.as_secs()), (9, 60));
@@ -164,12 +169,12 @@ fn a_servers_own_value_wins_over_the_defaults_key_by_key() {
 }
 
 #[test]
-fn a_server_started_at_boot_stays_unless_somebody_said_otherwise() {
+fn server_started_at_boot_runs_forever_by_default() {
     let keep_alive = |defaults: &str, own: &str| {
         let text = format!(
             "[defaults.lifecycle]\n{defaults}\n[servers.a]\ncommand = 'x'\n[servers.a.lifecycle]\n{own}"
         );
-        only(&toml(&text)).lifecycle.keep_alive
+        only_server(&toml(&text)).lifecycle.keep_alive
     };
     let minute = KeepAlive::For(Duration::from_secs(60));
     assert_eq!(keep_alive("", "start = 'at-boot'"), KeepAlive::Forever);
@@ -180,7 +185,7 @@ fn a_server_started_at_boot_stays_unless_somebody_said_otherwise() {
     assert_eq!(keep_alive("", ""), KeepAlive::For(Duration::from_secs(300)));
 }
 
-const TEN_MISTAKES: &str = r#"[servers.good]
+const TEN_PROBLEMS: &str = r#"[servers.good]
 command = "x"
 [servers.one]
 command = "x"
@@ -204,27 +209,27 @@ command = "y"
 "#;
 
 #[test]
-fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
-    let config = toml(TEN_MISTAKES);
+fn all_problems_are_reported_and_valid_servers_kept() {
+    let config = toml(TEN_PROBLEMS);
     assert_eq!(
-        lines(&config),
+        problem_lines(&config),
         [
-            "5:1 one: there is no key `arguments`",
-            "7:7 two: `url` cannot be used: it does not begin with `https://` or `http://` and a host",
+            "5:1 one: unknown key `arguments`",
+            "7:7 two: invalid `url`: it must start with `https://` or `http://` and a host",
             "10:28 three: `lifecycle.keep-alive` must be a duration, not a number",
-            "10:41 three: `lifecycle.start` cannot be `boot`",
-            "12:14 four: `args` holds only strings, not a number",
+            "10:41 three: invalid value `boot` for `lifecycle.start`",
+            "12:14 four: `args` must contain only strings, not a number",
             "14:15 four: `${X}` is not a reference",
-            "15:10 Five: `Five` cannot be a server: a server name holds only `a-z`, `0-9`, `-` and `_`, \
+            "15:10 Five: invalid server name `Five`: a name contains only `a-z`, `0-9`, `-` and `_`, \
              and starts with a letter or digit",
-            "16:11 Five: `command` is one program, not a command line",
-            "19:22 six-a: `limits.message` is not a size: `1MB`",
-            "19:44 six-a: `limits.call-timeout` is longer than `limits.call-timeout-max`, which is 10m",
+            "16:11 Five: `command` must be one program, not a command line",
+            "19:22 six-a: invalid size `1MB` for `limits.message`",
+            "19:44 six-a: `limits.call-timeout` is longer than `limits.call-timeout-max` (10m)",
         ]
     );
     let hints: Vec<_> = config.problems.iter().filter_map(|problem| problem.hint.as_deref()).collect();
     for (hint, needle) in hints.iter().zip([
-        "the keys here are",
+        "valid keys are",
         "`url = \"https://example.com/mcp\"`",
         "`keep-alive = \"300s\"`",
         "`on-demand`, `at-boot`",
@@ -237,55 +242,55 @@ fn ten_mistakes_are_ten_problems_and_the_good_servers_stay() {
     ]) {
         assert!(hint.contains(needle), "{hint} lacks {needle}");
     }
-    assert_eq!(names(&config), ["fine", "good"]);
-    assert_eq!(config.origins.len(), 7, "the ones that are off have an origin too");
-    assert!(!config.refused());
-    assert_eq!(config.problems[0].to_string(), "/folder/config.toml:5:1: there is no key `arguments`");
+    assert_eq!(server_names(&config), ["fine", "good"]);
+    assert_eq!(config.origins.len(), 7, "servers with problems have an origin too");
+    assert!(!config.is_refused());
+    assert_eq!(config.problems[0].to_string(), "/folder/config.toml:5:1: unknown key `arguments`");
 }
 
 #[test]
-fn every_syntax_error_is_reported() {
+fn all_syntax_errors_are_reported() {
     let config = toml("[servers.a]\ncommand = npx\n[servers.b]\ncommand = \"x\ncwd = \n[servers.a]\n");
     assert_eq!(
-        lines(&config),
+        problem_lines(&config),
         [
-            "2:11 WHOLE: invalid float",
-            "4:13 WHOLE: invalid basic string",
-            "5:7 WHOLE: string values must be quoted",
-            "6:10 WHOLE: this key is there twice"
+            "2:11 CONFIG: invalid float",
+            "4:13 CONFIG: invalid basic string",
+            "5:7 CONFIG: string values must be quoted",
+            "6:10 CONFIG: this key is already defined"
         ]
     );
-    assert!(config.refused() && config.roster.is_empty());
+    assert!(config.is_refused() && config.roster.is_empty());
 }
 
 #[test]
-fn a_bracket_left_open_is_one_problem() {
+fn unclosed_bracket_is_one_problem() {
     for text in [
         "[servers.a]\nargs = ['x', 'y'\n[servers.b]\ncommand = 'x'\n",
         "env = { A = 'b'\n[servers.b]\na = 'b'\n",
     ] {
         let config = toml(text);
-        assert_eq!(config.problems.len(), 1, "{:?}", lines(&config));
-        assert_eq!(config.problems[0].message, "a bracket before this is never closed");
+        assert_eq!(config.problems.len(), 1, "{:?}", problem_lines(&config));
+        assert_eq!(config.problems[0].message, "a bracket before this is not closed");
     }
 }
 
 #[test]
-fn names_that_differ_only_in_dashes_are_refused_together() {
+fn names_that_differ_only_in_dashes_are_all_rejected() {
     let config =
         toml("[servers.a-b]\ncommand = 'x'\n[servers.c]\ncommand = 'x'\n[servers.a_b]\ncommand = 'x'");
     assert_eq!(
-        lines(&config),
+        problem_lines(&config),
         [
-            "1:10 a-b: `a-b` and `a_b` in line 5 are the same name here",
-            "5:10 a_b: `a_b` and `a-b` in line 1 are the same name here"
+            "1:10 a-b: the server name `a-b` conflicts with `a_b` on line 5",
+            "5:10 a_b: the server name `a_b` conflicts with `a-b` on line 1"
         ]
     );
-    assert_eq!(names(&config), ["c"]);
+    assert_eq!(server_names(&config), ["c"]);
 }
 
 #[test]
-fn a_relative_command_is_below_the_folder_of_the_file() {
+fn relative_command_is_resolved_against_the_file() {
     for (written, program) in [
         ("npx", "npx"),
         ("./x", "/folder/x"),
@@ -296,24 +301,24 @@ fn a_relative_command_is_below_the_folder_of_the_file() {
         ("./my tools/${env:X}", "/folder/my tools/${env:X}"),
     ] {
         let config = toml(&format!("[servers.a]\ncommand = '{written}'"));
-        assert_eq!(command(only(&config)).program.written(), program);
+        assert_eq!(command(only_server(&config)).program.source(), program);
     }
 }
 
 #[test]
-fn a_message_does_not_repeat_what_may_be_a_secret() {
+fn messages_do_not_quote_possible_secrets() {
     let config = toml(
         "[servers.a]\ncommand = 'x --token s3cr3t'\nargs = [5353]\nenv = { A = 5353, B = '${s3cr3t s}' }",
     );
-    let hidden = format!("{:?}", config.problems);
+    let messages = format!("{:?}", config.problems);
     assert!(
-        config.problems.len() == 4 && !hidden.contains("5353") && !hidden.contains("--token"),
-        "{hidden}"
+        config.problems.len() == 4 && !messages.contains("5353") && !messages.contains("--token"),
+        "{messages}"
     );
 }
 
 #[test]
-fn what_is_said_of_tools_is_read_and_laid_over_the_defaults() {
+fn tool_settings_override_defaults() {
     let config = Config::parse(
         Path::new("/folder/config.toml"),
         r#"
@@ -338,13 +343,13 @@ fn what_is_said_of_tools_is_read_and_laid_over_the_defaults() {
     let spec = |name: &str| config.roster.get(&name.parse().unwrap()).unwrap().clone();
     let (plain, own) = (spec("plain"), spec("own"));
     assert_eq!((plain.trust, own.trust), (crate::spec::Trust::Trusted, crate::spec::Trust::Normal));
-    assert!(plain.tools.may_repeat("get_log") && !own.tools.may_repeat("get_log"));
+    assert!(plain.tools.is_idempotent("get_log") && !own.tools.is_idempotent("get_log"));
     let limit =
-        |spec: &ServerSpec, tool: &str| spec.tools.call_timeout(tool).map(|(_, limit)| limit.as_secs());
+        |spec: &ServerSpec, tool: &str| spec.tools.find_call_timeout(tool).map(|(_, limit)| limit.as_secs());
     assert_eq!(
         (limit(&plain, "slow_a"), limit(&plain, "build"), limit(&plain, "x")),
         (Some(300), Some(120), None)
     );
     assert_eq!((limit(&own, "slow_a"), limit(&own, "build")), (Some(300), Some(540)));
-    assert_eq!(own.limits.host_max, Some(Duration::from_secs(480)));
+    assert_eq!(own.limits.gateway_call_timeout_max, Some(Duration::from_secs(480)));
 }

@@ -1,19 +1,20 @@
-//! Durations and sizes as people write them: one whole number and a unit, nothing else.
+//! Parsers for durations and sizes: one whole number and a unit.
 
 use std::time::Duration;
 
-/// What good durations look like.
-pub const DURATIONS: &str = "`\"100ms\"`, `\"30s\"`, `\"5m\"` or `\"1h\"`";
-/// What good sizes look like.
-pub const SIZES: &str = "`\"512B\"`, `\"64KiB\"`, `\"32MiB\"` or `\"1GiB\"`";
+/// Examples of durations, for hints.
+pub const DURATION_EXAMPLES: &str = "`\"100ms\"`, `\"30s\"`, `\"5m\"` or `\"1h\"`";
+/// Examples of sizes, for hints.
+pub const SIZE_EXAMPLES: &str = "`\"512B\"`, `\"64KiB\"`, `\"32MiB\"` or `\"1GiB\"`";
 
-/// Sums of times stay far from overflow.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-const LARGEST: u64 = 1 << 40;
+/// Longest duration accepted: sums of a few stay far from overflow.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// Largest size accepted, in bytes.
+const MAX_SIZE: u64 = 1 << 40;
 
-/// Reads a duration of at most a year.
-pub fn duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split(text)?;
+/// Parses a duration of at most a year.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split_unit(text)?;
     let milliseconds = match unit {
         "ms" => 1,
         "s" => 1000,
@@ -22,12 +23,12 @@ pub fn duration(text: &str) -> Option<Duration> {
         _ => return None,
     };
     let duration = Duration::from_millis(number.checked_mul(milliseconds)?);
-    (duration <= LONGEST).then_some(duration)
+    (duration <= MAX_DURATION).then_some(duration)
 }
 
-/// Reads a size of at most a tebibyte, in bytes.
-pub fn size(text: &str) -> Option<usize> {
-    let (number, unit) = split(text)?;
+/// Parses a size of at most a tebibyte and returns it in bytes.
+pub fn parse_size(text: &str) -> Option<usize> {
+    let (number, unit) = split_unit(text)?;
     let shift = match unit {
         "B" => 0,
         "KiB" => 10,
@@ -35,11 +36,11 @@ pub fn size(text: &str) -> Option<usize> {
         "GiB" => 30,
         _ => return None,
     };
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= LARGEST)?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= MAX_SIZE)?;
     usize::try_from(bytes).ok()
 }
 
-fn split(text: &str) -> Option<(u64, &str)> {
+fn split_unit(text: &str) -> Option<(u64, &str)> {
     let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit())?);
     Some((number.parse().ok()?, unit))
 }
@@ -52,27 +53,28 @@ mod tests {
     proptest! {
         #[test]
         fn durations_and_sizes_round_trip(number in 0u64..8000) {
-            let (millisecond, kibibyte) = (Duration::from_millis(number), usize::try_from(number << 10).unwrap());
+            let millisecond = Duration::from_millis(number);
+            let kibibyte = usize::try_from(number << 10).unwrap();
             let number32 = u32::try_from(number).unwrap();
-            prop_assert_eq!(duration(&format!("{number}ms")), Some(millisecond));
-            prop_assert_eq!(duration(&format!("{number}s")), Some(millisecond * 1000));
-            prop_assert_eq!(duration(&format!("{number}m")), Some(Duration::from_secs(60) * number32));
-            prop_assert_eq!(duration(&format!("{number}h")), Some(Duration::from_secs(3600) * number32));
-            prop_assert_eq!(size(&format!("{number}B")), Some(kibibyte >> 10));
-            prop_assert_eq!(size(&format!("{number}KiB")), Some(kibibyte));
-            prop_assert_eq!(size(&format!("{number}MiB")), Some(kibibyte << 10));
+            prop_assert_eq!(parse_duration(&format!("{number}ms")), Some(millisecond));
+            prop_assert_eq!(parse_duration(&format!("{number}s")), Some(millisecond * 1000));
+            prop_assert_eq!(parse_duration(&format!("{number}m")), Some(Duration::from_secs(60) * number32));
+            prop_assert_eq!(parse_duration(&format!("{number}h")), Some(Duration::from_secs(3600) * number32));
+            prop_assert_eq!(parse_size(&format!("{number}B")), Some(kibibyte >> 10));
+            prop_assert_eq!(parse_size(&format!("{number}KiB")), Some(kibibyte));
+            prop_assert_eq!(parse_size(&format!("{number}MiB")), Some(kibibyte << 10));
         }
     }
 
     #[test]
-    fn only_a_whole_number_and_a_unit_will_do() {
-        for bad in
+    fn anything_but_a_whole_number_and_unit_is_rejected() {
+        for text in
             ["", "30", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1m30s", "1d", "٣s", "99999999999h", "8785h"]
         {
-            assert_eq!(duration(bad), None, "{bad}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
-        for bad in ["", "1", "1KB", "1kib", "1 MiB", "1MB", "1TiB", "-1B", "1025GiB", "99999999999999GiB"] {
-            assert_eq!(size(bad), None, "{bad}");
+        for text in ["", "1", "1KB", "1kib", "1 MiB", "1MB", "1TiB", "-1B", "1025GiB", "99999999999999GiB"] {
+            assert_eq!(parse_size(text), None, "{text}");
         }
     }
 }

@@ -1,118 +1,128 @@
-//! `when`: which tags a server wants, and whether they are active.
+//! Reads and evaluates `when`: the condition on active tags under which a server is on.
 
-use super::node::Value;
-use super::reader::Reader;
-use super::scope::{self, Tags};
-use crate::spelling;
+use super::node::ConfigValue;
+use super::reader::TableReader;
+use super::scope::{self, ActiveTags};
+use crate::util::format;
 
-/// The tags that a server wants.
+/// A condition on active tags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct When {
-    /// One of these, if it says so at all.
+pub struct TagCondition {
+    /// At least one of these is active, if present.
     pub any: Option<Vec<String>>,
-    /// All of these.
+    /// All of these are active.
     pub all: Vec<String>,
-    /// None of these.
+    /// None of these is active.
     pub not: Vec<String>,
 }
 
-impl When {
-    /// Reads `when`; `None` if there is none, and for a bad one, which has been reported.
-    pub(super) fn read(reader: &mut Reader<'_>, name: &str, tags: &Tags) -> Option<Self> {
-        let Some(node) = reader.value("when") else {
+/// A tag and the offset where it is written.
+pub(super) struct WrittenTag {
+    pub(super) name: String,
+    pub(super) offset: usize,
+}
+
+impl TagCondition {
+    /// Reads `when` of a server. Returns `None` if it is absent or invalid; the latter has been reported.
+    pub(super) fn read(reader: &mut TableReader<'_>, server: &str, tags: &ActiveTags) -> Option<Self> {
+        let Some(node) = reader.peek("when") else {
             reader.take("when");
             return None;
         };
-        let is_list = matches!(node.value, Value::Array(_));
         let mut when = Self::default();
-        if is_list {
-            when.any = names(reader, "when", tags);
+        if matches!(node.value, ConfigValue::Array(_)) {
+            when.any = read_names(reader, "when", tags);
         } else {
             let mut table = reader.table("when")?;
-            when.any = names(&mut table, "any", tags);
-            when.all = names(&mut table, "all", tags).unwrap_or_default();
-            when.not = names(&mut table, "not", tags).unwrap_or_default();
+            when.any = read_names(&mut table, "any", tags);
+            when.all = read_names(&mut table, "all", tags).unwrap_or_default();
+            when.not = read_names(&mut table, "not", tags).unwrap_or_default();
             table.finish();
         }
         if when.any.as_ref().is_some_and(Vec::is_empty) {
-            let message = format!("`{name}` is never on: it wants one of no tags");
+            let message = format!("server `{server}` is never on: its `when` is an empty list of tags");
             reader.note(
                 node.span.start,
                 message,
-                "name a tag, or leave `when` out for a server that is always on",
+                "add a tag, or remove `when` so that the server is always on",
             );
         }
         Some(when)
     }
 
-    /// Every tag that is to be active.
-    pub fn wanted(&self) -> Vec<String> {
+    /// Returns every tag that must be active, sorted.
+    pub fn required_tags(&self) -> Vec<String> {
         let mut tags: Vec<String> = self.any.iter().flatten().chain(&self.all).cloned().collect();
         tags.sort();
         tags.dedup();
         tags
     }
 
-    /// Whether it is satisfied, and what says so.
-    pub(super) fn judge(&self, tags: &Tags) -> Result<String, String> {
+    /// Returns the reason why the condition holds, or the reason why it does not.
+    pub(super) fn evaluate(&self, tags: &ActiveTags) -> Result<String, String> {
         let is_active = |tag: &&String| tags.active.contains_key(*tag);
         if let Some(tag) = self.not.iter().find(is_active) {
-            return Err(format!("the tag {} is active, and it must not be", because(tag, tags)));
+            return Err(format!("tag {} is active, but must not be", explain(tag, tags)));
         }
         if let Some(tag) = self.not.iter().find(|tag| tags.uncertain.contains(*tag)) {
-            return Err(format!("the tag `{tag}` must not be active, and nobody can say whether it is"));
+            return Err(format!("tag `{tag}` must not be active, and its scope cannot be evaluated"));
         }
         if let Some(tag) = self.all.iter().find(|tag| !is_active(tag)) {
-            return Err(format!("the tag `{tag}` is not active"));
+            return Err(format!("tag `{tag}` is not active"));
         }
-        let mut reasons: Vec<String> = self.all.iter().map(|tag| because(tag, tags)).collect();
+        let mut reasons: Vec<String> = self.all.iter().map(|tag| explain(tag, tags)).collect();
         match self.any.as_deref() {
             None => {}
-            Some([]) => return Err("it wants one of no tags".to_owned()),
+            Some([]) => return Err("its `when` is an empty list of tags".to_owned()),
             Some(any) => match any.iter().find(is_active) {
-                Some(tag) => reasons.push(because(tag, tags)),
-                None if any.len() == 1 => return Err(format!("the tag `{}` is not active", any[0])),
-                None => return Err(format!("none of the tags {} is active", quoted(any))),
+                Some(tag) => reasons.push(explain(tag, tags)),
+                None if any.len() == 1 => return Err(format!("tag `{}` is not active", any[0])),
+                None => return Err(format!("none of the tags {} is active", in_backticks(any))),
             },
         }
         Ok(match (reasons.is_empty(), self.not.is_empty()) {
             (false, _) => format!("active: {}", reasons.join(", ")),
-            (true, false) => format!("not active: {}", quoted(&self.not)),
-            (true, true) => "it wants no tag".to_owned(),
+            (true, false) => format!("not active: {}", in_backticks(&self.not)),
+            (true, true) => "its `when` requires no tag".to_owned(),
         })
     }
 }
 
-fn because(tag: &str, tags: &Tags) -> String {
-    let by = tags.active.get(tag).and_then(|by| by.first());
-    by.map_or_else(|| format!("`{tag}`"), |by| format!("`{tag}` ({by})"))
+/// Returns a tag with the first cause that made it active.
+fn explain(tag: &str, tags: &ActiveTags) -> String {
+    let cause = tags.active.get(tag).and_then(|causes| causes.first());
+    cause.map_or_else(|| format!("`{tag}`"), |cause| format!("`{tag}` ({cause})"))
 }
 
-fn quoted(tags: &[String]) -> String {
+fn in_backticks(tags: &[String]) -> String {
     tags.iter().map(|tag| format!("`{tag}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn names(reader: &mut Reader<'_>, key: &'static str, tags: &Tags) -> Option<Vec<String>> {
-    Some(list(reader, key, tags)?.into_iter().map(|(_, tag)| tag).collect())
+fn read_names(reader: &mut TableReader<'_>, key: &'static str, tags: &ActiveTags) -> Option<Vec<String>> {
+    Some(read_tags(reader, key, tags)?.into_iter().map(|tag| tag.name).collect())
 }
 
-/// A list of tags, each with its place. One that no scope has is mentioned.
-pub(super) fn list(reader: &mut Reader<'_>, key: &'static str, tags: &Tags) -> Option<Vec<(usize, String)>> {
-    let mut wanted = Vec::new();
+/// Reads a list of tags. A tag that no scope activates is reported as a note.
+pub(super) fn read_tags(
+    reader: &mut TableReader<'_>,
+    key: &'static str,
+    tags: &ActiveTags,
+) -> Option<Vec<WrittenTag>> {
+    let mut written = Vec::new();
     for (node, tag) in reader.strings(key)? {
+        let offset = node.span.start;
         if !scope::is_tag(tag) {
-            let hint = "a tag is 1 to 64 letters, digits, `-` and `_`";
-            reader.wrong(node.span.start, format!("`{tag}` cannot be a tag"), hint);
-        } else if !tags.known.contains(tag) {
-            let hint = match spelling::nearest(tag, tags.known.iter().map(String::as_str)) {
+            reader.error(offset, format!("invalid tag `{tag}`"), scope::TAG_HINT);
+        } else if !tags.declared.contains(tag) {
+            let hint = match format::closest_match(tag, tags.declared.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => {
                     format!("write `[scopes.NAME]` with `tags = [\"{tag}\"]`, or set `TOOLCRIB_TAGS={tag}`")
                 }
             };
-            reader.note(node.span.start, format!("no scope has the tag `{tag}`"), hint);
+            reader.note(offset, format!("no scope activates the tag `{tag}`"), hint);
         }
-        wanted.push((node.span.start, tag.to_owned()));
+        written.push(WrittenTag { name: tag.to_owned(), offset });
     }
-    Some(wanted)
+    Some(written)
 }

@@ -1,7 +1,7 @@
-//! `CribBuilder`: what a crib is made of.
+//! `CribBuilder`, which configures and builds a `Crib`.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,27 +10,32 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Crib, Shared};
-use crate::bridge::Lot;
-use crate::cache::Cache;
-use crate::call::{Call, Caller, Outcome};
+use super::{Crib, CribInner};
+use crate::access::approvals::Approvals;
+use crate::access::pins::PinStore;
+use crate::access::policy::{GuardVerdict, Policy};
+use crate::access::visible_catalogs::{Exposure, VisibleCatalogs};
+use crate::cache::{CachePeers, ResponseCache, watch_peers};
+use crate::call::Call;
 use crate::catalog::Catalog;
-use crate::connection::child::Nursery;
-use crate::error::Error;
-use crate::log_line::{LogLine, LogSink};
-use crate::pins::Cabinet;
-use crate::policy::{Policy, Verdict};
-use crate::quota::meter::Meter;
-use crate::quota::{Quota, memory};
-use crate::record::{Watchers, Witness};
+use crate::limits::limiter::Limiter;
+use crate::limits::{CountedLimits, UsageLimits};
+use crate::model::caller::Caller;
+use crate::model::error::Error;
+use crate::model::log_line::LogLine;
+use crate::model::outcome::Outcome;
+use crate::observer::log_sink::LogSink;
+use crate::observer::{Observer, Observers};
+use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
+use crate::pipeline::suspended_calls::{SuspendedCalls, random_id};
+use crate::process::Spawner;
 use crate::registry::Registry;
-use crate::secret::Source;
+use crate::secrets::{SecretStore, SecretStoreHandle};
+
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::stock::{Fallback, PATIENCE, Stock};
-use crate::supervisor::room::Room;
-use crate::supervisor::{Surroundings, scales};
-use crate::text::{NoSecret, Secret};
-use crate::views::Views;
+use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
+use crate::supervisor::slots::SlotPool;
+use crate::supervisor::{SupervisorServices, memory_watch};
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -38,17 +43,20 @@ pub struct CribBuilder {
     roster: Roster,
     clash: Option<NameClash>,
     state_dir: Option<PathBuf>,
-    pins: Option<PathBuf>,
+    pins_dir: Option<PathBuf>,
     shim: Option<PathBuf>,
-    patience: Option<Duration>,
+    discovery_timeout: Option<Duration>,
     capacity: Capacity,
     policy: Policy,
-    quota: Quota,
-    quota_file: Option<PathBuf>,
+    exposure: Option<Arc<dyn Exposure>>,
+    limits: UsageLimits,
+    usage_file: Option<PathBuf>,
+    store: Option<Arc<dyn Store>>,
+    signing_key: Option<SigningKey>,
     fallback: Option<Fallback>,
     log: Option<LogSink>,
-    witness: Option<Arc<dyn Witness>>,
-    secrets: Option<Source>,
+    observers: Vec<Arc<dyn Observer>>,
+    secrets: Option<SecretStoreHandle>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -73,39 +81,39 @@ impl CribBuilder {
         roster.into_servers().fold(self, Self::server)
     }
 
-    /// Where listings are remembered between runs, and which processes run: those that a crib which was killed left
-    /// behind are ended when the next crib with this folder is built. Without it nothing is remembered.
+    /// Sets the folder where listings and running processes are recorded. Processes that a killed crib left behind are
+    /// ended when the next crib with this folder is built. Without a folder nothing is kept between runs.
     #[must_use]
     pub fn state_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
         self
     }
 
-    /// Where it is kept what was approved of each server's tools: below the state folder unless said otherwise.
+    /// Sets the folder of the approved tool definitions. The default is `pins` in the state folder.
     #[must_use]
     pub fn pins_dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.pins = Some(dir.into());
+        self.pins_dir = Some(dir.into());
         self
     }
 
-    /// A program to put between this process and each server: it ends the server and everything that the server started
-    /// as soon as this process ends, however that comes about. The program must call [`run_shim`](crate::run_shim) first
-    /// thing in its `main`; `/proc/self/exe` is this very program. Without it a server is told to die when this process
-    /// dies, and what it started may be left behind. Only on Linux; elsewhere it changes nothing.
+    /// Sets a program that runs between this process and each server. It ends the server and its whole process tree when
+    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`;
+    /// `/proc/self/exe` is the current program. Without a shim the server gets a parent-death signal, and processes that
+    /// it started may survive. Only used on Linux.
     #[must_use]
     pub fn shim(mut self, program: impl Into<PathBuf>) -> Self {
         self.shim = Some(program.into());
         self
     }
 
-    /// How long a list waits for servers that were never seen before: 10 s unless said otherwise.
+    /// Sets how long a list waits for servers without a known listing. The default is 10 s.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = Some(patience);
+    pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
+        self.discovery_timeout = Some(timeout);
         self
     }
 
-    /// Who keeps a log of each server: hears every line of its stderr and what happens to it. It must not wait.
+    /// Sets a function that receives every stderr line and event of each server. It must not block.
     #[must_use]
     pub fn log<F>(mut self, log: F) -> Self
     where
@@ -115,32 +123,30 @@ impl CribBuilder {
         self
     }
 
-    /// Who knows the values behind `${secret:NAME}`. It is asked when a connection starts and at no other time, on a thread
-    /// where it may wait; a shutdown waits for it. What it says is held by that connection alone.
+    /// Sets the store that resolves `${secret:NAME}`. It is read when a connection starts, on a thread where it may block; a
+    /// shutdown waits for it. The values are only held by that connection.
     #[must_use]
-    pub fn secrets<F>(mut self, find: F) -> Self
-    where
-        F: Fn(&str) -> Result<Secret, NoSecret> + Send + Sync + 'static,
-    {
-        self.secrets = Some(Source(Arc::new(find)));
+    pub fn secrets(mut self, store: impl SecretStore + 'static) -> Self {
+        self.secrets = Some(SecretStoreHandle(Arc::new(store)));
         self
     }
 
-    /// Who sees the end of every call, refused ones included, and may keep calls from being made.
+    /// Adds an observer that receives the record of every call, including refused ones. Each observer can refuse calls
+    /// that it could not record.
     #[must_use]
-    pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
-        self.witness = Some(witness);
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
         self
     }
 
-    /// What all servers together may take: as much as they get unless said otherwise.
+    /// Sets the limits of all servers together. The default is no limit.
     #[must_use]
     pub fn capacity(mut self, capacity: Capacity) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Who may see and use what: everyone everything unless said otherwise.
+    /// Sets the access rules. The default allows every caller everything.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         let guard = self.policy.guard.take();
@@ -148,34 +154,64 @@ impl CribBuilder {
         self
     }
 
-    /// Decides, beside the policy, about each caller, server and own name of a tool, prompt or resource, and without a
-    /// name about the server as such. It is asked when something is listed and again when it is called; either no is a
-    /// no. It must not wait.
+    /// Sets what is listed to each caller. Without it, everything that a caller may call is listed.
+    #[must_use]
+    pub fn exposure(mut self, exposure: Arc<dyn Exposure>) -> Self {
+        self.exposure = Some(exposure);
+        self
+    }
+
+    /// Sets a function that decides in addition to the policy, by caller, server and the server's own name of a tool,
+    /// prompt or resource; without a name it decides about the server as a whole. It is called for lists and for calls. It
+    /// must not block.
     #[must_use]
     pub fn guard<F>(mut self, guard: F) -> Self
     where
-        F: Fn(&Caller, &ServerId, Option<&str>) -> Verdict + Send + Sync + 'static,
+        F: Fn(&Caller, &ServerId, Option<&str>) -> GuardVerdict + Send + Sync + 'static,
     {
         self.policy.guard = Some(Arc::new(guard));
         self
     }
 
-    /// How much callers and clients may use: as much as they like unless said otherwise.
+    /// Sets the usage limits of callers and clients. The default is no limit.
     #[must_use]
-    pub fn quota(mut self, quota: Quota) -> Self {
-        self.quota = quota;
+    pub fn limits(mut self, limits: UsageLimits) -> Self {
+        self.limits = limits;
         self
     }
 
-    /// Where is remembered what was used of quotas, so that it counts on in the next crib with this file. Without it each
-    /// crib begins anew.
+    /// Sets the file that keeps quota usage between runs. Without it every crib starts with no usage. It is not used if
+    /// [`CribBuilder::store`] is set.
     #[must_use]
-    pub fn quota_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.quota_file = Some(file.into());
+    pub fn usage_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.usage_file = Some(file.into());
         self
     }
 
-    /// Who gets the calls for names that nobody here offers.
+    /// Sets the store that this crib shares with others. The default is a [`MemoryStore`] of its own.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Sets the key that signs the states which stateless clients return. The default is a random key, so that a state is
+    /// not recognized after a restart.
+    #[must_use]
+    pub fn signing_key(mut self, key: SigningKey) -> Self {
+        self.signing_key = Some(key);
+        self
+    }
+
+    /// Reads the signing key from a file, which is created with a random key if there is none. Blocks.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or created, or does not have a key that only its owner can read.
+    pub fn signing_key_file(self, file: impl AsRef<Path>) -> Result<Self, SigningKeyError> {
+        Ok(self.signing_key(SigningKey::open_or_create(file.as_ref())?))
+    }
+
+    /// Sets the function that handles calls of names that no server offers.
     #[must_use]
     pub fn fallback<F, A>(mut self, fallback: F) -> Self
     where
@@ -186,65 +222,131 @@ impl CribBuilder {
         self
     }
 
-    /// The crib, within the tokio runtime that this is called in. Two servers of the same name are refused.
+    /// Builds the crib in the current tokio runtime.
+    ///
+    /// # Errors
+    /// Fails if two servers have the same name.
+    ///
+    /// # Panics
+    /// Panics if there is no tokio runtime.
     pub fn build(self) -> Result<Crib, NameClash> {
         if let Some(clash) = self.clash {
             return Err(clash);
         }
-        let trees = self.state_dir.as_ref().map(|dir| dir.join("trees"));
-        let (nursery, room) = (Arc::new(Nursery::new(self.shim, trees)), Room::new(self.capacity.servers));
-        let pins = self.pins.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
-        let (pins, room, cache) = (Arc::new(Cabinet::new(pins)), Arc::new(room), Arc::<Cache>::default());
-        cache.resize(self.capacity.cache);
-        let (log, secrets, views) = (self.log, self.secrets, Views::new(self.policy));
-        let around = Surroundings { cache, nursery, room, log, pins, secrets, ..Surroundings::default() };
-        let meter = Meter::new(self.quota, self.quota_file.as_deref());
-        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), around.clone());
+        let usage_file = self.usage_file.filter(|_| self.store.is_none());
+        let memory = open_memory_store(&self.limits, usage_file.as_deref());
+        let tasks = TaskTracker::new();
+        let cache = Arc::new(open_cache(self.store.as_ref(), &tasks));
+        cache.set_max_bytes(self.capacity.cache);
+        let notices = self.store.as_ref().map(|store| store.watch(StoreKind::CachedResponse));
+        let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
+        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+        let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let services = SupervisorServices {
+            cache,
+            tasks,
+            spawner: Arc::new(Spawner::new(self.shim, trees_dir)),
+            slots: Arc::new(SlotPool::new(self.capacity.servers)),
+            log: self.log,
+            pins: Arc::new(PinStore::new(pins_dir)),
+            secrets: self.secrets,
+            ..SupervisorServices::default()
+        };
+        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
         registry.apply(self.roster);
-        let (publish, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
-        let shared = Arc::new(Shared {
-            stock: Arc::new(Stock::new(
-                registry,
-                catalog,
-                around.clone(),
-                views,
-                meter,
-                self.patience.unwrap_or(PATIENCE),
-                self.fallback,
-            )),
-            lot: Arc::new(Lot::new(around.tasks.clone())),
+        let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
+        let checks = CallChecks {
+            visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),
+            limiter: Limiter::new(self.limits, store.clone(), services.tasks.clone()),
+            approvals: Approvals::new(store.clone()),
+        };
+        let router = CallRouter::new(
+            registry,
+            catalog,
+            services.clone(),
+            checks,
+            self.discovery_timeout.unwrap_or(DISCOVERY_TIMEOUT),
+            self.fallback,
+        );
+        let inner = Arc::new(CribInner {
+            router: Arc::new(router),
+            suspended: Arc::new(SuspendedCalls::new(store, self.signing_key, services.tasks.clone())),
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
-            end: CancellationToken::new(),
-            watchers: Watchers { events: around.events.clone(), witness: self.witness },
-            calls: TaskTracker::new(),
+            stop_tasks: CancellationToken::new(),
+            observers: Observers::new(services.events.clone(), self.observers),
+            in_flight: TaskTracker::new(),
         });
-        let stock = Arc::downgrade(&shared.stock);
-        if let Some(file) = self.quota_file {
-            let (used, stock) = (shared.stock.meter.used(), stock.clone());
-            let saved = move || Some(stock.upgrade()?.meter.saved());
-            around.tasks.spawn(memory::keep(file, used, saved, shared.end.clone()));
+        if let Some(file) = usage_file {
+            spawn_usage_writer(&inner, &memory, file);
         }
-        let servers = move || {
-            let stock = stock.upgrade()?;
-            Some((stock.registry.supervisors(), stock.registry.limits_memory()))
-        };
-        let (capacity, end) = (shared.capacity.subscribe(), shared.end.clone());
-        around.tasks.spawn(scales::watch(servers, capacity, end));
-        // The task holds the crib weakly: it ends with the crib, and does not keep it.
-        let (weak, offers, end) = (Arc::downgrade(&shared), around.offers.clone(), shared.end.clone());
-        around.tasks.spawn(async move {
-            loop {
-                tokio::select! {
-                    () = offers.notified() => {}
-                    () = publish.closed() => return,
-                    () = end.cancelled() => return,
-                }
-                let Some(shared) = weak.upgrade() else { return };
-                let revision = publish.borrow().revision() + 1;
-                publish.send_replace(Arc::new(Catalog::build(revision, &shared.stock.registry.listings())));
-            }
-        });
-        Ok(Crib { shared })
+        if let Some(notices) = notices {
+            let cache = Arc::downgrade(&services.cache);
+            services.tasks.spawn(watch_peers(cache, notices, inner.stop_tasks.clone()));
+        }
+        spawn_memory_watch(&inner);
+        spawn_catalog_publisher(&inner, catalog_sender);
+        Ok(Crib { inner })
     }
+}
+
+/// Creates a cache that announces its invalidations if the store is shared.
+fn open_cache(store: Option<&Arc<dyn Store>>, tasks: &TaskTracker) -> ResponseCache {
+    let cache = ResponseCache::default();
+    match (store, random_id()) {
+        (Some(store), Some(replica)) => {
+            cache.with_peers(CachePeers::new(store.clone(), replica, tasks.clone()))
+        }
+        _ => cache,
+    }
+}
+
+/// Creates a store that continues from the usage in the file.
+fn open_memory_store(limits: &UsageLimits, usage_file: Option<&Path>) -> Arc<MemoryStore> {
+    let memory = MemoryStore::default();
+    if let Some(file) = usage_file {
+        let limits = CountedLimits::new(limits.clone());
+        memory.restore_usage(file, |caller, config_key| limits.named(caller, config_key));
+    }
+    Arc::new(memory)
+}
+
+fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBuf) {
+    let used = memory.usage_changed();
+    let memory = Arc::downgrade(memory);
+    let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
+    let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
+    inner.router.services.tasks.spawn(writer);
+}
+
+fn spawn_memory_watch(inner: &CribInner) {
+    let router = Arc::downgrade(&inner.router);
+    let servers = move || {
+        let router = router.upgrade()?;
+        Some(memory_watch::WatchedServers {
+            supervisors: router.registry.supervisors(),
+            any_limited: router.registry.has_memory_limit(),
+        })
+    };
+    let watch = memory_watch::watch(servers, inner.capacity.subscribe(), inner.stop_tasks.clone());
+    inner.router.services.tasks.spawn(watch);
+}
+
+/// Spawns the task that publishes a new catalog when a listing changes. The task holds the crib weakly and ends with it.
+fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Catalog>>) {
+    let weak = Arc::downgrade(inner);
+    let listing_changed = inner.router.services.listing_changed.clone();
+    let stop = inner.stop_tasks.clone();
+    inner.router.services.tasks.spawn(async move {
+        loop {
+            tokio::select! {
+                () = listing_changed.notified() => {}
+                () = catalog.closed() => return,
+                () = stop.cancelled() => return,
+            }
+            let Some(inner) = weak.upgrade() else { return };
+            let revision = catalog.borrow().revision() + 1;
+            catalog.send_replace(Arc::new(Catalog::build(revision, &inner.router.registry.listings())));
+        }
+    });
 }

@@ -1,33 +1,33 @@
-//! `Freshness`: how long a list is good that several servers made together. Pure.
+//! The lifetime of a list that several servers contribute to, for clients that cache it. Pure.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::connection::listing::Good;
+use crate::model::listing::ListTtl;
 
-/// How long a list is good, and for whom.
+/// The lifetime and the scope of a list that a client may cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Freshness {
-    /// For how long; zero if any server does not say, or said so too long ago.
-    pub left: Duration,
-    /// Whether it is the same for every caller.
+pub struct ListFreshness {
+    /// The remaining lifetime; zero if any server gives none, or if one has expired.
+    pub ttl: Duration,
+    /// Whether the list is the same for every caller.
     pub public: bool,
 }
 
-impl Freshness {
-    /// Of a list as good as the worst of its parts.
-    pub(super) fn of(parts: impl Iterator<Item = Good>, now: Instant) -> Self {
-        let part = |good| match good {
-            Good::NoList => None,
-            Good::Unsaid => Some(Self { left: Duration::ZERO, public: false }),
-            Good::Until(until, public) => Some(Self { left: until.saturating_duration_since(now), public }),
+impl ListFreshness {
+    /// Returns the shortest lifetime and the narrowest scope of several lists.
+    pub(super) fn combine(parts: impl Iterator<Item = ListTtl>, now: Instant) -> Self {
+        let freshness = |ttl| match ttl {
+            ListTtl::NoList => None,
+            ListTtl::Unspecified => Some(Self { ttl: Duration::ZERO, public: false }),
+            ListTtl::Until(until, public) => Some(Self { ttl: until.saturating_duration_since(now), public }),
         };
-        let worse = |one: Self, other: Self| Self {
-            left: one.left.min(other.left),
-            public: one.public && other.public,
+        let narrower = |first: Self, second: Self| Self {
+            ttl: first.ttl.min(second.ttl),
+            public: first.public && second.public,
         };
-        parts.filter_map(part).reduce(worse).unwrap_or(Self { left: Duration::ZERO, public: false })
+        parts.filter_map(freshness).reduce(narrower).unwrap_or(Self { ttl: Duration::ZERO, public: false })
     }
 }
 
@@ -36,18 +36,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_list_is_as_good_as_the_worst_of_its_parts() {
+    async fn list_takes_shortest_ttl_and_narrowest_scope_of_parts() {
         let now = Instant::now();
-        let until = |seconds: u64, public| Good::Until(now + Duration::from_secs(seconds), public);
-        let of = |parts: &[Good]| {
-            let Freshness { left, public } = Freshness::of(parts.iter().copied(), now);
-            (left.as_secs(), public)
+        let until = |seconds: u64, public| ListTtl::Until(now + Duration::from_secs(seconds), public);
+        let combine = |parts: &[ListTtl]| {
+            let ListFreshness { ttl, public } = ListFreshness::combine(parts.iter().copied(), now);
+            (ttl.as_secs(), public)
         };
-        assert_eq!(of(&[]), (0, false));
-        assert_eq!(of(&[Good::NoList]), (0, false));
-        assert_eq!(of(&[until(5, true), until(3, true), Good::NoList]), (3, true));
-        assert_eq!(of(&[until(5, true), until(9, false)]), (5, false));
-        assert_eq!(of(&[until(5, true), Good::Unsaid]), (0, false));
-        assert_eq!(of(&[until(0, true), until(5, true)]), (0, true));
+        assert_eq!(combine(&[]), (0, false));
+        assert_eq!(combine(&[ListTtl::NoList]), (0, false));
+        assert_eq!(combine(&[until(5, true), until(3, true), ListTtl::NoList]), (3, true));
+        assert_eq!(combine(&[until(5, true), until(9, false)]), (5, false));
+        assert_eq!(combine(&[until(5, true), ListTtl::Unspecified]), (0, false));
+        assert_eq!(combine(&[until(0, true), until(5, true)]), (0, true));
     }
 }

@@ -1,193 +1,216 @@
-//! Do we already know? Which calls may be answered with what a server said before, and what several ask at the same time,
-//! asked once.
+//! The cache step of a call: answers from the response cache, and merges identical calls in flight.
 //!
-//! Resources are kept as their servers say. A tool may do something, so its results are kept only if the config says so,
-//! or if a server that is trusted says that it changes nothing; and then, too, only as the server says.
+//! Resources are cached as their server allows. A tool result is cached only if the config names the tool, or a trusted
+//! server declares it read-only, and also only as the server allows.
 
 use bytes::Bytes;
 
-use super::ask;
-use crate::cache::{Flight, Found, Keeping, Key, Landed, Subject, What};
-use crate::call::{Call, Outcome};
-use crate::catalog::{Kind, Target};
-use crate::error::Error;
-use crate::event::CacheUse;
-use crate::registry::Entry;
-use crate::sharing::SharingKey;
+use super::send_to_server;
+use crate::cache::{
+    CacheKey, CacheResult, CacheSettings, CacheSubject, CachedItem, FlightResult, SingleFlight,
+};
+use crate::call::Call;
+use crate::catalog::ListKind;
+use crate::model::error::Error;
+use crate::model::event::CacheUse;
+use crate::model::outcome::Outcome;
+use crate::model::target::Target;
+use crate::pipeline::router::CallRouter;
+use crate::protocol::json::canonical;
+use crate::registry::RegisteredServer;
 use crate::spec::{ServerSpec, Trust};
-use crate::stock::Stock;
-use crate::wire::canonical;
 
-/// What comes of the question whether we already know.
-pub(super) enum Look {
-    /// We do.
-    Known(Outcome),
-    /// Not yet.
-    Unknown(Wish),
-    /// It is nothing that anybody keeps.
-    Passing,
+/// The result of looking up a call in the cache.
+pub(super) enum CacheLookup {
+    /// The answer is cached.
+    Hit(Outcome),
+    /// The call is cacheable; its answer may still come from an identical call in flight.
+    Cacheable(CacheableCall),
+    /// The call is not cacheable.
+    Bypass,
 }
 
-/// A call that may be answered without its server.
-pub(super) struct Wish {
-    entry: Entry,
+/// A call whose answer may come from the cache or from an identical call in flight.
+pub(super) struct CacheableCall {
+    entry: RegisteredServer,
     state: State,
 }
 
 enum State {
-    /// What is known of it was looked up.
-    Found(Found),
-    /// More has to be found out first.
-    Open {
-        subject: Subject,
-        /// How the tool is defined; not known yet of a server that nobody has seen.
+    /// The cache was searched.
+    Searched(CacheResult),
+    /// The cache key is not complete yet.
+    KeyIncomplete {
+        subject: CacheSubject,
+        /// The tool's definition; `None` while the server has no known listing.
         definition: Option<Bytes>,
-        asked: Vec<u8>,
+        request: Vec<u8>,
     },
 }
 
-/// Whether a call is one that may be answered without its server; most are not, and that is found out first. What is known
-/// is given at once: it costs a small part of what asking does.
-pub(super) fn look(stock: &Stock, call: &Call, target: &Target) -> Look {
+/// Looks a call up in the cache. The cheap check that rules out most calls comes first.
+pub(super) fn look_up(router: &CallRouter, call: &Call, target: &Target) -> CacheLookup {
     let is_tool = match call.method() {
-        "tools/call" if stock.around.cache.keeps_tools() => true,
+        "tools/call" if router.services.cache.caches_tools() => true,
         "resources/read" => false,
-        _ => return Look::Passing,
+        _ => return CacheLookup::Bypass,
     };
-    wish(stock, call, target, is_tool).unwrap_or(Look::Passing)
+    find_cached(router, call, target, is_tool).unwrap_or(CacheLookup::Bypass)
 }
 
-fn wish(stock: &Stock, call: &Call, target: &Target, is_tool: bool) -> Option<Look> {
-    let entry = stock.registry.get(&target.server)?.ok()?;
+fn find_cached(router: &CallRouter, call: &Call, target: &Target, is_tool: bool) -> Option<CacheLookup> {
+    let entry = router.registry.get(&target.server)?.ok()?;
     let spec = entry.spec();
     if spec.limits.cache_entries == 0 {
         return None;
     }
-    let said = is_tool && spec.tools.may_keep(&target.name);
-    if is_tool && !said && spec.trust != Trust::Trusted {
+    let is_configured = is_tool && spec.tools.is_cacheable(&target.name);
+    if is_tool && !is_configured && spec.trust != Trust::Trusted {
         return None;
     }
-    let what = if is_tool { What::Tool(target.name.clone()) } else { What::Resources };
-    let subject = Subject { server: target.server.clone(), what };
-    if stock.around.cache.passes(&subject) {
+    let item = if is_tool { CachedItem::Tool(target.name.clone()) } else { CachedItem::Resources };
+    let subject = CacheSubject { server: target.server.clone(), item };
+    if router.services.cache.should_bypass(&subject) {
         return None;
     }
-    let definition = if is_tool { definition(stock, spec, target, said)? } else { Some(Bytes::new()) };
-    let asked = asked(call, target, is_tool)?;
-    let state = match (definition, SharingKey::at_once(spec.sharing, call)) {
+    let definition =
+        if is_tool { find_definition(router, spec, target, is_configured)? } else { Some(Bytes::new()) };
+    let request = canonical_request(call, target, is_tool)?;
+    let state = match (definition, call.try_instance_key(spec.sharing)) {
         (Some(definition), Some(instance)) => {
-            let cache = &stock.around.cache;
-            let key = Key::new(subject, asked, instance, call.caller.clone(), definition, &cache.hashes);
-            match cache.find(key, stock.around.moment()) {
-                Found::Known(outcome) => {
-                    call.record.note(|met| met.cache = Some(CacheUse::Hit));
-                    return Some(Look::Known(outcome));
+            let cache = &router.services.cache;
+            let key = CacheKey::new(
+                subject,
+                request,
+                instance,
+                call.caller.clone(),
+                definition,
+                &cache.hash_builder,
+            );
+            match cache.lookup(key, router.services.now_including_suspend()) {
+                CacheResult::Hit(outcome) => {
+                    call.trace.record(|facts| facts.cache = Some(CacheUse::Hit));
+                    return Some(CacheLookup::Hit(outcome));
                 }
-                found => State::Found(found),
+                result => State::Searched(result),
             }
         }
-        (definition, _) => State::Open { subject, definition, asked },
+        (definition, _) => State::KeyIncomplete { subject, definition, request },
     };
-    Some(Look::Unknown(Wish { entry, state }))
+    Some(CacheLookup::Cacheable(CacheableCall { entry, state }))
 }
 
-/// How a tool is defined whose results may be kept, because somebody said so or its server may; nothing of the kind while
-/// nobody has seen its server.
-fn definition(stock: &Stock, spec: &ServerSpec, target: &Target, said: bool) -> Option<Option<Bytes>> {
-    let catalog = stock.catalog();
-    let Some(tool) = catalog.listed(&target.server, Kind::Tools, &target.name) else {
-        return catalog.is_stranger(&target.server).then_some(None);
+/// Returns the definition of a tool whose results may be cached, or `Some(None)` while its server has no known listing.
+fn find_definition(
+    router: &CallRouter,
+    spec: &ServerSpec,
+    target: &Target,
+    is_configured: bool,
+) -> Option<Option<Bytes>> {
+    let catalog = router.catalog();
+    let Some(tool) = catalog.find_item(&target.server, ListKind::Tools, &target.name) else {
+        return catalog.is_undiscovered(&target.server).then_some(None);
     };
-    let may_keep = said || (spec.trust == Trust::Trusted && tool.changes_nothing);
-    may_keep.then(|| Some(tool.definition.clone()))
+    let may_cache = is_configured || (spec.trust == Trust::Trusted && tool.is_read_only);
+    may_cache.then(|| Some(tool.definition.clone()))
 }
 
-/// What is asked, in the one form that all ways to ask it share. A call that answers questions, begins a task or has
-/// parameters that nobody knows has none.
-fn asked(call: &Call, target: &Target, is_tool: bool) -> Option<Vec<u8>> {
-    let known =
+/// Returns the canonical form of a request, which all equivalent requests share. There is none for a call that answers
+/// questions, creates a task or has unknown parameters.
+fn canonical_request(call: &Call, target: &Target, is_tool: bool) -> Option<Vec<u8>> {
+    let is_known =
         |name: &str| matches!((name, is_tool), ("_meta", _) | ("name" | "arguments", true) | ("uri", false));
-    if !call.params.iter().all(|(name, _)| known(name)) {
+    if !call.params.iter().all(|(name, _)| is_known(name)) {
         return None;
     }
     match call.params.get("arguments") {
         None if is_tool => Some(Vec::new()),
-        Some(arguments) if is_tool => canonical::object(arguments),
+        Some(arguments) if is_tool => canonical::canonicalize_object(arguments),
         _ => Some(target.name.as_bytes().to_vec()),
     }
 }
 
-impl Wish {
-    /// Answers the call with what is known, with what another call is about to bring, or by asking.
-    pub(super) async fn grant(
+impl CacheableCall {
+    /// Answers the call from the cache, with the answer of an identical call in flight, or by sending it.
+    pub(super) async fn execute(
         self,
-        stock: &Stock,
+        router: &CallRouter,
         call: &mut Call,
         target: &Target,
     ) -> Result<Outcome, Error> {
         let Self { entry, state } = self;
-        let (spec, cache) = (entry.spec(), &stock.around.cache);
-        let mut found = match state {
-            State::Found(found) => found,
-            State::Open { subject, definition: mut known, asked } => {
-                if known.is_none() {
-                    // Whatever is wrong with it, the call itself finds out.
-                    let _ = stock.meet(std::slice::from_ref(&entry)).await;
-                    let said = spec.tools.may_keep(&target.name);
-                    known = definition(stock, spec, target, said).flatten();
+        let spec = entry.spec();
+        let cache = &router.services.cache;
+        let mut result = match state {
+            State::Searched(result) => result,
+            State::KeyIncomplete { subject, mut definition, request } => {
+                if definition.is_none() {
+                    // If discovery fails, sending the call returns the error.
+                    let _ = router.discover(std::slice::from_ref(&entry)).await;
+                    let is_configured = spec.tools.is_cacheable(&target.name);
+                    definition = find_definition(router, spec, target, is_configured).flatten();
                 }
-                let Some(definition) = known else { return ask(stock, call, target, None).await };
-                let instance = SharingKey::of(spec.sharing, call).await;
-                let key = Key::new(subject, asked, instance, call.caller.clone(), definition, &cache.hashes);
-                cache.find(key, stock.around.moment())
+                let Some(definition) = definition else {
+                    return send_to_server(router, call, target, None).await;
+                };
+                let instance = call.instance_key(spec.sharing).await;
+                let key = CacheKey::new(
+                    subject,
+                    request,
+                    instance,
+                    call.caller.clone(),
+                    definition,
+                    &cache.hash_builder,
+                );
+                cache.lookup(key, router.services.now_including_suspend())
             }
         };
         let flight = loop {
-            match found {
-                Found::Known(outcome) => {
-                    call.record.note(|met| met.cache = Some(CacheUse::Hit));
+            match result {
+                CacheResult::Hit(outcome) => {
+                    call.trace.record(|facts| facts.cache = Some(CacheUse::Hit));
                     return Ok(outcome);
                 }
-                Found::Nothing(flight) => break flight,
-                Found::Flying(mut landed, key) => {
-                    let landed = landed.wait_for(|landed| !matches!(landed, Landed::NotYet)).await;
-                    match landed.map_or(Landed::Abandoned, |landed| landed.clone()) {
-                        Landed::Shared(outcome) => {
-                            cache.count_hit(&target.server);
-                            call.record.note(|met| met.cache = Some(CacheUse::Joined));
+                CacheResult::Miss(flight) => break flight,
+                CacheResult::InFlight(mut in_flight, key) => {
+                    let finished = in_flight.wait_for(|state| !matches!(state, FlightResult::Pending)).await;
+                    match finished.map_or(FlightResult::Abandoned, |state| state.clone()) {
+                        FlightResult::Shared(outcome) => {
+                            cache.record_hit(&target.server);
+                            call.trace.record(|facts| facts.cache = Some(CacheUse::Joined));
                             return Ok(outcome);
                         }
-                        Landed::Alone => break cache.alone(key),
-                        Landed::NotYet | Landed::Abandoned => {
-                            found = cache.find(key, stock.around.moment());
+                        FlightResult::NotShareable => break cache.start_unmerged(key),
+                        FlightResult::Pending | FlightResult::Abandoned => {
+                            result = cache.lookup(key, router.services.now_including_suspend());
                         }
                     }
                 }
             }
         };
-        call.record.note(|met| met.cache = Some(CacheUse::Miss));
-        fly(stock, call, target, &entry, flight).await
+        call.trace.record(|facts| facts.cache = Some(CacheUse::Miss));
+        send_merged(router, call, target, &entry, flight).await
     }
 }
 
-/// Asks the server on behalf of all who want the same.
-async fn fly(
-    stock: &Stock,
+/// Sends the call on behalf of all identical calls in flight, and stores the answer.
+async fn send_merged(
+    router: &CallRouter,
     call: &mut Call,
     target: &Target,
-    entry: &Entry,
-    flight: Flight,
+    entry: &RegisteredServer,
+    flight: SingleFlight,
 ) -> Result<Outcome, Error> {
-    let told = call.told.clone();
-    call.told = told.clone().map(|told| flight.listening(told));
-    let outcome = ask(stock, call, target, Some(&flight)).await;
-    call.told = told;
+    let sink = call.update_sink.clone();
+    call.update_sink = sink.clone().map(|sink| flight.wrap_updates(sink));
+    let outcome = send_to_server(router, call, target, Some(&flight)).await;
+    call.update_sink = sink;
     let limits = &entry.spec().limits;
-    let keeping = Keeping { entries: limits.cache_entries, at_most: limits.cache_ttl_max };
+    let settings = CacheSettings { max_entries: limits.cache_entries, max_ttl: limits.cache_ttl_max };
     match &outcome {
-        // One that was replaced meanwhile may finish its calls; they are not its successor's.
-        Ok(answered) if !stock.registry.has_replaced(entry) => {
-            flight.land(answered, &keeping, stock.around.moment());
+        // A server that was replaced may finish its calls; its answers do not belong to its successor.
+        Ok(outcome) if !router.registry.is_replaced(entry) => {
+            flight.complete(outcome, &settings, router.services.now_including_suspend());
         }
         _ => flight.fail(),
     }

@@ -1,80 +1,83 @@
-//! Whether a call that failed is made once more: the one place that decides it, by what went wrong and by what the tool
-//! may do twice, within the time that the call has.
+//! Decides whether a failed call is sent once more, by its error and by whether the tool is idempotent, within the time
+//! limit of the call.
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::cache::Flight;
-use crate::call::{Call, Outcome};
-use crate::catalog::Target;
-use crate::class::{FailureClass, Sent};
-use crate::connection::deadline::Deadline;
-use crate::error::{Error, ErrorKind};
+use crate::cache::SingleFlight;
+use crate::call::Call;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::failure_class::{Delivery, FailureClass};
+use crate::model::outcome::Outcome;
+use crate::model::target::Target;
+use crate::pipeline::router::CallRouter;
 use crate::spec::Trust;
-use crate::stock::Stock;
+use crate::upstream::deadline::Deadline;
 
-/// What a failure means for the call that met it.
+/// The decision about sending a failed call again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Again {
-    /// The next try can end in no other way, or could do harm, or there is no time for one.
+enum RetryDecision {
+    /// A retry cannot help, could do harm, or has no time left.
     No,
-    /// No server can have worked on it: the next one may have it.
+    /// No server can have executed the call.
     Yes,
-    /// A server may have worked on it.
-    IfHarmless,
+    /// A server may have executed the call.
+    IfIdempotent,
 }
 
-/// By what went wrong. A timeout has used up the time that there is; what a server said, or would not hear, it would say
-/// again.
-fn verdict(error: &Error) -> Again {
-    match (error.kind(), error.sent()) {
-        // It may be this very call that is too heavy.
-        (ErrorKind::Lost, Sent::Maybe) if error.class() == Some(FailureClass::OverMemory) => Again::No,
-        (ErrorKind::Lost, Sent::Never) => Again::Yes,
-        (ErrorKind::Lost, Sent::Maybe) => Again::IfHarmless,
-        _ => Again::No,
+/// Decides by the error. A timeout leaves no time for a retry, and a server would repeat its own refusal.
+fn decide(error: &Error) -> RetryDecision {
+    match (error.kind(), error.delivery()) {
+        // This call may be what used the memory.
+        (ErrorKind::Lost, Delivery::MaybeSent) if error.class() == Some(FailureClass::OverMemory) => {
+            RetryDecision::No
+        }
+        (ErrorKind::Lost, Delivery::NotSent) => RetryDecision::Yes,
+        (ErrorKind::Lost, Delivery::MaybeSent) => RetryDecision::IfIdempotent,
+        _ => RetryDecision::No,
     }
 }
 
-/// Whether a call that failed like this may be made once more.
-pub(super) fn may_repeat(stock: &Stock, error: &Error, call: &Call, target: &Target) -> bool {
-    match verdict(error) {
-        Again::No => false,
-        Again::Yes => true,
-        Again::IfHarmless => is_harmless(stock, call, target),
+/// Returns whether a failed call may be sent once more.
+pub(super) fn may_retry(router: &CallRouter, error: &Error, call: &Call, target: &Target) -> bool {
+    match decide(error) {
+        RetryDecision::No => false,
+        RetryDecision::Yes => true,
+        RetryDecision::IfIdempotent => is_idempotent(router, call, target),
     }
 }
 
-/// Whether a tool may run twice because the config says so, or because a server says so that is trusted.
-fn is_harmless(stock: &Stock, call: &Call, target: &Target) -> bool {
-    let Some(Ok(entry)) = stock.registry.get(&target.server) else { return false };
+/// Returns whether the config or a trusted server declares the tool idempotent.
+fn is_idempotent(router: &CallRouter, call: &Call, target: &Target) -> bool {
+    let Some(Ok(entry)) = router.registry.get(&target.server) else { return false };
     let spec = entry.spec();
-    let says_so = || entry.listing().is_some_and(|listing| listing.may_repeat(&target.name));
+    let is_declared = || entry.listing().is_some_and(|listing| listing.is_repeatable(&target.name));
     call.method() == "tools/call"
-        && (spec.tools.may_repeat(&target.name) || (spec.trust == Trust::Trusted && says_so()))
+        && (spec.tools.is_idempotent(&target.name) || (spec.trust == Trust::Trusted && is_declared()))
 }
 
-/// The second try of a call that began then and failed with `first`. If its server is not up again within the time that
-/// the call has, the first failure is the one to tell.
-pub(super) async fn again(
-    stock: &Stock,
+/// Sends a call again that was sent at `started` and failed with `first_error`. If the server is not up again within the
+/// time limit of the call, returns `first_error`.
+pub(super) async fn retry(
+    router: &CallRouter,
     call: &mut Call,
     target: &Target,
-    flight: Option<&Flight>,
-    (first, began): (Error, Instant),
+    flight: Option<&SingleFlight>,
+    first_error: Error,
+    started: Instant,
 ) -> Result<Outcome, Error> {
-    let Some(Ok(entry)) = stock.registry.get(&target.server) else { return Err(first) };
-    let until = Deadline::of(&entry.spec().limits, &entry.spec().tools, &target.name, began).first();
-    let may_have_run = first.sent() == Sent::Maybe;
-    call.left = may_have_run;
-    let Ok(lease) = timeout_at(until, stock.registry.lease(&target.server, call)).await else {
-        return Err(first);
+    let Some(Ok(entry)) = router.registry.get(&target.server) else { return Err(first_error) };
+    let deadline = Deadline::new(&entry.spec().limits, &entry.spec().tools, &target.name, started).initial();
+    let may_have_run = first_error.delivery() == Delivery::MaybeSent;
+    call.dispatched = may_have_run;
+    let Ok(lease) = timeout_at(deadline, router.registry.lease(&target.server, call)).await else {
+        return Err(first_error);
     };
-    let second = async {
+    let retried = async {
         let mut lease = lease?;
-        flight.into_iter().for_each(Flight::leaves);
-        lease.send(call, &target.name, began).await
+        flight.into_iter().for_each(SingleFlight::mark_sent);
+        lease.send(call, &target.name, started).await
     };
-    second.await.map_err(|error| if may_have_run { error.ran() } else { error })
+    retried.await.map_err(|error| if may_have_run { error.mark_maybe_sent() } else { error })
 }
 
 #[cfg(test)]
@@ -82,17 +85,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_lost_is_made_again_and_what_may_have_run_only_if_that_does_no_harm() {
+    fn only_lost_calls_are_retried_and_sent_ones_if_idempotent() {
         for kind in ErrorKind::ALL {
-            let (error, lost) = (Error::new(kind, "no"), kind == ErrorKind::Lost);
-            let may = |verdict| if lost { verdict } else { Again::No };
-            assert_eq!(verdict(&error), may(Again::IfHarmless), "{kind:?}");
-            assert_eq!(verdict(&error.clone().left()), may(Again::IfHarmless), "{kind:?}");
-            let heavy = error.clone().of_class(FailureClass::OverMemory);
-            assert_eq!(verdict(&heavy), Again::No, "{kind:?}");
-            let hung = error.clone().of_class(FailureClass::Hung);
-            assert_eq!(verdict(&hung), may(Again::IfHarmless), "{kind:?}");
-            assert_eq!(verdict(&error.unsent()), may(Again::Yes), "{kind:?}");
+            let error = Error::new(kind, "no");
+            let if_lost = |decision| if kind == ErrorKind::Lost { decision } else { RetryDecision::No };
+            assert_eq!(decide(&error), if_lost(RetryDecision::IfIdempotent), "{kind:?}");
+            assert_eq!(
+                decide(&error.clone().mark_dispatched()),
+                if_lost(RetryDecision::IfIdempotent),
+                "{kind:?}"
+            );
+            let over_memory = error.clone().with_class(FailureClass::OverMemory);
+            assert_eq!(decide(&over_memory), RetryDecision::No, "{kind:?}");
+            let hung = error.clone().with_class(FailureClass::Hung);
+            assert_eq!(decide(&hung), if_lost(RetryDecision::IfIdempotent), "{kind:?}");
+            assert_eq!(decide(&error.mark_not_sent()), if_lost(RetryDecision::Yes), "{kind:?}");
         }
     }
 }

@@ -1,109 +1,121 @@
-//! `Instances`: the copies of a server that is not shared, one for each key.
+//! The instances of a server that is not shared, one per key.
 //!
-//! Each is made when somebody asks for it first and has a supervisor of its own; one that has gone to sleep, or whose
-//! client has left, is forgotten.
+//! An instance is created on first use and has its own supervisor. It is removed when it goes to sleep or its client
+//! disconnects.
 
-mod report;
+mod status;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::KeyedSupervisor;
 use crate::call::Call;
-use crate::connection::listing::Listing;
-use crate::connection::stderr::StderrTail;
-use crate::error::{Error, ErrorKind};
-use crate::sharing::{SharingKey, Whose};
-use crate::spec::{Endpoint, ServerSpec, Start};
-use crate::supervisor::fate::Fate;
-use crate::supervisor::gauges::Gauges;
-use crate::supervisor::memory::Memory;
-use crate::supervisor::{Books, Lease, Rest, Supervisor, Surroundings};
+use crate::call::client_context::InstanceOwner;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::instance_key::InstanceKey;
+use crate::model::listing::Listing;
+use crate::process::stderr::StderrTail;
+use crate::spec::{Endpoint, ServerSpec, StartPolicy};
+use crate::supervisor::listing_store::ListingStore;
+use crate::supervisor::metrics::ServerMetrics;
+use crate::supervisor::start_gate::StartGate;
+use crate::supervisor::{Lease, ServerRecords, SleepWatch, Supervisor, SupervisorServices};
+use crate::util::locks::IgnorePoison as _;
 
-/// The copies of one server.
+/// The instances of one server.
 #[derive(Debug)]
 pub(crate) struct Instances {
     spec: Arc<ServerSpec>,
-    /// What all of them together write down.
-    books: Books,
-    open: Mutex<Open>,
-    /// Rung when there is a new one.
-    begun: Notify,
-    around: Surroundings,
+    /// Shared by all instances, or the total of all instances.
+    records: ServerRecords,
+    table: Mutex<InstanceTable>,
+    /// Notified when an instance is added.
+    instance_added: Notify,
+    services: SupervisorServices,
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    instances: HashMap<SharingKey, Instance>,
-    /// Those of the spec before this one, which are on their way out.
-    before: Vec<(SharingKey, Supervisor)>,
-    closed: bool,
+struct InstanceTable {
+    instances: HashMap<InstanceKey, Instance>,
+    /// Draining instances of the previous spec.
+    replaced: Vec<KeyedSupervisor>,
+    is_closed: bool,
 }
 
 #[derive(Debug)]
 struct Instance {
     supervisor: Supervisor,
-    /// When somebody asked for it last.
-    used: Instant,
-    waiting: Arc<Waiting>,
+    last_used: Instant,
+    claims: Arc<ClaimCount>,
 }
 
-/// Who is about to get a lease on an instance.
+/// The number of lease requests in progress on an instance.
 #[derive(Debug, Default)]
-struct Waiting {
+struct ClaimCount {
     count: AtomicUsize,
-    /// Rung when there is nobody.
-    over: Notify,
+    /// Notified when the count drops to zero.
+    none_left: Notify,
 }
 
-/// The right to ask an instance for a lease: it is not forgotten meanwhile.
-struct Claim {
+/// Keeps an instance in the table while a lease is requested.
+struct InstanceClaim {
     supervisor: Supervisor,
-    waiting: Arc<Waiting>,
+    claims: Arc<ClaimCount>,
 }
 
-impl Drop for Claim {
+impl Drop for InstanceClaim {
     fn drop(&mut self) {
-        if self.waiting.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.waiting.over.notify_one();
+        if self.claims.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.claims.none_left.notify_one();
         }
     }
 }
 
 impl Instance {
-    fn claim(&mut self, now: Instant) -> Claim {
-        self.used = now;
-        self.waiting.count.fetch_add(1, Ordering::AcqRel);
-        Claim { supervisor: self.supervisor.clone(), waiting: self.waiting.clone() }
+    fn claim(&mut self, now: Instant) -> InstanceClaim {
+        self.last_used = now;
+        self.claims.count.fetch_add(1, Ordering::AcqRel);
+        InstanceClaim { supervisor: self.supervisor.clone(), claims: self.claims.clone() }
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.count.load(Ordering::Acquire) == 0 && self.supervisor.is_idle()
+        self.claims.count.load(Ordering::Acquire) == 0 && self.supervisor.is_idle()
     }
 }
 
 impl Instances {
-    /// None yet; `before` are those of the spec that this one replaces.
+    /// Creates an empty table. `replaced` are the instances of the previous spec.
     pub(super) fn new(
         spec: ServerSpec,
-        memory: Memory,
-        before: Vec<(SharingKey, Supervisor)>,
-        around: Surroundings,
+        listing_store: ListingStore,
+        replaced: Vec<KeyedSupervisor>,
+        services: SupervisorServices,
     ) -> Self {
-        let fate = Arc::new(Fate::new(&spec.lifecycle));
-        let books = Books { memory, gauges: Arc::default(), stderr: Arc::default(), fate };
-        let open = Mutex::new(Open { before, ..Open::default() });
-        Self { spec: Arc::new(spec), books, open, begun: Notify::new(), around }
+        let records = ServerRecords {
+            listing_store,
+            metrics: Arc::default(),
+            stderr: Arc::default(),
+            start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
+        };
+        let table = InstanceTable { replaced, ..InstanceTable::default() };
+        Self {
+            spec: Arc::new(spec),
+            records,
+            table: Mutex::new(table),
+            instance_added: Notify::new(),
+            services,
+        }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, InstanceTable> {
+        self.table.lock().ignore_poison()
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -111,105 +123,116 @@ impl Instances {
     }
 
     pub(crate) fn stderr(&self) -> &Arc<StderrTail> {
-        &self.books.stderr
+        &self.records.stderr
     }
 
-    /// What any of them was known to offer last.
+    /// Returns the last known listing of any instance.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.books.memory.known().map(|known| known.listing)
+        self.records.listing_store.get().map(|known| known.listing)
     }
 
-    /// Whether it is worth starting one to be listed.
-    pub(crate) fn may_be_listed(&self) -> bool {
-        let fate = &self.books.fate;
-        let failed = fate.is_ejected() || fate.until(Instant::now()).is_some();
-        !failed && !self.books.gauges.slow.load(Ordering::Relaxed)
+    /// Returns whether a listing should wait for an instance to start.
+    pub(crate) fn is_worth_listing(&self) -> bool {
+        let gate = &self.records.start_gate;
+        let has_failed = gate.is_ejected() || gate.retry_at(Instant::now()).is_some();
+        !has_failed && !self.records.metrics.is_slow_to_list.load(Ordering::Relaxed)
     }
 
     pub(crate) fn mark_slow(&self) {
-        self.books.gauges.slow.store(true, Ordering::Relaxed);
+        self.records.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
     }
 
-    /// Starts one that is nobody's, only to see what it offers.
-    pub(crate) async fn look(self: &Arc<Self>) -> Result<(), Error> {
-        let whose = || Whose { key: SharingKey::Nobody, ..Whose::default() };
-        drop(self.lease_of(&SharingKey::Nobody, whose).await?);
-        self.part_with(|key| *key == SharingKey::Nobody);
+    /// Starts a temporary instance to find out what the server lists.
+    pub(crate) async fn discover(self: &Arc<Self>) -> Result<(), Error> {
+        let owner = || InstanceOwner { key: InstanceKey::Discovery, ..InstanceOwner::default() };
+        drop(self.lease_key(&InstanceKey::Discovery, owner).await?);
+        self.drain_matching(|key| *key == InstanceKey::Discovery);
         Ok(())
     }
 
-    /// A claim on the instance that a call goes to, and where that is.
-    pub(crate) async fn lease(self: &Arc<Self>, call: &Call) -> Result<(Lease, Spot), Error> {
-        let key = SharingKey::of(self.spec.sharing, call).await;
-        let (lease, supervisor) = self.lease_of(&key, || Whose::of(key.clone(), call)).await?;
-        Ok((lease, Spot { instances: Some(Arc::downgrade(self)), key, supervisor }))
+    /// Returns a lease on the instance that a call goes to, and the instance.
+    pub(crate) async fn lease(self: &Arc<Self>, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
+        let key = call.instance_key(self.spec.sharing).await;
+        let (lease, supervisor) = self.lease_key(&key, || InstanceOwner::for_call(key.clone(), call)).await?;
+        Ok((lease, LeaseOrigin { instances: Some(Arc::downgrade(self)), key, supervisor }))
     }
 
-    async fn lease_of(
+    async fn lease_key(
         self: &Arc<Self>,
-        key: &SharingKey,
-        whose: impl Fn() -> Whose,
+        key: &InstanceKey,
+        owner: impl Fn() -> InstanceOwner,
     ) -> Result<(Lease, Supervisor), Error> {
         loop {
-            let there = self.open().claim(key);
-            let claim = match there {
+            let existing = self.lock().claim(key);
+            let claim = match existing {
                 Some(claim) => claim,
-                None => self.begin(key, whose(), folder(key).await)?,
+                None => self.add_instance(key, owner(), project_folder(key).await)?,
             };
             match claim.supervisor.lease().await {
-                // It was put away in this very moment.
-                Err(error) if error.kind() == ErrorKind::ShuttingDown && !self.open().closed => {
-                    self.remove(key, &claim.waiting);
+                // The instance was retired at the same time.
+                Err(error) if error.kind() == ErrorKind::ShuttingDown && !self.lock().is_closed => {
+                    self.remove(key, &claim.claims);
                 }
                 leased => return leased.map(|lease| (lease, claim.supervisor.clone())),
             }
         }
     }
 
-    /// Makes an instance, in the place of the one that has been idle longest if there is no other.
-    fn begin(
+    /// Adds an instance. If the maximum is reached, it replaces the idle instance that was used least recently.
+    fn add_instance(
         self: &Arc<Self>,
-        key: &SharingKey,
-        whose: Whose,
+        key: &InstanceKey,
+        owner: InstanceOwner,
         folder: Option<PathBuf>,
-    ) -> Result<Claim, Error> {
-        let mut open = self.open();
-        if open.closed {
+    ) -> Result<InstanceClaim, Error> {
+        let mut table = self.lock();
+        if table.is_closed {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down"));
         }
-        if let Some(claim) = open.claim(key) {
+        if let Some(claim) = table.claim(key) {
             return Ok(claim);
         }
-        let mut before = open.before_of(key);
-        if open.instances.len() >= self.spec.limits.instances.get() {
-            let idle = open.instances.iter().filter(|(_, instance)| instance.is_idle());
-            let oldest = idle.min_by_key(|(_, instance)| instance.used).map(|(key, _)| key.clone());
-            let oldest = oldest.ok_or_else(|| self.no_room())?;
-            before.extend(open.instances.remove(&oldest).map(|instance| instance.supervisor));
+        let mut replaced = table.replaced_by(key);
+        if table.instances.len() >= self.spec.limits.instances.get() {
+            let idle = table.instances.iter().filter(|(_, instance)| instance.is_idle());
+            let oldest = idle.min_by_key(|(_, instance)| instance.last_used).map(|(key, _)| key.clone());
+            let oldest = oldest.ok_or_else(|| self.all_busy_error())?;
+            replaced.extend(table.instances.remove(&oldest).map(|instance| instance.supervisor));
         }
-        let books = Books {
-            memory: self.books.memory.clone(),
-            gauges: Arc::new(Gauges::part_of(self.books.gauges.clone())),
-            stderr: Arc::new(StderrTail::part_of(self.books.stderr.clone())),
-            fate: self.books.fate.clone(),
-        };
-        let spec = self.spec_in(folder);
-        let supervisor = Supervisor::start_for(Arc::new(whose), spec, before, books, self.around.clone());
-        let (now, waiting) = (Instant::now(), Arc::<Waiting>::default());
-        let tended = tend(Arc::downgrade(self), key.clone(), supervisor.rest(), waiting.clone());
-        let mut instance = Instance { supervisor, used: now, waiting };
+        let supervisor = Supervisor::start_instance(
+            Arc::new(owner),
+            self.instance_spec(folder),
+            replaced,
+            self.instance_records(),
+            self.services.clone(),
+        );
+        let now = Instant::now();
+        let claims = Arc::<ClaimCount>::default();
+        let remove_when_asleep =
+            remove_when_asleep(Arc::downgrade(self), key.clone(), supervisor.sleep_watch(), claims.clone());
+        let mut instance = Instance { supervisor, last_used: now, claims };
         let claim = instance.claim(now);
-        open.instances.insert(key.clone(), instance);
-        drop(open);
-        self.begun.notify_waiters();
-        self.around.tasks.spawn(tended);
+        table.instances.insert(key.clone(), instance);
+        drop(table);
+        self.instance_added.notify_waiters();
+        self.services.tasks.spawn(remove_when_asleep);
         Ok(claim)
     }
 
-    /// The spec of an instance that works in `folder`, unless it is to work elsewhere.
-    fn spec_in(&self, folder: Option<PathBuf>) -> ServerSpec {
+    /// Returns the records of one instance, which add to those of the server.
+    fn instance_records(&self) -> ServerRecords {
+        ServerRecords {
+            listing_store: self.records.listing_store.clone(),
+            metrics: Arc::new(ServerMetrics::for_instance(self.records.metrics.clone())),
+            stderr: Arc::new(StderrTail::for_instance(self.records.stderr.clone())),
+            start_gate: self.records.start_gate.clone(),
+        }
+    }
+
+    /// Returns the spec of an instance that runs in `folder`, unless the server has a configured working directory.
+    fn instance_spec(&self, folder: Option<PathBuf>) -> ServerSpec {
         let mut spec = ServerSpec::clone(&self.spec);
-        spec.lifecycle.start = Start::OnDemand;
+        spec.lifecycle.start = StartPolicy::OnDemand;
         if let Endpoint::Command(command) = &mut spec.endpoint
             && command.cwd.is_none()
         {
@@ -218,64 +241,62 @@ impl Instances {
         spec
     }
 
-    fn no_room(&self) -> Error {
-        let (server, most) = (&self.spec.id, self.spec.limits.instances);
-        let message = format!("`{server}` has {most} instances, and all of them are busy");
+    fn all_busy_error(&self) -> Error {
+        let server = &self.spec.id;
+        let limit = self.spec.limits.instances;
+        let message = format!("all {limit} instances of `{server}` are busy");
         let hint = format!("try again when one is idle, or raise `servers.{server}.limits.instances`");
-        Error::new(ErrorKind::OverQuota, message).at(server).hint(hint)
+        Error::new(ErrorKind::OverQuota, message).with_server(server).with_hint(hint)
     }
 
-    /// The instance under a key, if it is that one and not another of the same key.
-    fn remove(&self, key: &SharingKey, waiting: &Arc<Waiting>) -> Option<Supervisor> {
-        let mut open = self.open();
-        let same = open.instances.get(key).is_some_and(|there| Arc::ptr_eq(&there.waiting, waiting));
-        if same { open.instances.remove(key).map(|there| there.supervisor) } else { None }
+    /// Removes an instance, unless the key now belongs to a newer one.
+    fn remove(&self, key: &InstanceKey, claims: &Arc<ClaimCount>) {
+        let mut table = self.lock();
+        let is_same = table.instances.get(key).is_some_and(|instance| Arc::ptr_eq(&instance.claims, claims));
+        if is_same {
+            table.instances.remove(key);
+        }
     }
 
-    /// Takes an instance out that is at rest and that nobody is about to use.
-    fn forget(&self, key: &SharingKey, waiting: &Arc<Waiting>) -> Option<Supervisor> {
-        let mut open = self.open();
-        let there = open.instances.get(key).filter(|there| Arc::ptr_eq(&there.waiting, waiting))?;
-        if !there.is_idle() || !there.supervisor.is_asleep() {
+    /// Removes an instance that is asleep and not claimed, and returns its supervisor.
+    fn remove_if_asleep(&self, key: &InstanceKey, claims: &Arc<ClaimCount>) -> Option<Supervisor> {
+        let mut table = self.lock();
+        let instance = table.instances.get(key).filter(|instance| Arc::ptr_eq(&instance.claims, claims))?;
+        if !instance.is_idle() || !instance.supervisor.is_asleep() {
             return None;
         }
-        open.instances.remove(key).map(|there| there.supervisor)
+        table.instances.remove(key).map(|instance| instance.supervisor)
     }
 
-    /// Ends the instances of somebody who has left, once what they work on is done.
-    pub(crate) fn part_with(&self, leaves: impl Fn(&SharingKey) -> bool) {
-        let mut leaving = Vec::new();
-        self.open().instances.retain(|key, instance| {
-            let leaves = leaves(key);
-            if leaves {
-                leaving.push(instance.supervisor.clone());
-            }
-            !leaves
-        });
-        for supervisor in leaving {
-            supervisor.see_out(&self.around);
+    /// Removes the instances whose key matches and lets them finish their calls.
+    pub(crate) fn drain_matching(&self, is_match: impl Fn(&InstanceKey) -> bool) {
+        let removed: Vec<(InstanceKey, Instance)> =
+            self.lock().instances.extract_if(|key, _| is_match(key)).collect();
+        for (_, instance) in removed {
+            instance.supervisor.drain_in_background(&self.services);
         }
     }
 
-    /// Tells the instances of one client something that wants no answer.
-    pub(crate) fn tell(&self, client: u64, method: &str) {
-        for (key, instance) in &self.open().instances {
-            if key.is_of(client) {
-                instance.supervisor.tell(method);
+    /// Sends a notification to the instances that belong to a client.
+    pub(crate) fn notify_client(&self, client: u64, method: &str) {
+        for (key, instance) in &self.lock().instances {
+            if key.belongs_to(client) {
+                instance.supervisor.notify(method);
             }
         }
     }
 
-    /// Every instance; there will be no more.
-    pub(super) fn close(&self) -> Vec<(SharingKey, Supervisor)> {
-        let mut open = self.open();
-        open.closed = true;
-        open.before.clear();
-        open.instances.drain().map(|(key, instance)| (key, instance.supervisor)).collect()
+    /// Adds no more instances and returns all existing ones.
+    pub(super) fn close(&self) -> Vec<KeyedSupervisor> {
+        let mut table = self.lock();
+        table.is_closed = true;
+        table.replaced.clear();
+        let instances = table.instances.drain();
+        instances.map(|(key, instance)| KeyedSupervisor { key, supervisor: instance.supervisor }).collect()
     }
 
     pub(super) fn supervisors(&self) -> Vec<Supervisor> {
-        self.open().instances.values().map(|instance| instance.supervisor.clone()).collect()
+        self.lock().instances.values().map(|instance| instance.supervisor.clone()).collect()
     }
 
     /// Stops every instance.
@@ -284,87 +305,92 @@ impl Instances {
         for supervisor in self.supervisors() {
             stops.spawn(async move { supervisor.stop().await });
         }
-        // One that was forgotten meanwhile has stopped.
+        // An instance that was removed meanwhile has stopped.
         stops.join_all().await;
         Ok(())
     }
 
-    /// Forgives everything, and starts every instance anew that is not asleep.
+    /// Resets the start gate and restarts every instance that is not asleep.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
-        self.books.fate.pardon();
+        self.records.start_gate.reset();
         let mut restarts = JoinSet::new();
         for supervisor in self.supervisors().into_iter().filter(|supervisor| !supervisor.is_asleep()) {
             restarts.spawn(async move { supervisor.restart().await });
         }
-        let failed = |error: &Error| error.kind() != ErrorKind::ShuttingDown;
-        restarts.join_all().await.into_iter().filter_map(Result::err).find(failed).map_or(Ok(()), Err)
+        let is_failure = |error: &Error| error.kind() != ErrorKind::ShuttingDown;
+        restarts.join_all().await.into_iter().filter_map(Result::err).find(is_failure).map_or(Ok(()), Err)
     }
 }
 
-/// Where a lease was given out.
-pub(crate) struct Spot {
-    /// `None` if there is but one.
+/// The instance that a lease belongs to.
+pub(crate) struct LeaseOrigin {
+    /// `None` for a shared server.
     instances: Option<Weak<Instances>>,
-    pub(crate) key: SharingKey,
+    pub(crate) key: InstanceKey,
     pub(crate) supervisor: Supervisor,
 }
 
-impl Spot {
+impl LeaseOrigin {
     pub(super) fn shared(supervisor: &Supervisor) -> Self {
-        Self { instances: None, key: SharingKey::Shared, supervisor: supervisor.clone() }
+        Self { instances: None, key: InstanceKey::Shared, supervisor: supervisor.clone() }
     }
 
-    /// Waits until it is up again, or until another has come in its place. One that was replaced together with its spec
-    /// never will be, and is not waited for.
-    pub(crate) async fn up_again(&self) {
-        self.supervisor.up_again().await;
+    /// Waits until the instance, or a new one with the same key, is up. Returns immediately if the server was replaced.
+    pub(crate) async fn wait_until_up(&self) {
+        self.supervisor.wait_until_up().await;
         while let Some(instances) = self.instances.as_ref().and_then(Weak::upgrade) {
-            let begun = instances.begun.notified();
-            let (there, closed) = {
-                let open = instances.open();
-                (open.instances.get(&self.key).map(|instance| instance.supervisor.clone()), open.closed)
+            let instance_added = instances.instance_added.notified();
+            let (current, is_closed) = {
+                let table = instances.lock();
+                let current = table.instances.get(&self.key);
+                (current.map(|instance| instance.supervisor.clone()), table.is_closed)
             };
-            match there {
-                Some(there) => return there.up_again().await,
-                None if closed => return,
-                None => begun.await,
+            match current {
+                Some(supervisor) => return supervisor.wait_until_up().await,
+                None if is_closed => return,
+                None => instance_added.await,
             }
         }
     }
 }
 
-impl Open {
-    fn claim(&mut self, key: &SharingKey) -> Option<Claim> {
+impl InstanceTable {
+    fn claim(&mut self, key: &InstanceKey) -> Option<InstanceClaim> {
         self.instances.get_mut(key).map(|instance| instance.claim(Instant::now()))
     }
 
-    /// Those of the spec before this one that an instance takes the place of.
-    fn before_of(&mut self, key: &SharingKey) -> Vec<Supervisor> {
-        let replaced = |(old, _): &(SharingKey, Supervisor)| old == key || *old == SharingKey::Shared;
-        self.before.iter().filter(|old| replaced(old)).map(|(_, supervisor)| supervisor.clone()).collect()
+    /// Returns the instances of the previous spec that an instance with this key replaces.
+    fn replaced_by(&self, key: &InstanceKey) -> Vec<Supervisor> {
+        let is_replaced = |old: &&KeyedSupervisor| old.key == *key || old.key == InstanceKey::Shared;
+        self.replaced.iter().filter(is_replaced).map(|old| old.supervisor.clone()).collect()
     }
 }
 
-/// The folder that an instance works in, if its key is one and it is there.
-async fn folder(key: &SharingKey) -> Option<PathBuf> {
-    let SharingKey::Project(project) = key else { return None };
+/// Returns the working directory of an instance, if its key is a project folder that exists.
+async fn project_folder(key: &InstanceKey) -> Option<PathBuf> {
+    let InstanceKey::Project(project) = key else { return None };
     let folder = project.folder()?;
-    let found = tokio::fs::metadata(folder).await.is_ok_and(|found| found.is_dir());
-    found.then(|| folder.to_owned())
+    let is_folder = tokio::fs::metadata(folder).await.is_ok_and(|metadata| metadata.is_dir());
+    is_folder.then(|| folder.to_owned())
 }
 
-/// Forgets an instance as soon as it rests.
-async fn tend(instances: Weak<Instances>, key: SharingKey, mut rest: Rest, waiting: Arc<Waiting>) {
-    while rest.come().await {
+/// Removes an instance as soon as it is asleep.
+async fn remove_when_asleep(
+    instances: Weak<Instances>,
+    key: InstanceKey,
+    mut sleep_watch: SleepWatch,
+    claims: Arc<ClaimCount>,
+) {
+    while sleep_watch.asleep().await {
         let Some(instances) = instances.upgrade() else { return };
-        let resting = instances.forget(&key, &waiting);
+        let removed = instances.remove_if_asleep(&key, &claims);
         drop(instances);
-        if let Some(supervisor) = resting {
+        if let Some(supervisor) = removed {
             return supervisor.retire(Duration::ZERO).await;
         }
         tokio::select! {
-            () = waiting.over.notified() => {}
-            () = rest.end() => {}
+            () = claims.none_left.notified() => {}
+            () = sleep_watch.changed() => {}
         }
     }
 }

@@ -1,33 +1,34 @@
-//! `ServerId`: the names that servers may have.
+//! `ServerId`: a valid server name.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The name of a server: 1 to 32 of `a-z`, `0-9`, `-`, `_`; it starts with a letter or digit, does not end in `_`
-/// and holds no `__`, so that a public tool name can be split in one way only.
+/// A server name: 1 to 32 of `a-z`, `0-9`, `-`, `_`. It starts with a letter or digit, does not end in `_` and does not
+/// contain `__`, so that a public tool name can be split in only one way.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(Arc<str>);
 
-/// Why a text is not a server name.
+/// The reason why a text is not a server name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BadName {
     /// It is empty or longer than 32 characters.
     Length,
-    /// It holds a character other than `a-z`, `0-9`, `-` and `_`, or starts with `-` or `_`.
+    /// It contains a character other than `a-z`, `0-9`, `-` and `_`, or starts with `-` or `_`.
     Character,
-    /// It ends in `_` or holds `__`, which separates server and tool in public names.
+    /// It ends in `_` or contains `__`, which separates server and tool in public names.
     Separator,
 }
 
 impl fmt::Display for BadName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Length => "a server name has 1 to 32 characters",
+            Self::Length => "a name has 1 to 32 characters",
             Self::Character => {
-                "a server name holds only `a-z`, `0-9`, `-` and `_`, and starts with a letter or digit"
+                "a name contains only `a-z`, `0-9`, `-` and `_`, and starts with a letter or digit"
             }
-            Self::Separator => "a server name does not end in `_` and holds no `__`",
+            Self::Separator => "a name does not end in `_` and does not contain `__`",
         })
     }
 }
@@ -35,12 +36,12 @@ impl fmt::Display for BadName {
 impl std::error::Error for BadName {}
 
 impl ServerId {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The form in which two names must differ: `-` and `_` are the same here.
+    /// Returns the form in which two names must differ: `-` and `_` count as equal.
     pub fn folded(&self) -> String {
         self.0.replace('-', "_")
     }
@@ -82,11 +83,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_the_rules() {
-        for good in ["git", "a", "0", "my-server_2", &"x".repeat(32)] {
-            assert!(good.parse::<ServerId>().is_ok(), "{good}");
+    fn invalid_names_are_rejected_with_the_reason() {
+        for name in ["git", "a", "0", "my-server_2", &"x".repeat(32)] {
+            assert!(name.parse::<ServerId>().is_ok(), "{name}");
         }
-        for (bad, why) in [
+        for (name, reason) in [
             ("", BadName::Length),
             (&*"x".repeat(33), BadName::Length),
             ("Git", BadName::Character),
@@ -96,7 +97,7 @@ mod tests {
             ("a_", BadName::Separator),
             ("a__b", BadName::Separator),
         ] {
-            assert_eq!(bad.parse::<ServerId>(), Err(why), "{bad}");
+            assert_eq!(name.parse::<ServerId>(), Err(reason), "{name}");
         }
     }
 }

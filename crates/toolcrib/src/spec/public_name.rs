@@ -1,44 +1,51 @@
-//! Public names: `SERVER__TOOL`, safe for every model API, the same whoever else is there.
+//! Public tool names, `SERVER__TOOL`: valid for every model API, and independent of other servers.
 
 use sha2::{Digest, Sha256};
 
 use crate::spec::ServerId;
+use crate::util::encoding;
 
-/// Stands between server and tool; a server's name never holds it.
+/// Separator of server and tool. A server name never contains it.
 pub const SEPARATOR: &str = "__";
 
-/// The longest public name, so that an agent's own prefix still fits in the 64 characters that model APIs allow.
-pub const LONGEST: usize = 48;
+/// Longest public name. It leaves room for an agent's own prefix within the 64 characters that model APIs allow.
+pub const MAX_LENGTH: usize = 48;
 
-/// Hexadecimal digits of the digest that ends a name which had to be changed.
-const DIGITS: usize = 8;
+/// Hexadecimal digits of the digest at the end of a changed name.
+const DIGEST_DIGITS: usize = 8;
 
-/// The public name of a server's tool. It depends on nothing but the two names, so it never changes because another
-/// server came or went; a name that had to be cleaned or cut ends in a digest of the original.
-pub fn public(server: &ServerId, tool: &str) -> String {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+/// Returns the public name of a server's tool. A name with invalid characters, or one that is too long, is changed and ends
+/// in a digest of the original.
+pub fn public_name(server: &ServerId, tool: &str) -> String {
     let plain = format!("{server}{SEPARATOR}{tool}");
-    if !tool.is_empty() && tool.chars().all(allowed) && plain.len() <= LONGEST && !looks_changed(tool) {
+    if !tool.is_empty() && tool.chars().all(is_valid) && plain.len() <= MAX_LENGTH && !has_digest_suffix(tool)
+    {
         return plain;
     }
-    changed(server, tool)
+    digest_name(server, tool)
 }
 
-/// The name of a tool that may not have the one it would have.
-pub(crate) fn changed(server: &ServerId, tool: &str) -> String {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+/// Returns a name that ends in a digest, for a tool whose plain public name is invalid or taken.
+pub(crate) fn digest_name(server: &ServerId, tool: &str) -> String {
     let plain = format!("{server}{SEPARATOR}{tool}");
-    let cleaned: String =
-        plain.chars().map(|c| if allowed(c) { c } else { '_' }).take(LONGEST - DIGITS - 1).collect();
+    let cleaned: String = plain
+        .chars()
+        .map(|c| if is_valid(c) { c } else { '_' })
+        .take(MAX_LENGTH - DIGEST_DIGITS - 1)
+        .collect();
     let digest = Sha256::digest(tool.as_bytes());
-    let suffix: String = digest[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect();
+    let suffix = encoding::to_hex(&digest[..DIGEST_DIGITS / 2]);
     format!("{cleaned}_{suffix}")
 }
 
-/// Whether a name ends as changed ones do; it is changed too, so that it is never taken for one of them.
-fn looks_changed(tool: &str) -> bool {
+fn is_valid(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '-'
+}
+
+/// Returns whether a name ends like one with a digest. It is changed too, so that it cannot equal one of them.
+fn has_digest_suffix(tool: &str) -> bool {
     let digits = tool.rsplit_once('_').map_or("", |(_, digits)| digits);
-    digits.len() == DIGITS && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    digits.len() == DIGEST_DIGITS && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -49,37 +56,37 @@ mod tests {
 
     use super::*;
 
-    fn named(server: &str, tool: &str) -> String {
-        public(&server.parse().unwrap(), tool)
+    fn public(server: &str, tool: &str) -> String {
+        public_name(&server.parse().unwrap(), tool)
     }
 
     #[test]
-    fn a_good_name_is_only_prefixed() {
-        assert_eq!(named("git", "git_log"), "git__git_log");
-        assert_eq!(named("a", "_b"), "a___b");
-        assert_ne!(named("a", "b__c"), named("a-b", "c"));
+    fn valid_name_gets_only_a_prefix() {
+        assert_eq!(public("git", "git_log"), "git__git_log");
+        assert_eq!(public("a", "_b"), "a___b");
+        assert_ne!(public("a", "b__c"), public("a-b", "c"));
     }
 
     #[test]
-    fn a_bad_name_is_changed_in_the_same_way_every_time() {
-        assert_eq!(named("git", "log.all"), "git__log_all_8d38e7f9");
-        assert_eq!(named("git", &"x".repeat(100)).len(), LONGEST);
-        assert_ne!(named("git", "log.all"), named("git", "log/all"));
-        assert!(named("git", "").starts_with("git___"));
-        assert_ne!(named("git", "_e3b0c442"), named("git", ""));
+    fn invalid_name_gets_a_stable_digest() {
+        assert_eq!(public("git", "log.all"), "git__log_all_8d38e7f9");
+        assert_eq!(public("git", &"x".repeat(100)).len(), MAX_LENGTH);
+        assert_ne!(public("git", "log.all"), public("git", "log/all"));
+        assert!(public("git", "").starts_with("git___"));
+        assert_ne!(public("git", "_e3b0c442"), public("git", ""));
     }
 
     proptest! {
         #[test]
-        fn every_name_is_safe(server in "[a-z][a-z0-9]{0,31}", tool in ".{0,80}") {
-            let name = named(&server, &tool);
-            prop_assert!(name.len() <= LONGEST, "{name}");
+        fn every_name_is_valid_and_short(server in "[a-z][a-z0-9]{0,31}", tool in ".{0,80}") {
+            let name = public(&server, &tool);
+            prop_assert!(name.len() <= MAX_LENGTH, "{name}");
             prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-'));
         }
 
         #[test]
         fn different_tools_have_different_names(tools in prop::collection::hash_set(".{0,60}", 0..50)) {
-            let names: HashSet<String> = tools.iter().map(|tool| named("server", tool)).collect();
+            let names: HashSet<String> = tools.iter().map(|tool| public("server", tool)).collect();
             prop_assert_eq!(names.len(), tools.len());
         }
     }

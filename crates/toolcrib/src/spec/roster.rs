@@ -1,32 +1,36 @@
-//! `Roster`: the servers that apply here and now, no two of which can be taken for each other.
+//! `Roster`: the servers that apply here, with names that cannot be confused.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{ServerId, ServerSpec};
 
-/// The list of specs that apply here and now, by name.
+/// Specs of the servers that apply here, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Roster {
     servers: BTreeMap<ServerId, ServerSpec>,
-    /// The names in the form in which they must differ.
+    /// Names in the form in which they must differ.
     folded: BTreeMap<String, ServerId>,
 }
 
-/// Two servers whose names are the same, or differ only in `-` and `_`.
+/// Two servers whose names are equal, or differ only in `-` and `_`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameClash(pub ServerId, pub ServerId);
 
 impl fmt::Display for NameClash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "servers `{}` and `{}` have the same name (`-` and `_` count as one)", self.0, self.1)
+        write!(f, "server names `{}` and `{}` conflict: `-` and `_` count as equal", self.0, self.1)
     }
 }
 
 impl std::error::Error for NameClash {}
 
 impl Roster {
-    /// Adds a server, unless one of the same name is there.
+    /// Adds a server.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is a server of the same name.
     pub fn add(&mut self, spec: ServerSpec) -> Result<(), NameClash> {
         let folded = spec.id.folded();
         if let Some(taken) = self.folded.get(&folded) {
@@ -37,22 +41,22 @@ impl Roster {
         Ok(())
     }
 
-    /// The servers, by name.
+    /// Returns the servers, sorted by name.
     pub fn servers(&self) -> impl Iterator<Item = &ServerSpec> {
         self.servers.values()
     }
 
-    /// The servers themselves, by name.
+    /// Returns the owned servers, sorted by name.
     pub fn into_servers(self) -> impl Iterator<Item = ServerSpec> {
         self.servers.into_values()
     }
 
-    /// One server's spec.
+    /// Returns the spec of a server.
     pub fn get(&self, id: &ServerId) -> Option<&ServerSpec> {
         self.servers.get(id)
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no servers.
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty()
     }
@@ -64,7 +68,7 @@ mod tests {
     use crate::spec::CommandSpec;
 
     #[test]
-    fn names_that_differ_only_in_dashes_clash() {
+    fn names_that_differ_only_in_dashes_conflict() {
         let spec = |name: &str| ServerSpec::command(name.parse().unwrap(), CommandSpec::new("true"));
         let mut roster = Roster::default();
         roster.add(spec("a-b")).unwrap();

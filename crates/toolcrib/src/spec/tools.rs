@@ -1,83 +1,85 @@
-//! `ToolsSpec`: what is said of a server's tools, by patterns over the server's own names.
+//! `ToolsSpec`: settings for the tools of a server, by patterns over the server's own tool names.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What is said of a server's tools.
+/// Settings for the tools of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolsSpec {
-    /// Tools that do no harm if they run twice: a call that was lost is made once more.
-    pub idempotent: Vec<Pattern>,
-    /// Tools whose results may be kept for as long as the server says that they are good.
-    pub cache: Vec<Pattern>,
-    /// How long calls of some tools may take without a sign of progress, instead of the server's usual limit.
-    pub call_timeout: Vec<(Pattern, Duration)>,
-    /// What clients of the whole crib call some tools instead; by the server's own names.
+    /// Tools that may run twice: a call is retried once if the server is lost.
+    pub idempotent: Vec<NamePattern>,
+    /// Tools whose results may be cached for as long as the server's TTL hint allows.
+    pub cache: Vec<NamePattern>,
+    /// Time limits of calls that report no progress, instead of the server's limit.
+    pub call_timeout: Vec<(NamePattern, Duration)>,
+    /// New tool names for clients of the crib, by the server's own names.
     pub rename: BTreeMap<String, String>,
-    /// Whether arguments are held against a tool's schema before they are sent.
-    pub check: bool,
+    /// True if arguments are validated against the tool's input schema before they are sent.
+    pub check_arguments: bool,
 }
 
-/// What is done about a tool that is not what was approved, or that nobody has approved.
+/// Handling of a tool that has not been approved, or differs from its approved definition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pinning {
-    /// It is marked, and can be used.
+    /// It is marked, and remains usable.
     #[default]
     Mark,
-    /// It is neither listed nor called until a person approves it.
+    /// It is neither listed nor callable until a person approves it.
     Strict,
 }
 
 impl Pinning {
-    /// The words of the config.
+    /// All values by their name in the config.
     pub const ALL: [(&'static str, Self); 2] = [("mark", Self::Mark), ("strict", Self::Strict)];
 
-    /// As the config spells it.
+    /// Returns the name in the config.
     pub fn as_str(self) -> &'static str {
         if self == Self::Mark { "mark" } else { "strict" }
     }
 }
 
 impl ToolsSpec {
-    /// Whether somebody wrote that this tool may run twice.
-    pub(crate) fn may_repeat(&self, tool: &str) -> bool {
+    /// Returns whether the config declares this tool idempotent.
+    pub(crate) fn is_idempotent(&self, tool: &str) -> bool {
         self.idempotent.iter().any(|pattern| pattern.matches(tool))
     }
 
-    /// Whether somebody wrote that results of this tool may be kept.
-    pub(crate) fn may_keep(&self, tool: &str) -> bool {
+    /// Returns whether the config declares results of this tool cacheable.
+    pub(crate) fn is_cacheable(&self, tool: &str) -> bool {
         self.cache.iter().any(|pattern| pattern.matches(tool))
     }
 
-    /// A tool's own limit: of the patterns that fit, the longest says most.
-    pub(crate) fn call_timeout(&self, tool: &str) -> Option<(&Pattern, Duration)> {
-        let fitting = self.call_timeout.iter().filter(|(pattern, _)| pattern.matches(tool));
-        fitting.max_by_key(|(pattern, _)| pattern.0.len()).map(|(pattern, limit)| (pattern, *limit))
+    /// Returns the time limit of a tool: that of the longest matching pattern.
+    pub(crate) fn find_call_timeout(&self, tool: &str) -> Option<(&NamePattern, Duration)> {
+        let matching = self.call_timeout.iter().filter(|(pattern, _)| pattern.matches(tool));
+        matching.max_by_key(|(pattern, _)| pattern.0.len()).map(|(pattern, limit)| (pattern, *limit))
     }
 }
 
-/// Whether what a server says about its tools may be believed.
+/// Trust in a server's hints about its tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Trust {
-    /// Its hints are passed on and not acted on.
+    /// Hints are passed on, but not acted on.
     #[default]
     Normal,
-    /// Its hints count: what it calls read-only or idempotent may run twice, and results of what it calls read-only may be
-    /// kept for as long as it says.
+    /// Tools with a read-only or idempotent hint may run twice, and results of read-only tools are cached for as long as
+    /// the server's TTL hint allows.
     Trusted,
 }
 
-/// A name in which `*` stands for any characters, none included.
+/// A name in which `*` stands for any number of characters, including none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Pattern(String);
+pub struct NamePattern(String);
 
-/// A pattern that fits nothing.
+/// Error for an empty pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmptyPattern;
 
-impl FromStr for Pattern {
+impl FromStr for NamePattern {
     type Err = EmptyPattern;
 
     fn from_str(written: &str) -> Result<Self, EmptyPattern> {
@@ -85,36 +87,37 @@ impl FromStr for Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for NamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Pattern {
-    /// The pattern that every name fits.
+impl NamePattern {
+    /// Returns the pattern that matches every name.
     pub fn any() -> Self {
         Self("*".to_owned())
     }
 
-    /// Whether every name fits.
+    /// Returns whether every name matches.
     pub fn is_any(&self) -> bool {
         self.0.bytes().all(|byte| byte == b'*')
     }
 
-    /// The one name that fits, if there is no `*` in it.
+    /// Returns the only name that matches, if the pattern has no `*`.
     pub fn literal(&self) -> Option<&str> {
         Some(&*self.0).filter(|name| !name.contains('*'))
     }
 
-    /// Whether a name fits, letter by letter, upper and lower case being different.
+    /// Returns whether a name matches, case-sensitively.
     pub fn matches(&self, name: &str) -> bool {
-        // Most patterns have one star at most, and calls are held against many: bytes are looked at, and nothing is split.
-        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
+        // Every call is matched against many patterns, most with at most one star, so this does not allocate.
+        let pattern = self.0.as_bytes();
+        let name = name.as_bytes();
         let is_star = |byte: &u8| *byte == b'*';
         let Some(star) = pattern.iter().position(is_star) else { return pattern == name };
-        let (before, after) = (&pattern[..star], &pattern[star + 1..]);
-        let Some(mut rest) = name.strip_prefix(before) else { return false };
+        let after = &pattern[star + 1..];
+        let Some(mut rest) = name.strip_prefix(&pattern[..star]) else { return false };
         let Some(end) = after.iter().rposition(is_star) else { return rest.ends_with(after) };
         for part in after[..end].split(is_star) {
             let Some(at) = memchr::memmem::find(rest, part) else { return false };
@@ -131,8 +134,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_any_characters_and_everything_else_is_itself() {
-        for (pattern, name, fits) in [
+    fn star_matches_any_characters_and_others_themselves() {
+        for (pattern, name, matches) in [
             ("get_log", "get_log", true),
             ("get_log", "get_logs", false),
             ("get_*", "get_", true),
@@ -149,17 +152,17 @@ mod tests {
             ("Get", "get", false),
             ("a.c", "abc", false),
         ] {
-            assert_eq!(pattern.parse::<Pattern>().unwrap().matches(name), fits, "{pattern} {name}");
+            assert_eq!(pattern.parse::<NamePattern>().unwrap().matches(name), matches, "{pattern} {name}");
         }
-        assert!("".parse::<Pattern>().is_err());
+        assert!("".parse::<NamePattern>().is_err());
     }
 
     proptest! {
         #[test]
-        fn whatever_a_star_is_filled_with_fits(parts in prop::collection::vec("[ab]{0,3}", 1..4), fill in "[ab]{0,3}") {
+        fn star_matches_any_replacement(parts in prop::collection::vec("[ab]{0,3}", 1..4), fill in "[ab]{0,3}") {
             let pattern = parts.join("*");
             prop_assume!(!pattern.is_empty());
-            prop_assert!(pattern.parse::<Pattern>().unwrap().matches(&parts.join(&fill)));
+            prop_assert!(pattern.parse::<NamePattern>().unwrap().matches(&parts.join(&fill)));
         }
     }
 }

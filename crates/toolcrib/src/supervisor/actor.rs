@@ -1,11 +1,11 @@
-//! One async fn per state; the only writer of a server's life.
+//! The actor of one server: the only writer of its state, with one async function per state.
 //!
-//! `run` is the transition table. Every state listens to the mailbox, and every claim that cannot be answered yet waits
-//! in `waiters`; only until nothing is left of an old process is nobody heard.
+//! [`Actor::run`] is the transition table. Every state reads the mailbox. Lease requests that cannot be answered yet
+//! wait in `lease_waiters`. Only while waiting for the processes of an earlier start to end is the mailbox not read.
 
-mod alive;
 mod bounds;
 mod failing;
+mod running;
 mod state;
 
 use std::sync::Arc;
@@ -17,335 +17,366 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use super::breaker::{Breaker, Health};
-use super::fate::{Attempt, Fate, Prospect, Sentence};
-use super::gauges::Gauges;
-use super::memory::{Known, Memory};
-use super::room::Seat;
-use super::{Books, Command, Lease, Seen, Snapshot, Surroundings};
-use crate::class::FailureClass;
-use crate::clock;
-use crate::connection::Connection;
-use crate::connection::launch::{Around, StartFailure, all_gone, launch};
-use crate::connection::listing::Listing;
-use crate::connection::stderr::StderrTail;
-use crate::error::{Error, ErrorKind};
-use crate::event::{Event, News};
-use crate::pins::Held;
-use crate::sharing::{SharingKey, Whose};
-use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, Start};
-use crate::status::{LastError, StateName};
-use crate::wire::kind::Kind;
-use crate::wire::revision::{Era, Revision};
-use state::{Alive, Happening, State, Then};
+use super::breaker::{Breaker, CallHealth};
+use super::listing_store::{KnownListing, ListingStore};
+use super::metrics::ServerMetrics;
+use super::slots::Slot;
+use super::start_gate::{Penalty, StartDecision, StartGate, StartPermit};
+use super::{ActorCommand, Lease, ServerRecords, Snapshot, SupervisorServices, WatchEvent};
+use crate::access::pins::PinnedTools;
+use crate::call::client_context::InstanceOwner;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::event::{Event, ServerNotification};
+use crate::model::failure_class::FailureClass;
+use crate::model::instance_key::InstanceKey;
+use crate::model::listing::Listing;
+use crate::model::status::{LastError, ServerState};
+use crate::process::stderr::StderrTail;
+use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::{Era, Revision};
+use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, StartPolicy};
+use crate::upstream::Connection;
+use crate::upstream::launch::{LaunchContext, StartFailure, launch, wait_until_exited};
+use crate::util::clock;
+use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
-/// The shortest time between two listings of a server that keeps saying it has changed.
-const RELIST: Duration = Duration::from_secs(1);
+/// Shortest time between two listings of a server that keeps announcing changes.
+const RELIST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When to ask again while one call finds out whether a server is well.
-const PROBE: Duration = Duration::from_secs(1);
+/// Retry time given to calls that are refused while a probe is in flight.
+const PROBE_RETRY: Duration = Duration::from_secs(1);
 
-/// The task that owns one server's life.
+/// The task that owns one server.
 pub(super) struct Actor {
     spec: Arc<ServerSpec>,
-    own_mailbox: mpsc::WeakUnboundedSender<Command>,
-    commands: mpsc::UnboundedReceiver<Command>,
+    own_mailbox: mpsc::WeakUnboundedSender<ActorCommand>,
+    commands: mpsc::UnboundedReceiver<ActorCommand>,
     snapshot: watch::Sender<Snapshot>,
-    fate: Arc<Fate>,
+    start_gate: Arc<StartGate>,
     generation: u64,
-    known: Option<Known>,
-    /// What leases may be used for, if the server is held to what was approved.
-    held: Option<Held>,
-    memory: Memory,
+    known_listing: Option<KnownListing>,
+    /// The tools that leases may call, if the server is pinned strictly.
+    pinned_tools: Option<PinnedTools>,
+    listing_store: ListingStore,
     last_error: Option<LastError>,
-    waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
-    /// Who wants to know when the server is gone.
-    mourners: Vec<oneshot::Sender<()>>,
-    /// Counts what was started and is not gone yet.
-    lives: TaskTracker,
-    /// The right to run, until nothing is left of what ran.
-    seat: Option<Seat>,
-    gauges: Arc<Gauges>,
+    lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
+    /// Answered when the server's processes have ended.
+    stop_waiters: Vec<oneshot::Sender<()>>,
+    /// Tracks processes and tasks of the server that have not ended yet.
+    live_processes: TaskTracker,
+    /// Held until the server's processes have ended.
+    slot: Option<Slot>,
+    metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
-    /// Whose it is.
-    whose: Arc<Whose>,
-    around: Surroundings,
+    owner: Arc<InstanceOwner>,
+    services: SupervisorServices,
+}
+
+/// Both ends of an actor's mailbox. The sender is weak, so that the actor ends when all handles are dropped.
+pub(super) struct ActorMailbox {
+    pub(super) sender: mpsc::WeakUnboundedSender<ActorCommand>,
+    pub(super) commands: mpsc::UnboundedReceiver<ActorCommand>,
 }
 
 impl Actor {
     pub(super) fn new(
         spec: Arc<ServerSpec>,
-        (own_mailbox, commands): (mpsc::WeakUnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
-        books: Books,
-        whose: Arc<Whose>,
-        around: Surroundings,
+        mailbox: ActorMailbox,
+        records: ServerRecords,
+        owner: Arc<InstanceOwner>,
+        services: SupervisorServices,
     ) -> (Self, watch::Receiver<Snapshot>) {
-        let Books { memory, gauges, stderr, fate } = books;
-        let known = memory.known();
-        let (snapshot, seen) = watch::channel(Snapshot::new(known.clone()));
-        let (waiters, mourners) = (Vec::new(), Vec::new());
+        let known_listing = records.listing_store.get();
+        let (snapshot, snapshot_rx) = watch::channel(Snapshot::new(known_listing.clone()));
         let actor = Self {
             spec,
-            own_mailbox,
-            commands,
+            own_mailbox: mailbox.sender,
+            commands: mailbox.commands,
             snapshot,
-            fate,
+            start_gate: records.start_gate,
             generation: 0,
-            known,
-            held: None,
-            memory,
+            known_listing,
+            pinned_tools: None,
+            listing_store: records.listing_store,
             last_error: None,
-            waiters,
-            mourners,
-            lives: TaskTracker::new(),
-            seat: None,
-            gauges,
-            stderr,
-            whose,
-            around,
+            lease_waiters: Vec::new(),
+            stop_waiters: Vec::new(),
+            live_processes: TaskTracker::new(),
+            slot: None,
+            metrics: records.metrics,
+            stderr: records.stderr,
+            owner,
+            services,
         };
-        (actor, seen)
+        (actor, snapshot_rx)
     }
 
     pub(super) async fn run(mut self) {
         let mut state = match self.spec.lifecycle.start {
-            Start::OnDemand => State::Asleep,
-            Start::AtBoot => State::Starting,
+            StartPolicy::OnDemand => ActorState::Asleep,
+            StartPolicy::AtBoot => ActorState::Starting,
         };
         loop {
             self.publish(&state);
-            if !state.runs() && self.seat.is_some() {
-                all_gone(&self.lives).await;
-                self.seat = None;
+            if !state.needs_slot() && self.slot.is_some() {
+                wait_until_exited(&self.live_processes).await;
+                self.slot = None;
             }
             state = match state {
-                State::Asleep => self.asleep().await,
-                State::Starting => self.starting().await,
-                State::Ready(alive) => self.ready(alive).await,
-                State::Tripped { alive, until, asked } => self.tripped(alive, until, asked).await,
-                State::Probing(alive) => self.probing(alive).await,
-                State::BackingOff { until } => self.backing_off(until).await,
-                State::Resting { until, error } => self.resting(until, error).await,
-                State::Draining { alive, until } => self.draining(alive, until).await,
-                State::Stopping { connection, then } => self.stopping(connection, then).await,
-                State::Ejected(error) => self.ejected(error).await,
-                State::Gone => break,
+                ActorState::Asleep => self.run_asleep().await,
+                ActorState::Starting => self.run_starting().await,
+                ActorState::Ready(server) => self.run_ready(server).await,
+                ActorState::Tripped { server, until, pause } => self.run_tripped(server, until, pause).await,
+                ActorState::Probing(server) => self.run_probing(server).await,
+                ActorState::BackingOff { until } => self.run_backing_off(until).await,
+                ActorState::Paused { until, error } => self.run_paused(until, error).await,
+                ActorState::Draining { server, until } => self.run_draining(server, until).await,
+                ActorState::Stopping { connection, then } => self.run_stopping(connection, then).await,
+                ActorState::Ejected { error } => self.run_ejected(error).await,
+                ActorState::Ended => break,
             };
         }
-        self.refuse_waiters(&shutting_down());
-        self.mourn().await;
+        self.refuse_waiters(&shutting_down_error());
+        self.notify_stopped().await;
     }
 
-    async fn asleep(&mut self) -> State {
-        self.mourn().await;
-        while !self.someone_waits() {
+    async fn run_asleep(&mut self) -> ActorState {
+        self.notify_stopped().await;
+        while !self.has_lease_waiters() {
             let command = self.commands.recv().await;
-            if let Some(state) = self.obey(command) {
+            if let Some(state) = self.handle_command(command) {
                 return state;
             }
         }
-        State::Starting
+        ActorState::Starting
     }
 
-    async fn starting(&mut self) -> State {
-        self.mourn().await;
-        let _attempt = match self.take_turn().await {
-            Ok(attempt) => attempt,
+    async fn run_starting(&mut self) -> ActorState {
+        self.notify_stopped().await;
+        let _permit = match self.acquire_start_permit().await {
+            Ok(permit) => permit,
             Err(state) => return *state,
         };
         self.generation += 1;
         let began = Instant::now();
         let spec = self.spec.clone();
-        let around = Around {
-            tasks: self.around.tasks.clone(),
-            lives: self.lives.clone(),
-            nursery: self.around.nursery.clone(),
-            stderr: self.stderr.clone(),
-            news: self.around.news.clone(),
-            cache: self.around.cache.clone(),
-            strange: Arc::default(),
-            whose: self.whose.clone(),
-            secrets: self.around.secrets.clone(),
-        };
-        let remembered = match self.fate.wants_session() {
+        let context = self.launch_context();
+        let revision = match self.start_gate.needs_session_era() {
             true => Some(Revision::newest(Era::Session)),
-            false => self.known.clone().or_else(|| self.memory.known()).map(|known| known.revision),
+            false => {
+                let known = self.known_listing.clone().or_else(|| self.listing_store.get());
+                known.map(|known| known.revision)
+            }
         };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, remembered, &around)));
+        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, revision, &context)));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
-                    Ok(Ok((connection, listing))) => self.started(connection, listing, began),
-                    Ok(Err(failure)) => self.not_started(failure),
-                    Err(_) => self.not_started(self.too_slow(limit, &around)),
+                    Ok(Ok((connection, listing))) => self.handle_started(connection, listing, began),
+                    Ok(Err(failure)) => self.handle_start_failure(failure),
+                    Err(_) => self.handle_start_failure(self.start_timeout_failure(limit, &context)),
                 },
-                command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                command = self.commands.recv() => if let Some(state) = self.handle_command(command) {
                     return state;
                 },
             }
         }
     }
 
-    async fn ready(&mut self, mut alive: Alive) -> State {
-        for waiter in std::mem::take(&mut self.waiters) {
-            self.grant(&mut alive, waiter, false);
-        }
-        loop {
-            match self.next(&mut alive).await {
-                // Whether it hangs is known in a moment, and then this one need not find out for itself.
-                Happening::Asked(waiter) if alive.checked || self.is_doubtful(&mut alive) => {
-                    self.waiters.push(waiter);
-                }
-                Happening::Asked(waiter) => self.grant(&mut alive, waiter, false),
-                Happening::Answered => {
-                    for waiter in std::mem::take(&mut self.waiters) {
-                        self.grant(&mut alive, waiter, false);
-                    }
-                }
-                Happening::Released { health: Some(Health::Away(class, wait)), .. } => {
-                    return self.leave_alone(alive, class, wait);
-                }
-                Happening::Released { health: Some(health), .. } if self.judge(&mut alive, health) => {
-                    let until = Instant::now() + alive.breaker.cool_off();
-                    return self.trip(alive, until);
-                }
-                Happening::Released { .. } => {}
-                happening => return self.leave_alive(alive, happening),
-            }
+    fn launch_context(&self) -> LaunchContext {
+        LaunchContext {
+            tasks: self.services.tasks.clone(),
+            running: self.live_processes.clone(),
+            spawner: self.services.spawner.clone(),
+            stderr: self.stderr.clone(),
+            notifications: self.services.notifications.clone(),
+            cache: self.services.cache.clone(),
+            first_garbage_line: Arc::default(),
+            owner: self.owner.clone(),
+            secrets: self.services.secrets.clone(),
         }
     }
 
-    async fn tripped(&mut self, mut alive: Alive, until: Instant, asked: Option<FailureClass>) -> State {
+    async fn run_ready(&mut self, mut server: RunningServer) -> ActorState {
+        self.grant_waiting_leases(&mut server);
         loop {
-            match self.next(&mut alive).await {
-                Happening::Asked(waiter)
-                    if asked == Some(FailureClass::RateLimited) && Instant::now() >= until =>
+            match self.next_event(&mut server).await {
+                // A ping in progress will tell whether the server hangs, so the lease waits for its result.
+                ActorEvent::LeaseRequested(waiter) if server.ping_pending || self.needs_ping(&mut server) => {
+                    self.lease_waiters.push(waiter);
+                }
+                ActorEvent::LeaseRequested(waiter) => self.grant_lease(&mut server, waiter, false),
+                ActorEvent::PingAnswered => self.grant_waiting_leases(&mut server),
+                ActorEvent::Released { health: Some(CallHealth::PauseRequested { class, wait }), .. } => {
+                    return self.pause_running(server, class, wait);
+                }
+                ActorEvent::Released { health: Some(health), .. }
+                    if self.record_health(&mut server, health) =>
                 {
-                    self.waiters.push(waiter);
-                    return State::Ready(alive);
+                    let until = Instant::now() + server.breaker.cool_off();
+                    return self.trip(server, until);
                 }
-                // What it is shown is looked up anew by a new connection.
-                Happening::Asked(waiter)
-                    if asked.is_some() && alive.leases == 0 && Instant::now() >= until =>
-                {
-                    self.waiters.push(waiter);
-                    return State::Stopping { connection: alive.connection, then: Then::Start };
-                }
-                Happening::Asked(waiter) if Instant::now() >= until => {
-                    self.grant(&mut alive, waiter, true);
-                    return State::Probing(alive);
-                }
-                Happening::Asked(waiter) => self.refuse(waiter, self.left_alone(&alive, until, asked)),
-                Happening::Released { .. } | Happening::Answered => {}
-                happening => return self.leave_alive(alive, happening),
+                ActorEvent::Released { .. } => {}
+                event => return self.leave_running(server, event),
             }
         }
     }
 
-    /// One call finds out; everybody else is refused meanwhile. A probe that was given up proves nothing either way, and
-    /// neither does one that takes longer than a call may, because it waits for a person.
-    async fn probing(&mut self, mut alive: Alive) -> State {
-        let patience = Instant::now() + self.spec.limits.call_timeout;
+    /// Refuses leases until the time has passed. `pause` is the class of the failure if the server itself asked for the
+    /// pause.
+    async fn run_tripped(
+        &mut self,
+        mut server: RunningServer,
+        until: Instant,
+        pause: Option<FailureClass>,
+    ) -> ActorState {
         loop {
-            let Ok(happening) = timeout_at(patience, self.next(&mut alive)).await else {
-                return State::Tripped { alive, until: Instant::now(), asked: None };
-            };
-            match happening {
-                Happening::Asked(waiter) => {
-                    self.refuse(waiter, self.left_alone(&alive, Instant::now() + PROBE, None));
+            let event = self.next_event(&mut server).await;
+            let is_over = Instant::now() >= until;
+            match event {
+                ActorEvent::LeaseRequested(waiter) if is_over && pause == Some(FailureClass::RateLimited) => {
+                    self.lease_waiters.push(waiter);
+                    return ActorState::Ready(server);
                 }
-                Happening::Released { probe: true, health } => {
-                    let now = Instant::now();
-                    return match health {
-                        None => State::Tripped { alive, until: now, asked: None },
-                        Some(Health::Away(class, wait)) => self.leave_alone(alive, class, wait),
-                        Some(health) if self.judge(&mut alive, health) => {
-                            let until = now + alive.breaker.cool_off();
-                            State::Tripped { alive, until, asked: None }
-                        }
-                        Some(_) => {
-                            self.say(Event::Recovered { server: self.spec.id.clone() });
-                            State::Ready(alive)
-                        }
-                    };
+                // A new connection resolves the credentials again.
+                ActorEvent::LeaseRequested(waiter) if is_over && pause.is_some() && server.leases == 0 => {
+                    self.lease_waiters.push(waiter);
+                    return ActorState::Stopping { connection: server.connection, then: AfterStop::Start };
                 }
-                Happening::Released { .. } | Happening::Answered => {}
-                happening => return self.leave_alive(alive, happening),
+                ActorEvent::LeaseRequested(waiter) if is_over => {
+                    self.grant_lease(&mut server, waiter, true);
+                    return ActorState::Probing(server);
+                }
+                ActorEvent::LeaseRequested(waiter) => {
+                    self.refuse(waiter, self.tripped_error(&server, until, pause));
+                }
+                ActorEvent::Released { .. } | ActorEvent::PingAnswered => {}
+                event => return self.leave_running(server, event),
             }
         }
     }
 
-    /// Takes no more claims and waits for those there are.
-    async fn draining(&mut self, mut alive: Alive, until: Instant) -> State {
-        let hurry = self.around.hurry.clone();
-        while alive.leases > 0 {
-            let happening = tokio::select! {
-                happening = timeout_at(until, self.next(&mut alive)) => happening,
-                () = hurry.cancelled() => break,
+    /// Waits for the one call that tests the server and refuses all others. A cancelled probe proves nothing, and
+    /// neither does one that exceeds the call timeout because it waits for a person.
+    async fn run_probing(&mut self, mut server: RunningServer) -> ActorState {
+        let deadline = Instant::now() + self.spec.limits.call_timeout;
+        loop {
+            let Ok(event) = timeout_at(deadline, self.next_event(&mut server)).await else {
+                return ActorState::Tripped { server, until: Instant::now(), pause: None };
             };
-            match happening {
-                Ok(Happening::Asked(waiter)) => self.refuse(waiter, shutting_down()),
-                Ok(Happening::Released { .. } | Happening::Answered) => {}
-                Ok(Happening::Retired(_, told)) => self.mourners.push(told),
-                Ok(Happening::Ordered(_, told)) => {
-                    self.mourners.push(told);
+            match event {
+                ActorEvent::LeaseRequested(waiter) => {
+                    self.refuse(waiter, self.tripped_error(&server, Instant::now() + PROBE_RETRY, None));
+                }
+                ActorEvent::Released { is_probe: true, health } => return self.finish_probe(server, health),
+                ActorEvent::Released { .. } | ActorEvent::PingAnswered => {}
+                event => return self.leave_running(server, event),
+            }
+        }
+    }
+
+    fn finish_probe(&mut self, mut server: RunningServer, health: Option<CallHealth>) -> ActorState {
+        let now = Instant::now();
+        match health {
+            None => ActorState::Tripped { server, until: now, pause: None },
+            Some(CallHealth::PauseRequested { class, wait }) => self.pause_running(server, class, wait),
+            Some(health) if self.record_health(&mut server, health) => {
+                let until = now + server.breaker.cool_off();
+                ActorState::Tripped { server, until, pause: None }
+            }
+            Some(_) => {
+                self.emit(Event::Recovered { server: self.spec.id.clone() });
+                ActorState::Ready(server)
+            }
+        }
+    }
+
+    /// Grants no more leases and waits for the existing ones.
+    async fn run_draining(&mut self, mut server: RunningServer, until: Instant) -> ActorState {
+        let abort_drain = self.services.abort_drain.clone();
+        while server.leases > 0 {
+            let event = tokio::select! {
+                event = timeout_at(until, self.next_event(&mut server)) => event,
+                () = abort_drain.cancelled() => break,
+            };
+            match event {
+                Ok(ActorEvent::LeaseRequested(waiter)) => self.refuse(waiter, shutting_down_error()),
+                Ok(ActorEvent::Released { .. } | ActorEvent::PingAnswered) => {}
+                Ok(ActorEvent::RetireRequested { done, .. }) => self.stop_waiters.push(done),
+                Ok(ActorEvent::StopRequested { done, .. }) => {
+                    self.stop_waiters.push(done);
                     break;
                 }
                 Ok(_) | Err(_) => break,
             }
         }
         self.announce_stop();
-        State::Stopping { connection: alive.connection, then: Then::Leave }
+        ActorState::Stopping { connection: server.connection, then: AfterStop::End }
     }
 
-    /// Until nothing is left of the old process, no new one is started.
-    async fn stopping(&mut self, connection: Arc<Connection>, mut then: Then) -> State {
-        if self.memory.leave(&self.whose.key) {
-            self.around.offers.notify_one();
+    /// Waits until the server's processes have ended. Nothing is started before that.
+    async fn run_stopping(&mut self, connection: Arc<Connection>, mut then: AfterStop) -> ActorState {
+        if self.listing_store.instance_stopped(&self.owner.key) {
+            self.services.listing_changed.notify_one();
         }
         let mut stop = std::pin::pin!(connection.stop());
         loop {
             tokio::select! {
                 () = &mut stop => return then.into(),
-                command = self.commands.recv() => match command {
-                    Some(Command::Lease(waiter)) => self.waiters.push(waiter),
-                    Some(
-                        Command::Release { .. } | Command::Seen { .. } | Command::MakeRoom | Command::Weighed { .. },
-                    ) => {}
-                    Some(Command::Restart(told)) => {
-                        self.fate.pardon();
-                        self.mourners.push(told);
-                        then = if matches!(then, Then::Leave) { then } else { Then::Start };
-                    }
-                    Some(Command::Stop(told)) => {
-                        self.refuse_waiters(&self.stopped());
-                        self.mourners.push(told);
-                        let wakes = matches!(then, Then::Start | Then::BackOff(_) | Then::Rest(..));
-                        then = if wakes { Then::Sleep } else { then };
-                    }
-                    Some(Command::Retire(_, told)) => {
-                        self.mourners.push(told);
-                        then = Then::Leave;
-                    }
-                    None => then = Then::Leave,
-                },
+                command = self.commands.recv() => then = self.handle_command_while_stopping(command, then),
             }
+        }
+    }
+
+    /// Handles a command while the server stops, and returns what follows after the stop.
+    fn handle_command_while_stopping(&mut self, command: Option<ActorCommand>, then: AfterStop) -> AfterStop {
+        match command {
+            Some(ActorCommand::Lease(waiter)) => {
+                self.lease_waiters.push(waiter);
+                then
+            }
+            Some(
+                ActorCommand::Release { .. }
+                | ActorCommand::Watched { .. }
+                | ActorCommand::FreeSlot
+                | ActorCommand::MemoryChecked { .. },
+            ) => then,
+            Some(ActorCommand::Restart(done)) => {
+                self.start_gate.reset();
+                self.stop_waiters.push(done);
+                if matches!(then, AfterStop::End) { then } else { AfterStop::Start }
+            }
+            Some(ActorCommand::Stop(done)) => {
+                self.refuse_waiters(&self.stopped_error());
+                self.stop_waiters.push(done);
+                match then {
+                    AfterStop::Start | AfterStop::BackOff { .. } | AfterStop::Pause { .. } => {
+                        AfterStop::Sleep
+                    }
+                    then => then,
+                }
+            }
+            Some(ActorCommand::Retire { done, .. }) => {
+                self.stop_waiters.push(done);
+                AfterStop::End
+            }
+            None => AfterStop::End,
         }
     }
 }
 
-fn shutting_down() -> Error {
+fn shutting_down_error() -> Error {
     Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")
 }
 
-fn tell(waiter: oneshot::Sender<()>) {
-    // Whoever asked may have left.
-    let _ = waiter.send(());
+/// Answers a request. The requester may no longer wait.
+fn confirm(done: oneshot::Sender<()>) {
+    let _ = done.send(());
 }
 
 #[cfg(test)]
-#[expect(dead_code, reason = "the stories in `tests/it` use the rest of it")]
+#[expect(dead_code, reason = "the integration tests in `tests/it` use the rest of it")]
 pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

@@ -1,22 +1,22 @@
-//! `Breaker`: counts failures in a row on a living connection and says when to stop asking. Pure.
+//! The circuit breaker of a running server: counts consecutive failures of calls. Pure.
 
 use std::time::Duration;
 
-use crate::class::FailureClass;
+use crate::model::failure_class::FailureClass;
 use crate::spec::BreakerSpec;
 
-/// How a call left the server that worked on it.
+/// The outcome of a call with respect to the server's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// It answered; what it said does not matter.
-    Well,
-    /// It did not answer in time, or what it sent was no answer.
-    Unwell,
-    /// It wants to be left alone for this long, and why; which says nothing about how it is.
-    Away(FailureClass, Duration),
+pub(crate) enum CallHealth {
+    /// The server answered, with a result or an error.
+    Healthy,
+    /// The server did not answer in time or sent an invalid answer.
+    Unhealthy,
+    /// The server asked for no calls during this time. This says nothing about its health.
+    PauseRequested { class: FailureClass, wait: Duration },
 }
 
-/// Counts failures in a row.
+/// Counts consecutive failures.
 #[derive(Debug, Clone)]
 pub(crate) struct Breaker {
     spec: BreakerSpec,
@@ -28,12 +28,12 @@ impl Breaker {
         Self { spec, failures: 0 }
     }
 
-    /// Counts one call; `true` if that was one failure too many.
-    pub(crate) fn count(&mut self, health: Health) -> bool {
+    /// Counts one call and returns whether the failure limit is reached.
+    pub(crate) fn record(&mut self, health: CallHealth) -> bool {
         self.failures = match health {
-            Health::Well => 0,
-            Health::Unwell => self.failures.saturating_add(1),
-            Health::Away(..) => return false,
+            CallHealth::Healthy => 0,
+            CallHealth::Unhealthy => self.failures.saturating_add(1),
+            CallHealth::PauseRequested { .. } => return false,
         };
         self.failures >= self.spec.failures.get()
     }
@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trips_at_exactly_the_threshold_and_a_success_starts_over() {
+    fn trips_at_the_threshold_and_success_resets_the_count() {
         let spec = BreakerSpec { failures: NonZeroU32::new(3).unwrap(), cool_off: Duration::from_secs(1) };
         let mut breaker = Breaker::new(spec);
         let mut tripped = |calls: &str| {
-            let health = |call| if call == 'x' { Health::Unwell } else { Health::Well };
-            calls.chars().map(|call| breaker.count(health(call))).collect::<Vec<_>>()
+            let health = |call| if call == 'x' { CallHealth::Unhealthy } else { CallHealth::Healthy };
+            calls.chars().map(|call| breaker.record(health(call))).collect::<Vec<_>>()
         };
         assert_eq!(tripped("xx.xxx"), [false, false, false, false, false, true]);
         assert_eq!(tripped(".x"), [false, false]);

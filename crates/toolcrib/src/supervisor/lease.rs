@@ -1,4 +1,4 @@
-//! `Lease`: a claim on a living server; calls are made through it, and dropping it is the release.
+//! A claim on a running server. Calls are made through a lease, and dropping it releases the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,112 +6,113 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Command;
-use super::breaker::Health;
-use super::gauges::Gauges;
-use crate::call::{Call, Outcome};
-use crate::class::{FailureClass, Treatment};
-use crate::connection::Connection;
-use crate::error::{Error, ErrorKind};
-use crate::pins::Held;
+use super::ActorCommand;
+use super::breaker::CallHealth;
+use super::metrics::ServerMetrics;
+use crate::access::pins::PinnedTools;
+use crate::call::Call;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::failure_class::{FailureClass, Treatment};
+use crate::model::outcome::Outcome;
+use crate::upstream::Connection;
 
-/// A call that was given up after this long without an answer is reason enough to ask whether the server is there.
-const SILENCE: Duration = Duration::from_secs(10);
+/// A call that is cancelled after this time without an answer causes a ping of the server.
+const PING_AFTER: Duration = Duration::from_secs(10);
 
-/// A claim on a living server; dropping it is the release.
+/// A claim on a running server. Dropping it releases the server.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(super) connection: Arc<Connection>,
     pub(super) generation: u64,
-    /// Whether this is the one call that finds out if a tripped server is well again.
-    pub(super) probe: bool,
-    pub(super) health: Option<Health>,
-    /// Since when the server has owed an answer.
-    pub(super) asked: Option<Instant>,
-    /// The server did not answer in time.
-    pub(super) silent: bool,
-    /// What it may be used for, if the server is held to what was approved.
-    pub(super) held: Option<Held>,
-    pub(super) mailbox: mpsc::UnboundedSender<Command>,
-    pub(super) gauges: Arc<Gauges>,
+    /// True if this is the one call that tests a tripped server.
+    pub(super) is_probe: bool,
+    pub(super) health: Option<CallHealth>,
+    /// Start time of the call that is in flight.
+    pub(super) in_flight_since: Option<Instant>,
+    /// True if the server did not answer in time.
+    pub(super) timed_out: bool,
+    /// The tools that may be called, if the server is pinned strictly.
+    pub(super) pinned_tools: Option<PinnedTools>,
+    pub(super) mailbox: mpsc::UnboundedSender<ActorCommand>,
+    pub(super) metrics: Arc<ServerMetrics>,
 }
 
 impl Lease {
-    /// Whether this one finds out if a tripped server is well again.
     pub(crate) fn is_probe(&self) -> bool {
-        self.probe
+        self.is_probe
     }
 
-    /// Gives it back with the word that the server is well.
-    pub(crate) fn take_for_well(mut self) {
-        self.health = Some(Health::Well);
+    /// Releases the server and reports it as healthy.
+    pub(crate) fn release_healthy(mut self) {
+        self.health = Some(CallHealth::Healthy);
     }
 
-    /// The wire to the server.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Asks the server, within the limits of a call that began then. A tool that says "error" is healthy; a death is
-    /// the budget's affair, not the breaker's.
+    /// Sends a call that began at `began` and waits for the result. A tool error counts as healthy; a process exit is
+    /// counted by the restart budget, not by the breaker.
     pub(crate) async fn send(
         &mut self,
         call: &mut Call,
         tool: &str,
         began: Instant,
     ) -> Result<Outcome, Error> {
-        if let Some(held) = &self.held
+        if let Some(pinned) = &self.pinned_tools
             && call.method == "tools/call"
         {
-            held.permits(&self.connection.server, tool)?;
+            pinned.check_call(&self.connection.server, tool)?;
         }
-        self.asked = Some(began);
+        self.in_flight_since = Some(began);
         let outcome = self.connection.call(call, tool, began).await;
-        self.asked = None;
-        self.gauges.count(began.elapsed(), outcome.as_ref().map_or(true, Outcome::is_error));
+        self.in_flight_since = None;
+        let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
+        self.metrics.record_call(began.elapsed(), is_error);
         match outcome {
             Ok(outcome) => {
-                self.health = Some(Health::Well);
+                self.health = Some(CallHealth::Healthy);
                 Ok(outcome)
             }
             Err(error) => {
-                self.health = self.judge(&error);
-                self.silent = error.kind() == ErrorKind::TimedOut && !error.is_unsent();
-                Err(error.left())
+                self.health = self.call_health(&error);
+                self.timed_out = error.kind() == ErrorKind::TimedOut && !error.is_not_sent();
+                Err(error.mark_dispatched())
             }
         }
     }
 
-    fn judge(&self, error: &Error) -> Option<Health> {
-        match error.kind() {
-            _ if error.is_unsent() => None,
-            _ => match (error.class(), error.class().map(|class| class.facts().treatment)) {
-                (Some(class @ FailureClass::RateLimited), _) => {
-                    error.wait().map(|wait| Health::Away(class, wait))
-                }
-                (Some(class @ FailureClass::NeedsAuth), Some(Treatment::Pause(wait))) => {
-                    Some(Health::Away(class, wait))
-                }
-                _ => self.judge_kind(error.kind()),
-            },
+    fn call_health(&self, error: &Error) -> Option<CallHealth> {
+        if error.is_not_sent() {
+            return None;
         }
-    }
-
-    fn judge_kind(&self, kind: ErrorKind) -> Option<Health> {
-        match kind {
-            ErrorKind::TimedOut | ErrorKind::BadReply => Some(Health::Unwell),
-            // A remote server can break off in the middle of a call and live on.
-            ErrorKind::Lost if !self.connection.is_closed() => Some(Health::Unwell),
-            _ => None,
+        match (error.class(), error.class().map(|class| class.facts().treatment)) {
+            (Some(class @ FailureClass::RateLimited), _) => {
+                error.retry_in().map(|wait| CallHealth::PauseRequested { class, wait })
+            }
+            (Some(class @ FailureClass::NeedsAuth), Some(Treatment::Pause(wait))) => {
+                Some(CallHealth::PauseRequested { class, wait })
+            }
+            _ => match error.kind() {
+                ErrorKind::TimedOut | ErrorKind::BadReply => Some(CallHealth::Unhealthy),
+                // A remote server can drop one call and stay connected.
+                ErrorKind::Lost if !self.connection.is_closed() => Some(CallHealth::Unhealthy),
+                _ => None,
+            },
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Self { generation, health, probe, .. } = *self;
-        let silent = self.silent || self.asked.is_some_and(|asked| asked.elapsed() >= SILENCE);
-        // An actor that is gone counts nothing any more.
-        let _ = self.mailbox.send(Command::Release { generation, health, probe, silent });
+        let cancelled_late = self.in_flight_since.is_some_and(|began| began.elapsed() >= PING_AFTER);
+        let release = ActorCommand::Release {
+            generation: self.generation,
+            health: self.health,
+            is_probe: self.is_probe,
+            timed_out: self.timed_out || cancelled_late,
+        };
+        // Fails if the actor has ended, which needs no release.
+        let _ = self.mailbox.send(release);
     }
 }

@@ -1,4 +1,4 @@
-//! Other people's bytes pass as they are, both ways.
+//! Arguments and results are passed byte for byte.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
-use toolcrib::wire::message::{Answer, ClientMessage, reply};
-use toolcrib::wire::object::Object;
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::jsonrpc::{ClientMessage, ResponsePayload, encode_response};
 use toolcrib::{Call, Crib, InProcess, ServerSpec};
 
-use crate::fake::Fake;
-use crate::house::{crib, id, with};
+use crate::fake::FakeServer;
+use crate::support::{crib, id, with};
 
-/// A session server that keeps every line as it came and answers calls with one fixed result.
+/// A server that records every line it receives and answers calls with a fixed result.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -26,12 +26,12 @@ impl Recorder {
 
 impl InProcess for Recorder {
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let kept = self.0.clone();
+        let lines_received = self.0.clone();
         Box::pin(async move {
             let (reader, mut writer) = tokio::io::split(pipe);
             let mut lines = BufReader::new(reader).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                kept.lock().unwrap().push(line.clone());
+                lines_received.lock().unwrap().push(line.clone());
                 let Ok(ClientMessage::Request { id, method, .. }) = ClientMessage::parse(&line.into()) else {
                     continue;
                 };
@@ -40,7 +40,7 @@ impl InProcess for Recorder {
                     "tools/list" => r#"{"tools":[{"name":"t"}]}"#,
                     _ => "{}",
                 };
-                let mut line = reply(&id, &Answer::Result(answer.into()));
+                let mut line = encode_response(&id, &ResponsePayload::Result(answer.into()));
                 line.push(b'\n');
                 if writer.write_all(&line).await.is_err() {
                     return;
@@ -51,8 +51,8 @@ impl InProcess for Recorder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_arrives_unchanged() {
-    let crib = crib(&[("git", &Fake::new())]);
+async fn result_is_passed_unchanged() {
+    let crib = crib(&[("git", &FakeServer::new())]);
     let results = [
         r#"{ "content" : [ {"type":"hologram","data":{"a":1,"a":2}} ] , "x":1e400, "isError" :false}"#,
         r#"{"content":[],"structuredContent":{"n":1.10,"big":18446744073709551616000},"_meta":{"k":"\u0041"}}"#,
@@ -68,8 +68,8 @@ async fn a_result_arrives_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_server_arrives_unchanged() {
-    let crib = crib(&[("git", &Fake::new())]);
+async fn server_error_is_passed_unchanged() {
+    let crib = crib(&[("git", &FakeServer::new())]);
     let error = r#"{"code":-32602,"message":"no\u0020such","data":{"n":1.0,"n":2}, "own":[ ]}"#;
     let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{error}}}"#);
     let outcome = crib.call(with("git", "say", &json!({ "lines": [line] }))).await.unwrap();
@@ -78,8 +78,8 @@ async fn an_error_of_the_server_arrives_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn images_and_structure_survive_beside_a_text() {
-    let crib = crib(&[("git", &Fake::new())]);
+async fn images_and_structured_content_are_lines_received() {
+    let crib = crib(&[("git", &FakeServer::new())]);
     let result = r#"{"content":[{"type":"text","text":"a"},{"type":"image","data":"AA=="},{"type":"text","text":"b"}],"structuredContent":{"x":1}}"#;
     let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
     let outcome = crib.call(with("git", "say", &json!({ "lines": [line] }))).await.unwrap();
@@ -89,7 +89,7 @@ async fn images_and_structure_survive_beside_a_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn arguments_reach_the_server_byte_for_byte() {
+async fn arguments_are_passed_byte_for_byte() {
     let recorder = Recorder::default();
     let crib = Crib::builder().server(ServerSpec::in_process(id("rec"), recorder.clone())).build().unwrap();
     let arguments = r#"{ "n":1e400,"dup":{"a":1,"a":2},"t":"\u0041\n","big":10000000000000000000000000.0 }"#;
@@ -99,7 +99,7 @@ async fn arguments_reach_the_server_byte_for_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clients_own_parameters_reach_the_server_except_for_the_name() {
+async fn unknown_params_are_passed_with_the_own_name() {
     let recorder = Recorder::default();
     let crib = Crib::builder().server(ServerSpec::in_process(id("rec"), recorder.clone())).build().unwrap();
     let params =

@@ -1,42 +1,43 @@
-//! What an embedder relies on, told as stories: one file each, one binary, in-process servers, a paused clock.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+//! Integration tests of the library through its public API, with in-process servers and a paused clock.
+#![expect(clippy::unwrap_used, reason = "a failing test should panic at the cause")]
 
-mod asked_once;
-mod asking;
-mod asks;
+mod asking_server;
 mod at_most_once;
 mod byte_transparency;
 mod cache;
+mod call_records;
 mod cancel;
+mod capacity;
+mod crash_recovery;
 mod deadlines;
-mod everything;
 #[path = "../../src/supervisor/actor/fake.rs"]
-#[expect(dead_code, reason = "the tests of connections use the rest of it")]
+#[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;
-mod fan_in;
-mod house;
 mod hung_servers;
-mod looked_after;
-mod many_cribs;
-mod nobody_waits;
-mod one_budget;
-mod own_servers;
+mod in_process_servers;
+mod lazy_start;
+mod limits;
+mod merged_calls;
+mod multiple_cribs;
+mod notifying_server;
 mod policy;
-mod quota;
-mod records;
+mod prompts_and_resources;
 mod registration;
 mod reload;
-mod room;
+mod restart_budget;
+mod routing;
+mod server_isolation;
+mod server_requests;
+mod shared_store;
 mod sharing;
-mod sharing_asks;
+mod sharing_requests;
 mod shutdown;
 mod storm;
 mod subscriptions;
-mod survives_a_crash;
-mod telling;
+mod supervision;
+mod support;
 mod tracing;
 mod typed_errors;
-mod wakes_on_demand;
 
-// What the fake finds at the root of the library when it is compiled there.
-use toolcrib::InProcess;
+// The path under which `fake` finds the trait when it is compiled in the library.
+use toolcrib::spec;

@@ -1,18 +1,21 @@
-//! Rules in force: what a caller may not call it does not see, and what it sees it may call.
+//! Access rules in force: a caller sees exactly the tools that it may call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use serde_json::json;
-use toolcrib::policy::{Policy, Rule, Rules};
-use toolcrib::wire::object::Object;
-use toolcrib::{Call, Caller, Crib, CribBuilder, ErrorKind, ServerSpec, Toolbox, Verdict, Wanted};
+use toolcrib::access::policy::{Policy, Rule, Rules};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::{
+    Call, Caller, Catalog, Crib, CribBuilder, ErrorKind, Exposure, GuardVerdict, Selector, ServerSpec,
+    Toolbox,
+};
 
-use crate::fake::Fake;
-use crate::house::{id, spec};
+use crate::fake::FakeServer;
+use crate::support::{id, spec};
 
-/// A crib with servers `a` and `b`, each of which counts how often its tools really run.
+/// A builder with servers `a` and `b` whose tools count how often they run.
 fn crib(ran: &Arc<AtomicUsize>) -> CribBuilder {
     ["a", "b"].into_iter().fold(Crib::builder(), |builder, server| {
         let toolbox =
@@ -28,10 +31,9 @@ fn crib(ran: &Arc<AtomicUsize>) -> CribBuilder {
 }
 
 fn rules(allow: Option<&[&str]>, deny: &[&str]) -> Rules {
-    let parsed =
-        |written: &[&str]| -> Vec<Rule> { written.iter().map(|rule| rule.parse().unwrap()).collect() };
-    let rules = Rules::default().denying(parsed(deny));
-    allow.map_or(rules.clone(), |allow| rules.allowing(parsed(allow)))
+    let parse = |texts: &[&str]| -> Vec<Rule> { texts.iter().map(|rule| rule.parse().unwrap()).collect() };
+    let rules = Rules::default().denying(parse(deny));
+    allow.map_or(rules.clone(), |allow| rules.allowing(parse(allow)))
 }
 
 fn policy() -> Policy {
@@ -40,15 +42,15 @@ fn policy() -> Policy {
     policy
 }
 
-fn names(catalog: &toolcrib::Catalog) -> Vec<String> {
+fn names(catalog: &Catalog) -> Vec<String> {
     catalog.tools().iter().map(|tool| format!("{}.{}", tool.server, tool.own_name)).collect()
 }
 
 #[tokio::test]
-async fn what_is_denied_is_not_listed_and_does_not_run_by_any_name() {
+async fn denied_tool_is_not_listed_and_never_runs() {
     let ran = Arc::new(AtomicUsize::new(0));
     let crib = crib(&ran).policy(policy()).build().unwrap();
-    let ci = Caller::named("ci");
+    let ci = Caller::new("ci");
     assert_eq!(names(&*crib.list_for(&ci).await), ["a.read"]);
     assert_eq!(crib.list().await.tools().len(), 6);
     let odd = crib
@@ -60,35 +62,36 @@ async fn what_is_denied_is_not_listed_and_does_not_run_by_any_name() {
         .public_name
         .clone();
     for name in ["a__write", "a__rm", &odd] {
-        let error = crib.call(Call::tool(name).by(ci.clone())).await.unwrap_err();
+        let error = crib.call(Call::tool(name).caller(ci.clone())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{name}: {error}");
     }
     for tool in ["write", "rm", "Odd Name!"] {
-        let error = crib.call(Call::on(id("a"), tool).by(ci.clone())).await.unwrap_err();
+        let error = crib.call(Call::tool_on(id("a"), tool).caller(ci.clone())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{tool}: {error}");
     }
-    // To this caller there is no `b`, by whatever name it is asked for.
-    let unknown = crib.call(Call::on(id("nobody"), "read").by(ci.clone())).await.unwrap_err().to_string();
-    for call in [Call::tool("b__read"), Call::on(id("b"), "read"), Call::on(id("b"), "nope")] {
-        let error = crib.call(call.by(ci.clone())).await.unwrap_err();
+    // For this caller `b` does not exist, under any name.
+    let unknown =
+        crib.call(Call::tool_on(id("absent"), "read").caller(ci.clone())).await.unwrap_err().to_string();
+    for call in [Call::tool("b__read"), Call::tool_on(id("b"), "read"), Call::tool_on(id("b"), "nope")] {
+        let error = crib.call(call.caller(ci.clone())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
-        assert!(!error.advice().contains("`b"), "{}", error.advice());
+        assert!(!error.hint().contains("`b"), "{}", error.hint());
     }
-    let hidden = crib.call(Call::on(id("b"), "read").by(ci.clone())).await.unwrap_err().to_string();
-    assert_eq!(hidden, unknown.replace("nobody", "b"));
+    let hidden = crib.call(Call::tool_on(id("b"), "read").caller(ci.clone())).await.unwrap_err().to_string();
+    assert_eq!(hidden, unknown.replace("absent", "b"));
     assert_eq!(ran.load(Ordering::Relaxed), 0);
-    // The bare name is this caller's alone, though two servers have it.
-    assert_eq!(crib.call(Call::tool("read").by(ci)).await.unwrap().text(), "ran");
+    // The bare name is unambiguous for this caller, although two servers have the tool.
+    assert_eq!(crib.call(Call::tool("read").caller(ci)).await.unwrap().text(), "ran");
     assert_eq!(ran.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn what_no_rule_can_tell_goes_only_where_everything_is_allowed() {
+async fn unknown_method_needs_unrestricted_access() {
     let ran = Arc::new(AtomicUsize::new(0));
     let crib = crib(&ran).policy(policy()).build().unwrap();
     let ask = |caller: &str, server: &str, method: &'static str, name: &str| {
-        let wanted = Wanted::On(id(server), name.to_owned());
-        crib.call(Call::request(method, wanted, Object::default()).by(Caller::named(caller)))
+        let selector = Selector::OnServer(id(server), name.to_owned());
+        crib.call(Call::request(method, selector, Object::default()).caller(Caller::new(caller)))
     };
     for method in ["Tools/call", "tools/call ", "skills/run"] {
         assert_eq!(ask("ci", "a", method, method).await.unwrap_err().kind(), ErrorKind::Denied, "{method}");
@@ -101,13 +104,13 @@ async fn what_no_rule_can_tell_goes_only_where_everything_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_guard_is_asked_at_lists_and_at_calls() {
+async fn guard_applies_to_lists_and_calls() {
     let ran = Arc::new(AtomicUsize::new(0));
     let crib = crib(&ran)
         .guard(|caller, server, name| match (caller.as_str(), server.as_str(), name) {
-            (_, "b", None) => Verdict::Deny("not here".to_owned()),
-            (_, _, Some("write")) => Verdict::Deny("read only".to_owned()),
-            _ => Verdict::Allow,
+            (_, "b", None) => GuardVerdict::Deny("not here".to_owned()),
+            (_, _, Some("write")) => GuardVerdict::Deny("read only".to_owned()),
+            _ => GuardVerdict::Allow,
         })
         .build()
         .unwrap();
@@ -115,31 +118,31 @@ async fn a_guard_is_asked_at_lists_and_at_calls() {
     let error = crib.call(Call::tool("a__write")).await.unwrap_err();
     assert_eq!(error.to_string(), "`local` may not use `a.write`: read only");
     assert_eq!(crib.call(Call::tool("b__read")).await.unwrap_err().kind(), ErrorKind::Unknown);
-    // Rules come and go; the guard stays.
-    crib.govern(Policy::for_everyone(rules(None, &["a.rm"])));
+    // The guard stays when the rules are replaced.
+    crib.set_policy(Policy::for_everyone(rules(None, &["a.rm"])));
     assert_eq!(names(&*crib.list().await), ["a.read", "a.Odd Name!"]);
     assert_eq!(crib.discover().await.len(), 1);
 }
 
 #[tokio::test]
-async fn rules_that_change_hold_from_the_next_call_on_and_are_announced() {
+async fn new_rules_apply_to_the_next_call_and_are_announced() {
     let ran = Arc::new(AtomicUsize::new(0));
     let crib = crib(&ran).build().unwrap();
     crib.call(Call::tool("a__write")).await.unwrap();
     let mut changes = crib.watch_catalog();
     changes.mark_unchanged();
-    crib.govern(Policy::for_everyone(rules(None, &["a.write"])));
+    crib.set_policy(Policy::for_everyone(rules(None, &["a.write"])));
     assert_eq!(crib.call(Call::tool("a__write")).await.unwrap_err().kind(), ErrorKind::Denied);
     changes.changed().await.unwrap();
     assert!(!names(&crib.catalog_for(&Caller::local())).contains(&"a.write".to_owned()));
-    crib.govern(Policy::default());
+    crib.set_policy(Policy::default());
     crib.call(Call::tool("a__write")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_judged_by_the_tool_that_made_it() {
+async fn task_is_authorized_by_the_tool_that_created_it() {
     let task = r#"{"jsonrpc":"2.0","id":$ID,"result":{"taskId":"7","status":"working"}}"#;
-    let fake = Fake::offering(&["build", "other"])
+    let fake = FakeServer::with_tools(&["build", "other"])
         .script(
             "tools/call",
             &[r#"{"jsonrpc":"2.0","id":$ID,"result":{"task":{"taskId":"7","status":"working"}}}"#],
@@ -148,26 +151,26 @@ async fn a_task_is_judged_by_the_tool_that_made_it() {
     let crib = Crib::builder().server(spec("a", &fake)).build().unwrap();
     let params = Object::parse(&br#"{"name":"build","task":{}}"#.as_slice().into()).unwrap();
     let made =
-        crib.call(Call::request("tools/call", Wanted::Named("a__build".into()), params)).await.unwrap();
+        crib.call(Call::request("tools/call", Selector::Tool("a__build".into()), params)).await.unwrap();
     assert_eq!(made.to_value()["task"]["taskId"], "a__7");
-    let get = |wanted: Wanted| crib.call(Call::request("tasks/get", wanted, Object::default()));
-    let ways = || [Wanted::Task("a__7".into()), Wanted::On(id("a"), "7".into())];
-    crib.govern(Policy::for_everyone(rules(None, &["a.other"])));
-    for wanted in ways() {
-        get(wanted).await.unwrap();
+    let get = |selector: Selector| crib.call(Call::request("tasks/get", selector, Object::default()));
+    let selectors = || [Selector::Task("a__7".into()), Selector::OnServer(id("a"), "7".into())];
+    crib.set_policy(Policy::for_everyone(rules(None, &["a.other"])));
+    for selector in selectors() {
+        get(selector).await.unwrap();
     }
-    crib.govern(Policy::for_everyone(rules(None, &["a.build"])));
-    for wanted in ways() {
-        let refused = get(wanted).await.unwrap_err();
+    crib.set_policy(Policy::for_everyone(rules(None, &["a.build"])));
+    for selector in selectors() {
+        let refused = get(selector).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
         assert!(refused.to_string().contains("`policy.deny` has `a.build`"), "{refused}");
     }
-    // Of whom nothing is known is judged by its server alone.
-    get(Wanted::Task("a__8".into())).await.unwrap();
+    // A task of an unknown tool is authorized by its server alone.
+    get(Selector::Task("a__8".into())).await.unwrap();
 }
 
 #[test]
-fn the_list_is_what_can_be_called() {
+fn listed_tools_are_exactly_the_callable_ones() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ran = Arc::new(AtomicUsize::new(0));
     let crib = runtime.block_on(async { crib(&ran).build().unwrap() });
@@ -175,27 +178,49 @@ fn the_list_is_what_can_be_called() {
     let list = || prop::collection::vec(pattern(), 0..3);
     let case = (prop::option::of(list()), list(), prop::option::of(list()), list());
     proptest!(ProptestConfig::with_cases(300), |(case in case)| {
-        let made = |allow: &Option<Vec<String>>, deny: &[String]| {
-            let parsed = |rules: &[String]| -> Vec<Rule> { rules.iter().map(|rule| rule.parse().unwrap()).collect() };
-            let rules = Rules::default().denying(parsed(deny));
-            allow.as_ref().map_or(rules.clone(), |allow| rules.allowing(parsed(allow)))
+        let rules = |allow: &Option<Vec<String>>, deny: &[String]| {
+            let parse = |rules: &[String]| -> Vec<Rule> { rules.iter().map(|rule| rule.parse().unwrap()).collect() };
+            let rules = Rules::default().denying(parse(deny));
+            allow.as_ref().map_or(rules.clone(), |allow| rules.allowing(parse(allow)))
         };
-        let mut policy = Policy::for_everyone(made(&case.0, &case.1));
-        policy.callers.insert("me".to_owned(), made(&case.2, &case.3));
-        crib.govern(policy);
-        let me = Caller::named("me");
+        let mut policy = Policy::for_everyone(rules(&case.0, &case.1));
+        policy.callers.insert("me".to_owned(), rules(&case.2, &case.3));
+        crib.set_policy(policy);
+        let me = Caller::new("me");
         runtime.block_on(async {
             let listed = names(&*crib.list_for(&me).await);
             let mut called = Vec::new();
             for tool in crib.catalog().tools() {
-                for call in [Call::tool(&*tool.public_name), Call::on(tool.server.clone(), &*tool.own_name)] {
-                    let went = crib.call(call.by(me.clone())).await.is_ok();
+                for call in [Call::tool(&*tool.public_name), Call::tool_on(tool.server.clone(), &*tool.own_name)] {
+                    let is_called = crib.call(call.caller(me.clone())).await.is_ok();
                     let name = format!("{}.{}", tool.server, tool.own_name);
-                    assert_eq!(went, listed.contains(&name), "{name}");
-                    if went { called.push(name); }
+                    assert_eq!(is_called, listed.contains(&name), "{name}");
+                    if is_called { called.push(name); }
                 }
             }
             assert_eq!(called.len(), 2 * listed.len());
         });
     });
+}
+
+/// Lists nothing.
+#[derive(Debug)]
+struct HiddenTools;
+
+impl Exposure for HiddenTools {
+    fn listed(&self, _: &Caller, _: &Arc<Catalog>) -> Arc<Catalog> {
+        Arc::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_that_is_not_listed_can_be_called() {
+    let builder = Crib::builder().server(spec("a", &FakeServer::new()));
+    let crib = builder.exposure(Arc::new(HiddenTools)).build().unwrap();
+    crib.call(Call::tool("a__echo")).await.unwrap();
+    assert!(crib.list().await.tools().is_empty());
+    assert!(!crib.callable_catalog_for(&Caller::local()).tools().is_empty());
+    crib.call(Call::tool("a__echo")).await.unwrap();
+    crib.set_policy(Policy::for_everyone(rules(None, &["a.echo"])));
+    assert_eq!(crib.call(Call::tool("a__echo")).await.unwrap_err().kind(), ErrorKind::Denied);
 }

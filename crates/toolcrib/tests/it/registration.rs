@@ -1,16 +1,16 @@
-//! A server that cannot be meant is refused when it is registered, not when somebody wants to call it.
+//! An invalid server is rejected when it is registered, not when it is called.
 
 use std::path::Path;
 
 use proptest::prelude::*;
-use toolcrib::config::{Concern, Config};
+use toolcrib::config::{Config, ProblemScope};
 use toolcrib::spec::BadName;
 use toolcrib::{CommandSpec, Crib, ErrorKind, ServerId, ServerSpec};
 
-use crate::house::{id, kind, on};
+use crate::support::{id, kind, on};
 
-/// A file with a good server and one of these keys, which stand on line 4.
-fn read(keys: &str) -> Config {
+/// Parses a config with a valid server and one with these keys, which start on line 4.
+fn parse(keys: &str) -> Config {
     Config::parse(
         Path::new("toolcrib.toml"),
         &format!("[servers.good]\ncommand = 'true'\n[servers.bad]\n{keys}"),
@@ -18,7 +18,7 @@ fn read(keys: &str) -> Config {
 }
 
 #[test]
-fn a_mistake_in_a_spec_is_told_where_it_stands_before_anything_is_registered() {
+fn invalid_spec_is_reported_with_its_line() {
     for keys in [
         "args = ['a']",
         "command = 5",
@@ -35,29 +35,32 @@ fn a_mistake_in_a_spec_is_told_where_it_stands_before_anything_is_registered() {
         "command = 'x'\nlimits.in-flight = 0",
         "command = 'x'\ncomand = 'y'",
     ] {
-        let config = read(keys);
+        let config = parse(keys);
         assert_eq!(config.problems.len(), 1, "{keys}: {:?}", config.problems);
         let problem = &config.problems[0];
-        assert!(problem.at.is_some_and(|at| at.line >= 3) && problem.hint.is_some(), "{keys}: {problem}");
+        assert!(
+            problem.position.is_some_and(|at| at.line >= 3) && problem.hint.is_some(),
+            "{keys}: {problem}"
+        );
         assert!(config.roster.get(&id("bad")).is_none(), "{keys}");
-        // A file that is no TOML has no servers at all; any other mistake costs only its own server.
-        let broken = problem.concerns == Concern::Whole;
+        // A file that is not TOML has no servers at all; any other problem affects only its own server.
+        let broken = problem.scope == ProblemScope::WholeConfig;
         assert_eq!(config.roster.get(&id("good")).is_none(), broken, "{keys}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_with_a_mistake_is_not_there_and_nobody_tries_to_start_it() {
-    let config = read("command = 'x'\nlimits.call-timeout = 'soon'");
+async fn invalid_server_is_unknown_and_never_started() {
+    let config = parse("command = 'x'\nlimits.call-timeout = 'soon'");
     let crib = Crib::builder().roster(config.roster).build().unwrap();
     assert_eq!(crib.status().len(), 1);
-    assert!(crib.has(&id("good")) && !crib.has(&id("bad")));
+    assert!(crib.contains(&id("good")) && !crib.contains(&id("bad")));
     assert_eq!(kind(crib.call(on("bad", "echo")).await), ErrorKind::Unknown);
 }
 
 #[test]
-fn a_name_that_could_mean_something_else_is_refused() {
-    for (name, why) in [
+fn ambiguous_server_name_is_rejected() {
+    for (name, error) in [
         ("", BadName::Length),
         ("a-name-of-thirty-three-characters", BadName::Length),
         (".", BadName::Character),
@@ -78,7 +81,7 @@ fn a_name_that_could_mean_something_else_is_refused() {
         ("git__log", BadName::Separator),
         ("git_", BadName::Separator),
     ] {
-        assert_eq!(name.parse::<ServerId>(), Err(why), "{name:?}");
+        assert_eq!(name.parse::<ServerId>(), Err(error), "{name:?}");
         let table = serde_json::Value::from(name);
         let config = Config::parse(Path::new("c.toml"), &format!("[servers.{table}]\ncommand = 'x'"));
         assert!(config.roster.is_empty() && !config.problems.is_empty(), "{name:?}");
@@ -86,7 +89,7 @@ fn a_name_that_could_mean_something_else_is_refused() {
 }
 
 #[test]
-fn two_names_that_could_be_taken_for_each_other_are_refused_together() {
+fn similar_server_names_are_rejected_together() {
     let server = |name: &str| ServerSpec::command(id(name), CommandSpec::new("true"));
     let clash = Crib::builder().server(server("my-git")).server(server("my_git")).build().unwrap_err();
     assert_eq!((clash.0, clash.1), (id("my-git"), id("my_git")));
@@ -94,13 +97,13 @@ fn two_names_that_could_be_taken_for_each_other_are_refused_together() {
 
 proptest! {
     #[test]
-    fn any_text_is_refused_or_a_name_that_is_safe_everywhere(text in "\\PC{0,40}|[a-z0-9_-]{0,40}|.{0,4}") {
+    fn any_text_is_rejected_or_a_safe_server_name(text in "\\PC{0,40}|[a-z0-9_-]{0,40}|.{0,4}") {
         if let Ok(name) = text.parse::<ServerId>() {
             prop_assert_eq!(name.as_str(), &text);
             prop_assert!((1..=32).contains(&text.len()));
             prop_assert!(text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')));
             prop_assert!(!text.starts_with(['-', '_']));
-            // What follows the first `__` of a public name is the tool, whatever the tool is called.
+            // The part after the first `__` of a public name is the tool, for any tool name.
             for tool in ["tool", "_x"] {
                 let public = format!("{text}__{tool}");
                 prop_assert_eq!(public.split_once("__"), Some((&*text, tool)));

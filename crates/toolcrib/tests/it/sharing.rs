@@ -1,4 +1,4 @@
-//! Servers that are not shared: an instance for each key, made, counted, capped, stopped and forgotten.
+//! Instances of servers that are not shared.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -8,65 +8,70 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::advance;
-use toolcrib::event::News;
-use toolcrib::wire::dialect::party::Abilities;
-use toolcrib::wire::message::Answer;
-use toolcrib::wire::revision::Era;
+use toolcrib::model::event::ServerNotification;
+use toolcrib::protocol::era::capabilities::ClientCapabilities;
+use toolcrib::protocol::jsonrpc::ResponsePayload;
+use toolcrib::protocol::versions::Era;
 use toolcrib::{
-    Call, Caller, Client, Crib, ErrorKind, Guest, KeepAlive, Kind, Lifecycle, Limits, Project, ServerSpec,
-    Sharing, SharingKey, StateName, Told,
+    Call, CallUpdate, Caller, Client, ClientContext, Crib, ErrorKind, InstanceKey, KeepAlive, Lifecycle,
+    Limits, ListKind, Project, ServerSpec, ServerState, Sharing,
 };
 
-use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, id, on, roster, spawn, spec, status, with};
+use crate::fake::{FakeServer, FakeStart};
+use crate::support::{SECOND, id, on, roster, settle, spawn, spec, status, with};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-pub(crate) fn shared(fake: &Fake, sharing: Sharing) -> ServerSpec {
+pub(crate) fn shared(fake: &FakeServer, sharing: Sharing) -> ServerSpec {
     let lifecycle = Lifecycle { keep_alive: KeepAlive::For(MINUTE), ..Lifecycle::default() };
     spec("s", fake).sharing(sharing).lifecycle(lifecycle)
 }
 
-pub(crate) fn crib(fake: &Fake, sharing: Sharing) -> Crib {
+pub(crate) fn crib(fake: &FakeServer, sharing: Sharing) -> Crib {
     Crib::builder().server(shared(fake, sharing)).build().unwrap()
 }
 
-fn capped(fake: &Fake, instances: usize) -> Crib {
+fn capped(fake: &FakeServer, instances: usize) -> Crib {
     let limits = Limits { instances: NonZero::new(instances).unwrap(), ..Limits::default() };
     Crib::builder().server(shared(fake, Sharing::PerClient).limits(limits)).build().unwrap()
 }
 
-pub(crate) fn client(key: u64, era: Era, abilities: &'static str) -> Client {
-    Client { key, era, abilities: Abilities::read(&abilities.as_bytes().into()), log: None }
+pub(crate) fn client(key: u64, era: Era, capabilities: &'static str) -> Client {
+    Client {
+        key,
+        era,
+        capabilities: ClientCapabilities::parse(&capabilities.as_bytes().into()),
+        log_level: None,
+    }
 }
 
-pub(crate) fn of(key: u64, tool: &str) -> Call {
-    on("s", tool).of(client(key, Era::Session, "{}"))
+pub(crate) fn call_as(key: u64, tool: &str) -> Call {
+    on("s", tool).client(client(key, Era::Session, "{}"))
 }
 
 fn running(crib: &Crib) -> usize {
-    let running = |state| matches!(state, StateName::Ready);
+    let running = |state| matches!(state, ServerState::Ready);
     status(crib, "s").instances.iter().filter(|instance| running(instance.status.state)).count()
 }
 
-fn counted(crib: &Crib) -> usize {
+fn instance_count(crib: &Crib) -> usize {
     status(crib, "s").instances.len()
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_clients_have_two_instances_and_keep_them() {
-    let fake = Fake::new();
+async fn clients_have_their_own_instances() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
     for _ in 0..3 {
         for key in [1, 2] {
-            crib.call(of(key, "echo")).await.unwrap();
+            crib.call(call_as(key, "echo")).await.unwrap();
         }
     }
     assert_eq!((fake.starts(), running(&crib)), (2, 2));
     let seen = status(&crib, "s");
     assert_eq!(
         (seen.state, seen.pid, seen.calls, seen.sharing),
-        (StateName::Ready, None, 6, Sharing::PerClient)
+        (ServerState::Ready, None, 6, Sharing::PerClient)
     );
     let mut keys: Vec<String> = seen.instances.iter().map(|instance| instance.key.to_string()).collect();
     keys.sort();
@@ -74,297 +79,304 @@ async fn two_clients_have_two_instances_and_keep_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_server_is_one_process_for_everybody() {
-    let fake = Fake::new();
+async fn shared_server_has_one_process() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::Shared);
     for key in 0..20 {
-        crib.call(of(key, "echo").by(Caller::named(&key.to_string()))).await.unwrap();
+        crib.call(call_as(key, "echo").caller(Caller::new(&key.to_string()))).await.unwrap();
     }
-    assert_eq!((fake.starts(), counted(&crib)), (1, 0));
+    assert_eq!((fake.starts(), instance_count(&crib)), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_calls_of_one_client_start_one_instance() {
-    let fake = Fake::new();
+async fn concurrent_first_calls_start_one_instance_per_client() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
     let mut calls = JoinSet::new();
     for n in 0..40 {
-        spawn(&mut calls, &crib, of(n % 2, "echo"));
+        spawn(&mut calls, &crib, call_as(n % 2, "echo"));
     }
     assert!(calls.join_all().await.iter().all(Result::is_ok));
     assert_eq!(fake.starts(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_and_projects_have_instances_of_their_own() {
-    let fake = Fake::new();
+async fn callers_and_projects_have_their_own_instances() {
+    let fake = FakeServer::new();
     let callers = crib(&fake, Sharing::PerCaller);
     for (key, caller) in [(1, "a"), (2, "a"), (3, "b")] {
-        callers.call(of(key, "echo").by(Caller::named(caller))).await.unwrap();
+        callers.call(call_as(key, "echo").caller(Caller::new(caller))).await.unwrap();
     }
     assert_eq!(fake.starts(), 2);
-    let fake = Fake::new();
+    let fake = FakeServer::new();
     let projects = crib(&fake, Sharing::PerProject);
-    let at = |folder| Arc::new(Guest::default().working_in(Project::of([folder])));
+    let at = |folder| Arc::new(ClientContext::default().project(Project::from_roots([folder])));
     for (key, folder) in [(1, "/a"), (2, "file:///a/"), (3, "/b")] {
-        projects.call(of(key, "echo").from_guest(at(folder))).await.unwrap();
+        projects.call(call_as(key, "echo").client_context(at(folder))).await.unwrap();
     }
-    // Whoever does not say where it works shares with nobody.
-    projects.call(of(4, "echo")).await.unwrap();
-    projects.call(of(5, "echo")).await.unwrap();
+    // A client without a known project does not share.
+    projects.call(call_as(4, "echo")).await.unwrap();
+    projects.call(call_as(5, "echo")).await.unwrap();
     assert_eq!((fake.starts(), running(&projects)), (4, 4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_can_be_asked_is_asked_once_where_it_works() {
-    let fake = Fake::new();
+async fn client_is_asked_for_its_roots_once() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerProject);
-    let guest = Arc::new(Guest::default());
-    let (sink, mut told) = mpsc::channel(8);
-    let call = |key, guest: &Arc<Guest>, sink: &mpsc::Sender<Told>| {
+    let context = Arc::new(ClientContext::default());
+    let (sink, mut updates) = mpsc::channel(8);
+    let call = |key, context: &Arc<ClientContext>, sink: &mpsc::Sender<CallUpdate>| {
         on("s", "echo")
-            .of(client(key, Era::Session, r#"{"roots":{}}"#))
-            .from_guest(guest.clone())
-            .listen(Arc::new(sink.clone()))
+            .client(client(key, Era::Session, r#"{"roots":{}}"#))
+            .client_context(context.clone())
+            .update_sink(Arc::new(sink.clone()))
     };
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let asking = asked.clone();
     let mut answering = JoinSet::new();
     answering.spawn(async move {
-        while let Some(Told::Asked(ask)) = told.recv().await {
+        while let Some(CallUpdate::Request(ask)) = updates.recv().await {
             assert_eq!(ask.method, "roots/list");
             asking.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            ask.answer(Answer::Result(r#"{"roots":[{"uri":"file:///no/such/place"}]}"#.into()));
+            ask.answer(ResponsePayload::Result(r#"{"roots":[{"uri":"file:///no/such/place"}]}"#.into()));
         }
     });
     for _ in 0..3 {
-        crib.call(call(1, &guest, &sink)).await.unwrap();
+        crib.call(call(1, &context, &sink)).await.unwrap();
     }
     assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
-    let other = Arc::new(Guest::default());
+    let other = Arc::new(ClientContext::default());
     crib.call(call(2, &other, &sink)).await.unwrap();
-    assert_eq!((fake.starts(), counted(&crib)), (1, 1));
+    assert_eq!((fake.starts(), instance_count(&crib)), (1, 1));
     assert_eq!(status(&crib, "s").instances[0].key.to_string(), "project /no/such/place");
-    // Somebody who says that it has moved is asked again.
-    crib.client_moved(1, &guest);
-    crib.call(call(1, &guest, &sink)).await.unwrap();
+    // A client whose roots changed is asked again.
+    crib.roots_changed(1, &context);
+    crib.call(call(1, &context, &sink)).await.unwrap();
     assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 3);
     answering.abort_all();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_has_gone_to_sleep_is_forgotten() {
-    let fake = Fake::new();
+async fn idle_instance_is_removed() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
-    crib.call(of(1, "echo")).await.unwrap();
-    breath().await;
+    crib.call(call_as(1, "echo")).await.unwrap();
+    settle().await;
     advance(MINUTE / 2).await;
-    crib.call(of(2, "echo")).await.unwrap();
-    breath().await;
+    crib.call(call_as(2, "echo")).await.unwrap();
+    settle().await;
     advance(MINUTE / 2 + SECOND).await;
-    breath().await;
-    assert_eq!((counted(&crib), fake.living().0), (1, 1));
+    settle().await;
+    assert_eq!((instance_count(&crib), fake.running_and_peak().0), (1, 1));
     advance(MINUTE).await;
-    breath().await;
+    settle().await;
     let seen = status(&crib, "s");
-    assert_eq!((counted(&crib), fake.living().0, seen.state, seen.calls), (0, 0, StateName::Asleep, 2));
-    crib.call(of(1, "echo")).await.unwrap();
+    assert_eq!(
+        (instance_count(&crib), fake.running_and_peak().0, seen.state, seen.calls),
+        (0, 0, ServerState::Asleep, 2)
+    );
+    crib.call(call_as(1, "echo")).await.unwrap();
     assert_eq!(fake.starts(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_instance_that_was_idle_longest_makes_room() {
-    let fake = Fake::new();
+async fn longest_idle_instance_is_evicted() {
+    let fake = FakeServer::new();
     let crib = capped(&fake, 2);
     for key in [1, 2, 1, 3] {
-        crib.call(of(key, "echo")).await.unwrap();
-        breath().await;
+        crib.call(call_as(key, "echo")).await.unwrap();
+        settle().await;
         advance(SECOND).await;
     }
     let mut keys: Vec<String> =
         status(&crib, "s").instances.iter().map(|instance| instance.key.to_string()).collect();
     keys.sort();
     assert_eq!(keys, ["client 1", "client 3"]);
-    assert_eq!(fake.living(), (2, 2));
+    assert_eq!(fake.running_and_peak(), (2, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_all_are_busy_there_is_no_room_and_the_error_says_so() {
-    let fake = Fake::new();
+async fn call_fails_when_all_instances_are_busy() {
+    let fake = FakeServer::new();
     let crib = capped(&fake, 2);
     let mut calls = JoinSet::new();
     for key in [1, 2] {
-        spawn(&mut calls, &crib, of(key, "hold"));
+        spawn(&mut calls, &crib, call_as(key, "hold"));
     }
-    breath().await;
-    let error = crib.call(of(3, "echo")).await.unwrap_err();
+    settle().await;
+    let error = crib.call(call_as(3, "echo")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OverQuota);
-    assert_eq!(error.to_string(), "`s` has 2 instances, and all of them are busy");
-    assert!(error.advice().contains("servers.s.limits.instances"), "{}", error.advice());
-    fake.open(true);
+    assert_eq!(error.to_string(), "all 2 instances of `s` are busy");
+    assert!(error.hint().contains("servers.s.limits.instances"), "{}", error.hint());
+    fake.set_hold_open(true);
     assert!(calls.join_all().await.iter().all(Result::is_ok));
-    breath().await;
-    crib.call(of(3, "echo")).await.unwrap();
-    assert_eq!(fake.living(), (2, 2));
+    settle().await;
+    crib.call(call_as(3, "echo")).await.unwrap();
+    assert_eq!(fake.running_and_peak(), (2, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_is_starting_is_not_idle() {
-    let fake = Fake::new().usually(Boot::Late(5 * SECOND));
+async fn starting_instance_is_not_evicted() {
+    let fake = FakeServer::new().default_start(FakeStart::SlowHandshake(5 * SECOND));
     let crib = capped(&fake, 1);
     crib.list().await;
-    breath().await;
+    settle().await;
     let mut calls = JoinSet::new();
-    spawn(&mut calls, &crib, of(1, "echo"));
-    breath().await;
-    assert_eq!(crib.call(of(2, "echo")).await.unwrap_err().kind(), ErrorKind::OverQuota);
+    spawn(&mut calls, &crib, call_as(1, "echo"));
+    settle().await;
+    assert_eq!(crib.call(call_as(2, "echo")).await.unwrap_err().kind(), ErrorKind::OverQuota);
     assert!(calls.join_all().await.iter().all(Result::is_ok));
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_end_with_the_client_they_are_for() {
-    let fake = Fake::new();
+async fn instance_stops_when_its_client_disconnects() {
+    let fake = FakeServer::new();
     let lifecycle = Lifecycle { keep_alive: KeepAlive::Forever, ..Lifecycle::default() };
     let spec = shared(&fake, Sharing::PerClient).lifecycle(lifecycle);
     let crib = Crib::builder().server(spec).build().unwrap();
     for key in [1, 2] {
-        crib.call(of(key, "echo")).await.unwrap();
+        crib.call(call_as(key, "echo")).await.unwrap();
     }
     let mut calls = JoinSet::new();
-    spawn(&mut calls, &crib, of(1, "hold"));
-    breath().await;
-    crib.part_with(1);
-    breath().await;
-    // What it works on is finished first.
-    assert_eq!((counted(&crib), fake.living().0), (1, 2));
-    fake.open(true);
+    spawn(&mut calls, &crib, call_as(1, "hold"));
+    settle().await;
+    crib.client_disconnected(1);
+    settle().await;
+    // Its calls are finished first.
+    assert_eq!((instance_count(&crib), fake.running_and_peak().0), (1, 2));
+    fake.set_hold_open(true);
     assert!(calls.join_all().await.iter().all(Result::is_ok));
-    breath().await;
-    assert_eq!((counted(&crib), fake.living().0), (1, 1));
+    settle().await;
+    assert_eq!((instance_count(&crib), fake.running_and_peak().0), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_and_restart_are_for_all_instances() {
-    let fake = Fake::new();
+async fn stop_and_restart_apply_to_all_instances() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
     for key in [1, 2, 3] {
-        crib.call(of(key, "echo")).await.unwrap();
+        crib.call(call_as(key, "echo")).await.unwrap();
     }
     crib.restart(&id("s")).await.unwrap();
-    assert_eq!((fake.starts(), fake.living().0, running(&crib)), (6, 3, 3));
+    assert_eq!((fake.starts(), fake.running_and_peak().0, running(&crib)), (6, 3, 3));
     crib.stop(&id("s")).await.unwrap();
-    assert_eq!(fake.living().0, 0);
-    breath().await;
-    assert_eq!((counted(&crib), status(&crib, "s").state), (0, StateName::Asleep));
-    crib.call(of(1, "echo")).await.unwrap();
+    assert_eq!(fake.running_and_peak().0, 0);
+    settle().await;
+    assert_eq!((instance_count(&crib), status(&crib, "s").state), (0, ServerState::Asleep));
+    crib.call(call_as(1, "echo")).await.unwrap();
     assert_eq!(fake.starts(), 7);
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_spec_drains_every_instance_and_loses_no_call() {
-    let (old, new) = (Fake::new(), Fake::new());
+async fn new_spec_drains_every_instance() {
+    let old = FakeServer::new();
+    let new = FakeServer::new();
     for sharing in [Sharing::PerClient, Sharing::Shared] {
         let crib = crib(&old, Sharing::PerClient);
         let mut calls = JoinSet::new();
         for key in [1, 2] {
-            spawn(&mut calls, &crib, of(key, "hold"));
+            spawn(&mut calls, &crib, call_as(key, "hold"));
         }
-        breath().await;
-        let applying = crib.apply(roster([shared(&new, sharing)]));
+        settle().await;
+        let applying = crib.apply_roster(roster([shared(&new, sharing)]));
         let (changes, ()) = tokio::join!(applying, async {
-            breath().await;
-            assert_eq!(old.living().0, 2);
-            old.open(true);
+            settle().await;
+            assert_eq!(old.running_and_peak().0, 2);
+            old.set_hold_open(true);
         });
         assert_eq!(changes.changed, [id("s")]);
         assert!(calls.join_all().await.iter().all(Result::is_ok));
-        crib.call(of(1, "echo")).await.unwrap();
-        breath().await;
-        assert_eq!((old.living().0, new.living().0), (0, 1));
+        crib.call(call_as(1, "echo")).await.unwrap();
+        settle().await;
+        assert_eq!((old.running_and_peak().0, new.running_and_peak().0), (0, 1));
         crib.shutdown(SECOND).await;
-        old.open(false);
+        old.set_hold_open(false);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_leaves_no_instance() {
-    let fake = Fake::new();
+async fn shutdown_stops_every_instance() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
     for key in 1..=5 {
-        crib.call(of(key, "echo")).await.unwrap();
+        crib.call(call_as(key, "echo")).await.unwrap();
     }
     let mut calls = JoinSet::new();
-    spawn(&mut calls, &crib, of(1, "hang"));
-    breath().await;
-    crib.part_with(1);
+    spawn(&mut calls, &crib, call_as(1, "hang"));
+    settle().await;
+    crib.client_disconnected(1);
     crib.shutdown(SECOND).await;
-    assert_eq!(fake.living().0, 0);
+    assert_eq!(fake.running_and_peak().0, 0);
     assert_eq!(calls.join_all().await.pop().unwrap().unwrap_err().kind(), ErrorKind::Lost);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_on_offer_is_known_without_anybodys_instance() {
-    let fake = Fake::new();
+async fn listing_uses_a_temporary_instance() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
     assert_eq!(crib.list().await.tools().len(), 9);
-    breath().await;
-    // It was started to be listed, and is of no more use.
-    assert_eq!((fake.starts(), fake.living().0, counted(&crib)), (1, 0, 0));
-    crib.call(Call::tool("s__echo").of(client(1, Era::Session, "{}"))).await.unwrap();
+    settle().await;
+    // The instance that was started for the listing is gone.
+    assert_eq!((fake.starts(), fake.running_and_peak().0, instance_count(&crib)), (1, 0, 0));
+    crib.call(Call::tool("s__echo").client(client(1, Era::Session, "{}"))).await.unwrap();
     assert_eq!(fake.starts(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_told_by_each_instance_it_happens_to() {
-    let fake = Fake::offering(&["say", "echo"]);
+async fn each_instance_reports_its_own_list_change() {
+    let fake = FakeServer::with_tools(&["say", "echo"]);
     let crib = crib(&fake, Sharing::PerClient);
     for key in [1, 2] {
-        crib.call(of(key, "echo")).await.unwrap();
+        crib.call(call_as(key, "echo")).await.unwrap();
     }
     let page = r#"{"jsonrpc":"2.0","id":$ID,"result":{"tools":[{"name":"say"},{"name":"fresh"}]}}"#;
     let _fake = fake.script("tools/list", &[page, page]);
     let says = |key| {
         let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
         let lines = json!({ "lines": [changed, r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#] });
-        with("s", "say", &lines).of(client(key, Era::Session, "{}"))
+        with("s", "say", &lines).client(client(key, Era::Session, "{}"))
     };
-    let (mut catalog, mut news) = (crib.watch_catalog(), crib.news());
+    let mut catalog = crib.watch_catalog();
+    let mut notifications = crib.notifications();
     crib.call(says(1)).await.unwrap();
     catalog.wait_for(|catalog| catalog.tools().iter().any(|tool| &*tool.own_name == "fresh")).await.unwrap();
-    // What the server is known for is that already, and yet the second client has to be told.
+    // The catalog has the change already, but the second client must still be notified.
     crib.call(says(2)).await.unwrap();
-    let News::Relisted { instance, lists, .. } = news.recv().await.unwrap() else { panic!("something else") };
-    assert!(matches!(instance, SharingKey::Client { number: 2, .. }), "{instance:?}");
-    assert_eq!(*lists, [Kind::Tools]);
+    let ServerNotification::ListChanged { instance, lists, .. } = notifications.recv().await.unwrap() else {
+        panic!("another notification")
+    };
+    assert!(matches!(instance, InstanceKey::Client { number: 2, .. }), "{instance:?}");
+    assert_eq!(*lists, [ListKind::Tools]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_is_told_what_its_one_client_can() {
-    let fake = Fake::new();
+async fn server_gets_the_capabilities_of_its_client() {
+    let fake = FakeServer::new();
     let crib = crib(&fake, Sharing::PerClient);
     let declared = [r#"{"roots":{"listChanged":true},"x":1.0}"#, "{}", r#"{"elicitation":{"url":{}}}"#];
-    for (key, abilities) in (1..).zip(declared) {
+    for (key, capabilities) in (1..).zip(declared) {
         let era = if key == 2 { Era::Stateless } else { Era::Session };
-        crib.call(on("s", "echo").of(client(key, era, abilities))).await.unwrap();
+        crib.call(on("s", "echo").client(client(key, era, capabilities))).await.unwrap();
     }
-    // A stateless client that says something else about itself is another one.
-    crib.call(on("s", "echo").of(client(2, Era::Stateless, r#"{"sampling":{}}"#))).await.unwrap();
-    let told: Vec<Value> =
-        fake.heard("initialize").iter().map(|hello| hello["params"]["capabilities"].clone()).collect();
-    let wanted: Vec<Value> = [declared[0], declared[1], declared[2], r#"{"sampling":{}}"#]
+    // A stateless client with other capabilities gets another instance.
+    crib.call(on("s", "echo").client(client(2, Era::Stateless, r#"{"sampling":{}}"#))).await.unwrap();
+    let received: Vec<Value> =
+        fake.received("initialize").iter().map(|request| request["params"]["capabilities"].clone()).collect();
+    let expected: Vec<Value> = [declared[0], declared[1], declared[2], r#"{"sampling":{}}"#]
         .iter()
         .map(|text| serde_json::from_str(text).unwrap())
         .collect();
-    assert_eq!(told, wanted);
-    crib.client_moved(1, &Guest::default());
-    breath().await;
-    assert_eq!(fake.heard("notifications/roots/list_changed").len(), 1);
+    assert_eq!(received, expected);
+    crib.roots_changed(1, &ClientContext::default());
+    settle().await;
+    assert_eq!(fake.received("notifications/roots/list_changed").len(), 1);
 }
 
 #[test]
-fn keys_are_shown_in_words() {
-    let shown = |key: SharingKey| key.to_string();
-    assert_eq!(shown(SharingKey::Client { number: 7, declared: "{}".into() }), "client 7");
-    assert_eq!(shown(SharingKey::Project(Project::of(["/b", "/a"]).unwrap())), "project /a, /b");
-    assert_eq!(shown(SharingKey::Caller(Caller::named("ci"))), "caller ci");
+fn instance_keys_have_a_readable_form() {
+    let shown = |key: InstanceKey| key.to_string();
+    assert_eq!(shown(InstanceKey::Client { number: 7, capabilities: "{}".into() }), "client 7");
+    assert_eq!(shown(InstanceKey::Project(Project::from_roots(["/b", "/a"]).unwrap())), "project /a, /b");
+    assert_eq!(shown(InstanceKey::Caller(Caller::new("ci"))), "caller ci");
 }

@@ -1,5 +1,5 @@
-//! Random calls, drops, kills, hangs, freezes, refused starts, restarts, stops, reloads, farewells and weights, in a house
-//! with few seats, and what must hold whatever happens. One of the servers is not shared.
+//! Random calls, drops, kills, hangs, freezes, failed starts, restarts, stops, reloads, disconnects and memory changes, with
+//! few server slots, and the invariants that must hold. One of the servers is not shared.
 //!
 //! `TOOLCRIB_STORM_SEEDS=0..5000` runs more seeds than usual, `TOOLCRIB_STORM_SEEDS=17` exactly one.
 
@@ -13,32 +13,32 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
+use toolcrib::protocol::versions::Era;
 use toolcrib::spec::{BreakerSpec, EraChoice, MemoryLimits, Restarts};
-use toolcrib::wire::revision::Era;
 use toolcrib::{
     Call, Capacity, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec, Sharing,
 };
 
-use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, breath, id, roster};
-use watched::{Spell, Watched};
+use crate::fake::{FakeServer, FakeStart};
+use crate::support::{SECOND, id, roster, settle};
+use watched::{Condition, Watched};
 
 const STEPS: usize = 200;
 const NAMES: [&str; 3] = ["one", "two", "own"];
-/// The one that has an instance for each client.
-const OWN: &str = NAMES[2];
-const AT_MOST: usize = 3;
+/// The server with an instance for each client.
+const PER_CLIENT: &str = NAMES[2];
+const MAX_RESTARTS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
-/// What a server should not, and what it may not weigh.
+/// Soft and hard memory limit of each server.
 const MEMORY: MemoryLimits = MemoryLimits { soft: Some(50), hard: Some(100) };
-/// What servers weigh: nothing to speak of, more than they should, more than they may.
-const WEIGHTS: [u64; 3] = [10, 60, 150];
-/// What all of them may weigh when that is little.
-const TIGHT: u64 = 100;
-/// How long a replaced server goes on with its calls, by their limits.
+/// Memory that a server uses: little, above the soft limit, above the hard limit.
+const MEMORY_USES: [u64; 3] = [10, 60, 150];
+/// The memory limit for all servers when it is low.
+const LOW_TOTAL: u64 = 100;
+/// The time that a replaced server has to finish its calls.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// A small generator of numbers that are the same for the same seed.
+/// A deterministic random number generator.
 struct Random(u64);
 
 impl Random {
@@ -63,45 +63,61 @@ struct Storm {
     calls: JoinSet<()>,
     handles: Vec<AbortHandle>,
     orders: JoinSet<()>,
-    /// How many may run, and the most that ever might.
-    seats: (usize, usize),
-    /// Whether that changes now and then.
-    rebuilt: bool,
+    /// The number of servers that may run.
+    slots: usize,
+    /// The largest number of slots so far.
+    max_slots: usize,
+    /// Whether the number of slots changes.
+    changes_slots: bool,
     made: u64,
-    _ears: JoinSet<()>,
-    wrong: Arc<Mutex<Vec<String>>>,
+    _watchers: JoinSet<()>,
+    violations: Arc<Mutex<Vec<String>>>,
 }
 
 impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let before = Instant::now() - SECOND;
-        let tight = Arc::<Mutex<Spell>>::default();
+        let low_total = Arc::<Mutex<Condition>>::default();
         let watched = |name: &&str| Watched {
-            fake: Fake::new(),
-            own: *name == OWN,
+            fake: FakeServer::new(),
+            is_per_client: *name == PER_CLIENT,
             reloaded: false,
             orders: Arc::default(),
             stops: Arc::default(),
             freezes: Arc::default(),
-            heavy: Arc::default(),
-            tight: tight.clone(),
+            over_limit: Arc::default(),
+            low_total: low_total.clone(),
             forgiven: Arc::new(Mutex::new(before)),
         };
         let servers: Vec<Watched> = NAMES.iter().map(watched).collect();
         let specs: Vec<ServerSpec> =
             NAMES.iter().zip(&servers).map(|(name, server)| spec(name, server, &mut random)).collect();
-        let seats = 1 + usize::try_from(random.below(4)).unwrap();
-        let capacity = Capacity { servers: seats, ..Capacity::default() };
+        let slots = 1 + usize::try_from(random.below(4)).unwrap();
+        let capacity = Capacity { servers: slots, ..Capacity::default() };
         let crib = Crib::builder().roster(roster(specs.clone())).capacity(capacity).build().unwrap();
-        let (calls, orders, handles, wrong) = (JoinSet::new(), JoinSet::new(), Vec::new(), Arc::default());
-        let (seats, rebuilt, made) = ((seats, seats), random.below(4) == 0, 0);
-        let ears = NAMES.iter().zip(&servers).map(|(name, server)| server.clone().hear(name, crib.events()));
-        let _ears = ears.collect();
-        Self { random, crib, servers, specs, calls, handles, orders, seats, rebuilt, made, _ears, wrong }
+        let changes_slots = random.below(4) == 0;
+        let watchers =
+            NAMES.iter().zip(&servers).map(|(name, server)| server.clone().record_stops(name, crib.events()));
+        let _watchers = watchers.collect();
+        Self {
+            random,
+            crib,
+            servers,
+            specs,
+            calls: JoinSet::new(),
+            handles: Vec::new(),
+            orders: JoinSet::new(),
+            slots,
+            max_slots: slots,
+            changes_slots,
+            made: 0,
+            _watchers,
+            violations: Arc::default(),
+        }
     }
 
-    async fn rage(&mut self) {
+    async fn run(&mut self) {
         for _ in 0..STEPS {
             let at = usize::try_from(self.random.below(3)).unwrap();
             match self.random.below(100) {
@@ -112,21 +128,27 @@ impl Storm {
                 70..73 => self.restart(at),
                 73..76 => self.reload(at),
                 76..80 => {
-                    let boots =
-                        [Boot::Dies, Boot::Dies, Boot::Silent, Boot::Silent, Boot::Refuses, Boot::Babbles];
+                    let boots = [
+                        FakeStart::Exits,
+                        FakeStart::Exits,
+                        FakeStart::Silent,
+                        FakeStart::Silent,
+                        FakeStart::RefusesHandshake,
+                        FakeStart::InvalidHandshake,
+                    ];
                     let boot = boots[usize::try_from(self.random.below(6)).unwrap()];
-                    self.servers[at].fake.clone().boots(&[boot]);
+                    self.servers[at].fake.clone().next_starts(&[boot]);
                 }
                 80..82 => self.freeze(at),
-                82..84 => self.crib.part_with(self.random.below(4)),
-                84..87 => self.weigh(at),
-                87 => self.resize(),
+                82..84 => self.crib.client_disconnected(self.random.below(4)),
+                84..87 => self.change_memory(at),
+                87 => self.change_capacity(),
                 88 => tokio::task::yield_now().await,
                 _ => sleep(Duration::from_millis(self.random.below(4000))).await,
             }
             self.check();
         }
-        self.calm().await;
+        self.finish().await;
     }
 
     fn call(&mut self, at: usize) {
@@ -143,18 +165,20 @@ impl Storm {
         let bad = r#"{"jsonrpc":"2.0","id":"$ID","result":{}}"#;
         let arguments =
             json!({"n": self.made, "ms": self.random.below(3000), "lines": [bad], "steps": 3, "every": 10});
-        let client = Client { key: self.random.below(4), ..Client::silent() };
-        let mut call = Call::on(id(NAMES[at]), tool).arguments(&arguments).of(client);
+        let client = Client { key: self.random.below(4), ..Client::without_capabilities() };
+        let mut call = Call::tool_on(id(NAMES[at]), tool).arguments(&arguments).client(client);
         if self.random.below(4) == 0 {
             call = call.timeout(Duration::from_millis(self.random.below(5000)));
         }
-        let (crib, server, wrong) = (self.crib.clone(), self.servers[at].clone(), self.wrong.clone());
+        let crib = self.crib.clone();
+        let server = self.servers[at].clone();
+        let violations = self.violations.clone();
         let handle = self.calls.spawn(async move {
             let began = Instant::now();
             if let Err(error) = crib.call(call).await
-                && !explained(&error, tool, &server, began)
+                && !is_explained(&error, tool, &server, began)
             {
-                wrong.lock().unwrap().push(format!("`{tool}` of `{}` ended with {error:?}", NAMES[at]));
+                violations.lock().unwrap().push(format!("`{tool}` of `{}` ended with {error:?}", NAMES[at]));
             }
         });
         self.handles.push(handle);
@@ -168,25 +192,28 @@ impl Storm {
     }
 
     fn stop(&mut self, at: usize) {
-        let (crib, server) = (self.crib.clone(), self.servers[at].clone());
-        server.order();
+        let crib = self.crib.clone();
+        let server = self.servers[at].clone();
+        server.record_order();
         self.orders.spawn(async move { crib.stop(&id(NAMES[at])).await.unwrap() });
     }
 
     fn restart(&mut self, at: usize) {
-        let (crib, server) = (self.crib.clone(), self.servers[at].clone());
-        server.order();
+        let crib = self.crib.clone();
+        let server = self.servers[at].clone();
+        server.record_order();
         server.forgive(Instant::now());
         self.orders.spawn(async move {
-            // It may well fail: the next start can be one that dies.
+            // It may fail, because the next start can be scripted to fail.
             let _ = crib.restart(&id(NAMES[at])).await;
             server.forgive(Instant::now());
         });
     }
 
-    /// Stands still for a moment, or for longer than anybody is patient.
+    /// Freezes a server for up to 25 seconds, longer than any timeout.
     fn freeze(&mut self, at: usize) {
-        let (server, time) = (self.servers[at].clone(), Duration::from_millis(self.random.below(25_000)));
+        let server = self.servers[at].clone();
+        let time = Duration::from_millis(self.random.below(25_000));
         server.freezes.lock().unwrap().push(Instant::now());
         server.fake.freeze();
         self.orders.spawn(async move {
@@ -195,22 +222,23 @@ impl Storm {
         });
     }
 
-    fn weigh(&mut self, at: usize) {
-        let (server, weight) = (&self.servers[at], WEIGHTS[usize::try_from(self.random.below(3)).unwrap()]);
-        server.heavy.lock().unwrap().set(MEMORY.hard.is_some_and(|hard| weight > hard));
-        server.fake.weighs(weight);
+    fn change_memory(&mut self, at: usize) {
+        let server = &self.servers[at];
+        let bytes = MEMORY_USES[usize::try_from(self.random.below(3)).unwrap()];
+        server.over_limit.lock().unwrap().set(MEMORY.hard.is_some_and(|hard| bytes > hard));
+        server.fake.set_memory(bytes);
     }
 
-    fn resize(&mut self) {
-        let tight = self.random.below(3) == 0;
-        self.servers[0].tight.lock().unwrap().set(tight);
-        if self.rebuilt {
-            self.seats.0 = 1 + usize::try_from(self.random.below(4)).unwrap();
-            self.seats.1 = self.seats.1.max(self.seats.0);
+    fn change_capacity(&mut self) {
+        let low_total = self.random.below(3) == 0;
+        self.servers[0].low_total.lock().unwrap().set(low_total);
+        if self.changes_slots {
+            self.slots = 1 + usize::try_from(self.random.below(4)).unwrap();
+            self.max_slots = self.max_slots.max(self.slots);
         }
-        self.crib.resize(Capacity {
-            servers: self.seats.0,
-            memory: tight.then_some(TIGHT),
+        self.crib.set_capacity(Capacity {
+            servers: self.slots,
+            memory: low_total.then_some(LOW_TOTAL),
             ..Capacity::default()
         });
     }
@@ -221,70 +249,70 @@ impl Storm {
         self.servers[at].reloaded = true;
         self.servers[at].forgive(Instant::now() + DRAIN);
         let (crib, roster): (Crib, Roster) = (self.crib.clone(), roster(self.specs.clone()));
-        self.orders.spawn(async move { drop(crib.apply(roster).await) });
+        self.orders.spawn(async move { drop(crib.apply_roster(roster).await) });
     }
 
-    /// What must hold at any time.
+    /// Checks what must hold at any time.
     fn check(&mut self) {
         while let Some(ended) = self.calls.try_join_next() {
             if ended.is_err_and(|error| error.is_panic()) {
-                self.wrong.lock().unwrap().push("a call panicked".to_owned());
+                self.violations.lock().unwrap().push("a call panicked".to_owned());
             }
         }
-        let living: usize = self.servers.iter().map(|server| server.fake.living().0).sum();
-        if living > self.seats.1 {
-            self.wrong.lock().unwrap().push(format!("{living} run on {} seats", self.seats.1));
+        let living: usize = self.servers.iter().map(|server| server.fake.running_and_peak().0).sum();
+        if living > self.max_slots {
+            self.violations.lock().unwrap().push(format!("{living} servers run in {} slots", self.max_slots));
         }
         // Crashes and processes are counted for each client of a server that is not shared.
-        for (name, server) in NAMES.iter().zip(&self.servers).filter(|(name, _)| **name != OWN) {
+        for (name, server) in NAMES.iter().zip(&self.servers).filter(|(name, _)| **name != PER_CLIENT) {
             let crashes = server.crashes();
-            if crashes > AT_MOST + 1 {
-                self.wrong
+            if crashes > MAX_RESTARTS + 1 {
+                self.violations
                     .lock()
                     .unwrap()
                     .push(format!("`{name}` crashed {crashes} times within the window"));
             }
-            // One that is replaced finishes its calls beside the next.
-            if server.fake.living().1 > 1 && !server.reloaded {
-                self.wrong.lock().unwrap().push(format!("two of `{name}` lived at once"));
+            // A replaced server finishes its calls while the next one runs.
+            if server.fake.running_and_peak().1 > 1 && !server.reloaded {
+                self.violations.lock().unwrap().push(format!("two of `{name}` ran at the same time"));
             }
         }
     }
 
-    /// After the storm nothing is left of it.
-    async fn calm(&mut self) {
+    /// Waits for everything to end and checks that nothing is left.
+    async fn finish(&mut self) {
         let quiet = async {
             while self.calls.join_next().await.is_some() {}
             while self.orders.join_next().await.is_some() {}
         };
         let ended = timeout(3600 * SECOND, quiet).await;
-        breath().await;
+        settle().await;
         self.check();
-        let mut wrong = self.wrong.lock().unwrap();
+        let mut violations = self.violations.lock().unwrap();
         if ended.is_err() {
-            wrong.push(format!("some calls or orders never ended: {:?}", self.crib.status()));
+            violations.push(format!("some calls or orders never ended: {:?}", self.crib.status()));
         }
         for status in self.crib.status() {
             if (status.leases, status.in_flight) != (0, 0) {
-                wrong.push(format!("left over: {status:?}"));
+                violations.push(format!("left over: {status:?}"));
             }
         }
         for (name, server) in NAMES.iter().zip(&self.servers) {
             let mut seen = HashSet::new();
-            let calls = server.fake.heard("tools/call");
+            let calls = server.fake.received("tools/call");
             if !calls.iter().all(|call| seen.insert(call["params"]["arguments"]["n"].as_u64())) {
-                wrong.push(format!("`{name}` ran a call twice"));
+                violations.push(format!("`{name}` ran a call twice"));
             }
         }
     }
 }
 
-/// Whether a call may end like this.
-fn explained(error: &Error, tool: &str, server: &Watched, began: Instant) -> bool {
+/// Returns whether a call error is explained by what happened to its server.
+fn is_explained(error: &Error, tool: &str, server: &Watched, began: Instant) -> bool {
     match error.kind() {
         ErrorKind::Lost => server.was_disturbed(began),
         ErrorKind::BadReply => tool == "say",
-        ErrorKind::OverQuota => server.own,
+        ErrorKind::OverQuota => server.is_per_client,
         ErrorKind::TimedOut | ErrorKind::Tripped | ErrorKind::Ejected | ErrorKind::CouldNotStart => true,
         _ => false,
     }
@@ -310,32 +338,32 @@ fn spec(name: &str, server: &Watched, random: &mut Random) -> ServerSpec {
         instances: 2.try_into().unwrap(),
         ..Limits::default()
     };
-    let sharing = if server.own { Sharing::PerClient } else { Sharing::Shared };
+    let sharing = if server.is_per_client { Sharing::PerClient } else { Sharing::Shared };
     let spec = ServerSpec::in_process(id(name), server.fake.clone()).sharing(sharing);
     spec.lifecycle(lifecycle).limits(limits).era(EraChoice::Era(Era::Session))
 }
 
 fn seeds() -> Range<u64> {
-    let wanted = std::env::var("TOOLCRIB_STORM_SEEDS").unwrap_or_else(|_| "0..200".to_owned());
-    match wanted.split_once("..") {
+    let range = std::env::var("TOOLCRIB_STORM_SEEDS").unwrap_or_else(|_| "0..200".to_owned());
+    match range.split_once("..") {
         Some((from, to)) => from.parse().unwrap()..to.parse().unwrap(),
-        None => wanted.parse().unwrap()..wanted.parse::<u64>().unwrap() + 1,
+        None => range.parse().unwrap()..range.parse::<u64>().unwrap() + 1,
     }
 }
 
 #[test]
-fn whatever_happens_every_call_ends_and_every_promise_holds() {
+fn random_faults_never_break_the_invariants() {
     for seed in seeds() {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        let wrong = runtime.block_on(async {
+        let violations = runtime.block_on(async {
             let mut storm = Storm::new(seed);
-            storm.rage().await;
+            storm.run().await;
             storm.crib.shutdown(SECOND).await;
-            let living = storm.servers.iter().map(|server| server.fake.living().0).sum::<usize>();
+            let living = storm.servers.iter().map(|server| server.fake.running_and_peak().0).sum::<usize>();
             assert_eq!(living, 0, "seed {seed}: servers outlive their crib");
-            storm.wrong.lock().unwrap().clone()
+            storm.violations.lock().unwrap().clone()
         });
-        assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
+        assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! One span per call, true across awaits, and silent about what was said.
+//! Each call is one span, also across awaits, without arguments and results.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -6,26 +6,27 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::{Call, Caller};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::{Call, Caller, Selector, ServerId};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, crib, spawn};
+use crate::fake::{FakeServer, FakeStart};
+use crate::support::{SECOND, crib, spawn};
 
 type Fields = BTreeMap<String, String>;
 
-/// What was said, and in which span.
-type Line = (Option<u64>, Fields);
+/// The fields of an event, and its span.
+type EventLine = (Option<u64>, Fields);
 
-/// Keeps every span of a call, and every line said, with the span it was said in.
+/// A layer that records every span and event.
 #[derive(Clone, Default)]
-struct Kept {
+struct Recorded {
     spans: Arc<Mutex<BTreeMap<u64, Fields>>>,
-    lines: Arc<Mutex<Vec<Line>>>,
+    lines: Arc<Mutex<Vec<EventLine>>>,
 }
 
 struct Collect<'a>(&'a mut Fields);
@@ -36,7 +37,7 @@ impl Visit for Collect<'_> {
     }
 }
 
-impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Kept {
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorded {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
         let mut fields = Fields::from([("span".to_owned(), attributes.metadata().name().to_owned())]);
         attributes.record(&mut Collect(&mut fields));
@@ -56,23 +57,23 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Kept {
         self.lines.lock().unwrap().push((span, fields));
     }
 
-    /// Ids are used again once a span is closed; what is kept moves out of the way.
+    /// Moves the fields of a closed span to an unused id, because ids are reused.
     fn on_close(&self, id: Id, _: Context<'_, S>) {
         let mut spans = self.spans.lock().unwrap();
         let mut lines = self.lines.lock().unwrap();
         if let Some(fields) = spans.remove(&id.into_u64()) {
-            let kept = u64::MAX - spans.len() as u64 - lines.len() as u64;
+            let recorded = u64::MAX - spans.len() as u64 - lines.len() as u64;
             lines
                 .iter_mut()
                 .filter(|(span, _)| *span == Some(id.into_u64()))
-                .for_each(|(span, _)| *span = Some(kept));
-            spans.insert(kept, fields);
+                .for_each(|(span, _)| *span = Some(recorded));
+            spans.insert(recorded, fields);
         }
     }
 }
 
-impl Kept {
-    /// The fields of every call's span together with those of its last line.
+impl Recorded {
+    /// Returns the fields of each call's span and last event.
     fn calls(&self) -> Vec<Fields> {
         let lines = self.lines.lock().unwrap();
         let ended = lines.iter().filter(|(_, fields)| fields.contains_key("outcome"));
@@ -83,55 +84,77 @@ impl Kept {
     }
 }
 
-/// Keeps what is told on this thread. The first call makes sure that nobody else is just being asked whether anybody
-/// listens at all, which would be the answer for everybody.
-async fn keep() -> (Kept, tracing::subscriber::DefaultGuard) {
-    let kept = Kept::default();
-    let guard = tracing::subscriber::set_default(Registry::default().with(kept.clone()));
-    crib(&[("first", &Fake::new())]).call(Call::tool("first__echo")).await.unwrap();
+/// Records spans and events of this thread. The first call makes sure that the callsites are registered, because their
+/// cached interest would otherwise be wrong for all threads.
+async fn record() -> (Recorded, tracing::subscriber::DefaultGuard) {
+    let recorded = Recorded::default();
+    let guard = tracing::subscriber::set_default(Registry::default().with(recorded.clone()));
+    crib(&[("first", &FakeServer::new())]).call(Call::tool("first__echo")).await.unwrap();
     tracing::callsite::rebuild_interest_cache();
-    kept.lines.lock().unwrap().clear();
-    (kept, guard)
+    recorded.lines.lock().unwrap().clear();
+    (recorded, guard)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_one_span_with_server_tool_caller_and_outcome() {
-    let (kept, _guard) = keep().await;
-    let crib = crib(&[("git", &Fake::new())]);
-    crib.call(Call::tool("git__echo").by(Caller::named("ada"))).await.unwrap();
+async fn call_is_one_span_with_its_fields() {
+    let (recorded, _guard) = record().await;
+    let crib = crib(&[("git", &FakeServer::new())]);
+    crib.call(Call::tool("git__echo").caller(Caller::new("ada"))).await.unwrap();
     crib.call(Call::tool("git__fail")).await.unwrap();
     crib.call(Call::tool("git__hang").timeout(SECOND)).await.unwrap_err();
-    crib.call(Call::tool("nobody")).await.unwrap_err();
-    let calls = kept.calls();
-    let told = |at: usize, field: &str| calls[at].get(field).map_or("", String::as_str);
+    crib.call(Call::tool("absent")).await.unwrap_err();
+    let calls = recorded.calls();
+    let field = |at: usize, field: &str| calls[at].get(field).map_or("", String::as_str);
     assert_eq!(calls.len(), 4);
-    assert_eq!([told(0, "span"), told(0, "mcp.method.name")], ["tools/call", "tools/call"]);
+    assert_eq!([field(0, "span"), field(0, "mcp.method.name")], ["tools/call", "tools/call"]);
     assert_eq!(
-        [told(0, "toolcrib.server"), told(0, "gen_ai.tool.name"), told(0, "toolcrib.caller")],
+        [field(0, "toolcrib.server"), field(0, "gen_ai.tool.name"), field(0, "toolcrib.caller")],
         ["git", "git__echo", "ada"]
     );
-    assert_eq!([0, 1, 2, 3].map(|at| told(at, "outcome")), ["ok", "tool_error", "timed_out", "unknown"]);
-    assert_eq!([0, 1, 2, 3].map(|at| told(at, "error.type")), ["", "tool_error", "timed_out", "unknown"]);
+    assert_eq!([0, 1, 2, 3].map(|at| field(at, "outcome")), ["ok", "tool_error", "timed_out", "unknown"]);
+    assert_eq!([0, 1, 2, 3].map(|at| field(at, "error.type")), ["", "tool_error", "timed_out", "unknown"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn spans_are_true_when_calls_interleave() {
-    let (kept, _guard) = keep().await;
-    let (git, time) = (Fake::offering(&["slow"]), Fake::offering(&["late"]).usually(Boot::Late(SECOND)));
+async fn span_is_named_after_the_method() {
+    let (recorded, _guard) = record().await;
+    let crib = crib(&[("git", &FakeServer::new())]);
+    let server: ServerId = "git".parse().unwrap();
+    for (method, name) in [("prompts/get", "review"), ("resources/read", "file:///secret.txt")] {
+        let selector = Selector::OnServer(server.clone(), name.to_owned());
+        crib.call(Call::request(method, selector, Object::default())).await.unwrap();
+    }
+    let calls = recorded.calls();
+    let field = |at: usize, field: &str| calls[at].get(field).map_or("", String::as_str);
+    assert_eq!([0, 1].map(|at| field(at, "span")), ["prompts/get", "resources/read"]);
+    assert_eq!([0, 1].map(|at| field(at, "mcp.method.name")), ["prompts/get", "resources/read"]);
+    assert_eq!([0, 1].map(|at| field(at, "gen_ai.prompt.name")), ["review", ""]);
+    assert_eq!([0, 1].map(|at| field(at, "gen_ai.tool.name")), ["", ""]);
+    assert_eq!([0, 1].map(|at| field(at, "gen_ai.operation.name")), ["", ""]);
+    let text = format!("{calls:?}");
+    assert!(!text.contains("secret.txt"), "URIs are not recorded: {text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_stay_separate_when_calls_interleave() {
+    let (recorded, _guard) = record().await;
+    let git = FakeServer::with_tools(&["slow"]);
+    let time = FakeServer::with_tools(&["late"]).default_start(FakeStart::SlowHandshake(SECOND));
     let crib = crib(&[("git", &git), ("time", &time)]);
     let mut calls = JoinSet::new();
     for n in 0..40u64 {
         let (server, tool) = if n % 2 == 0 { ("git", "git__slow") } else { ("time", "time__late") };
         let call = Call::tool(tool)
             .arguments(&json!({"ms": n * 13 % 40}))
-            .by(Caller::named(&format!("{server}-{n}")));
+            .caller(Caller::new(&format!("{server}-{n}")));
         spawn(&mut calls, &crib, call);
     }
     assert!(calls.join_all().await.iter().all(Result::is_ok));
-    let calls = kept.calls();
+    let calls = recorded.calls();
     assert_eq!(calls.len(), 40);
     for call in calls {
-        let (server, caller) = (&call["toolcrib.server"], &call["toolcrib.caller"]);
+        let server = &call["toolcrib.server"];
+        let caller = &call["toolcrib.caller"];
         assert!(
             caller.starts_with(server.as_str()) && call["gen_ai.tool.name"].starts_with(server.as_str()),
             "{call:?}"
@@ -140,15 +163,15 @@ async fn spans_are_true_when_calls_interleave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_of_arguments_or_results_is_told() {
-    let (kept, _guard) = keep().await;
-    let crib = crib(&[("git", &Fake::new())]);
+async fn arguments_and_results_are_not_traced() {
+    let (recorded, _guard) = record().await;
+    let crib = crib(&[("git", &FakeServer::new())]);
     let secret =
         json!({"password": "hunter2", "lines": [r#"{"jsonrpc":"2.0","id":"$ID","result":{"a":"hunter2"}}"#]});
     for tool in ["echo", "fail", "refuse", "say", "die"] {
         drop(crib.call(Call::tool(format!("git__{tool}")).arguments(&secret)).await);
     }
-    let everything = format!("{:?} {:?}", kept.spans.lock().unwrap(), kept.lines.lock().unwrap());
+    let everything = format!("{:?} {:?}", recorded.spans.lock().unwrap(), recorded.lines.lock().unwrap());
     assert!(
         everything.contains("git__say")
             && !everything.contains("hunter2")

@@ -1,29 +1,29 @@
-//! A caller can tell every failure from every other without reading its words.
+//! Every failure has its own kind, so that callers need not read messages.
 
 use std::collections::HashSet;
 
 use serde_json::json;
-use toolcrib::error::Retry;
+use toolcrib::model::error::Retry;
 use toolcrib::spec::{BreakerSpec, Restarts};
 use toolcrib::{Call, Crib, Error, ErrorKind, Lifecycle, Limits, ServerSpec};
 
-use crate::fake::{Boot, Fake};
-use crate::house::{SECOND, id, on, spec, with};
+use crate::fake::{FakeServer, FakeStart};
+use crate::support::{SECOND, id, on, spec, with};
 
-/// A server that one timeout trips and one crash ejects.
-fn fragile(name: &str, fake: &Fake) -> ServerSpec {
-    let care = Lifecycle {
+/// A server whose breaker opens after one timeout and that is ejected after one crash.
+fn fragile(name: &str, fake: &FakeServer) -> ServerSpec {
+    let lifecycle = Lifecycle {
         restarts: Restarts { at_most: 0, within: 300 * SECOND },
         breaker: BreakerSpec { failures: 1.try_into().unwrap(), cool_off: 30 * SECOND },
         ..Lifecycle::default()
     };
-    spec(name, fake).lifecycle(care).limits(Limits { call_timeout: SECOND, ..Limits::default() })
+    spec(name, fake).lifecycle(lifecycle).limits(Limits { call_timeout: SECOND, ..Limits::default() })
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_failure_can_be_told_from_every_other_without_reading_its_words() {
-    let servers = ["slow", "wrong", "mortal"].map(|name| fragile(name, &Fake::new()));
-    let stillborn = fragile("stillborn", &Fake::new().usually(Boot::Dies));
+async fn every_failure_has_its_own_kind() {
+    let servers = ["slow", "wrong", "mortal"].map(|name| fragile(name, &FakeServer::new()));
+    let stillborn = fragile("stillborn", &FakeServer::new().default_start(FakeStart::Exits));
     let crib = servers.into_iter().fold(Crib::builder().server(stillborn), toolcrib::CribBuilder::server);
     let crib = crib.build().unwrap();
     let nonsense = json!({"lines": [r#"{"jsonrpc":"2.0","id":$ID,"result":7}"#]});
@@ -34,8 +34,8 @@ async fn every_failure_can_be_told_from_every_other_without_reading_its_words() 
             (error.kind().facts().retry, error.data()["kind"].as_str()),
             (retry, Some(kind.facts().name))
         );
-        assert_eq!(error.wait().is_some(), retry == Retry::After, "{error}");
-        assert!(!error.advice().is_empty() && seen.insert(kind), "{error}");
+        assert_eq!(error.retry_in().is_some(), retry == Retry::After, "{error}");
+        assert!(!error.hint().is_empty() && seen.insert(kind), "{error}");
     };
     for (call, kind, server, retry) in [
         (Call::tool("nothing"), ErrorKind::Unknown, None, Retry::No),
@@ -47,7 +47,10 @@ async fn every_failure_can_be_told_from_every_other_without_reading_its_words() 
     ] {
         check(crib.call(call).await.unwrap_err(), kind, server, retry);
     }
-    let fresh = Crib::builder().server(fragile("late", &Fake::new().usually(Boot::Silent))).build().unwrap();
+    let fresh = Crib::builder()
+        .server(fragile("late", &FakeServer::new().default_start(FakeStart::Silent)))
+        .build()
+        .unwrap();
     let error = fresh.call(on("late", "echo")).await.unwrap_err();
     check(error, ErrorKind::CouldNotStart, Some("late"), Retry::Later);
     fresh.shutdown(SECOND).await;
@@ -55,16 +58,16 @@ async fn every_failure_can_be_told_from_every_other_without_reading_its_words() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tool_says_is_never_taken_for_a_failure_of_its_server() {
-    let fake = Fake::new();
+async fn tool_errors_are_not_server_failures() {
+    let fake = FakeServer::new();
     let crib = Crib::builder().server(fragile("git", &fake)).build().unwrap();
     for tool in ["refuse", "fail"] {
         assert!(crib.call(on("git", tool)).await.unwrap().is_error(), "{tool}");
     }
-    for words in ["could not connect", "server closed connection", "timed out", "disconnected"] {
-        let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":-31015,"message":"{words}"}}}}"#);
-        let said = crib.call(with("git", "say", &json!({"lines": [line]}))).await.unwrap();
-        assert_eq!((said.is_error(), said.text().as_str()), (true, words));
+    for message in ["could not connect", "server closed connection", "timed out", "disconnected"] {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":-31015,"message":"{message}"}}}}"#);
+        let outcome = crib.call(with("git", "say", &json!({"lines": [line]}))).await.unwrap();
+        assert_eq!((outcome.is_error(), outcome.text().as_str()), (true, message));
     }
-    assert_eq!((fake.starts(), fake.called().len()), (1, 6));
+    assert_eq!((fake.starts(), fake.called_tools().len()), (1, 6));
 }

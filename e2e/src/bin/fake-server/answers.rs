@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// The answer to the probe.
-pub(crate) fn discovered() -> Value {
+/// Returns the result of `server/discover`.
+pub(crate) fn discover_result() -> Value {
     json!({
         "resultType": "complete",
         "supportedVersions": ["2026-07-28"],
@@ -25,8 +25,8 @@ fn capabilities() -> Value {
     })
 }
 
-/// The answer to the handshake, in the revision asked for.
-pub(crate) fn welcome(params: &Value) -> Value {
+/// Returns the result of `initialize`, in the requested revision.
+pub(crate) fn initialize_result(params: &Value) -> Value {
     json!({
         "protocolVersion": params["protocolVersion"],
         "capabilities": capabilities(),
@@ -35,9 +35,9 @@ pub(crate) fn welcome(params: &Value) -> Value {
     })
 }
 
-/// A line that answers `id` in a way no answer may be. `None` for a way nobody has thought of.
-pub(crate) fn broken(id: &Value, how: &str, bytes: usize) -> Option<Vec<u8>> {
-    let text = match how {
+/// Returns a line that answers `id` in an invalid form; `None` for an unknown form.
+pub(crate) fn malformed_answer(id: &Value, form: &str, bytes: usize) -> Option<Vec<u8>> {
+    let text = match form {
         "string_id" => json!({"jsonrpc": "2.0", "id": id.to_string(), "result": {}}).to_string(),
         "both" => json!({"jsonrpc": "2.0", "id": id, "result": {}, "error": {"code": 1, "message": "x"}})
             .to_string(),

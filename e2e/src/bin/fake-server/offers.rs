@@ -1,10 +1,10 @@
-//! What the server has beside tools: prompts, resources, completions, and subscriptions to what changes.
+//! Prompts, resources, completions and subscriptions.
 
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
 
-/// Methods that are answered here.
+/// Methods that are answered by this module.
 pub(crate) const METHODS: [&str; 9] = [
     "prompts/list",
     "prompts/get",
@@ -17,25 +17,25 @@ pub(crate) const METHODS: [&str; 9] = [
     "logging/setLevel",
 ];
 
-/// Resources that are good for a minute; each read is counted.
-const LASTING: &str = "note://lasting";
+/// Prefix of resources that may be cached for a minute; each read is counted.
+const CACHEABLE: &str = "note://cacheable";
 
-/// The key under which messages name the stream they are on.
-const STREAM: &str = "io.modelcontextprotocol/subscriptionId";
+/// The `_meta` key of the subscription that a message belongs to.
+const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
     let text = |key: &str| request.params[key].as_str().unwrap_or_default().to_owned();
     let mut result = match method {
         "prompts/list" => json!({"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]}),
         "prompts/get" if text("name") == "greet" => {
-            let words = format!("Greet {}", request.params["arguments"]["who"].as_str().unwrap_or("you"));
-            json!({"messages": [{"role": "user", "content": {"type": "text", "text": words}}]})
+            let greeting = format!("Greet {}", request.params["arguments"]["who"].as_str().unwrap_or("you"));
+            json!({"messages": [{"role": "user", "content": {"type": "text", "text": greeting}}]})
         }
         "resources/list" => json!({"resources": [{"uri": "note://one", "name": "one"}]}),
         "resources/templates/list" => {
             json!({"resourceTemplates": [{"uriTemplate": "note://{name}", "name": "note"}]})
         }
-        "resources/read" if text("uri").starts_with(LASTING) => {
+        "resources/read" if text("uri").starts_with(CACHEABLE) => {
             let reads = {
                 let mut state = server.state();
                 state.reads += 1;
@@ -47,16 +47,16 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
             json!({"contents": [{"uri": text("uri"), "text": format!("read {}", text("uri"))}]})
         }
         "resources/subscribe" => {
-            server.state().subscribed.push((text("uri"), Value::Null));
+            server.state().subscriptions.push((text("uri"), Value::Null));
             json!({})
         }
         "resources/unsubscribe" => {
-            server.state().subscribed.retain(|(uri, _)| *uri != text("uri"));
+            server.state().subscriptions.retain(|(uri, _)| *uri != text("uri"));
             json!({})
         }
         "completion/complete" => {
-            let about = &request.params["ref"];
-            let value = about["name"].as_str().or(about["uri"].as_str()).unwrap_or_default();
+            let reference = &request.params["ref"];
+            let value = reference["name"].as_str().or(reference["uri"].as_str()).unwrap_or_default();
             json!({"completion": {"values": [value]}})
         }
         "logging/setLevel" => json!({}),
@@ -68,42 +68,43 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
     if server.script.era.is_stateless() {
         result["resultType"] = "complete".into();
         if method.ends_with("/list") || method == "resources/read" {
-            let (time, scope) = match method {
+            let (ttl_ms, scope) = match method {
                 "prompts/list" => (30_000, "public"),
-                _ if text("uri").starts_with(LASTING) => (60_000, "private"),
+                _ if text("uri").starts_with(CACHEABLE) => (60_000, "private"),
                 _ => (0, "private"),
             };
-            result["ttlMs"] = time.into();
+            result["ttlMs"] = ttl_ms.into();
             result["cacheScope"] = scope.into();
         }
     }
     server.answer(&request.id, &result);
 }
 
-/// Opens a stream that stays open; takes everything that is asked for.
+/// Opens a stream that stays open, with every subscription that was requested.
 pub(crate) fn listen(server: &Server, request: &Request) {
-    let wanted = &request.params["notifications"];
-    let uris = wanted["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
+    let requested = &request.params["notifications"];
+    let uris = requested["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
     for uri in uris {
         let uri = uri.as_str().unwrap_or_default().to_owned();
-        server.state().subscribed.push((uri, request.id.clone()));
+        server.state().subscriptions.push((uri, request.id.clone()));
     }
-    let params = json!({"_meta": {STREAM: request.id}, "notifications": wanted});
+    let params = json!({"_meta": {SUBSCRIPTION_ID: request.id}, "notifications": requested});
     server.notify("notifications/subscriptions/acknowledged", &params);
 }
 
-/// Tells everybody who wants to hear of it that a resource has changed.
+/// Notifies all subscribers that a resource has changed; returns their number.
 pub(crate) fn update(server: &Server, uri: &str) -> usize {
-    let subscribed: Vec<Value> = {
+    let streams: Vec<Value> = {
         let state = server.state();
-        state.subscribed.iter().filter(|(known, _)| known == uri).map(|(_, stream)| stream.clone()).collect()
+        let matching = state.subscriptions.iter().filter(|(subscribed, _)| subscribed == uri);
+        matching.map(|(_, stream)| stream.clone()).collect()
     };
-    for stream in &subscribed {
+    for stream in &streams {
         let mut params = json!({"uri": uri});
         if !stream.is_null() {
-            params["_meta"][STREAM] = stream.clone();
+            params["_meta"][SUBSCRIPTION_ID] = stream.clone();
         }
         server.notify("notifications/resources/updated", &params);
     }
-    subscribed.len()
+    streams.len()
 }

@@ -1,18 +1,18 @@
-//! What the server was told to be.
+//! The command line.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which protocol eras it speaks, and how it takes the question.
+/// The protocol eras that the server speaks, and its behaviour when it is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Era {
     #[default]
     Session,
     Stateless,
     Both,
-    DiesOnProbe,
+    ExitsOnProbe,
     SilentOnProbe,
 }
 
@@ -26,87 +26,89 @@ impl Era {
     }
 }
 
-/// The script, one member per flag.
+/// The behaviour of the server, one field per flag.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
-    /// Tools beside the useful ones.
+    /// Number of tools beside the useful ones.
     pub(crate) tools: usize,
-    /// Tools on one page of a list; 0 for all of them.
+    /// Tools per page of a list; 0 for all.
     pub(crate) page_size: usize,
     pub(crate) era: Era,
     pub(crate) start_delay: Duration,
-    /// How many starts end at once; they are counted in `count_file`.
+    /// Number of starts that exit immediately; starts are counted in `count_file`.
     pub(crate) exit_at_start: usize,
-    /// How many starts end at the first message.
+    /// Number of starts that exit at the first message.
     pub(crate) exit_at_handshake: usize,
     pub(crate) count_file: Option<PathBuf>,
     pub(crate) never_answer_handshake: bool,
     pub(crate) ignore_eof: bool,
     pub(crate) ignore_term: bool,
     pub(crate) stderr_flood: usize,
-    pub(crate) stdout_noise: bool,
+    pub(crate) stdout_garbage: bool,
     pub(crate) grandchild: bool,
-    /// A folder with one file for each process: every call of `stamp` that it worked on.
-    pub(crate) ledger: Option<PathBuf>,
-    /// What the description of `echo` is, if there is such a file.
-    pub(crate) describe: Option<PathBuf>,
-    /// Be that grandchild.
+    /// A folder with one file per process, which lists its calls of the tool `record`.
+    pub(crate) record_dir: Option<PathBuf>,
+    /// A file whose content, if it exists, is the description of `echo`.
+    pub(crate) description_file: Option<PathBuf>,
+    /// Run as that grandchild.
     pub(crate) linger: bool,
 }
 
 impl Script {
-    pub(crate) fn read(words: &[String]) -> Result<Self, String> {
+    pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
         let mut script = Self::default();
-        let mut words = words.iter();
-        while let Some(flag) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{flag} wants a value"));
+        let mut args = args.iter();
+        while let Some(flag) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
             match flag.as_str() {
-                "--tools" => script.tools = number(value()?)?,
-                "--page-size" => script.page_size = number(value()?)?,
-                "--era" => script.era = era(value()?)?,
-                "--start-delay-ms" => script.start_delay = Duration::from_millis(number(value()?)? as u64),
-                "--exit-at-start" => script.exit_at_start = number(value()?)?,
-                "--exit-at-handshake" => script.exit_at_handshake = number(value()?)?,
+                "--tools" => script.tools = parse_number(value()?)?,
+                "--page-size" => script.page_size = parse_number(value()?)?,
+                "--era" => script.era = parse_era(value()?)?,
+                "--start-delay-ms" => {
+                    script.start_delay = Duration::from_millis(parse_number(value()?)? as u64);
+                }
+                "--exit-at-start" => script.exit_at_start = parse_number(value()?)?,
+                "--exit-at-handshake" => script.exit_at_handshake = parse_number(value()?)?,
                 "--count-file" => script.count_file = Some(value()?.into()),
                 "--never-answer-handshake" => script.never_answer_handshake = true,
                 "--ignore-eof" => script.ignore_eof = true,
                 "--ignore-term" => script.ignore_term = true,
-                "--stderr-flood" => script.stderr_flood = number(value()?)?,
-                "--stdout-noise" => script.stdout_noise = true,
+                "--stderr-flood" => script.stderr_flood = parse_number(value()?)?,
+                "--stdout-garbage" => script.stdout_garbage = true,
                 "--grandchild" => script.grandchild = true,
-                "--ledger" => script.ledger = Some(value()?.into()),
-                "--describe" => script.describe = Some(value()?.into()),
+                "--record-dir" => script.record_dir = Some(value()?.into()),
+                "--description-file" => script.description_file = Some(value()?.into()),
                 "--linger" => script.linger = true,
-                _ => return Err(format!("there is no flag {flag}")),
+                _ => return Err(format!("unknown flag {flag}")),
             }
         }
         Ok(script)
     }
 
-    /// Counts this start in the count file; returns its number, from 1.
+    /// Counts this start in the count file and returns its number, from 1.
     pub(crate) fn count_start(&self) -> usize {
-        self.count_file.as_ref().map_or(usize::MAX, append)
+        self.count_file.as_ref().map_or(usize::MAX, increment)
     }
 }
 
-/// Appends one byte to a file; returns how many it holds then.
-pub(crate) fn append(file: &PathBuf) -> usize {
+/// Appends one byte to a file and returns the new size.
+pub(crate) fn increment(file: &PathBuf) -> usize {
     let opened = OpenOptions::new().create(true).append(true).open(file);
     let written = opened.and_then(|mut opened| opened.write_all(b".").and_then(|()| opened.metadata()));
     written.map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(usize::MAX))
 }
 
-fn number(text: &str) -> Result<usize, String> {
+fn parse_number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
 }
 
-fn era(text: &str) -> Result<Era, String> {
+fn parse_era(text: &str) -> Result<Era, String> {
     Ok(match text {
         "session" => Era::Session,
         "stateless" => Era::Stateless,
         "both" => Era::Both,
-        "dies-on-probe" => Era::DiesOnProbe,
+        "exits-on-probe" => Era::ExitsOnProbe,
         "silent-on-probe" => Era::SilentOnProbe,
-        _ => return Err(format!("there is no era {text}")),
+        _ => return Err(format!("unknown era {text}")),
     })
 }

@@ -1,4 +1,4 @@
-//! The conversation: which messages are answered, in which era, and what is remembered between them.
+//! The server's messages: which ones are answered, in which era, and the state between them.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -8,140 +8,143 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::script::{Era, Script};
-use crate::{answers, ledger, offers, tools};
+use crate::{answers, offers, records, tools};
 
-/// Lines on stdout that are no messages.
-pub(crate) const NOISE: &[u8] =
+/// Lines on stdout that are not messages.
+pub(crate) const GARBAGE: &[u8] =
     b"Welcome to fake-server!\n\n\x1b[32mready\x1b[0m\n42\n[1, 2]\n{\"half\": \n\xff\xfe\ntrue\n";
 
-/// The server, shared by the threads that answer.
+/// The server, shared by the threads that answer calls.
 pub(crate) struct Server {
     pub(crate) script: Script,
     pub(crate) grandchild: Option<u32>,
     state: Mutex<State>,
-    /// Rung when the other side answered something.
-    replied: Condvar,
+    /// Notified when the client answered a request of the server.
+    client_answered: Condvar,
 }
 
-/// What is remembered between messages.
+/// State between messages.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) session_open: bool,
-    /// Tools that were added since the start.
+    /// Number of tools added since the start.
     pub(crate) added: usize,
-    /// Ids of requests that were taken back.
+    /// Ids of cancelled requests.
     pub(crate) cancelled: Vec<Value>,
-    /// Calls being worked on now, and the most there ever were at a time.
+    /// Number of calls in flight.
     pub(crate) in_flight: usize,
+    /// Largest number of calls in flight so far.
     pub(crate) peak: usize,
-    /// Addresses whose changes somebody wants to hear of, each with the stream it was asked for on, if it was.
-    pub(crate) subscribed: Vec<(String, Value)>,
-    /// What the other side answered to our own requests.
-    pub(crate) replies: HashMap<String, Vec<Value>>,
-    /// How often one of the resources was read that last.
+    /// URIs with the id of the stream they were subscribed on; `Null` for a session.
+    pub(crate) subscriptions: Vec<(String, Value)>,
+    /// The client's answers to requests of the server, by request id.
+    pub(crate) client_answers: HashMap<String, Vec<Value>>,
+    /// Number of reads of cacheable resources.
     pub(crate) reads: u64,
-    /// What clients had it keep in mind.
-    pub(crate) kept: Vec<String>,
-    /// What its client said it can, when it opened a session.
-    pub(crate) declared: Value,
+    /// Texts stored by the tool `remember`.
+    pub(crate) remembered: Vec<String>,
+    /// The client's capabilities from `initialize`.
+    pub(crate) client_capabilities: Value,
 }
 
-/// One request, as a thread answers it.
+/// A request.
 pub(crate) struct Request {
     pub(crate) id: Value,
     pub(crate) params: Value,
-    /// The whole line as it came.
+    /// The line as it was received.
     pub(crate) line: Vec<u8>,
 }
 
 impl Server {
     pub(crate) fn new(script: Script, grandchild: Option<u32>) -> Arc<Self> {
-        Arc::new(Self { script, grandchild, state: Mutex::default(), replied: Condvar::new() })
+        Arc::new(Self { script, grandchild, state: Mutex::default(), client_answered: Condvar::new() })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one line from the client.
+    /// Handles one line from the client.
     pub(crate) fn receive(self: &Arc<Self>, line: Vec<u8>) {
         let Ok(message) = serde_json::from_slice::<Value>(&line) else { return };
         if self.script.never_answer_handshake {
             return;
         }
-        let (id, method) = (message["id"].clone(), message["method"].as_str().unwrap_or_default().to_owned());
+        let id = message["id"].clone();
+        let method = message["method"].as_str().unwrap_or_default().to_owned();
         match method.as_str() {
-            "" => self.heard(&id, message),
+            "" => self.store_client_answer(&id, message),
             "notifications/initialized" => self.state().session_open = true,
             "notifications/cancelled" => self.state().cancelled.push(message["params"]["requestId"].clone()),
             _ if id.is_null() => {}
-            _ => self.asked(&method, Request { id, params: message["params"].clone(), line }),
+            _ => self.handle_request(&method, Request { id, params: message["params"].clone(), line }),
         }
     }
 
-    fn heard(&self, id: &Value, message: Value) {
-        self.state().replies.entry(id.to_string()).or_default().push(message);
-        self.replied.notify_all();
+    fn store_client_answer(&self, id: &Value, message: Value) {
+        self.state().client_answers.entry(id.to_string()).or_default().push(message);
+        self.client_answered.notify_all();
     }
 
-    /// Waits for `count` answers to what we asked under `id`.
-    pub(crate) fn replies(&self, id: &Value, count: usize) -> Vec<Value> {
-        let enough =
-            |state: &mut State| state.replies.get(&id.to_string()).is_none_or(|got| got.len() < count);
-        let patience = Duration::from_secs(5);
-        let waited = self.replied.wait_timeout_while(self.state(), patience, enough);
+    /// Waits for `count` answers of the client to the request `id`; returns fewer after 5 seconds.
+    pub(crate) fn wait_for_client(&self, id: &Value, count: usize) -> Vec<Value> {
+        let too_few =
+            |state: &mut State| state.client_answers.get(&id.to_string()).is_none_or(|got| got.len() < count);
+        let timeout = Duration::from_secs(5);
+        let waited = self.client_answered.wait_timeout_while(self.state(), timeout, too_few);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.replies.remove(&id.to_string()).unwrap_or_default()
+        state.client_answers.remove(&id.to_string()).unwrap_or_default()
     }
 
-    fn asked(self: &Arc<Self>, method: &str, request: Request) {
+    fn handle_request(self: &Arc<Self>, method: &str, request: Request) {
         let era = self.script.era;
         match method {
-            "server/discover" if era == Era::DiesOnProbe => {
+            "server/discover" if era == Era::ExitsOnProbe => {
                 let _ = writeln!(std::io::stderr(), "expected initialize, got server/discover");
                 std::process::exit(1);
             }
             "server/discover" if era == Era::SilentOnProbe => {}
-            "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discovered()),
+            "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discover_result()),
             "initialize" if era.has_sessions() => {
-                self.state().declared = request.params["capabilities"].clone();
-                self.answer(&request.id, &answers::welcome(&request.params));
+                self.state().client_capabilities = request.params["capabilities"].clone();
+                self.answer(&request.id, &answers::initialize_result(&request.params));
             }
             "ping" if era.has_sessions() => self.answer(&request.id, &json!({})),
-            "tools/list" | "tools/call" => match self.refusal(&request.params) {
-                Some(why) => self.refuse(&request.id, -32602, why),
+            "tools/list" | "tools/call" => match self.check_era(&request.params) {
+                Some(error) => self.refuse(&request.id, -32602, error),
                 None if method == "tools/list" => self.list(&request),
                 None => self.call(request),
             },
             "subscriptions/listen" if era.is_stateless() => offers::listen(self, &request),
-            _ if offers::METHODS.contains(&method) => match self.refusal(&request.params) {
-                Some(why) => self.refuse(&request.id, -32602, why),
+            _ if offers::METHODS.contains(&method) => match self.check_era(&request.params) {
+                Some(error) => self.refuse(&request.id, -32602, error),
                 None => offers::answer(self, method, &request),
             },
             _ => self.refuse(&request.id, -32601, "Method not found"),
         }
     }
 
-    /// A request must belong to an era that is spoken here, and to a session that is open.
-    fn refusal(&self, params: &Value) -> Option<&'static str> {
+    /// Returns an error unless the request belongs to an era that the server speaks, and to an open session.
+    fn check_era(&self, params: &Value) -> Option<&'static str> {
         let revision = &params["_meta"]["io.modelcontextprotocol/protocolVersion"];
         let capabilities = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
-        let claims_stateless = revision == "2026-07-28" && capabilities.is_object();
+        let is_stateless = revision == "2026-07-28" && capabilities.is_object();
         match self.script.era {
-            era if claims_stateless && era.is_stateless() => None,
-            Era::Stateless => Some("the request lacks what its era needs in _meta"),
-            _ if !revision.is_null() => Some("a session-era server saw stateless _meta"),
+            era if is_stateless && era.is_stateless() => None,
+            Era::Stateless => Some("the request lacks the _meta members of the stateless era"),
+            _ if !revision.is_null() => Some("a session-era server received stateless _meta"),
             _ if !self.state().session_open => Some("the session is not open"),
             _ => None,
         }
     }
 
     fn list(&self, request: &Request) {
-        ledger::note(&self.script, "list");
+        records::append(&self.script, "list");
         let mut all = tools::definitions(self.script.tools, self.state().added);
-        all.extend(self.script.ledger.is_some().then(ledger::definition));
-        let described = self.script.describe.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
-        if let Some(text) = described {
+        all.extend(self.script.record_dir.is_some().then(records::definition));
+        let description =
+            self.script.description_file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        if let Some(text) = description {
             all[0]["description"] = text.into();
         }
         let from =
@@ -186,13 +189,13 @@ impl Server {
         self.write(json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string().as_bytes());
     }
 
-    /// Writes one line, in one piece.
+    /// Writes one line with a single lock.
     pub(crate) fn write(&self, line: &[u8]) {
         let mut out = std::io::stdout().lock();
-        let noise = if self.script.stdout_noise { NOISE } else { b"" };
+        let garbage = if self.script.stdout_garbage { GARBAGE } else { b"" };
         let written =
-            out.write_all(noise).and_then(|()| out.write_all(line)).and_then(|()| out.write_all(b"\n"));
-        // Nobody reads any more: the end of our input follows.
+            out.write_all(garbage).and_then(|()| out.write_all(line)).and_then(|()| out.write_all(b"\n"));
+        // A closed pipe is followed by the end of our input.
         let _ = written.and_then(|()| out.flush());
     }
 }

@@ -1,4 +1,4 @@
-//! What the server can be asked to do.
+//! The tools.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, ledger, offers, script};
+use crate::{answers, offers, records, script};
 
 /// Every tool: its name and the names of its arguments.
 const TOOLS: [(&str, &[&str]); 30] = [
@@ -21,7 +21,7 @@ const TOOLS: [(&str, &[&str]); 30] = [
     ("pid", &[]),
     ("grandchild", &[]),
     ("progress", &["steps", "ms"]),
-    ("reply", &["how", "bytes"]),
+    ("reply", &["form", "bytes"]),
     ("raw", &["json"]),
     ("deep", &["levels"]),
     ("received", &[]),
@@ -33,18 +33,18 @@ const TOOLS: [(&str, &[&str]); 30] = [
     ("log", &["text"]),
     ("cancelled", &[]),
     ("fail", &["text"]),
-    ("deaf", &[]),
+    ("close_stdin", &[]),
     ("ask", &["method", "message"]),
     ("update", &["uri"]),
-    ("say", &["level", "text"]),
+    ("send_log", &["level", "text"]),
     ("mirror", &["region"]),
-    ("keep", &["text"]),
+    ("remember", &["text"]),
     ("cwd", &[]),
-    ("declared", &[]),
-    ("eat", &["bytes", "then"]),
+    ("client_capabilities", &[]),
+    ("allocate", &["bytes", "then"]),
 ];
 
-/// The tools as a list shows them: the useful ones, `extra` fillers, and what was `added` since.
+/// Returns the definitions of all tools: the useful ones, `extra` fillers, and those `added` since the start.
 pub(crate) fn definitions(extra: usize, added: usize) -> Vec<Value> {
     let useful = TOOLS.iter().map(|(name, arguments)| definition(name, arguments));
     let fillers = (1..=extra).map(|number| definition(&format!("extra_{number}"), &[]));
@@ -53,7 +53,7 @@ pub(crate) fn definitions(extra: usize, added: usize) -> Vec<Value> {
 }
 
 fn definition(name: &str, arguments: &[&str]) -> Value {
-    let typed = |argument: &&str| {
+    let property = |argument: &&str| {
         let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels" | "ttlMs") {
             "integer"
         } else {
@@ -61,7 +61,7 @@ fn definition(name: &str, arguments: &[&str]) -> Value {
         };
         ((*argument).to_owned(), json!({"type": kind}))
     };
-    let mut properties: serde_json::Map<String, Value> = arguments.iter().map(typed).collect();
+    let mut properties: serde_json::Map<String, Value> = arguments.iter().map(property).collect();
     if name == "mirror" {
         properties["region"]["x-mcp-header"] = "Region".into();
     }
@@ -89,29 +89,29 @@ impl Arguments<'_> {
     }
 }
 
-/// Does what was asked and answers, or not.
+/// Runs the requested tool.
 pub(crate) fn run(server: &Server, request: &Request) {
     let arguments = Arguments(&request.params["arguments"]);
     let name = request.params["name"].as_str().unwrap_or_default();
     match name {
-        "echo" => say(server, request, arguments.text("text")),
-        "env" => say(
+        "echo" => answer_text(server, request, arguments.text("text")),
+        "env" => answer_text(
             server,
             request,
             &std::env::var(arguments.text("name")).unwrap_or_else(|_| "(unset)".to_owned()),
         ),
-        "pid" => say(server, request, &std::process::id().to_string()),
-        "grandchild" => say(server, request, &server.grandchild.unwrap_or(0).to_string()),
-        "received" => say(server, request, &String::from_utf8_lossy(&request.line)),
-        "peak" => say(server, request, &server.state().peak.to_string()),
-        "cancelled" => say(server, request, &json!(server.state().cancelled).to_string()),
+        "pid" => answer_text(server, request, &std::process::id().to_string()),
+        "grandchild" => answer_text(server, request, &server.grandchild.unwrap_or(0).to_string()),
+        "received" => answer_text(server, request, &String::from_utf8_lossy(&request.line)),
+        "peak" => answer_text(server, request, &server.state().peak.to_string()),
+        "cancelled" => answer_text(server, request, &json!(server.state().cancelled).to_string()),
         "sleep" => {
             std::thread::sleep(Duration::from_millis(arguments.number("ms")));
-            say(server, request, "slept");
+            answer_text(server, request, "slept");
         }
         "log" => {
             let _ = writeln!(std::io::stderr(), "{}", arguments.text("text"));
-            say(server, request, "logged");
+            answer_text(server, request, "logged");
         }
         "fail" => {
             let result =
@@ -119,15 +119,15 @@ pub(crate) fn run(server: &Server, request: &Request) {
             server.answer(&request.id, &complete(server, result));
         }
         "count" => {
-            let count = script::append(&PathBuf::from(arguments.text("file")));
+            let count = script::increment(&PathBuf::from(arguments.text("file")));
             match arguments.text("then") {
-                "crash" => end(request),
+                "crash" => exit(request),
                 "hang" => loop {
                     std::thread::park();
                 },
                 _ => std::thread::sleep(Duration::from_millis(arguments.number("ms"))),
             }
-            let mut result = said(server, &count.to_string());
+            let mut result = text_result(server, &count.to_string());
             for member in ["ttlMs", "cacheScope"] {
                 if !arguments.0[member].is_null() {
                     result[member] = arguments.0[member].clone();
@@ -138,78 +138,81 @@ pub(crate) fn run(server: &Server, request: &Request) {
         "hang" => loop {
             std::thread::park();
         },
-        "crash" | "exit" => end(request),
-        ledger::STAMP => ledger::stamp(server, request),
-        "eat" => eat(server, request, &arguments),
-        _ => misbehave(server, request, name, &arguments),
+        "crash" | "exit" => exit(request),
+        records::RECORD => records::record(server, request),
+        "allocate" => allocate(server, request, &arguments),
+        _ => run_protocol_tool(server, request, name, &arguments),
     }
 }
 
-/// The tools that are about the wire itself.
-fn misbehave(server: &Server, request: &Request, name: &str, arguments: &Arguments<'_>) {
+/// Runs a tool that is about the protocol itself.
+fn run_protocol_tool(server: &Server, request: &Request, name: &str, arguments: &Arguments<'_>) {
     match name {
         "progress" => progress(server, request, arguments.number("steps"), arguments.number("ms")),
-        "reply" => match answers::broken(&request.id, arguments.text("how"), arguments.size("bytes")) {
-            Some(line) => server.write(&line),
-            None => server.refuse(&request.id, -32602, "no such way to answer"),
-        },
-        "raw" => raw(server, request, arguments.text("json")),
-        "deep" => {
-            let (open, close) = ("[".repeat(arguments.size("levels")), "]".repeat(arguments.size("levels")));
-            raw(server, request, &format!(r#"{{"content":[],"deep":{open}{close}}}"#));
+        "reply" => {
+            match answers::malformed_answer(&request.id, arguments.text("form"), arguments.size("bytes")) {
+                Some(line) => server.write(&line),
+                None => server.refuse(&request.id, -32602, "unknown form"),
+            }
         }
-        "ping" => ask_back(server, request),
+        "raw" => answer_raw(server, request, arguments.text("json")),
+        "deep" => {
+            let open = "[".repeat(arguments.size("levels"));
+            let close = "]".repeat(arguments.size("levels"));
+            answer_raw(server, request, &format!(r#"{{"content":[],"deep":{open}{close}}}"#));
+        }
+        "ping" => request_with_same_id(server, request),
         "ask" => ask_client(server, request, arguments),
-        "update" => say(server, request, &offers::update(server, arguments.text("uri")).to_string()),
-        "say" => {
+        "update" => answer_text(server, request, &offers::update(server, arguments.text("uri")).to_string()),
+        "send_log" => {
             let params = json!({"level": arguments.text("level"), "data": arguments.text("text")});
             server.notify("notifications/message", &params);
-            say(server, request, "said");
+            answer_text(server, request, "sent");
         }
-        "keep" => {
-            let kept = {
+        "remember" => {
+            let remembered = {
                 let mut state = server.state();
-                state.kept.push(arguments.text("text").to_owned());
-                state.kept.join(" ")
+                state.remembered.push(arguments.text("text").to_owned());
+                state.remembered.join(" ")
             };
-            say(server, request, &kept);
+            answer_text(server, request, &remembered);
         }
         "cwd" => {
             let folder = std::env::current_dir().unwrap_or_default();
-            say(server, request, &folder.display().to_string());
+            answer_text(server, request, &folder.display().to_string());
         }
-        "declared" => {
-            let declared = server.state().declared.to_string();
-            say(server, request, &declared);
+        "client_capabilities" => {
+            let capabilities = server.state().client_capabilities.to_string();
+            answer_text(server, request, &capabilities);
         }
-        "mirror" => say(server, request, arguments.text("region")),
-        "deaf" => {
-            // The read under way keeps the old input alive, so one more line is heard.
+        "mirror" => answer_text(server, request, arguments.text("region")),
+        "close_stdin" => {
+            // The read in progress keeps the old input open, so one more line is received.
             let replaced = File::open("/dev/null").is_ok_and(|null| rustix::stdio::dup2_stdin(null).is_ok());
-            say(server, request, if replaced { "deaf" } else { "still hearing" });
+            answer_text(server, request, if replaced { "closed" } else { "still open" });
         }
         "notify_list_changed" => {
             server.state().added += 1;
             server.notify("notifications/tools/list_changed", &json!({}));
-            say(server, request, "changed");
+            answer_text(server, request, "changed");
         }
         "flood_notifications" => {
             for count in 0..arguments.number("n") {
                 server.notify("notifications/message", &json!({"level": "info", "data": count}));
             }
-            say(server, request, "flooded");
+            answer_text(server, request, "flooded");
         }
-        _ if name.starts_with("extra_") || name.starts_with("added_") => say(server, request, name),
+        _ if name.starts_with("extra_") || name.starts_with("added_") => answer_text(server, request, name),
         _ => server.refuse(&request.id, -32602, &format!("Unknown tool: {name}")),
     }
 }
 
-pub(crate) fn say(server: &Server, request: &Request, text: &str) {
-    server.answer(&request.id, &said(server, text));
+pub(crate) fn answer_text(server: &Server, request: &Request, text: &str) {
+    server.answer(&request.id, &text_result(server, text));
 }
 
-/// The result that says this.
-pub(crate) fn said(server: &Server, text: &str) -> Value {
+/// Returns a result with this text.
+pub(crate) fn text_result(server: &Server, text: &str) -> Value {
     complete(server, json!({"content": [{"type": "text", "text": text}]}))
 }
 
@@ -220,28 +223,28 @@ fn complete(server: &Server, mut result: Value) -> Value {
     result
 }
 
-/// The text as the result, byte for byte.
-pub(crate) fn raw(server: &Server, request: &Request, result: &str) {
+/// Answers with `result`, byte for byte.
+pub(crate) fn answer_raw(server: &Server, request: &Request, result: &str) {
     server.write(format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request.id).as_bytes());
 }
 
-/// Ends in the middle of the call: with words, or as told.
-fn end(request: &Request) -> ! {
+/// Exits during the call; `crash` writes to stderr first.
+fn exit(request: &Request) -> ! {
     let code = request.params["arguments"]["code"].as_i64().and_then(|code| i32::try_from(code).ok());
     if request.params["name"] == "crash" {
-        let _ = writeln!(std::io::stderr(), "thread panicked\nthe disk is on fire");
+        let _ = writeln!(std::io::stderr(), "thread panicked\ncrashing on purpose");
     }
     std::process::exit(code.unwrap_or(101))
 }
 
-/// Uses so much memory from now on; then answers, or never does.
-fn eat(server: &Server, request: &Request, arguments: &Arguments<'_>) {
-    let eaten = vec![1u8; arguments.size("bytes")];
-    std::mem::forget(eaten);
+/// Allocates memory and keeps it; then answers, or hangs.
+fn allocate(server: &Server, request: &Request, arguments: &Arguments<'_>) {
+    let memory = vec![1u8; arguments.size("bytes")];
+    std::mem::forget(memory);
     while arguments.text("then") == "hang" {
         std::thread::park();
     }
-    say(server, request, "eaten");
+    answer_text(server, request, "allocated");
 }
 
 fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
@@ -254,16 +257,17 @@ fn progress(server: &Server, request: &Request, steps: u64, ms: u64) {
         }
         std::thread::sleep(Duration::from_millis(ms));
     }
-    // Too late, and for nobody: both are to be dropped.
+    // Unknown and late tokens: the gateway must drop both notifications.
     server.notify("notifications/progress", &json!({"progressToken": 999_999, "progress": 1}));
-    say(server, request, &format!("{steps} steps"));
+    answer_text(server, request, &format!("{steps} steps"));
     server.notify("notifications/progress", &json!({"progressToken": token, "progress": steps + 1}));
 }
 
-/// Asks the client something in the middle of the call, in the way of the call's era, and answers with what it said.
-/// In a session "never mind" is taken back at once.
+/// Sends a request to the client during the call, in the call's era, and answers with its response. In a session the
+/// message "never mind" is cancelled immediately.
 fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
-    let (method, message) = (arguments.text("method"), arguments.text("message"));
+    let method = arguments.text("method");
+    let message = arguments.text("message");
     let params = match method {
         "elicitation/create" => {
             json!({"message": message, "requestedSchema": {"type": "object", "properties": {}}})
@@ -272,32 +276,32 @@ fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
     };
     let stateless = request.params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string();
     if stateless {
-        let answered = &request.params["inputResponses"]["q"];
-        if answered.is_null() {
-            let questions = json!({"q": {"method": method, "params": params}});
+        let response = &request.params["inputResponses"]["q"];
+        if response.is_null() {
+            let requests = json!({"q": {"method": method, "params": params}});
             let result =
-                json!({"resultType": "input_required", "inputRequests": questions, "requestState": "s"});
+                json!({"resultType": "input_required", "inputRequests": requests, "requestState": "s"});
             return server.answer(&request.id, &result);
         }
-        return say(server, request, &answered.to_string());
+        return answer_text(server, request, &response.to_string());
     }
     let id = json!(format!("ask-{}", request.id));
     let question = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     server.write(question.to_string().as_bytes());
     if message == "never mind" {
         server.notify("notifications/cancelled", &json!({"requestId": id}));
-        return say(server, request, message);
+        return answer_text(server, request, message);
     }
-    let reply = server.replies(&id, 1).pop().unwrap_or_default();
-    let said = if reply["error"].is_object() { &reply["error"] } else { &reply["result"] };
-    say(server, request, &said.to_string());
+    let answer = server.wait_for_client(&id, 1).pop().unwrap_or_default();
+    let outcome = if answer["error"].is_object() { &answer["error"] } else { &answer["result"] };
+    answer_text(server, request, &outcome.to_string());
 }
 
-/// Asks the other side two things under the very id it waits for, and answers with what it got.
-fn ask_back(server: &Server, request: &Request) {
+/// Sends two requests under the id of the call and answers with the client's responses.
+fn request_with_same_id(server: &Server, request: &Request) {
     for method in ["ping", "no/such/method"] {
         server.write(json!({"jsonrpc": "2.0", "id": request.id, "method": method}).to_string().as_bytes());
     }
-    let replies = server.replies(&request.id, 2);
-    say(server, request, &json!(replies).to_string());
+    let responses = server.wait_for_client(&request.id, 2);
+    answer_text(server, request, &json!(responses).to_string());
 }

@@ -1,8 +1,8 @@
-//! The fixtures of `scripts/matrix-peers`, on the Rust SDK; and what the reference server has no fixture for.
+//! The fixtures of `scripts/matrix-peers` on the Rust SDK, and those that the reference server does not have.
 //!
 //! `matrix-server --era session|stateless`, on stdin and stdout. See `scripts/matrix-peers/README.md`, `e2e/tests/e2e/matrix`.
 
-#![expect(deprecated, reason = "sampling, roots and logging are deprecated, and have to work nevertheless")]
+#![expect(deprecated, reason = "sampling, roots and logging are deprecated but must work")]
 
 mod offers;
 mod server;
@@ -14,14 +14,14 @@ use rmcp::{ErrorData, ServiceExt as _};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let stateless = std::env::args().any(|word| word == "stateless");
+    let stateless = std::env::args().any(|arg| arg == "stateless");
     let Ok(running) = server::Server::new(stateless).serve(rmcp::transport::stdio()).await else {
         return ExitCode::FAILURE;
     };
     if running.waiting().await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// An error of ours.
-pub(crate) fn wrong(why: &dyn std::fmt::Display) -> ErrorData {
-    ErrorData::internal_error(why.to_string(), None)
+/// Returns an internal error with this message.
+pub(crate) fn internal_error(error: &dyn std::fmt::Display) -> ErrorData {
+    ErrorData::internal_error(error.to_string(), None)
 }

@@ -1,4 +1,4 @@
-//! What is on offer beside tools: a resource and others that come, a template, a prompt and its completion.
+//! Resources, a resource template, a prompt and its completion.
 
 use rmcp::ErrorData;
 use rmcp::model::{
@@ -7,9 +7,9 @@ use rmcp::model::{
 };
 use serde_json::Value;
 
-use crate::wrong;
+use crate::internal_error;
 
-/// What the tool `update` says has changed.
+/// The resource that the tool `update` reports as changed.
 pub(crate) const TEXT: &str = "matrix://text";
 
 pub(crate) fn resources(added: usize) -> Vec<Resource> {
@@ -40,8 +40,8 @@ pub(crate) fn prompt(arguments: Option<&JsonObject>) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new(Role::User, ContentBlock::text(format!("Hello, {name}!")))])
 }
 
-pub(crate) fn complete(begun: &str) -> Result<CompleteResult, ErrorData> {
-    let names = ["ada", "alan"].into_iter().filter(|name| name.starts_with(begun));
+pub(crate) fn complete(prefix: &str) -> Result<CompleteResult, ErrorData> {
+    let names = ["ada", "alan"].into_iter().filter(|name| name.starts_with(prefix));
     let values = CompletionInfo::with_all_values(names.map(str::to_owned).collect());
-    values.map(CompleteResult::new).map_err(|why| wrong(&why))
+    values.map(CompleteResult::new).map_err(|error| internal_error(&error))
 }

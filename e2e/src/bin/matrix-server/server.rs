@@ -1,4 +1,4 @@
-//! `Server`: the fixtures as the SDK sees them, and who is told of which change.
+//! `Server`: the fixtures as an SDK server, and its change notifications.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ use serde_json::json;
 use tokio::sync::{broadcast, watch};
 
 use crate::tools::{Call, TOOLS};
-use crate::{offers, wrong};
+use crate::{internal_error, offers};
 
 type Context = RequestContext<RoleServer>;
 type Page = Option<PaginatedRequestParams>;
 
-/// What can change while clients look.
+/// A change that clients can be notified of.
 #[derive(Clone, Copy)]
 pub(crate) enum Change {
     Tools,
@@ -32,13 +32,13 @@ pub(crate) enum Change {
 
 pub(crate) struct Server {
     pub(crate) stateless: bool,
-    /// Whose waiting was cancelled, in order.
+    /// The `who` of every cancelled call of the tool `wait`, in order.
     pub(crate) cancelled: watch::Sender<Vec<String>>,
     extra: AtomicBool,
     added: AtomicUsize,
     level: Mutex<LoggingLevel>,
-    /// Whether the session subscribed to the text.
-    watched: AtomicBool,
+    /// True if the session is subscribed to the text.
+    subscribed: AtomicBool,
     session: OnceLock<Peer<RoleServer>>,
     changes: broadcast::Sender<Change>,
 }
@@ -51,7 +51,7 @@ impl Server {
             extra: AtomicBool::new(false),
             added: AtomicUsize::new(0),
             level: Mutex::new(LoggingLevel::Debug),
-            watched: AtomicBool::new(false),
+            subscribed: AtomicBool::new(false),
             session: OnceLock::new(),
             changes: broadcast::channel(64).0,
         }
@@ -61,20 +61,20 @@ impl Server {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the change and tells everybody who wanted to know.
+    /// Makes the change and notifies subscribers.
     pub(crate) async fn change(&self, change: Change) -> String {
         match change {
             Change::Tools => drop(self.extra.fetch_not(Ordering::Relaxed)),
             Change::Resources => drop(self.added.fetch_add(1, Ordering::Relaxed)),
             Change::Text => {}
         }
-        // Nobody listening is no error.
+        // Fails only if there is no subscriber.
         let _ = self.changes.send(change);
         if let Some(session) = self.session.get() {
             let _ = match change {
                 Change::Tools => session.notify_tool_list_changed().await,
                 Change::Resources => session.notify_resource_list_changed().await,
-                Change::Text if self.watched.load(Ordering::Relaxed) => {
+                Change::Text if self.subscribed.load(Ordering::Relaxed) => {
                     session.notify_resource_updated(ResourceUpdatedNotificationParam::new(offers::TEXT)).await
                 }
                 Change::Text => Ok(()),
@@ -152,12 +152,12 @@ impl ServerHandler for Server {
     }
 
     async fn subscribe(&self, request: SubscribeRequestParams, _: Context) -> Result<(), ErrorData> {
-        self.watched.fetch_or(request.uri == offers::TEXT, Ordering::Relaxed);
+        self.subscribed.fetch_or(request.uri == offers::TEXT, Ordering::Relaxed);
         Ok(())
     }
 
     async fn unsubscribe(&self, request: UnsubscribeRequestParams, _: Context) -> Result<(), ErrorData> {
-        self.watched.fetch_and(request.uri != offers::TEXT, Ordering::Relaxed);
+        self.subscribed.fetch_and(request.uri != offers::TEXT, Ordering::Relaxed);
         Ok(())
     }
 
@@ -192,9 +192,9 @@ impl ServerHandler for Server {
         loop {
             let change = tokio::select! {
                 () = context.cancelled() => return Ok(()),
-                change = changes.recv() => change.map_err(|error| wrong(&error))?,
+                change = changes.recv() => change.map_err(|error| internal_error(&error))?,
             };
-            // What the client did not ask for is refused by the sink, and so it should be.
+            // The sink refuses notifications that the client did not subscribe to.
             let _ = match change {
                 Change::Tools => context.sink().notify_tool_list_changed().await,
                 Change::Resources => context.sink().notify_resource_list_changed().await,

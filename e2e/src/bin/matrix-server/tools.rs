@@ -1,4 +1,4 @@
-//! The tools: what each of them says, asks and changes before it answers.
+//! The tools.
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequest, InputRequests,
@@ -9,8 +9,8 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer};
 use serde_json::{Value, json};
 
+use crate::internal_error;
 use crate::server::{Change, Server};
-use crate::wrong;
 
 pub(crate) const TOOLS: [&str; 12] = [
     "echo",
@@ -27,7 +27,7 @@ pub(crate) const TOOLS: [&str; 12] = [
     "roots",
 ];
 
-/// One call: who asked for what.
+/// A tool call.
 pub(crate) struct Call<'a> {
     pub(crate) server: &'a Server,
     pub(crate) request: &'a CallToolRequestParams,
@@ -51,16 +51,16 @@ impl Call<'_> {
             "update" => self.server.change(Change::Text).await,
             "add_resource" => self.server.change(Change::Resources).await,
             "extra" => "here for now".to_owned(),
-            name => return self.ask(question(name)?).await,
+            name => return self.ask(client_request(name)?).await,
         };
-        Ok(said(text))
+        Ok(text_result(text))
     }
 
     async fn progress(&self, step: f64, total: Option<f64>, message: &str) -> Result<(), ErrorData> {
         let Some(token) = self.context.meta.get_progress_token() else { return Ok(()) };
         let progress = ProgressNotificationParam::new(token, step).with_message(message);
         let progress = total.into_iter().fold(progress, ProgressNotificationParam::with_total);
-        self.context.peer.notify_progress(progress).await.map_err(|error| wrong(&error))
+        self.context.peer.notify_progress(progress).await.map_err(|error| internal_error(&error))
     }
 
     async fn steps(&self) -> Result<String, ErrorData> {
@@ -71,52 +71,61 @@ impl Call<'_> {
     }
 
     async fn log(&self) -> Result<String, ErrorData> {
-        let least =
+        let minimum =
             if self.server.stateless { self.context.meta.log_level() } else { Some(self.server.level()) };
         for line in ["one", "two", "three"] {
-            if least.is_some_and(|least| least as u8 <= LoggingLevel::Info as u8) {
+            if minimum.is_some_and(|minimum| minimum as u8 <= LoggingLevel::Info as u8) {
                 let line = LoggingMessageNotificationParam::new(LoggingLevel::Info, json!(line));
-                self.context.peer.notify_logging_message(line).await.map_err(|error| wrong(&error))?;
+                self.context
+                    .peer
+                    .notify_logging_message(line)
+                    .await
+                    .map_err(|error| internal_error(&error))?;
             }
         }
         Ok("done".to_owned())
     }
 
-    /// Says that it waits, and waits until the client takes the call back.
+    /// Sends progress, then waits until the client cancels the call.
     async fn wait(&self) -> Result<String, ErrorData> {
         let who = self.argument("who");
         self.progress(1.0, None, who).await?;
         self.context.ct.cancelled().await;
         self.server.cancelled.send_modify(|all| all.push(who.to_owned()));
-        Err(wrong(&"cancelled"))
+        Err(internal_error(&"cancelled"))
     }
 
-    /// Waits until the call of `who` was cancelled, and says whose calls were.
+    /// Waits until the call of `who` was cancelled, and returns the `who` of every cancelled call.
     async fn cancelled(&self) -> Result<String, ErrorData> {
         let who = self.argument("who");
         let mut all = self.server.cancelled.subscribe();
-        let all =
-            all.wait_for(|all| all.iter().any(|one| one == who)).await.map_err(|error| wrong(&error))?;
+        let all = all
+            .wait_for(|all| all.iter().any(|each| each == who))
+            .await
+            .map_err(|error| internal_error(&error))?;
         Ok(all.join(","))
     }
 
-    /// Asks the caller in the way of the era, and answers with what it said.
-    async fn ask(&self, question: Value) -> Result<CallToolResponse, ErrorData> {
+    /// Sends a request to the client, in its era, and answers with the response.
+    async fn ask(&self, request: Value) -> Result<CallToolResponse, ErrorData> {
         if self.server.stateless {
             if let Some(answer) = self.request.input_responses.as_ref().and_then(|all| all.get("question")) {
-                return Ok(said(answer.to_string()));
+                return Ok(text_result(answer.to_string()));
             }
-            let question: InputRequest = serde_json::from_value(question).map_err(|error| wrong(&error))?;
-            let questions = InputRequests::from([("question".to_owned(), question)]);
-            return Ok(InputRequiredResult::new(Some(questions), Some("asked".to_owned())).into());
+            let request: InputRequest =
+                serde_json::from_value(request).map_err(|error| internal_error(&error))?;
+            let requests = InputRequests::from([("question".to_owned(), request)]);
+            return Ok(InputRequiredResult::new(Some(requests), Some("asked".to_owned())).into());
         }
-        let question: ServerRequest = serde_json::from_value(question).map_err(|error| wrong(&error))?;
-        let answer = self.context.peer.send_request(question).await.map_err(|error| wrong(&error))?;
-        Ok(said(json!(answer).to_string()))
+        let request: ServerRequest =
+            serde_json::from_value(request).map_err(|error| internal_error(&error))?;
+        let answer = self.context.peer.send_request(request).await.map_err(|error| internal_error(&error))?;
+        Ok(text_result(json!(answer).to_string()))
     }
 }
 
-fn question(tool: &str) -> Result<Value, ErrorData> {
+/// Returns the request that this tool sends to the client.
+fn client_request(tool: &str) -> Result<Value, ErrorData> {
     let (method, params) = match tool {
         "sample" => {
             let message = json!({"role": "user", "content": {"type": "text", "text": "Say something"}});
@@ -141,6 +150,6 @@ fn question(tool: &str) -> Result<Value, ErrorData> {
     Ok(json!({"method": method, "params": params}))
 }
 
-fn said(text: String) -> CallToolResponse {
+fn text_result(text: String) -> CallToolResponse {
     CallToolResult::success(vec![ContentBlock::text(text)]).into()
 }

@@ -1,4 +1,4 @@
-//! `Caller`: who made a request, what it can do, and how to ask it something in its own era.
+//! `Caller`: the client of a request, its capabilities, and requests to it in its own era.
 
 use std::future::{Future as _, poll_fn};
 use std::task::Poll;
@@ -12,12 +12,12 @@ use rmcp::{ErrorData, RoleServer};
 
 use crate::shared::Shared;
 
-/// What came of a question.
+/// The result of requests to the client.
 pub(crate) enum Answer {
-    /// Every question was answered.
-    Given(InputResponses),
-    /// The stateless era: the client has to come again with the answers.
-    Wanted(InputRequiredResult),
+    /// Every request was answered.
+    Answered(InputResponses),
+    /// Stateless era: the client has to retry with the answers.
+    InputRequired(InputRequiredResult),
 }
 
 pub(crate) struct Caller<'a> {
@@ -43,99 +43,101 @@ impl<'a> Caller<'a> {
         Self { context, shared, level, answers: InputResponses::new(), state: None }
     }
 
-    /// The caller comes with answers to what it was asked before.
-    pub(crate) fn retrying(mut self, answers: Option<InputResponses>, state: Option<String>) -> Self {
+    /// Adds the answers and the state of a retried request.
+    pub(crate) fn with_retry(mut self, answers: Option<InputResponses>, state: Option<String>) -> Self {
         self.answers = answers.unwrap_or_default();
         self.state = state;
         self
     }
 
-    pub(crate) fn can(&self) -> ClientCapabilities {
+    pub(crate) fn capabilities(&self) -> ClientCapabilities {
         self.context.client_capabilities().unwrap_or_default()
     }
 
-    /// The least severe message that the caller wants to see, if any.
+    /// Returns the lowest log level that the caller asked for.
     pub(crate) fn log_level(&self) -> Option<LoggingLevel> {
         if is_stateless(self.context) { self.context.meta.log_level() } else { Some(self.level) }
     }
 
-    /// What the seal on the request's state covers.
+    /// Returns the state of a retried request, after checking its signature.
     pub(crate) fn state(&self) -> Result<Option<&str>, ErrorData> {
-        let Some(sealed) = &self.state else { return Ok(None) };
-        let open = self.shared.open(sealed);
-        open.map(Some).ok_or_else(|| ErrorData::invalid_params("requestState was tampered with", None))
+        let Some(signed) = &self.state else { return Ok(None) };
+        let state = self.shared.verify(signed);
+        state.map(Some).ok_or_else(|| ErrorData::invalid_params("requestState was tampered with", None))
     }
 
-    /// Asks `questions`: a session is asked at once, a stateless client is told to come back with answers, and
-    /// with `state` if there is one.
+    /// Sends requests to the client: immediately in a session; a stateless client has to retry with the answers, and with
+    /// `state` if there is one.
     pub(crate) async fn ask(
         &self,
-        questions: InputRequests,
+        requests: InputRequests,
         state: Option<&str>,
     ) -> Result<Answer, ErrorData> {
-        let can = self.can();
-        questions.values().try_for_each(|question| allowed(question, &can))?;
+        let capabilities = self.capabilities();
+        requests.values().try_for_each(|request| check_capability(request, &capabilities))?;
         if is_stateless(self.context) {
-            self.compare(questions, state)
+            self.answer_from_retry(requests, state)
         } else {
-            self.ask_now(questions).await
+            self.send_requests(requests).await
         }
     }
 
-    fn compare(&self, questions: InputRequests, state: Option<&str>) -> Result<Answer, ErrorData> {
+    fn answer_from_retry(&self, requests: InputRequests, state: Option<&str>) -> Result<Answer, ErrorData> {
         self.state()?;
         let answered = |key: &String| self.answers.get(key).is_some_and(serde_json::Value::is_object);
-        if questions.keys().all(answered) {
-            return Ok(Answer::Given(self.answers.clone()));
+        if requests.keys().all(answered) {
+            return Ok(Answer::Answered(self.answers.clone()));
         }
-        let sealed = state.map(|state| self.shared.seal(state));
-        Ok(Answer::Wanted(InputRequiredResult::new(Some(questions), sealed)))
+        let signed = state.map(|state| self.shared.sign(state));
+        Ok(Answer::InputRequired(InputRequiredResult::new(Some(requests), signed)))
     }
 
-    async fn ask_now(&self, questions: InputRequests) -> Result<Answer, ErrorData> {
-        // All at the same time, like those of the other era.
-        let asked = questions.into_iter().map(async |(key, question)| {
-            let request = match question {
+    async fn send_requests(&self, requests: InputRequests) -> Result<Answer, ErrorData> {
+        // Concurrently, as in the stateless era.
+        let sent = requests.into_iter().map(async |(key, request)| {
+            let request = match request {
                 InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
                 InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
                 InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
-                _ => return Err(ErrorData::internal_error("a question of an unknown kind", None)),
+                _ => return Err(ErrorData::internal_error("unknown input request", None)),
             };
             let answer = self.context.peer.send_request(request).await;
             let answer = answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
             let answer = serde_json::to_value(answer);
             Ok((key, answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?))
         });
-        let mut waiting: Vec<_> = asked.map(Box::pin).collect();
+        let mut waiting: Vec<_> = sent.map(Box::pin).collect();
         let mut answers = InputResponses::new();
         poll_fn(|context| {
-            let mut at = 0;
-            while let Some(asked) = waiting.get_mut(at) {
-                match asked.as_mut().poll(context) {
-                    Poll::Pending => at += 1,
+            let mut index = 0;
+            while let Some(request) = waiting.get_mut(index) {
+                match request.as_mut().poll(context) {
+                    Poll::Pending => index += 1,
                     Poll::Ready(answer) => {
                         let (key, answer) = answer?;
                         answers.insert(key, answer);
-                        drop(waiting.swap_remove(at));
+                        drop(waiting.swap_remove(index));
                     }
                 }
             }
             if waiting.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await?;
-        Ok(Answer::Given(answers))
+        Ok(Answer::Answered(answers))
     }
 }
 
-/// Only what a client said it can do may be asked of it.
-fn allowed(question: &InputRequest, can: &ClientCapabilities) -> Result<(), ErrorData> {
-    let capabilities = ClientCapabilities::builder();
-    let missing = match question {
-        InputRequest::CreateMessage(_) if can.sampling.is_none() => capabilities.enable_sampling().build(),
-        InputRequest::Elicitation(_) if can.elicitation.is_none() => {
-            capabilities.enable_elicitation().build()
+/// Returns an error unless the client has the capability that this request needs.
+fn check_capability(request: &InputRequest, capabilities: &ClientCapabilities) -> Result<(), ErrorData> {
+    let builder = ClientCapabilities::builder();
+    let missing = match request {
+        InputRequest::CreateMessage(_) if capabilities.sampling.is_none() => {
+            builder.enable_sampling().build()
         }
-        InputRequest::ListRoots(_) if can.roots.is_none() => capabilities.enable_roots().build(),
+        InputRequest::Elicitation(_) if capabilities.elicitation.is_none() => {
+            builder.enable_elicitation().build()
+        }
+        InputRequest::ListRoots(_) if capabilities.roots.is_none() => builder.enable_roots().build(),
         _ => return Ok(()),
     };
     Err(ErrorData::missing_required_client_capability(missing))

@@ -1,4 +1,4 @@
-//! Tools that answer at once with one kind of content or several.
+//! Tools that answer immediately with one or several kinds of content.
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, ResourceContents};
 
@@ -23,11 +23,13 @@ pub(crate) fn call(name: &str, arguments: &JsonObject) -> Option<CallToolResult>
             embedded("test://mixed-content-resource", "application/json", r#"{"test":"data","value":123}"#),
         ],
         "test_error_handling" => {
-            let why = text("This tool intentionally returns an error for testing");
-            return Some(CallToolResult::error(vec![why]));
+            let message = text("This tool intentionally returns an error for testing");
+            return Some(CallToolResult::error(vec![message]));
         }
-        "greet" | "json_schema_2020_12_tool" => vec![text(format!("Hello, {}!", word(arguments, "name")))],
-        "test_custom_header" => vec![text(format!("region: {}", word(arguments, "region")))],
+        "greet" | "json_schema_2020_12_tool" => {
+            vec![text(format!("Hello, {}!", string_argument(arguments, "name")))]
+        }
+        "test_custom_header" => vec![text(format!("region: {}", string_argument(arguments, "region")))],
         "test_extra_tool" => vec![text("here for now")],
         _ => return None,
     };
@@ -38,11 +40,11 @@ pub(crate) fn text(text: impl Into<String>) -> ContentBlock {
     ContentBlock::text(text)
 }
 
-pub(crate) fn embedded(uri: &str, kind: &str, text: &str) -> ContentBlock {
-    ContentBlock::resource(ResourceContents::text(text, uri).with_mime_type(kind))
+pub(crate) fn embedded(uri: &str, mime_type: &str, text: &str) -> ContentBlock {
+    ContentBlock::resource(ResourceContents::text(text, uri).with_mime_type(mime_type))
 }
 
-/// A string among the arguments; none is the empty one.
-pub(crate) fn word<'a>(arguments: &'a JsonObject, name: &str) -> &'a str {
+/// Returns a string argument; empty if it is missing.
+pub(crate) fn string_argument<'a>(arguments: &'a JsonObject, name: &str) -> &'a str {
     arguments.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
 }

@@ -23,7 +23,7 @@ use crate::shared::Shared;
 type Mcp = StreamableHttpService<Server, LocalSessionManager>;
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-/// Listens until the process ends; port 0 is any free one, and stdout says which.
+/// Listens until the process exits. Port 0 selects a free port; stdout tells which.
 pub(crate) async fn serve(era: Era, port: u16, shared: Arc<Shared>) -> std::io::Result<()> {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(era != Era::Stateless)
@@ -40,7 +40,7 @@ pub(crate) async fn serve(era: Era, port: u16, shared: Arc<Shared>) -> std::io::
         let mcp = mcp.clone();
         connections.spawn(async move {
             let service = service_fn(move |request| answer(mcp.clone(), request));
-            // A client that goes away in the middle of things is its own affair.
+            // Errors of one connection, such as a disconnect, do not affect the others.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;

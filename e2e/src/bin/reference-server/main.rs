@@ -1,19 +1,19 @@
 //! The reference MCP server: every fixture that the official conformance suite calls, on the official Rust SDK.
 //!
-//! `reference-server [--era dual|session|stateless] (--stdio | --http PORT)`. It conforms in full when it is asked
-//! directly, so whatever fails with toolcrib in front of it is toolcrib's. See `scripts/conformance`.
+//! `reference-server [--era dual|session|stateless] (--stdio | --http PORT)`. It conforms in full without toolcrib, so a
+//! check that fails with toolcrib in front of it is a bug in toolcrib. See `scripts/conformance`.
 
 #![expect(
     deprecated,
-    reason = "sampling, roots and logging are deprecated, and conformance is about them too"
+    reason = "sampling, roots and logging are deprecated, and the conformance suite tests them"
 )]
 
 mod caller;
-mod chatter;
 mod content;
 mod http;
+mod input_requests;
+mod notifications;
 mod prompts;
-mod questions;
 mod resources;
 mod server;
 mod shared;
@@ -28,49 +28,51 @@ use rmcp::ServiceExt as _;
 use server::{Era, Server};
 use shared::Shared;
 
-/// How clients reach the server.
-enum Way {
+/// The transport that the server listens on.
+enum Transport {
     Stdio,
     Http(u16),
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let ended = read(&words).and_then(|(era, way)| {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = parse(&args).and_then(|(era, transport)| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|error| error.to_string())?.block_on(serve(era, way))
+        runtime.map_err(|error| error.to_string())?.block_on(serve(era, transport))
     });
-    match ended {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            let _ = writeln!(std::io::stderr(), "reference-server: {why}");
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "reference-server: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn read(words: &[String]) -> Result<(Era, Way), String> {
-    let (mut era, mut way) = (Era::Dual, None);
-    let mut words = words.iter().map(String::as_str);
-    while let Some(word) = words.next() {
-        match (word, words.len()) {
-            ("--stdio", _) => way = Some(Way::Stdio),
-            ("--era", 1..) => era = words.next().unwrap_or_default().parse()?,
+fn parse(args: &[String]) -> Result<(Era, Transport), String> {
+    let mut era = Era::Dual;
+    let mut transport = None;
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        match (arg, args.len()) {
+            ("--stdio", _) => transport = Some(Transport::Stdio),
+            ("--era", 1..) => era = args.next().unwrap_or_default().parse()?,
             ("--http", 1..) => {
-                let port = words.next().unwrap_or_default();
-                way = Some(Way::Http(port.parse().map_err(|_| format!("`{port}` is not a port"))?));
+                let port = args.next().unwrap_or_default();
+                transport =
+                    Some(Transport::Http(port.parse().map_err(|_| format!("`{port}` is not a port"))?));
             }
-            _ => return Err(format!("`{word}` makes no sense here")),
+            _ => return Err(format!("unexpected argument `{arg}`")),
         }
     }
-    Ok((era, way.ok_or("`--stdio` or `--http PORT` is missing")?))
+    Ok((era, transport.ok_or("`--stdio` or `--http PORT` is missing")?))
 }
 
-async fn serve(era: Era, way: Way) -> Result<(), String> {
+async fn serve(era: Era, transport: Transport) -> Result<(), String> {
     let shared = std::sync::Arc::new(Shared::new());
-    match way {
-        Way::Http(port) => http::serve(era, port, shared).await.map_err(|error| error.to_string()),
-        Way::Stdio => {
+    match transport {
+        Transport::Http(port) => http::serve(era, port, shared).await.map_err(|error| error.to_string()),
+        Transport::Stdio => {
             let server = Server::new(era, shared);
             let running = server.serve(rmcp::transport::stdio()).await.map_err(|error| error.to_string())?;
             running.waiting().await.map(|_| ()).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! The prompts, and what completes their arguments.
+//! The prompts and the completion of their arguments.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,8 @@ use rmcp::model::{
 };
 
 use crate::caller::{Answer, Caller};
-use crate::content::{PNG, embedded, text, word};
-use crate::questions::form;
+use crate::content::{PNG, embedded, string_argument, text};
+use crate::input_requests::form;
 use crate::shared::Shared;
 
 /// Every prompt: its name, its description and its arguments, all required.
@@ -20,12 +20,12 @@ const PROMPTS: [(&str, &str, &[&str]); 6] = [
     ("test_prompt_with_embedded_resource", "A resource and what to do with it", &["resourceUri"]),
     ("test_prompt_with_image", "An image and what to do with it", &[]),
     ("test_input_required_result_prompt", "A message made of an answer", &[]),
-    ("test_extra_prompt", "Here after `test_trigger_prompt_change`, gone after the next", &[]),
+    ("test_extra_prompt", "Added by `test_trigger_prompt_change`, removed by the next call", &[]),
 ];
 
 pub(crate) fn list(shared: &Shared) -> Vec<Prompt> {
-    let there = shared.extra_prompt.load(Ordering::Relaxed);
-    let prompts = PROMPTS.iter().filter(|(name, ..)| there || *name != "test_extra_prompt");
+    let has_extra = shared.extra_prompt.load(Ordering::Relaxed);
+    let prompts = PROMPTS.iter().filter(|(name, ..)| has_extra || *name != "test_extra_prompt");
     let prompt = |(name, description, arguments): &(&str, &str, &[&str])| {
         let argument = |name: &&str| PromptArgument::new(*name).with_required(true);
         let arguments = (!arguments.is_empty()).then(|| arguments.iter().map(argument).collect());
@@ -42,11 +42,12 @@ pub(crate) async fn get(
     let content = match name {
         "test_simple_prompt" => vec![text("This is a simple prompt for testing.")],
         "test_prompt_with_arguments" => {
-            let (first, second) = (word(arguments, "arg1"), word(arguments, "arg2"));
+            let first = string_argument(arguments, "arg1");
+            let second = string_argument(arguments, "arg2");
             vec![text(format!("Prompt with arguments: arg1='{first}', arg2='{second}'"))]
         }
         "test_prompt_with_embedded_resource" => {
-            let uri = word(arguments, "resourceUri");
+            let uri = string_argument(arguments, "resourceUri");
             let resource = embedded(uri, "text/plain", "Embedded resource content for testing.");
             vec![resource, text("Please process the embedded resource above.")]
         }
@@ -54,11 +55,11 @@ pub(crate) async fn get(
             vec![ContentBlock::image(PNG, "image/png"), text("Please analyze the image above.")]
         }
         "test_input_required_result_prompt" => {
-            let question = form("What context should the prompt use?", "context", "string")?;
-            let questions = InputRequests::from([("user_context".to_owned(), question)]);
-            match caller.ask(questions, None).await? {
-                Answer::Wanted(result) => return Ok(result.into()),
-                Answer::Given(answers) => vec![text(format!("{answers:?}"))],
+            let request = form("What context should the prompt use?", "context", "string")?;
+            let requests = InputRequests::from([("user_context".to_owned(), request)]);
+            match caller.ask(requests, None).await? {
+                Answer::InputRequired(result) => return Ok(result.into()),
+                Answer::Answered(answers) => vec![text(format!("{answers:?}"))],
             }
         }
         "test_extra_prompt" => vec![text("here for now")],
@@ -68,8 +69,8 @@ pub(crate) async fn get(
     Ok(GetPromptResult::new(messages.collect()).into())
 }
 
-pub(crate) fn complete(begun: &str) -> Result<CompleteResult, ErrorData> {
-    let words = ["paris", "park", "party", "test-value"].into_iter().filter(|word| word.starts_with(begun));
+pub(crate) fn complete(prefix: &str) -> Result<CompleteResult, ErrorData> {
+    let words = ["paris", "park", "party", "test-value"].into_iter().filter(|word| word.starts_with(prefix));
     let values = CompletionInfo::with_all_values(words.map(str::to_owned).collect());
-    values.map(CompleteResult::new).map_err(|why| ErrorData::internal_error(why, None))
+    values.map(CompleteResult::new).map_err(|error| ErrorData::internal_error(error, None))
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::content::PNG;
 
-/// What `test_trigger_resource_update` says has changed.
+/// The resource that `test_trigger_resource_update` reports as changed.
 pub(crate) const WATCHED: &str = "test://watched-resource";
 
 pub(crate) fn list() -> Vec<Resource> {

@@ -1,4 +1,4 @@
-//! `Server`: one session, or one request of the stateless era, as the SDK sees it.
+//! `Server`: one session, or one request of the stateless era, as an SDK server.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -16,10 +16,10 @@ use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
 use crate::caller::{self, Caller};
-use crate::shared::{self, Shared, Watched, lock};
+use crate::shared::{self, Shared, Subscriptions, lock};
 use crate::{prompts, resources, tools};
 
-/// Which of the protocol's eras the server speaks.
+/// The protocol eras that the server speaks.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Era {
     Dual,
@@ -30,12 +30,12 @@ pub(crate) enum Era {
 impl FromStr for Era {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
             "dual" => Ok(Self::Dual),
             "session" => Ok(Self::Session),
             "stateless" => Ok(Self::Stateless),
-            _ => Err(format!("`{word}` is not an era: `dual`, `session` or `stateless`")),
+            _ => Err(format!("`{text}` is not an era: `dual`, `session` or `stateless`")),
         }
     }
 }
@@ -43,14 +43,14 @@ impl FromStr for Era {
 pub(crate) struct Server {
     era: Era,
     shared: Arc<Shared>,
-    /// The level that `logging/setLevel` set; the stateless era says it with every request.
+    /// The level from `logging/setLevel`. In the stateless era every request has its own.
     level: Mutex<LoggingLevel>,
-    watched: Watched,
+    subscriptions: Subscriptions,
 }
 
 impl Server {
     pub(crate) fn new(era: Era, shared: Arc<Shared>) -> Self {
-        Self { era, shared, level: Mutex::new(LoggingLevel::Info), watched: Watched::default() }
+        Self { era, shared, level: Mutex::new(LoggingLevel::Info), subscriptions: Subscriptions::default() }
     }
 
     fn caller<'a>(&'a self, context: &'a RequestContext<RoleServer>) -> Caller<'a> {
@@ -89,7 +89,7 @@ impl ServerHandler for Server {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.shared.join(context.peer, Arc::clone(&self.watched));
+        self.shared.add_session(context.peer, Arc::clone(&self.subscriptions));
     }
 
     async fn set_level(
@@ -121,7 +121,7 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let caller = self.caller(&context).retrying(request.input_responses, request.request_state);
+        let caller = self.caller(&context).with_retry(request.input_responses, request.request_state);
         tools::call(&request.name, &request.arguments.unwrap_or_default(), &caller).await
     }
 
@@ -138,7 +138,7 @@ impl ServerHandler for Server {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let caller = self.caller(&context).retrying(request.input_responses, request.request_state);
+        let caller = self.caller(&context).with_retry(request.input_responses, request.request_state);
         prompts::get(&request.name, &request.arguments.unwrap_or_default(), &caller).await
     }
 
@@ -179,7 +179,7 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        lock(&self.watched).insert(request.uri);
+        lock(&self.subscriptions).insert(request.uri);
         Ok(())
     }
 
@@ -188,16 +188,16 @@ impl ServerHandler for Server {
         request: UnsubscribeRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        lock(&self.watched).remove(&request.uri);
+        lock(&self.subscriptions).remove(&request.uri);
         Ok(())
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        Some(shared::on_offer(requested))
+        Some(shared::supported_filter(requested))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        self.shared.stream(context).await
+        self.shared.forward_changes(context).await
     }
 
     async fn get_task(

@@ -1,4 +1,4 @@
-//! `Shared`: what all sessions and requests of one process have in common.
+//! `Shared`: the state that all sessions and requests of one process share.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,7 +12,7 @@ use rmcp::{ErrorData, RoleServer};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-/// What can change while clients look.
+/// A change that clients can be notified of.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Change {
     Tools,
@@ -21,18 +21,19 @@ pub(crate) enum Change {
 }
 
 /// The resources that one session subscribed to.
-pub(crate) type Watched = Arc<Mutex<HashSet<String>>>;
+pub(crate) type Subscriptions = Arc<Mutex<HashSet<String>>>;
 
 pub(crate) struct Shared {
-    /// Whether the tool and the prompt that come and go are there.
+    /// True while `test_extra_tool` is listed.
     pub(crate) extra_tool: AtomicBool,
+    /// True while `test_extra_prompt` is listed.
     pub(crate) extra_prompt: AtomicBool,
     pub(crate) tasks: TaskManager,
-    /// For streams of the stateless era.
+    /// Changes for streams of the stateless era.
     changes: broadcast::Sender<Change>,
-    /// For clients of the session era.
-    sessions: Mutex<Vec<(Peer<RoleServer>, Watched)>>,
-    /// The key of the seals; no other process has it.
+    /// Sessions with their subscriptions.
+    sessions: Mutex<Vec<(Peer<RoleServer>, Subscriptions)>>,
+    /// The key of signatures, random per process.
     key: RandomState,
 }
 
@@ -48,29 +49,29 @@ impl Shared {
         }
     }
 
-    pub(crate) fn join(&self, peer: Peer<RoleServer>, watched: Watched) {
-        lock(&self.sessions).push((peer, watched));
+    pub(crate) fn add_session(&self, peer: Peer<RoleServer>, subscriptions: Subscriptions) {
+        lock(&self.sessions).push((peer, subscriptions));
     }
 
-    /// Makes the change and tells everybody who wanted to know.
+    /// Makes the change and notifies subscribers.
     pub(crate) async fn change(&self, change: Change) {
         match change {
             Change::Tools => self.extra_tool.fetch_not(Ordering::Relaxed),
             Change::Prompts => self.extra_prompt.fetch_not(Ordering::Relaxed),
             Change::Resource(_) => false,
         };
-        // Nobody listening is no error.
+        // Fails only if there is no subscriber.
         let _ = self.changes.send(change.clone());
         let sessions = {
             let mut sessions = lock(&self.sessions);
             sessions.retain(|(peer, _)| !peer.is_transport_closed());
             sessions.clone()
         };
-        for (peer, watched) in sessions {
+        for (peer, subscriptions) in sessions {
             let _ = match &change {
                 Change::Tools => peer.notify_tool_list_changed().await,
                 Change::Prompts => peer.notify_prompt_list_changed().await,
-                Change::Resource(uri) if lock(&watched).contains(uri) => {
+                Change::Resource(uri) if lock(&subscriptions).contains(uri) => {
                     peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await
                 }
                 Change::Resource(_) => Ok(()),
@@ -78,15 +79,15 @@ impl Shared {
         }
     }
 
-    /// Hands changes to one stream until its client has heard enough.
-    pub(crate) async fn stream(&self, stream: SubscriptionContext) -> Result<(), ErrorData> {
+    /// Forwards changes to one stream until the client ends it.
+    pub(crate) async fn forward_changes(&self, stream: SubscriptionContext) -> Result<(), ErrorData> {
         let mut changes = self.changes.subscribe();
         loop {
             let change = tokio::select! {
                 () = stream.cancelled() => return Ok(()),
                 change = changes.recv() => change,
             };
-            // What the client did not ask for is refused by the sink, and so it should be.
+            // The sink refuses notifications that the client did not subscribe to.
             let _ = match change {
                 Ok(Change::Tools) => stream.sink().notify_tool_list_changed().await,
                 Ok(Change::Prompts) => stream.sink().notify_prompt_list_changed().await,
@@ -97,28 +98,28 @@ impl Shared {
         }
     }
 
-    /// `text` with a seal that only this process can make.
-    pub(crate) fn seal(&self, text: &str) -> String {
+    /// Appends a signature that only this process can make.
+    pub(crate) fn sign(&self, text: &str) -> String {
         format!("{text}.{:016x}", self.key.hash_one(text))
     }
 
-    /// The text below an unbroken seal.
-    pub(crate) fn open<'a>(&self, sealed: &'a str) -> Option<&'a str> {
-        let (text, _) = sealed.rsplit_once('.')?;
-        (self.seal(text) == sealed).then_some(text)
+    /// Returns the text without its signature, if the signature is valid.
+    pub(crate) fn verify<'a>(&self, signed: &'a str) -> Option<&'a str> {
+        let (text, _) = signed.rsplit_once('.')?;
+        (self.sign(text) == signed).then_some(text)
     }
 }
 
-/// Everything that may be listened to.
-pub(crate) fn on_offer(wanted: &SubscriptionFilter) -> SubscriptionFilter {
+/// Returns the supported subscriptions.
+pub(crate) fn supported_filter(requested: &SubscriptionFilter) -> SubscriptionFilter {
     let mut filter = SubscriptionFilter::builder().tools_list_changed().prompts_list_changed();
-    if let Some(uris) = &wanted.resource_subscriptions {
+    if let Some(uris) = &requested.resource_subscriptions {
         filter = filter.resource_subscriptions(uris);
     }
     filter.build()
 }
 
-/// A lock whose last owner panicked is as good as any: nothing here is left half done.
+/// Locks a mutex, also after a panic: no update here can be left half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

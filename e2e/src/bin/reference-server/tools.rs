@@ -1,4 +1,4 @@
-//! Every tool: what a list shows of it, and who answers its calls.
+//! The list of tools, and which module answers each call.
 
 use std::sync::atomic::Ordering;
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::caller::Caller;
 use crate::shared::Shared;
-use crate::{chatter, content, questions, tasks};
+use crate::{content, input_requests, notifications, tasks};
 
-/// Every tool with its description; those with arguments have a schema in `schema`.
+/// Every tool with its description; those with arguments have a schema in [`schema`].
 const TOOLS: [(&str, &str); 37] = [
     ("test_simple_text", "Text"),
     ("test_image_content", "An image"),
@@ -19,10 +19,10 @@ const TOOLS: [(&str, &str); 37] = [
     ("test_multiple_content_types", "Text, an image and a resource"),
     ("test_error_handling", "Always an error"),
     ("json_schema_2020_12_tool", "Tool with JSON Schema 2020-12 features"),
-    ("test_custom_header", "Repeats an argument that travels in a header too"),
+    ("test_custom_header", "Repeats an argument that is also sent in a header"),
     ("test_tool_with_progress", "Three steps of progress"),
     ("test_tool_with_logging", "Three log messages"),
-    ("test_logging_tool", "Three log messages, for those who want them"),
+    ("test_logging_tool", "Three log messages, if the log level allows them"),
     ("test_reconnection", "Takes a moment"),
     ("test_trigger_tool_change", "Changes the list of tools"),
     ("test_trigger_prompt_change", "Changes the list of prompts"),
@@ -36,24 +36,24 @@ const TOOLS: [(&str, &str); 37] = [
     ("test_input_required_result_elicitation", "Asks for a name"),
     ("test_input_required_result_sampling", "Asks for the capital of France"),
     ("test_input_required_result_list_roots", "Asks for the client's roots"),
-    ("test_input_required_result_request_state", "Asks, and wants its state back"),
-    ("test_input_required_result_tampered_state", "Asks, and wants its state back untouched"),
-    ("test_input_required_result_multiple_inputs", "Asks three things at once"),
+    ("test_input_required_result_request_state", "Asks, and needs its state back"),
+    ("test_input_required_result_tampered_state", "Asks, and needs its state back unchanged"),
+    ("test_input_required_result_multiple_inputs", "Asks three things at the same time"),
     ("test_input_required_result_multi_round", "Asks twice"),
     ("test_input_required_result_capabilities", "Asks all that the client can answer"),
     ("greet", "Says hello"),
-    ("slow_compute", "Takes as long as it is told"),
-    ("failing_job", "A task that fails as a tool does"),
-    ("protocol_error_job", "A task that fails as a request does"),
+    ("slow_compute", "Takes the given number of seconds"),
+    ("failing_job", "A task whose tool result is an error"),
+    ("protocol_error_job", "A task that fails with a protocol error"),
     ("confirm_delete", "A task that asks for a confirmation"),
-    ("multi_input", "A task that asks two things at once"),
+    ("multi_input", "A task that asks two things at the same time"),
     ("test_tool_with_task", "Asks for a name, then becomes a task"),
-    ("test_extra_tool", "Here after `test_trigger_tool_change`, gone after the next"),
+    ("test_extra_tool", "Added by `test_trigger_tool_change`, removed by the next call"),
 ];
 
 pub(crate) fn list(shared: &Shared) -> Vec<Tool> {
-    let there = shared.extra_tool.load(Ordering::Relaxed);
-    let tools = TOOLS.iter().filter(|(name, _)| there || *name != "test_extra_tool");
+    let has_extra = shared.extra_tool.load(Ordering::Relaxed);
+    let tools = TOOLS.iter().filter(|(name, _)| has_extra || *name != "test_extra_tool");
     tools.map(|(name, description)| Tool::new(*name, *description, schema(name))).collect()
 }
 
@@ -72,7 +72,7 @@ fn schema(name: &str) -> JsonObject {
     object(json!({"type": "object", "properties": properties}))
 }
 
-/// A schema with the vocabulary of 2020-12 that careless hands lose.
+/// Returns a schema with vocabulary of 2020-12 that is easily lost on the way.
 fn contact() -> Value {
     let string = json!({"type": "string"});
     json!({
@@ -110,10 +110,10 @@ pub(crate) async fn call(
     if let Some(result) = content::call(name, arguments) {
         return Ok(result.into());
     }
-    if let Some(result) = chatter::call(name, caller).await {
+    if let Some(result) = notifications::call(name, caller).await {
         return Ok(result.into());
     }
-    if let Some(response) = questions::call(name, arguments, caller).await? {
+    if let Some(response) = input_requests::call(name, arguments, caller).await? {
         return Ok(response);
     }
     let response = tasks::call(name, arguments, caller).await?;

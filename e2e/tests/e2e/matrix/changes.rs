@@ -1,50 +1,52 @@
-//! What clients hear without a call of theirs: that lists are others now, and that a resource has other contents.
+//! Notifications outside of calls: changed lists and updated resources.
 
 use serde_json::json;
 
-use super::stage::{MATRIX, REFERENCE, Stage};
+use super::setup::{MATRIX, REFERENCE, Setup};
 
 const WATCHED: &str = "test://watched-resource";
 
-pub(crate) async fn lists(stage: &Stage) {
-    let (mut friend, mut other) = (stage.friend(REFERENCE).await, stage.friend(REFERENCE).await);
-    friend.listen(None).await;
+pub(crate) async fn lists(setup: &Setup) {
+    let mut client = setup.connect(REFERENCE).await;
+    let mut other = setup.connect(REFERENCE).await;
+    client.listen(None).await;
     other.listen(None).await;
-    for there in [true, false] {
-        friend.text("test_trigger_tool_change", json!({})).await;
-        for client in [&mut friend, &mut other] {
-            client.hears("notifications/tools/list_changed").await;
+    for listed in [true, false] {
+        client.text("test_trigger_tool_change", json!({})).await;
+        for client in [&mut client, &mut other] {
+            client.expect("notifications/tools/list_changed").await;
             let tools = client.service.list_all_tools().await.unwrap();
-            assert_eq!(tools.iter().any(|tool| tool.name == "test_extra_tool"), there);
+            assert_eq!(tools.iter().any(|tool| tool.name == "test_extra_tool"), listed);
         }
-        friend.text("test_trigger_prompt_change", json!({})).await;
-        for client in [&mut friend, &mut other] {
-            client.hears("notifications/prompts/list_changed").await;
+        client.text("test_trigger_prompt_change", json!({})).await;
+        for client in [&mut client, &mut other] {
+            client.expect("notifications/prompts/list_changed").await;
             let prompts = client.service.list_all_prompts().await.unwrap();
-            assert_eq!(prompts.iter().any(|prompt| prompt.name == "test_extra_prompt"), there);
+            assert_eq!(prompts.iter().any(|prompt| prompt.name == "test_extra_prompt"), listed);
         }
     }
-    let mut friend = stage.friend(MATRIX).await;
-    friend.listen(None).await;
-    let before = friend.service.list_all_resources().await.unwrap().len();
-    friend.text("add_resource", json!({})).await;
-    friend.hears("notifications/resources/list_changed").await;
-    assert_eq!(friend.service.list_all_resources().await.unwrap().len(), before + 1);
+    let mut client = setup.connect(MATRIX).await;
+    client.listen(None).await;
+    let before = client.service.list_all_resources().await.unwrap().len();
+    client.text("add_resource", json!({})).await;
+    client.expect("notifications/resources/list_changed").await;
+    assert_eq!(client.service.list_all_resources().await.unwrap().len(), before + 1);
 }
 
-pub(crate) async fn resources(stage: &Stage) {
-    let (mut friend, mut other) = (stage.friend(REFERENCE).await, stage.friend(REFERENCE).await);
-    friend.listen(Some(WATCHED)).await;
+pub(crate) async fn resources(setup: &Setup) {
+    let mut client = setup.connect(REFERENCE).await;
+    let mut other = setup.connect(REFERENCE).await;
+    client.listen(Some(WATCHED)).await;
     other.listen(None).await;
     other.text("test_trigger_resource_update", json!({})).await;
-    assert_eq!(friend.hears("notifications/resources/updated").await["uri"], WATCHED);
-    // What comes next would come after it.
+    assert_eq!(client.expect("notifications/resources/updated").await["uri"], WATCHED);
+    // Another update would arrive before the next notification.
     other.text("test_trigger_tool_change", json!({})).await;
-    friend.hears("notifications/tools/list_changed").await;
-    other.hears("notifications/tools/list_changed").await;
-    friend.forget(WATCHED).await;
+    client.expect("notifications/tools/list_changed").await;
+    other.expect("notifications/tools/list_changed").await;
+    client.unsubscribe(WATCHED).await;
     other.text("test_trigger_resource_update", json!({})).await;
     other.text("test_trigger_tool_change", json!({})).await;
-    friend.hears("notifications/tools/list_changed").await;
-    other.hears("notifications/tools/list_changed").await;
+    client.expect("notifications/tools/list_changed").await;
+    other.expect("notifications/tools/list_changed").await;
 }

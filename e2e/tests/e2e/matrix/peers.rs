@@ -1,6 +1,6 @@
 //! The client of the Rust SDK in front of servers of the other SDKs, for `scripts/matrix`.
 //!
-//! The fixtures are those of `scripts/matrix-peers/README.md`; a line of JSON for each feature goes to `MATRIX_OUT`.
+//! The fixtures are those of `scripts/matrix-peers/README.md`. One line of JSON per feature goes to `MATRIX_OUT`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -9,39 +9,39 @@ use rmcp::model::{GetPromptRequestParams, LoggingLevel, ReadResourceRequestParam
 use serde_json::{Value, json};
 use test_support::client::Era;
 
-use super::friend::{Friend, finish};
+use super::client::{MatrixClient, finish};
 
 const TEXT: &str = "matrix://text";
 
-/// Where the gateway is, and which of its servers is meant.
+/// A gateway and one of its servers.
 #[derive(Clone)]
-struct Place {
+struct PeerServer {
     socket: PathBuf,
-    server: String,
+    name: String,
     era: Era,
 }
 
-impl Place {
-    fn named() -> Option<Self> {
+impl PeerServer {
+    fn from_env() -> Option<Self> {
         let era = match std::env::var("MATRIX_ERA").ok()?.as_str() {
             "session" => Era::Session,
             _ => Era::Stateless,
         };
         Some(Self {
             socket: std::env::var_os("MATRIX_SOCKET")?.into(),
-            server: std::env::var("MATRIX_SERVER").ok()?,
+            name: std::env::var("MATRIX_SERVER").ok()?,
             era,
         })
     }
 
-    async fn friend(&self) -> Friend {
-        Friend::new(&self.socket, &format!("/mcp/s/{}", self.server), self.era).await
+    async fn connect(&self) -> MatrixClient {
+        MatrixClient::new(&self.socket, &format!("/mcp/s/{}", self.name), self.era).await
     }
 
-    /// The server's own endpoint and all together, and what stands before names there.
-    async fn views(&self) -> [(Friend, String); 2] {
-        let together = Friend::new(&self.socket, "/mcp", self.era).await;
-        [(self.friend().await, String::new()), (together, format!("{}__", self.server))]
+    /// Connects to the server's own endpoint and to the common one; returns the prefix of names with each.
+    async fn connect_both(&self) -> [(MatrixClient, String); 2] {
+        let all = MatrixClient::new(&self.socket, "/mcp", self.era).await;
+        [(self.connect().await, String::new()), (all, format!("{}__", self.name))]
     }
 }
 
@@ -58,165 +58,175 @@ const FEATURES: [&str; 13] = [
     "elicitation form",
     "elicitation URL",
     "roots",
-    // Last: for a moment after it, a shared server's question may be about the call that was taken back.
+    // Last: shortly after it, a request of a shared server may be about the cancelled call.
     "cancel",
 ];
 
-async fn check(feature: &str, place: &Place) {
+async fn check(feature: &str, server: &PeerServer) {
     match feature {
-        "tools" => tools(place).await,
-        "resources" => resources(place).await,
-        "prompts" => prompts(place).await,
-        "completion" => completion(place).await,
-        "logging" => logging(place).await,
-        "progress" => progress(place).await,
-        "cancel" => cancel(place).await,
-        "list_changed" => list_changed(place).await,
-        "resource updates" => updates(place).await,
-        "sampling" => asks(place, "sample", "sampling/createMessage", "Say something", "a sample").await,
-        "elicitation form" => asks(place, "form", "elicitation/create", "Who are you?", "ada").await,
-        "elicitation URL" => {
-            asks(place, "url", "elicitation/create", "https://example.com/sign-in", "accept").await;
+        "tools" => tools(server).await,
+        "resources" => resources(server).await,
+        "prompts" => prompts(server).await,
+        "completion" => completion(server).await,
+        "logging" => logging(server).await,
+        "progress" => progress(server).await,
+        "cancel" => cancel(server).await,
+        "list_changed" => list_changed(server).await,
+        "resource updates" => updates(server).await,
+        "sampling" => {
+            check_request(server, "sample", "sampling/createMessage", "Say something", "a sample").await;
         }
-        "roots" => asks(place, "roots", "roots/list", "{}", "file:///home/ada").await,
-        _ => panic!("nothing checks `{feature}`"),
+        "elicitation form" => {
+            check_request(server, "form", "elicitation/create", "Who are you?", "ada").await;
+        }
+        "elicitation URL" => {
+            check_request(server, "url", "elicitation/create", "https://example.com/sign-in", "accept").await;
+        }
+        "roots" => check_request(server, "roots", "roots/list", "{}", "file:///home/ada").await,
+        _ => panic!("there is no check of `{feature}`"),
     }
 }
 
-async fn tools(place: &Place) {
-    for (friend, prefix) in place.views().await {
-        let tools = friend.service.list_all_tools().await.unwrap();
+async fn tools(server: &PeerServer) {
+    for (client, prefix) in server.connect_both().await {
+        let tools = client.service.list_all_tools().await.unwrap();
         assert!(tools.iter().any(|tool| tool.name == format!("{prefix}echo")));
-        assert_eq!(friend.text(&format!("{prefix}echo"), json!({"text": "hi"})).await, "hi");
+        assert_eq!(client.text(&format!("{prefix}echo"), json!({"text": "hi"})).await, "hi");
     }
 }
 
-async fn resources(place: &Place) {
-    for (friend, prefix) in place.views().await {
-        let ours = |uri: &String| prefix.is_empty() || uri.contains(&place.server);
+async fn resources(server: &PeerServer) {
+    for (client, prefix) in server.connect_both().await {
+        let is_ours = |uri: &String| prefix.is_empty() || uri.contains(&server.name);
         let read = async |uri: String| {
             json!(
-                friend.service.read_resource(ReadResourceRequestParams::new(uri)).await.unwrap().contents[0]
+                client.service.read_resource(ReadResourceRequestParams::new(uri)).await.unwrap().contents[0]
             )
         };
-        let resources = friend.service.list_all_resources().await.unwrap();
-        let text = resources.into_iter().map(|resource| resource.uri).find(ours).unwrap();
+        let resources = client.service.list_all_resources().await.unwrap();
+        let text = resources.into_iter().map(|resource| resource.uri).find(is_ours).unwrap();
         assert_eq!(read(text).await["text"], "the text");
-        let templates = friend.service.list_all_resource_templates().await.unwrap();
-        let item = templates.into_iter().map(|template| template.uri_template).find(ours).unwrap();
+        let templates = client.service.list_all_resource_templates().await.unwrap();
+        let item = templates.into_iter().map(|template| template.uri_template).find(is_ours).unwrap();
         assert_eq!(read(item.replace("{id}", "7")).await["text"], "item 7");
     }
 }
 
-async fn prompts(place: &Place) {
-    for (friend, prefix) in place.views().await {
+async fn prompts(server: &PeerServer) {
+    for (client, prefix) in server.connect_both().await {
         let mut params = GetPromptRequestParams::new(format!("{prefix}greeting"));
-        let prompts = friend.service.list_all_prompts().await.unwrap();
+        let prompts = client.service.list_all_prompts().await.unwrap();
         assert!(prompts.iter().any(|prompt| prompt.name == params.name));
         params.arguments = json!({"name": "Ada"}).as_object().cloned();
-        let got = json!(friend.service.get_prompt(params).await.unwrap());
+        let got = json!(client.service.get_prompt(params).await.unwrap());
         assert_eq!(got["messages"][0]["content"]["text"], "Hello, Ada!");
     }
 }
 
-async fn completion(place: &Place) {
-    for (friend, prefix) in place.views().await {
+async fn completion(server: &PeerServer) {
+    for (client, prefix) in server.connect_both().await {
         let found =
-            friend.service.complete_prompt_simple(format!("{prefix}greeting"), "name", "a").await.unwrap();
+            client.service.complete_prompt_simple(format!("{prefix}greeting"), "name", "a").await.unwrap();
         assert_eq!(found, ["ada", "alan"]);
     }
 }
 
-async fn logging(place: &Place) {
-    let (mut friend, mut other) = (place.friend().await, place.friend().await);
-    friend.wants_log(LoggingLevel::Info).await;
-    other.wants_log(LoggingLevel::Error).await;
-    friend.text("log", json!({})).await;
+async fn logging(server: &PeerServer) {
+    let mut client = server.connect().await;
+    let mut other = server.connect().await;
+    client.set_log_level(LoggingLevel::Info).await;
+    other.set_log_level(LoggingLevel::Error).await;
+    client.text("log", json!({})).await;
     for line in ["one", "two", "three"] {
-        assert_eq!(friend.hears("notifications/message").await["data"], line);
+        assert_eq!(client.expect("notifications/message").await["data"], line);
     }
     other.text("log", json!({})).await;
-    other.is_empty();
-    friend.is_empty();
+    other.assert_no_message();
+    client.assert_no_message();
 }
 
-async fn progress(place: &Place) {
-    let (mut friend, mut other) = (place.friend().await, place.friend().await);
-    let call = friend.begin("steps", json!({})).await;
+async fn progress(server: &PeerServer) {
+    let mut client = server.connect().await;
+    let mut other = server.connect().await;
+    let call = client.begin("steps", json!({})).await;
     let token = json!(call.progress_token);
     finish(call).await;
     for step in [1.0, 2.0, 3.0] {
-        let heard = friend.hears("notifications/progress").await;
+        let received = client.expect("notifications/progress").await;
         assert_eq!(
-            (&heard["progressToken"], &heard["progress"], &heard["total"]),
+            (&received["progressToken"], &received["progress"], &received["total"]),
             (&token, &json!(step), &json!(3.0))
         );
     }
-    other.is_empty();
+    other.assert_no_message();
 }
 
-async fn cancel(place: &Place) {
-    let (mut friend, other) = (place.friend().await, place.friend().await);
-    let who = format!("rust-{}-{:?}", std::process::id(), place.era);
-    let call = friend.begin("wait", json!({"who": who})).await;
-    assert_eq!(friend.hears("notifications/progress").await["message"], who.as_str());
+async fn cancel(server: &PeerServer) {
+    let mut client = server.connect().await;
+    let other = server.connect().await;
+    let who = format!("rust-{}-{:?}", std::process::id(), server.era);
+    let call = client.begin("wait", json!({"who": who})).await;
+    assert_eq!(client.expect("notifications/progress").await["message"], who.as_str());
     call.cancel(None).await.unwrap();
     assert!(other.text("cancelled", json!({"who": who})).await.contains(&who));
 }
 
-async fn list_changed(place: &Place) {
-    let (mut friend, mut other) = (place.friend().await, place.friend().await);
-    friend.listen(None).await;
+async fn list_changed(server: &PeerServer) {
+    let mut client = server.connect().await;
+    let mut other = server.connect().await;
+    client.listen(None).await;
     other.listen(None).await;
-    let there = async |friend: &Friend| {
-        friend.service.list_all_tools().await.unwrap().iter().any(|tool| tool.name == "extra")
+    let has_extra = async |client: &MatrixClient| {
+        client.service.list_all_tools().await.unwrap().iter().any(|tool| tool.name == "extra")
     };
-    let before = there(&friend).await;
-    for wanted in [!before, before] {
-        friend.text("toggle", json!({})).await;
-        friend.hears("notifications/tools/list_changed").await;
-        other.hears("notifications/tools/list_changed").await;
-        assert_eq!(there(&friend).await, wanted);
+    let before = has_extra(&client).await;
+    for expected in [!before, before] {
+        client.text("toggle", json!({})).await;
+        client.expect("notifications/tools/list_changed").await;
+        other.expect("notifications/tools/list_changed").await;
+        assert_eq!(has_extra(&client).await, expected);
     }
 }
 
-async fn updates(place: &Place) {
-    let (mut friend, mut other) = (place.friend().await, place.friend().await);
-    friend.listen(Some(TEXT)).await;
+async fn updates(server: &PeerServer) {
+    let mut client = server.connect().await;
+    let mut other = server.connect().await;
+    client.listen(Some(TEXT)).await;
     other.listen(None).await;
     other.text("update", json!({})).await;
-    assert_eq!(friend.hears("notifications/resources/updated").await["uri"], TEXT);
-    friend.text("toggle", json!({})).await;
-    other.hears("notifications/tools/list_changed").await;
+    assert_eq!(client.expect("notifications/resources/updated").await["uri"], TEXT);
+    client.text("toggle", json!({})).await;
+    other.expect("notifications/tools/list_changed").await;
 }
 
-async fn asks(place: &Place, tool: &str, method: &str, question: &str, answer: &str) {
-    let (mut friend, mut other) = (place.friend().await, place.friend().await);
-    let said = friend.text(tool, json!({})).await;
-    assert!(said.contains(answer), "{said}");
-    let asked = friend.hears(method).await.to_string();
-    assert!(asked.contains(question), "{asked}");
-    other.is_empty();
+async fn check_request(server: &PeerServer, tool: &str, method: &str, content: &str, answer: &str) {
+    let mut client = server.connect().await;
+    let mut other = server.connect().await;
+    let text = client.text(tool, json!({})).await;
+    assert!(text.contains(answer), "{text}");
+    let request = client.expect(method).await.to_string();
+    assert!(request.contains(content), "{request}");
+    other.assert_no_message();
 }
 
 #[test]
-#[ignore = "`scripts/matrix` runs it, with a gateway in front of servers of other SDKs"]
+#[ignore = "run by `scripts/matrix` with a gateway in front of servers of other SDKs"]
 fn other_sdks() {
-    let Some(place) = Place::named() else {
+    let Some(server) = PeerServer::from_env() else {
         return test_support::deadline::skip("MATRIX_ERA, MATRIX_SOCKET and MATRIX_SERVER are not set");
     };
     let path = std::env::var_os("MATRIX_OUT").unwrap();
     let mut out = std::fs::File::create(path).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for feature in FEATURES {
-        let place = place.clone();
-        let error = super::failure(&runtime, async move { check(feature, &place).await });
+        let server = server.clone();
+        let error = super::failure(&runtime, async move { check(feature, &server).await });
         let line = match error {
-            // A question at a URL without `elicitationId`, which this era does not have.
-            Some(why) if feature == "elicitation URL" && why.contains("Unexpected response type") => {
-                json!({"feature": feature, "lacks": why})
+            // A URL elicitation without `elicitationId`, which this era does not have.
+            Some(error) if feature == "elicitation URL" && error.contains("Unexpected response type") => {
+                json!({"feature": feature, "lacks": error})
             }
-            Some(why) => json!({"feature": feature, "error": why}),
+            Some(error) => json!({"feature": feature, "error": error}),
             None => json!({"feature": feature}),
         };
         writeln!(out, "{line}").unwrap();

@@ -1,36 +1,36 @@
-//! Looks for processes that should be gone.
+//! Finds processes that should have ended.
 
 use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process, test_kill_process_group};
 
-/// Those of these processes, and of our own children, that are still there. A zombie counts: somebody forgot it.
-pub(super) fn of(seen: &BTreeSet<u64>) -> Vec<String> {
-    let mut left = Vec::new();
-    for raw in seen {
-        let Some(pid) = i32::try_from(*raw).ok().and_then(Pid::from_raw) else { continue };
-        let gone = |tested: Result<(), Errno>| tested == Err(Errno::SRCH);
-        if !gone(test_kill_process(pid)) {
-            left.push(format!("process {raw}"));
-        } else if !gone(test_kill_process_group(pid)) {
-            left.push(format!("process group {raw}"));
+/// Returns descriptions of those processes that still exist, and of this process's children. Zombies count as well.
+pub(super) fn find(pids: &BTreeSet<u64>) -> Vec<String> {
+    let mut remaining = Vec::new();
+    for raw_pid in pids {
+        let Some(pid) = i32::try_from(*raw_pid).ok().and_then(Pid::from_raw) else { continue };
+        let is_gone = |tested: Result<(), Errno>| tested == Err(Errno::SRCH);
+        if !is_gone(test_kill_process(pid)) {
+            remaining.push(format!("process {raw_pid}"));
+        } else if !is_gone(test_kill_process_group(pid)) {
+            remaining.push(format!("process group {raw_pid}"));
         }
     }
-    left.extend(children().into_iter().map(|pid| format!("child {pid}")));
-    left
+    remaining.extend(child_pids().into_iter().map(|pid| format!("child {pid}")));
+    remaining
 }
 
-/// Our own children, where the system tells.
-fn children() -> Vec<u32> {
+/// Returns the pids of this process's children, on systems with `/proc`.
+fn child_pids() -> Vec<u32> {
     let own = std::process::id();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| parent(*pid) == Some(own)).collect()
+    pids.filter(|pid| parent_pid(*pid) == Some(own)).collect()
 }
 
-/// In `/proc/PID/stat`, the parent is the second field after the name, which stands in parentheses and may hold any.
-fn parent(pid: u32) -> Option<u32> {
+/// Reads the parent from `/proc/PID/stat`: the second field after the name. The name is in parentheses and may contain them.
+fn parent_pid(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(1)?.parse().ok()
@@ -41,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_found_while_it_lives() {
+    fn find_reports_child_until_it_ends() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let id = child.id();
-        let seen = BTreeSet::from([u64::from(id)]);
-        assert!(of(&seen).contains(&format!("process {id}")));
+        let pids = BTreeSet::from([u64::from(id)]);
+        assert!(find(&pids).contains(&format!("process {id}")));
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(!of(&seen).contains(&format!("process {id}")));
+        assert!(!find(&pids).contains(&format!("process {id}")));
     }
 }

@@ -1,8 +1,8 @@
-//! An agent's pipe that outlives the gateway it is attached to: it finds the next one, opens the session there again and
-//! sends what is safe to send.
+//! The pipe of an agent that outlives the gateway it is attached to. It connects to the next gateway, opens the session
+//! there again and resends what is safe to resend.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -10,155 +10,162 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use toolcrib::wire::frame::{Frame, Frames};
-use toolcrib::wire::message::{code, error_object, error_reply, id_in_head};
+use toolcrib::protocol::framing::{Frame, FrameDecoder};
+use toolcrib::protocol::jsonrpc::{code, encode_error_response, error_object, find_request_id};
+use toolcrib::util::locks::IgnorePoison as _;
 
-use super::ledger::{Heard, Ledger};
-use super::reach::{Line, Reach};
+use super::connector::{GatewayConnector, GatewayPipe};
+use super::replay_log::{AgentLineAction, ReplayLog};
 
-/// Messages of the agent that may wait for a gateway, and messages that may wait for the agent.
-const WAITING: usize = 64;
-/// Longer than any line: how much a gateway may say at once is its own affair.
+/// Capacity of the channels of messages from the agent and to the agent.
+const CHANNEL_CAPACITY: usize = 64;
+/// The size limit of messages from the gateway, which applies its own limits.
 const NO_LIMIT: usize = usize::MAX >> 1;
 
-/// What the agent said.
-enum Said {
+/// A message from the agent.
+enum AgentInput {
     Line(Bytes),
-    /// More than it may: how it began.
+    /// The start of a message that exceeds the size limit.
     TooLong(Bytes),
 }
 
 /// The agent's side of the pipe.
-struct Agent {
-    says: mpsc::Receiver<Said>,
-    hears: mpsc::Sender<Bytes>,
-    ledger: Mutex<Ledger>,
+struct AgentPipe {
+    input: mpsc::Receiver<AgentInput>,
+    output: mpsc::Sender<Bytes>,
+    log: Mutex<ReplayLog>,
 }
 
-/// Serves until stdin ends and everything is answered.
-pub(super) async fn run(reach: &mut Reach<'_>, daemon: UnixStream) -> Result<()> {
+/// Serves until stdin ends and every request is answered.
+pub(super) async fn run(connector: &mut GatewayConnector<'_>, stream: UnixStream) -> Result<()> {
     let tasks = TaskTracker::new();
-    let (tell, says) = mpsc::channel(WAITING);
-    let (hears, told) = mpsc::channel(WAITING);
-    let _reading = AbortOnDropHandle::new(tasks.spawn(read(tokio::io::stdin(), reach.largest(), tell)));
-    let writing = AbortOnDropHandle::new(tasks.spawn(write(tokio::io::stdout(), told)));
-    let mut agent = Agent { says, hears, ledger: Mutex::default() };
-    let line = reach.upgrade(daemon, 0).await.ok();
-    let served = agent.converse(reach, line).await;
-    // The last answers are written before the end.
+    let (input_sender, input) = mpsc::channel(CHANNEL_CAPACITY);
+    let (output, output_receiver) = mpsc::channel(CHANNEL_CAPACITY);
+    let reader = read_agent(tokio::io::stdin(), connector.max_message_size(), input_sender);
+    let _reader = AbortOnDropHandle::new(tasks.spawn(reader));
+    let writer = AbortOnDropHandle::new(tasks.spawn(write_agent(tokio::io::stdout(), output_receiver)));
+    let mut agent = AgentPipe { input, output, log: Mutex::default() };
+    let pipe = connector.upgrade(stream, 0).await.ok();
+    let served = agent.serve_gateways(connector, pipe).await;
+    // Closes the output, so that the writer ends after the last responses.
     drop(agent);
-    let written = writing.await;
+    let written = writer.await;
     served?;
-    // An agent that does not read any more is gone.
     Ok(written.unwrap_or(Ok(()))?)
 }
 
-impl Agent {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+impl AgentPipe {
+    fn log(&self) -> MutexGuard<'_, ReplayLog> {
+        self.log.lock().ignore_poison()
     }
 
-    /// Whether the agent hung up, and everything it said was taken.
-    fn has_left(&self) -> bool {
-        self.says.is_closed() && self.says.is_empty()
+    /// Returns whether the agent has disconnected and all its messages were taken.
+    fn has_disconnected(&self) -> bool {
+        self.input.is_closed() && self.input.is_empty()
     }
 
-    /// Talks to one gateway after the other.
-    async fn converse(&mut self, reach: &mut Reach<'_>, mut line: Option<Line>) -> Result<()> {
+    /// Serves the agent with one gateway after the other.
+    async fn serve_gateways(
+        &mut self,
+        connector: &mut GatewayConnector<'_>,
+        mut pipe: Option<GatewayPipe>,
+    ) -> Result<()> {
         loop {
-            if let Some(line) = line {
-                self.serve(reach, line).await;
+            if let Some(pipe) = pipe {
+                self.serve(connector, pipe).await;
             }
-            let told = self.ledger().broken();
-            self.say_all(told).await;
-            let asked = self.ledger().last_question();
-            let waits = || !self.says.is_empty() || !self.ledger().is_idle();
-            let over = || self.hears.is_closed() || self.has_left() && self.ledger().is_idle();
-            line = match reach.again(asked, waits, over).await {
+            let errors = self.log().gateway_lost();
+            self.send_all(errors).await;
+            let last_question = self.log().last_question();
+            let has_work = || !self.input.is_empty() || !self.log().is_idle();
+            let is_done = || self.output.is_closed() || self.has_disconnected() && self.log().is_idle();
+            pipe = match connector.reconnect(last_question, has_work, is_done).await {
                 Ok(None) => return Ok(()),
-                Ok(line) => line,
+                Ok(pipe) => pipe,
                 Err(error) => {
-                    self.give_up(&error.to_string()).await;
+                    self.fail_all(&error.to_string()).await;
                     return Err(error);
                 }
             };
         }
     }
 
-    /// Tells the agent of everything it said and is owed that there will be no answer.
-    async fn give_up(&mut self, why: &str) {
-        while let Ok(said) = self.says.try_recv() {
-            if let Said::Line(line) = said {
-                self.ledger().hear(&line);
+    /// Answers every outstanding request with an error.
+    async fn fail_all(&mut self, reason: &str) {
+        while let Ok(input) = self.input.try_recv() {
+            if let AgentInput::Line(line) = input {
+                self.log().record_agent_line(&line);
             }
         }
-        let told = self.ledger().given_up(why);
-        self.say_all(told).await;
+        let errors = self.log().fail_all(reason);
+        self.send_all(errors).await;
     }
 
-    async fn say_all(&self, lines: Vec<Vec<u8>>) {
+    async fn send_all(&self, lines: Vec<Vec<u8>>) {
         for line in lines {
-            // An agent that does not read any more is noticed where it matters.
-            let _ = self.hears.send(line.into()).await;
+            // A closed output is handled by the caller's loop.
+            let _ = self.output.send(line.into()).await;
         }
     }
 
-    /// Passes messages on in both directions until the gateway is gone, or there is one again for a command that went
-    /// on without.
-    async fn serve(&mut self, reach: &Reach<'_>, line: Line) {
-        let Line { from, to, first } = line;
-        let (again, news) = {
-            let mut ledger = self.ledger();
-            (ledger.again(), ledger.news())
-        };
-        self.say_all(news).await;
-        let (ledger, hears) = (&self.ledger, &self.hears);
-        let back = reach.back(|| ledger.lock().unwrap_or_else(PoisonError::into_inner).is_idle());
-        let upwards = upwards(to, again, (&mut self.says, back), ledger, hears);
-        let downwards = downwards(from, first, ledger, hears);
-        tokio::pin!(upwards, downwards);
-        // The agent's last word is not the last answer, and a gateway that takes no more words may still have some.
+    /// Forwards messages in both directions until the gateway is lost or, if this command is its own gateway, until another
+    /// one is available.
+    async fn serve(&mut self, connector: &GatewayConnector<'_>, pipe: GatewayPipe) {
+        let GatewayPipe { from, to, buffered } = pipe;
+        let replayed = self.log().replay();
+        let notifications = self.log().change_notifications();
+        self.send_all(notifications).await;
+        let log = &self.log;
+        let output = &self.output;
+        let other_gateway = connector.wait_for_gateway(|| log.lock().ignore_poison().is_idle());
+        let to_gateway = forward_to_gateway(to, replayed, &mut self.input, other_gateway, log, output);
+        let to_agent = forward_to_agent(from, buffered, log, output);
+        tokio::pin!(to_gateway, to_agent);
+        // After the last message to the gateway, its responses are still to come.
         tokio::select! {
-            () = &mut downwards => {}
-            () = &mut upwards => downwards.await,
+            () = &mut to_agent => {}
+            () = &mut to_gateway => to_agent.await,
         }
     }
 }
 
-/// Tells the gateway what waits and then what the agent says, until one of them is gone, or there is a better one `back`.
-async fn upwards(
+/// Sends the replayed lines and then the agent's input to the gateway, until either side disconnects or `other_gateway`
+/// completes.
+async fn forward_to_gateway(
     mut to: Box<dyn AsyncWrite + Unpin>,
-    again: Vec<Bytes>,
-    (says, back): (&mut mpsc::Receiver<Said>, impl Future<Output = ()>),
-    ledger: &Mutex<Ledger>,
-    hears: &mpsc::Sender<Bytes>,
+    replayed: Vec<Bytes>,
+    input: &mut mpsc::Receiver<AgentInput>,
+    other_gateway: impl Future<Output = ()>,
+    log: &Mutex<ReplayLog>,
+    output: &mpsc::Sender<Bytes>,
 ) {
-    tokio::pin!(back);
-    for line in again {
+    tokio::pin!(other_gateway);
+    for line in replayed {
         if write_line(&mut to, &line).await.is_err() {
             return;
         }
     }
     loop {
-        let said = tokio::select! {
+        let received = tokio::select! {
             biased;
-            said = says.recv() => said,
-            () = &mut back => None,
+            received = input.recv() => received,
+            () = &mut other_gateway => None,
         };
-        let Some(said) = said else { break };
-        let line = match said {
-            Said::Line(line) => line,
-            Said::TooLong(head) => {
+        let line = match received {
+            None => break,
+            Some(AgentInput::Line(line)) => line,
+            Some(AgentInput::TooLong(head)) => {
                 let error = error_object(code::INVALID_REQUEST, "the message is too large", None);
-                let _ = hears.send(error_reply(id_in_head(&head).as_ref(), &error).into()).await;
+                let response = encode_error_response(find_request_id(&head).as_ref(), &error);
+                let _ = output.send(response.into()).await;
                 continue;
             }
         };
-        let heard = ledger.lock().unwrap_or_else(PoisonError::into_inner).hear(&line);
-        let Heard::Goes(number) = heard else { continue };
+        let action = log.lock().ignore_poison().record_agent_line(&line);
+        let AgentLineAction::Forward(number) = action else { continue };
         if let Err(written) = write_line(&mut to, &line).await {
             if let (0, Some(number)) = (written, number) {
-                ledger.lock().unwrap_or_else(PoisonError::into_inner).never_sent(number);
+                log.lock().ignore_poison().mark_unsent(number);
             }
             return;
         }
@@ -166,7 +173,7 @@ async fn upwards(
     let _ = to.shutdown().await;
 }
 
-/// Writes a line; on failure, how much of it was written.
+/// Writes a line. On failure, returns how many bytes were written.
 async fn write_line(to: &mut (impl AsyncWrite + Unpin), line: &Bytes) -> Result<(), usize> {
     let mut whole = Vec::with_capacity(line.len() + 1);
     whole.extend_from_slice(line);
@@ -181,54 +188,61 @@ async fn write_line(to: &mut (impl AsyncWrite + Unpin), line: &Bytes) -> Result<
     to.flush().await.map_err(|_| written)
 }
 
-/// Tells the agent what the gateway says, until one of them is gone.
-async fn downwards(
+/// Forwards the gateway's messages to the agent until either side disconnects.
+async fn forward_to_agent(
     mut from: Box<dyn AsyncRead + Unpin>,
-    first: Vec<u8>,
-    ledger: &Mutex<Ledger>,
-    hears: &mpsc::Sender<Bytes>,
+    buffered: Vec<u8>,
+    log: &Mutex<ReplayLog>,
+    output: &mpsc::Sender<Bytes>,
 ) {
-    let mut frames = Frames::new(NO_LIMIT);
-    frames.push(&first);
+    let mut frames = FrameDecoder::new(NO_LIMIT);
+    frames.push(&buffered);
     loop {
         while let Some(frame) = frames.next_frame() {
             let Frame::Line(line) = frame else { continue };
-            let passes = ledger.lock().unwrap_or_else(PoisonError::into_inner).told(&line);
-            if passes && hears.send(line).await.is_err() {
+            let is_for_agent = log.lock().ignore_poison().record_gateway_line(&line);
+            if is_for_agent && output.send(line).await.is_err() {
                 return;
             }
         }
-        if !matches!(from.read_buf(frames.room()).await, Ok(1..)) {
+        if !matches!(from.read_buf(frames.read_buffer()).await, Ok(1..)) {
             return;
         }
     }
 }
 
-/// Reads what the agent says until it hangs up.
-async fn read(mut stdin: impl AsyncRead + Unpin, largest: usize, tell: mpsc::Sender<Said>) {
-    let mut frames = Frames::new(largest);
-    while matches!(stdin.read_buf(frames.room()).await, Ok(1..)) {
+/// Reads messages of the agent until it disconnects.
+async fn read_agent(
+    mut stdin: impl AsyncRead + Unpin,
+    max_message_size: usize,
+    sender: mpsc::Sender<AgentInput>,
+) {
+    let mut frames = FrameDecoder::new(max_message_size);
+    while matches!(stdin.read_buf(frames.read_buffer()).await, Ok(1..)) {
         while let Some(frame) = frames.next_frame() {
-            let said = match frame {
+            let input = match frame {
                 Frame::Line(line) if line.trim_ascii().is_empty() => continue,
-                Frame::Line(line) => Said::Line(line),
-                Frame::TooLong(head) => Said::TooLong(head),
-                Frame::End(_) => continue,
+                Frame::Line(line) => AgentInput::Line(line),
+                Frame::OversizeHead(head) => AgentInput::TooLong(head),
+                Frame::OversizeTail(_) => continue,
             };
-            if tell.send(said).await.is_err() {
+            if sender.send(input).await.is_err() {
                 return;
             }
         }
     }
-    if let Some(rest) = frames.rest() {
-        let _ = tell.send(Said::Line(rest)).await;
+    if let Some(rest) = frames.take_remainder() {
+        let _ = sender.send(AgentInput::Line(rest)).await;
     }
 }
 
-/// Writes lines to the agent as they come, as many as there are at a time.
-async fn write(mut stdout: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Bytes>) -> io::Result<()> {
+/// Writes lines to the agent, and flushes when no more are ready.
+async fn write_agent(
+    mut stdout: impl AsyncWrite + Unpin,
+    mut lines: mpsc::Receiver<Bytes>,
+) -> io::Result<()> {
     let mut batch = Vec::new();
-    while lines.recv_many(&mut batch, WAITING).await > 0 {
+    while lines.recv_many(&mut batch, CHANNEL_CAPACITY).await > 0 {
         for line in batch.drain(..) {
             stdout.write_all(&line).await?;
             stdout.write_all(b"\n").await?;

@@ -1,43 +1,47 @@
-//! The table of keys and the code that reads them know the same.
+//! Comparison of the table of keys with the keys that are read.
 
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::config::keys::{Key, Kind, ROOT};
+use crate::config::keys::{ConfigKey, ROOT, ValueKind};
 
-/// A key that is like no other, so that what is said of it lists those that there are.
-const STRANGER: &str = "qqqqqqqqqqqqqqqq";
+/// A key that resembles no valid key, so that the hint for it lists all valid keys.
+const UNKNOWN_KEY: &str = "qqqqqqqqqqqqqqqq";
 
-/// The keys that the reader knows in the table at a path.
-fn known(path: &str) -> BTreeSet<String> {
+/// Returns the keys that are read in the table at a path.
+fn keys_read(path: &str) -> BTreeSet<String> {
     let table = if path.is_empty() { String::new() } else { format!("[{path}]\n") };
-    let config = toml(&format!("{table}{STRANGER} = 1\n"));
-    let hint = config.problems.iter().find(|problem| problem.message.contains(STRANGER));
-    let hint =
-        hint.unwrap_or_else(|| panic!("{path}: {:?}", lines(&config))).hint.clone().unwrap_or_default();
-    let (_, keys) = hint.split_once("the keys here are ").unwrap_or_else(|| panic!("{path}: {hint}"));
+    let config = toml(&format!("{table}{UNKNOWN_KEY} = 1\n"));
+    let hint = config.problems.iter().find(|problem| problem.message.contains(UNKNOWN_KEY));
+    let hint = hint
+        .unwrap_or_else(|| panic!("{path}: {:?}", problem_lines(&config)))
+        .hint
+        .clone()
+        .unwrap_or_default();
+    let (_, keys) = hint.split_once("valid keys are ").unwrap_or_else(|| panic!("{path}: {hint}"));
     keys.split(", ").map(|key| key.trim_matches('`').to_owned()).collect()
 }
 
-fn compare(path: &str, keys: &[Key], wrong: &mut Vec<String>) {
+fn compare(path: &str, keys: &[ConfigKey], differences: &mut Vec<String>) {
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    let (read, listed) = (known(path), keys.iter().map(|key| key.name.to_owned()).collect::<BTreeSet<_>>());
-    wrong
+    let read = keys_read(path);
+    let listed: BTreeSet<String> = keys.iter().map(|key| key.name.to_owned()).collect();
+    differences
         .extend(read.difference(&listed).map(|key| format!("`{}` is read and not in the table", below(key))));
-    wrong
+    differences
         .extend(listed.difference(&read).map(|key| format!("`{}` is in the table and not read", below(key))));
     for key in keys {
         let kinds = match &key.kind {
-            Kind::Either(kinds) => kinds,
+            ValueKind::AnyOf(kinds) => kinds,
             kind => std::slice::from_ref(kind),
         };
         for kind in kinds {
             match kind {
-                Kind::Table(keys) => compare(&below(key.name), keys, wrong),
-                Kind::Named(keys) if key.name == "limits" => {
-                    compare(&format!("{}.\"a.*\"", below(key.name)), keys, wrong);
+                ValueKind::Table(keys) => compare(&below(key.name), keys, differences),
+                ValueKind::NamedTables(keys) if key.name == "limits" => {
+                    compare(&format!("{}.\"a.*\"", below(key.name)), keys, differences);
                 }
-                Kind::Named(keys) => compare(&format!("{}.x", below(key.name)), keys, wrong),
+                ValueKind::NamedTables(keys) => compare(&format!("{}.x", below(key.name)), keys, differences),
                 _ => {}
             }
         }
@@ -45,8 +49,8 @@ fn compare(path: &str, keys: &[Key], wrong: &mut Vec<String>) {
 }
 
 #[test]
-fn every_key_that_is_read_is_in_the_table_and_the_reverse() {
-    let mut wrong = Vec::new();
-    compare("", ROOT, &mut wrong);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+fn key_table_lists_exactly_the_keys_that_are_read() {
+    let mut differences = Vec::new();
+    compare("", ROOT, &mut differences);
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

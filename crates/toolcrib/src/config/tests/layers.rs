@@ -1,25 +1,26 @@
-//! Layers: who wins, and who said so.
+//! Merging of layers, and the origins of values.
 
 use super::*;
 use crate::spec::HttpSpec;
 
-pub(super) fn draft(texts: &[(Rank, &str)]) -> Draft {
-    let file = |rank: &Rank| match rank {
-        Rank::Machine => Path::new("/etc/toolcrib/config.toml"),
-        Rank::User => Path::new("/home/config.toml"),
-        Rank::Project => Path::new("/project/.toolcrib.toml"),
-        Rank::Alone => Path::new("/alone.toml"),
+pub(super) fn layered(texts: &[(LayerKind, &str)]) -> LayeredConfig {
+    let path = |kind: &LayerKind| match kind {
+        LayerKind::Machine => Path::new("/etc/toolcrib/config.toml"),
+        LayerKind::User => Path::new("/home/config.toml"),
+        LayerKind::Project => Path::new("/project/.toolcrib.toml"),
+        LayerKind::Standalone => Path::new("/alone.toml"),
     };
-    let texts: Vec<_> = texts.iter().map(|(rank, text)| (*rank, file(rank), *text)).collect();
-    Draft::of_texts(&texts)
+    let texts: Vec<_> =
+        texts.iter().map(|(kind, text)| LayerText { kind: *kind, path: path(kind), text }).collect();
+    LayeredConfig::from_texts(&texts)
 }
 
-fn two(user: &str, project: &str) -> Config {
-    draft(&[(Rank::User, user), (Rank::Project, project)]).resolve(&Facts::default())
+fn user_and_project(user: &str, project: &str) -> Config {
+    layered(&[(LayerKind::User, user), (LayerKind::Project, project)]).resolve(&HostFacts::default())
 }
 
-pub(super) fn here() -> Facts {
-    Facts {
+pub(super) fn test_facts() -> HostFacts {
+    HostFacts {
         host: Ok("Still.local".to_owned()),
         user: Ok("ann".to_owned()),
         os: "linux".to_owned(),
@@ -30,12 +31,12 @@ pub(super) fn here() -> Facts {
         files: [("Cargo.toml".to_owned(), Ok(Some("Cargo.toml".to_owned()))), ("*.py".to_owned(), Ok(None))]
             .into(),
         project: Some("crib".to_owned()),
-        ..Facts::default()
+        ..HostFacts::default()
     }
 }
 
-pub(super) fn alone(text: &str) -> Config {
-    draft(&[(Rank::Alone, text)]).resolve(&here())
+pub(super) fn standalone(text: &str) -> Config {
+    layered(&[(LayerKind::Standalone, text)]).resolve(&test_facts())
 }
 
 pub(super) fn reason<'a>(config: &'a Config, name: &str) -> &'a str {
@@ -48,94 +49,119 @@ pub(super) fn is_on(config: &Config, name: &str) -> bool {
 }
 
 #[test]
-fn the_nearer_layer_wins_key_by_key() {
-    let config = two(
+fn nearer_layer_wins_key_by_key() {
+    let config = user_and_project(
         "[servers.a]\ncommand = 'x'\nargs = ['1', '2']\nenv = { K = 'far', L = 'far' }\nlifecycle.keep-alive = '1m'\n\
          lifecycle.start-timeout = '9s'\n[servers.b]\ncommand = 'y'\n",
         "[servers.a]\n'+args' = ['3']\nenv.K = 'near'\nlifecycle.keep-alive = '2m'\n[servers.b]\nenabled = false\n",
     );
-    assert_eq!(lines(&config), [""; 0]);
+    assert_eq!(problem_lines(&config), [""; 0]);
     let a = config.roster.get(&"a".parse().unwrap()).unwrap();
-    let words =
-        |texts: &[crate::text::Text]| texts.iter().map(|text| text.written().to_owned()).collect::<Vec<_>>();
+    let words = |texts: &[crate::spec::template::TemplateText]| {
+        texts.iter().map(|text| text.source().to_owned()).collect::<Vec<_>>()
+    };
     assert_eq!(words(&command(a).args), ["1", "2", "3"]);
-    let env: Vec<_> = command(a).env.iter().map(|(key, text)| format!("{key}={}", text.written())).collect();
+    let env: Vec<_> = command(a).env.iter().map(|(key, text)| format!("{key}={}", text.source())).collect();
     assert_eq!(env, ["K=near", "L=far"]);
     assert_eq!(a.lifecycle.keep_alive, KeepAlive::For(Duration::from_secs(120)));
     assert_eq!(a.lifecycle.start_timeout, Duration::from_secs(9));
-    assert_eq!(reason(&config, "b"), "off: switched off in /project/.toolcrib.toml:6");
+    assert_eq!(reason(&config, "b"), "off: disabled in /project/.toolcrib.toml:6");
     assert!(!config.roster.get(&"b".parse().unwrap()).unwrap().enabled);
     assert_eq!(config.origins[&"a".parse().unwrap()], Origin { file: "/home/config.toml".into(), line: 1 });
 }
 
 #[test]
-fn a_list_without_a_plus_is_replaced_and_one_layer_may_write_both() {
-    let replaced = two("[servers.a]\ncommand = 'x'\nargs = ['1']\n", "[servers.a]\nargs = ['2']\n");
-    assert_eq!(command(only(&replaced)).args.len(), 1);
-    let both = two("", "[servers.a]\ncommand = 'x'\nargs = ['1']\n'+args' = ['2']\n");
-    assert_eq!(command(only(&both)).args.len(), 2);
+fn list_is_replaced_and_plus_key_appends() {
+    let replaced =
+        user_and_project("[servers.a]\ncommand = 'x'\nargs = ['1']\n", "[servers.a]\nargs = ['2']\n");
+    assert_eq!(command(only_server(&replaced)).args.len(), 1);
+    let both = user_and_project("", "[servers.a]\ncommand = 'x'\nargs = ['1']\n'+args' = ['2']\n");
+    assert_eq!(command(only_server(&both)).args.len(), 2);
 }
 
 #[test]
-fn paths_are_relative_to_the_file_they_are_written_in() {
-    let config = two("[servers.a]\ncommand = './run'\n", "[servers.a]\ncwd = 'work'\n");
-    let spec = command(only(&config));
-    assert_eq!(spec.program.written(), "/home/run");
+fn paths_are_resolved_against_the_file_that_sets_them() {
+    let config = user_and_project("[servers.a]\ncommand = './run'\n", "[servers.a]\ncwd = 'work'\n");
+    let spec = command(only_server(&config));
+    assert_eq!(spec.program.source(), "/home/run");
     assert_eq!(spec.cwd.as_deref(), Some(Path::new("/project/work")));
 }
 
 #[test]
-fn an_address_takes_the_place_of_a_command_and_the_reverse() {
-    let config = two(
+fn nearer_url_replaces_command_and_the_reverse() {
+    let config = user_and_project(
         "[servers.a]\ncommand = 'x'\nargs = ['1']\n[servers.b]\nurl = 'https://b.test/'\nheaders = { X = 'y' }\n",
         "[servers.a]\nurl = 'https://a.test/'\n[servers.b]\ncommand = 'y'\n",
     );
-    assert_eq!(lines(&config), [""; 0]);
+    assert_eq!(problem_lines(&config), [""; 0]);
     let endpoint = |name: &str| config.roster.get(&name.parse().unwrap()).unwrap().endpoint.clone();
     assert!(matches!(endpoint("a"), Endpoint::Http(_)) && matches!(endpoint("b"), Endpoint::Command(_)));
-    let headers = two(
+    let headers = user_and_project(
         "[servers.a]\nurl = 'https://a.test/'\nheaders = { Authorization = 'far' }\n",
         "[servers.a]\nheaders = { authorization = 'near' }\n",
     );
-    let Endpoint::Http(HttpSpec { headers, .. }) = &only(&headers).endpoint else { panic!("an address") };
+    let Endpoint::Http(HttpSpec { headers, .. }) = &only_server(&headers).endpoint else {
+        panic!("not a URL")
+    };
     assert_eq!(headers.len(), 1);
 }
 
 #[test]
-fn a_problem_is_placed_in_the_layer_it_is_in() {
-    let config = two("[servers.a]\ncommand = 'x'\n", "# ä\n[servers.a]\n  arg = []\n[servers.c]\n");
-    let shown: Vec<String> = config.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        shown,
-        [
-            "/project/.toolcrib.toml:3:3: there is no key `arg`",
-            "/project/.toolcrib.toml:4:10: `c` needs `command` or `url`"
-        ]
-    );
-    assert_eq!(reason(&config, "a"), "off: something is wrong with it: there is no key `arg`");
-    let broken = two("[servers.a]\ncommand = 'x'\n", "[servers.b\n");
-    assert!(broken.refused() && broken.problems[0].file == Path::new("/project/.toolcrib.toml"));
+fn header_names_merge_case_insensitively_in_any_number() {
+    for count in [1, 31, 32, 40] {
+        let table = |prefix: &str, value: &str| -> String {
+            let headers = (0..count).map(|n| format!("{prefix}-{n} = '{value}'\n"));
+            format!("[servers.a.headers]\n{}", headers.collect::<String>())
+        };
+        let config = user_and_project(
+            &format!("[servers.a]\nurl = 'https://a.test/'\n{}", table("X-Key", "far")),
+            &table("x-key", "near"),
+        );
+        assert_eq!(problem_lines(&config), [""; 0], "{count} headers");
+        let Endpoint::Http(HttpSpec { headers, .. }) = &only_server(&config).endpoint else {
+            panic!("not a URL")
+        };
+        assert_eq!(headers.len(), count);
+        assert!(headers.values().all(|value| value.source() == "near"));
+    }
 }
 
 #[test]
-fn names_that_are_the_same_in_two_layers_are_named_with_both_places() {
-    let config = two("[servers.a-b]\ncommand = 'x'\n", "[servers.a_b]\ncommand = 'y'\n");
+fn problem_is_reported_in_its_own_layer() {
+    let config =
+        user_and_project("[servers.a]\ncommand = 'x'\n", "# ä\n[servers.a]\n  arg = []\n[servers.c]\n");
     let shown: Vec<String> = config.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
         shown,
         [
-            "/home/config.toml:1:10: `a-b` and `a_b` in /project/.toolcrib.toml:1 are the same name here",
-            "/project/.toolcrib.toml:1:10: `a_b` and `a-b` in /home/config.toml:1 are the same name here"
+            "/project/.toolcrib.toml:3:3: unknown key `arg`",
+            "/project/.toolcrib.toml:4:10: server `c` has neither `command` nor `url`"
+        ]
+    );
+    assert_eq!(reason(&config, "a"), "off: its config has errors: unknown key `arg`");
+    let broken = user_and_project("[servers.a]\ncommand = 'x'\n", "[servers.b\n");
+    assert!(broken.is_refused() && broken.problems[0].file == Path::new("/project/.toolcrib.toml"));
+}
+
+#[test]
+fn name_conflict_across_layers_names_both_files() {
+    let config = user_and_project("[servers.a-b]\ncommand = 'x'\n", "[servers.a_b]\ncommand = 'y'\n");
+    let shown: Vec<String> = config.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "/home/config.toml:1:10: the server name `a-b` conflicts with `a_b` in /project/.toolcrib.toml:1",
+            "/project/.toolcrib.toml:1:10: the server name `a_b` conflicts with `a-b` in /home/config.toml:1"
         ]
     );
     assert!(config.roster.is_empty());
 }
 
 #[test]
-fn a_project_forbids_more_and_never_less() {
+fn project_can_only_add_denials() {
     let user = "[policy]\ndeny = ['git.push']\nallow = ['git.*']\n";
-    let config = two(user, "[policy]\ndeny = ['git.commit']\n");
-    assert_eq!(lines(&config).iter().filter(|line| line.contains("WHOLE")).count(), 0);
+    let config = user_and_project(user, "[policy]\ndeny = ['git.commit']\n");
+    assert_eq!(problem_lines(&config).iter().filter(|line| line.contains("CONFIG")).count(), 0);
     let denied: Vec<String> = config.policy.everyone.deny.iter().map(ToString::to_string).collect();
     assert_eq!(denied, ["git.push", "git.commit"]);
     for text in [
@@ -144,10 +170,10 @@ fn a_project_forbids_more_and_never_less() {
         "[listen]\nhosts = ['x']\n",
         "[policy]\nallow = ['*']\n",
     ] {
-        let config = two(user, text);
-        assert!(config.refused(), "{text}");
+        let config = user_and_project(user, text);
+        assert!(config.is_refused(), "{text}");
         assert!(
-            config.problems.iter().any(|problem| problem.message.starts_with("a project cannot decide")),
+            config.problems.iter().any(|problem| problem.message.starts_with("a project config cannot set")),
             "{text}"
         );
         assert_eq!(config.policy.everyone.allow.as_ref().unwrap().rules.len(), 1);
@@ -155,23 +181,23 @@ fn a_project_forbids_more_and_never_less() {
 }
 
 #[test]
-fn every_value_says_who_wrote_it() {
-    let draft = draft(&[
-        (Rank::Machine, "[defaults]\nlifecycle.keep-alive = '1m'\n[servers.a]\ncommand = 'x'\n"),
-        (Rank::User, "[servers.a]\ncommand = 'y'\nenv = { T = 's3cret', U = '${env:U}' }\n"),
-        (Rank::Project, "[servers.a]\ncommand = 'z'\nlifecycle.keep-alive = '2m'\n"),
+fn every_value_has_its_origin() {
+    let config = layered(&[
+        (LayerKind::Machine, "[defaults]\nlifecycle.keep-alive = '1m'\n[servers.a]\ncommand = 'x'\n"),
+        (LayerKind::User, "[servers.a]\ncommand = 'y'\nenv = { T = 's3cret', U = '${env:U}' }\n"),
+        (LayerKind::Project, "[servers.a]\ncommand = 'z'\nlifecycle.keep-alive = '2m'\n"),
     ]);
-    let settings = draft.settings(&"a".parse().unwrap());
-    let shown: Vec<String> = settings
+    let values = config.server_values(&"a".parse().unwrap());
+    let shown: Vec<String> = values
         .iter()
-        .map(|setting| {
-            let over: Vec<String> = setting
+        .map(|value| {
+            let overridden: Vec<String> = value
                 .overrides
                 .iter()
-                .map(|(value, at)| format!("{value} {}:{}", at.file.display(), at.line))
+                .map(|(value, origin)| format!("{value} {}:{}", origin.file.display(), origin.line))
                 .collect();
-            let Origin { file, line } = &setting.origin;
-            format!("{} = {} {}:{line} {over:?}", setting.key, setting.value, file.display())
+            let Origin { file, line } = &value.origin;
+            format!("{} = {} {}:{line} {overridden:?}", value.key, value.value, file.display())
         })
         .collect();
     assert_eq!(

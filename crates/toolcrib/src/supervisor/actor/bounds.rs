@@ -1,36 +1,40 @@
-//! The bounds within which a server may run: a seat among the servers of its crib, and so much memory.
+//! Conditions for running a server: a start permit, a slot, and memory limits.
 
 use super::*;
-use crate::supervisor::room::Tenant;
-use crate::supervisor::scales::{self, Verdict};
+use crate::supervisor::memory_watch::{self, MemoryVerdict};
+use crate::supervisor::slots::SlotHolder;
 
 impl Actor {
-    /// Waits for the moment in which this server may be started, among its instances and among the servers of its crib;
-    /// what follows instead, if it may not or something else is wanted meanwhile.
-    pub(super) async fn take_turn(&mut self) -> Result<Attempt, Box<State>> {
-        let (fate, mut waited) = (self.fate.clone(), false);
+    /// Waits until the start gate and the slot pool allow a start. Returns the next state instead if the start is
+    /// denied or a command changes the state.
+    pub(super) async fn acquire_start_permit(&mut self) -> Result<StartPermit, Box<ActorState>> {
+        let start_gate = self.start_gate.clone();
+        let mut has_waited = false;
         loop {
-            let mut turned = std::pin::pin!(fate.turned());
-            turned.as_mut().enable();
-            match fate.prospect(Instant::now()) {
-                Prospect::Closed(sentence) => return Err(Box::new(self.serve(sentence, waited))),
-                Prospect::Open => {
-                    if self.seat.is_none()
-                        && let Some(state) = self.take_seat().await
+            let mut changed = std::pin::pin!(start_gate.changed());
+            changed.as_mut().enable();
+            match start_gate.decision(Instant::now()) {
+                StartDecision::Denied(penalty) => {
+                    return Err(Box::new(self.apply_penalty(penalty, has_waited)));
+                }
+                StartDecision::Allowed => {
+                    if self.slot.is_none()
+                        && let Some(state) = self.acquire_slot().await
                     {
                         return Err(Box::new(state));
                     }
-                    if let Some(attempt) = fate.attempt(Instant::now()) {
-                        return Ok(attempt);
+                    if let Some(permit) = start_gate.try_acquire(Instant::now()) {
+                        return Ok(permit);
                     }
                 }
-                Prospect::Wait => {
-                    // Who only waits takes no room.
-                    all_gone(&self.lives).await;
-                    (self.seat, waited) = (None, true);
+                StartDecision::WaitForTrial => {
+                    // A start that only waits holds no slot.
+                    wait_until_exited(&self.live_processes).await;
+                    self.slot = None;
+                    has_waited = true;
                     tokio::select! {
-                        () = &mut turned => {}
-                        command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                        () = &mut changed => {}
+                        command = self.commands.recv() => if let Some(state) = self.handle_command(command) {
                             return Err(Box::new(state));
                         },
                     }
@@ -39,91 +43,104 @@ impl Actor {
         }
     }
 
-    /// Waits for the right to run; if there is none to be had, or something else is wanted meanwhile, what follows.
-    pub(super) async fn take_seat(&mut self) -> Option<State> {
+    /// Waits for a slot. Returns the next state instead if none becomes free in time or a command changes the state.
+    /// Remote servers need no slot.
+    pub(super) async fn acquire_slot(&mut self) -> Option<ActorState> {
         if matches!(self.spec.endpoint, Endpoint::Http(_)) {
             return None;
         }
-        let (room, limit) = (self.around.room.clone(), self.spec.lifecycle.start_timeout);
-        let mut seat = Box::pin(timeout(limit, room.seat(self.tenant())));
+        let slots = self.services.slots.clone();
+        let limit = self.spec.lifecycle.start_timeout;
+        let mut slot = Box::pin(timeout(limit, slots.acquire(self.slot_holder())));
         loop {
             tokio::select! {
-                seat = &mut seat => match seat {
-                    Ok(seat) => {
-                        self.seat = Some(seat);
+                slot = &mut slot => match slot {
+                    Ok(slot) => {
+                        self.slot = Some(slot);
                         return None;
                     }
-                    Err(_) => return Some(self.no_room()),
+                    Err(_) => return Some(self.handle_no_slot()),
                 },
-                command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                command = self.commands.recv() => if let Some(state) = self.handle_command(command) {
                     return Some(state);
                 },
             }
         }
     }
 
-    /// What its weight has for consequences.
-    pub(super) fn weighed(&self, alive: &mut Alive, used: u64, verdict: Verdict) -> Option<Happening> {
+    /// Acts on a memory verdict.
+    pub(super) fn memory_event(
+        &self,
+        server: &mut RunningServer,
+        used: u64,
+        verdict: MemoryVerdict,
+    ) -> Option<ActorEvent> {
         match verdict {
-            Verdict::Recycle => {
-                alive.recycle = true;
+            MemoryVerdict::Recycle => {
+                server.recycle_when_idle = true;
                 None
             }
-            Verdict::MakeRoom => (alive.leases == 0).then_some(Happening::Idle),
-            Verdict::TooHeavy { .. } | Verdict::Heaviest { .. } => {
-                Some(Happening::Outgrown(self.outgrown(used, verdict)))
+            MemoryVerdict::Evict => (server.leases == 0).then_some(ActorEvent::Idle),
+            MemoryVerdict::OverHardLimit { limit } => {
+                Some(ActorEvent::OverMemory { error: self.hard_limit_error(used, limit) })
+            }
+            MemoryVerdict::LargestOverTotal { limit } => {
+                Some(ActorEvent::OverMemory { error: self.total_limit_error(used, limit) })
             }
         }
     }
 
-    /// This server as the room knows it.
-    fn tenant(&self) -> Tenant {
-        let care = &self.spec.lifecycle;
-        Tenant {
+    fn slot_holder(&self) -> SlotHolder {
+        let lifecycle = &self.spec.lifecycle;
+        SlotHolder {
             mailbox: self.own_mailbox.clone(),
-            gauges: self.gauges.clone(),
-            kept: care.start == Start::AtBoot || care.keep_alive == KeepAlive::Forever,
-            leaving: false,
+            metrics: self.metrics.clone(),
+            evict_last: lifecycle.start == StartPolicy::AtBoot || lifecycle.keep_alive == KeepAlive::Forever,
+            eviction_requested: false,
         }
     }
 
-    /// It was asked to make room, and is in use.
-    pub(super) fn stay(&self) {
-        if let Some(seat) = &self.seat {
-            seat.stay();
+    /// Declines a request to free the slot, because the server is in use.
+    pub(super) fn keep_slot(&self) {
+        if let Some(slot) = &self.slot {
+            slot.keep();
         }
     }
 
-    /// Nobody made room for it in time. That is no failure of its own, so it costs no restart.
-    fn no_room(&mut self) -> State {
-        let (server, seats) = (&self.spec.id, self.around.room.seats());
-        let message = format!("there is no room for `{server}`: {seats} servers are running and in use");
+    /// Refuses the waiting leases because no slot became free in time. This costs no restart.
+    fn handle_no_slot(&mut self) -> ActorState {
+        let server = &self.spec.id;
+        let capacity = self.services.slots.capacity();
+        let message = format!("no free slot for `{server}`: {capacity} servers are running and in use");
         let hint = "raise `limits.servers-running`, or stop one with `toolcrib stop`";
-        let error = Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint);
-        warn!(%server, %error, "stays asleep");
-        self.note(&error);
+        let error = Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint(hint);
+        warn!(%server, %error, "not started");
+        self.set_last_error(&error);
         self.refuse_waiters(&error);
-        State::Asleep
+        ActorState::Asleep
     }
 
-    fn outgrown(&self, used: u64, verdict: Verdict) -> Error {
-        let (server, used) = (&self.spec.id, scales::size(used));
-        let error =
-            |message| Error::new(ErrorKind::Lost, message).at(server).of_class(FailureClass::OverMemory);
-        match verdict {
-            Verdict::Heaviest { may } => {
-                let all = scales::size(may);
-                error(format!(
-                    "`{server}` was stopped: all servers together used more than {all}, and it {used}"
-                ))
-                .hint("raise `limits.memory`")
-            }
-            Verdict::TooHeavy { may } => {
-                let may = scales::size(may);
-                error(format!("`{server}` was stopped: it used {used} of memory, and may use {may}"))
-                    .hint(format!("raise `servers.{server}.lifecycle.memory.hard`"))
-            }
-            Verdict::Recycle | Verdict::MakeRoom => self.stopped(),
-        }
+    fn hard_limit_error(&self, used: u64, limit: u64) -> Error {
+        let server = &self.spec.id;
+        let used = memory_watch::format_bytes(used);
+        let limit = memory_watch::format_bytes(limit);
+        let message = format!("`{server}` was stopped: it used {used} of memory, its limit is {limit}");
+        self.over_memory_error(message).with_hint(format!("raise `servers.{server}.lifecycle.memory.hard`"))
+    }
+
+    fn total_limit_error(&self, used: u64, limit: u64) -> Error {
+        let server = &self.spec.id;
+        let used = memory_watch::format_bytes(used);
+        let limit = memory_watch::format_bytes(limit);
+        let message = format!(
+            "`{server}` was stopped: all servers together used more than {limit} of memory, \
+             and it used the most, {used}"
+        );
+        self.over_memory_error(message).with_hint("raise `limits.memory`")
+    }
+
+    fn over_memory_error(&self, message: String) -> Error {
+        let class = FailureClass::OverMemory;
+        Error::new(ErrorKind::Lost, message).with_server(&self.spec.id).with_class(class)
     }
 }

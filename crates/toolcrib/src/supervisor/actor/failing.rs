@@ -1,52 +1,54 @@
-//! What the actor does about a failure: what the table says of its class, the states in which it waits, and the words to
-//! those who ask meanwhile.
+//! Reactions to failures: restart with backoff, pause, ejection, and the errors for lease requests meanwhile.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
-use crate::class::Treatment;
-use crate::spelling;
+use crate::model::failure_class::Treatment;
+use crate::util::format::format_duration;
 
-/// How long a server may take to say that it is still there: as long as a call, between these two.
-const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+/// Shortest time a server has to answer a ping. Between the two limits it is the call timeout.
+const MIN_PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a server is left alone that asks for it and does not say how long.
-const A_WHILE: Duration = Duration::from_secs(1);
+/// Longest time a server has to answer a ping.
+const MAX_PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Length of a pause that the server asked for without saying how long.
+const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Actor {
-    pub(super) async fn backing_off(&mut self, until: Instant) -> State {
-        self.mourn().await;
-        let mut time = std::pin::pin!(sleep_until(until));
+    pub(super) async fn run_backing_off(&mut self, until: Instant) -> ActorState {
+        self.notify_stopped().await;
+        let mut timer = std::pin::pin!(sleep_until(until));
         loop {
             tokio::select! {
-                () = &mut time => {
-                    let again = self.someone_waits() || self.spec.lifecycle.start == Start::AtBoot;
-                    return if again { State::Starting } else { State::Asleep };
+                () = &mut timer => {
+                    let starts = self.has_lease_waiters() || self.spec.lifecycle.start == StartPolicy::AtBoot;
+                    return if starts { ActorState::Starting } else { ActorState::Asleep };
                 }
-                command = self.commands.recv() => if let Some(state) = self.obey(command) {
+                command = self.commands.recv() => if let Some(state) = self.handle_command(command) {
                     return state;
                 },
             }
         }
     }
 
-    /// Refuses whoever asks, until it is worth another try.
-    pub(super) async fn resting(&mut self, until: Instant, error: Error) -> State {
-        self.mourn().await;
-        let on_a_timer = error.class().is_some_and(|class| class.facts().on_a_timer);
-        let mut time = std::pin::pin!(sleep_until(until));
+    /// Refuses leases until the pause is over.
+    pub(super) async fn run_paused(&mut self, until: Instant, error: Error) -> ActorState {
+        self.notify_stopped().await;
+        let retried_in_background = error.class().is_some_and(|class| class.facts().retried_in_background);
+        let mut timer = std::pin::pin!(sleep_until(until));
         loop {
             tokio::select! {
-                () = &mut time => return match self.spec.lifecycle.start {
-                    Start::AtBoot if on_a_timer => State::Starting,
-                    _ => State::Asleep,
+                () = &mut timer => return match self.spec.lifecycle.start {
+                    StartPolicy::AtBoot if retried_in_background => ActorState::Starting,
+                    _ => ActorState::Asleep,
                 },
                 command = self.commands.recv() => match command {
-                    Some(Command::Lease(waiter)) => {
+                    Some(ActorCommand::Lease(waiter)) => {
                         let wait = until.saturating_duration_since(Instant::now());
-                        self.refuse(waiter, error.again_in(wait));
+                        self.refuse(waiter, error.with_next_attempt_in(wait));
                     }
-                    command => if let Some(state) = self.obey(command) {
+                    command => if let Some(state) = self.handle_command(command) {
                         return state;
                     },
                 },
@@ -54,20 +56,20 @@ impl Actor {
         }
     }
 
-    pub(super) async fn ejected(&mut self, error: Error) -> State {
-        self.mourn().await;
+    pub(super) async fn run_ejected(&mut self, error: Error) -> ActorState {
+        self.notify_stopped().await;
         self.refuse_waiters(&error);
         loop {
             match self.commands.recv().await {
-                // Pardoned together with another instance.
-                Some(Command::Lease(waiter)) if !self.fate.is_ejected() => {
-                    self.waiters.push(waiter);
-                    return State::Starting;
+                // The start gate was reset by a restart of another instance.
+                Some(ActorCommand::Lease(waiter)) if !self.start_gate.is_ejected() => {
+                    self.lease_waiters.push(waiter);
+                    return ActorState::Starting;
                 }
-                Some(Command::Lease(waiter)) => self.refuse(waiter, error.clone()),
-                Some(Command::Stop(told)) => tell(told),
+                Some(ActorCommand::Lease(waiter)) => self.refuse(waiter, error.clone()),
+                Some(ActorCommand::Stop(done)) => confirm(done),
                 command => {
-                    if let Some(state) = self.obey(command) {
+                    if let Some(state) = self.handle_command(command) {
                         return state;
                     }
                 }
@@ -75,37 +77,38 @@ impl Actor {
         }
     }
 
-    /// What another instance's failure means for this one; those who waited for how it would go hear of it.
-    pub(super) fn serve(&mut self, sentence: Sentence, waited: bool) -> State {
-        match sentence {
-            Sentence::BackOff(until, error) => {
+    /// Applies a penalty of the start gate to this instance. `has_waited` says whether leases waited for the start of
+    /// another instance that failed.
+    pub(super) fn apply_penalty(&mut self, penalty: Penalty, has_waited: bool) -> ActorState {
+        match penalty {
+            Penalty::BackOff { until, error } => {
                 let worth_waiting = error.class().is_none_or(|class| class.facts().worth_waiting);
-                if waited && !worth_waiting {
+                if has_waited && !worth_waiting {
                     self.refuse_waiters(&error);
                 }
-                State::BackingOff { until }
+                ActorState::BackingOff { until }
             }
-            Sentence::Rest(until, error) => {
+            Penalty::Pause { until, error } => {
                 let wait = until.saturating_duration_since(Instant::now());
-                self.refuse_waiters(&error.again_in(wait));
-                State::Resting { until, error }
+                self.refuse_waiters(&error.with_next_attempt_in(wait));
+                ActorState::Paused { until, error }
             }
-            Sentence::Eject(error) => State::Ejected(error),
+            Penalty::Eject { error } => ActorState::Ejected { error },
         }
     }
 
-    pub(super) fn not_started(&mut self, failure: StartFailure) -> State {
-        if failure.died_on_probe {
-            self.fate.died_on_probe();
+    pub(super) fn handle_start_failure(&mut self, failure: StartFailure) -> ActorState {
+        if failure.exited_on_probe {
+            self.start_gate.require_session_era();
         }
-        self.failed(failure.error, Duration::ZERO).into()
+        self.handle_failure(failure.error, Duration::ZERO).into()
     }
 
-    pub(super) fn too_slow(&self, limit: Duration, around: &Around) -> StartFailure {
+    pub(super) fn start_timeout_failure(&self, limit: Duration, context: &LaunchContext) -> StartFailure {
         let server = &self.spec.id;
-        let mut message = format!("`{server}` did not come up within {}", spelling::time(limit));
-        if let Some(words) = around.strange.get() {
-            message = format!("{message}; it wrote what is no message: `{words}`");
+        let mut message = format!("`{server}` did not come up within {}", format_duration(limit));
+        if let Some(line) = context.first_garbage_line.get() {
+            message = format!("{message}; it wrote a line that is not a message: `{line}`");
         }
         let hint =
             format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
@@ -113,164 +116,185 @@ impl Actor {
             Endpoint::Http(_) => FailureClass::Unreachable,
             Endpoint::Command(_) | Endpoint::InProcess(_) => FailureClass::SlowToStart,
         };
-        let error = Error::new(ErrorKind::CouldNotStart, message).at(server).hint(hint).of_class(class);
-        StartFailure { error, died_on_probe: false }
+        let error = Error::new(ErrorKind::CouldNotStart, message);
+        let error = error.with_server(server).with_hint(hint).with_class(class);
+        StartFailure { error, exited_on_probe: false }
     }
 
-    /// Asks the server whether it is still there, unless it is being asked.
-    pub(super) fn check(&self, alive: &mut Alive) {
-        if std::mem::replace(&mut alive.checked, true) {
+    /// Pings the server in the background, unless a ping is in flight.
+    pub(super) fn ping(&self, server: &mut RunningServer) {
+        if std::mem::replace(&mut server.ping_pending, true) {
             return;
         }
-        let limit = self.spec.limits.call_timeout.clamp(PING.0, PING.1);
-        let (connection, actor) = (alive.connection.clone(), self.own_mailbox.clone());
+        let limit = self.spec.limits.call_timeout.clamp(MIN_PING_TIMEOUT, MAX_PING_TIMEOUT);
+        let connection = server.connection.clone();
+        let actor = self.own_mailbox.clone();
         let generation = self.generation;
-        self.around.tasks.spawn(async move {
-            let what = if connection.is_there(limit).await { Seen::Answered } else { Seen::Silent };
+        self.services.tasks.spawn(async move {
+            let is_answered = connection.ping(limit).await;
+            let event = if is_answered { WatchEvent::PingAnswered } else { WatchEvent::PingTimedOut };
             if let Some(actor) = actor.upgrade() {
-                // An actor that is gone does not care.
-                let _ = actor.send(Command::Seen { generation, what });
+                // Fails if the actor has ended.
+                let _ = actor.send(ActorCommand::Watched { generation, event });
             }
         });
     }
 
-    /// Whether the server has to be asked before anybody gets it: the machine has slept since it was last used.
-    pub(super) fn is_doubtful(&self, alive: &mut Alive) -> bool {
-        if alive.leases == 0 && !alive.doubted {
-            let slept = self.around.sleeps.so_far();
-            if clock::has_slept(std::mem::replace(&mut alive.slept, slept), slept) {
-                info!(server = %self.spec.id, "the machine has slept, is it still there?");
-                alive.doubted = true;
-                self.check(alive);
+    /// Returns whether leases must wait for a ping, because the machine was suspended since the server was last used.
+    pub(super) fn needs_ping(&self, server: &mut RunningServer) -> bool {
+        if server.leases == 0 && !server.ping_required {
+            let suspended = self.services.suspend_clock.total_suspended();
+            let suspended_before = std::mem::replace(&mut server.suspended_before, suspended);
+            if clock::was_suspended(suspended_before, suspended) {
+                info!(server = %self.spec.id, "pinging the server, because the machine was suspended");
+                server.ping_required = true;
+                self.ping(server);
             }
         }
-        alive.doubted
+        server.ping_required
     }
 
-    /// It is gone. A remote server is connected to again at no cost: that it left is no fault of its own process.
-    pub(super) fn died(&mut self, alive: &Alive) -> Then {
-        let (error, up) = (alive.connection.obituary(), alive.since.elapsed());
-        if !alive.connection.is_remote() {
-            return self.failed(error, up);
+    /// Handles a closed connection. Reconnecting to a remote server costs no restart, because its process did not fail.
+    pub(super) fn handle_exit(&mut self, server: &RunningServer) -> AfterStop {
+        let error = server.connection.exit_error();
+        let uptime = server.up_since.elapsed();
+        if !server.connection.is_remote() {
+            return self.handle_failure(error, uptime);
         }
-        let error = error.of_class(FailureClass::Unreachable);
-        let wait = self.fate.wait(up, chance());
-        self.restart_in(&error, FailureClass::Unreachable, wait)
+        let error = error.with_class(FailureClass::Unreachable);
+        let wait = self.start_gate.next_backoff(uptime, random_fraction());
+        self.back_off(&error, FailureClass::Unreachable, wait)
     }
 
-    /// It says nothing any more. A remote server may only have lost the way to us.
-    pub(super) fn hung(&mut self, alive: &Alive) -> Then {
-        alive.connection.condemn();
-        if alive.connection.is_remote() {
-            return Then::Start;
+    /// Handles a server that no longer responds. A remote server may only have become unreachable, so it is
+    /// reconnected.
+    pub(super) fn handle_hang(&mut self, server: &RunningServer) -> AfterStop {
+        server.connection.mark_hung();
+        if server.connection.is_remote() {
+            return AfterStop::Start;
         }
-        let server = &self.spec.id;
-        let message = format!("`{server}` hung: it answered neither a call nor a ping, and was replaced");
-        let error = Error::new(ErrorKind::Lost, message).at(server).of_class(FailureClass::Hung);
-        self.failed(error, alive.since.elapsed())
+        let id = &self.spec.id;
+        let message = format!("`{id}` hung: it answered neither a call nor a ping, and was replaced");
+        let error = Error::new(ErrorKind::Lost, message).with_server(id).with_class(FailureClass::Hung);
+        self.handle_failure(error, server.up_since.elapsed())
     }
 
-    /// It asked to be left alone, or will listen to nobody.
-    pub(super) fn leave_alone(&mut self, alive: Alive, class: FailureClass, wait: Duration) -> State {
+    /// Opens the breaker because the server asked for a pause or requires authentication.
+    pub(super) fn pause_running(
+        &mut self,
+        server: RunningServer,
+        class: FailureClass,
+        wait: Duration,
+    ) -> ActorState {
         let until = Instant::now() + wait;
-        let error = self.left_alone(&alive, until, Some(class));
-        self.note(&error);
+        let error = self.tripped_error(&server, until, Some(class));
+        self.set_last_error(&error);
         self.refuse_waiters(&error);
-        self.say(Event::Paused { server: self.spec.id.clone(), class, why: error.to_string(), wait });
-        State::Tripped { alive, until, asked: Some(class) }
+        let id = self.spec.id.clone();
+        self.emit(Event::Paused { server: id, class, reason: error.to_string(), retry_in: wait });
+        ActorState::Tripped { server, until, pause: Some(class) }
     }
 
-    /// What the table says about this failure of a server that had been up for so long.
-    pub(super) fn failed(&mut self, error: Error, up: Duration) -> Then {
+    /// Applies the treatment of the failure's class to a server that had been up for `uptime`.
+    pub(super) fn handle_failure(&mut self, error: Error, uptime: Duration) -> AfterStop {
         let class = error.class().unwrap_or(FailureClass::Crashed);
-        let error = error.of_class(class);
-        self.note(&error);
+        let error = error.with_class(class);
+        self.set_last_error(&error);
         match class.facts().treatment {
-            Treatment::Restart => match self.fate.spend(Instant::now(), up, chance()) {
-                Some(wait) => self.restart_in(&error, class, wait),
-                None => self.spent(error, class),
-            },
-            Treatment::Eject => self.hopeless(error, class),
+            Treatment::Restart => {
+                match self.start_gate.spend_restart(Instant::now(), uptime, random_fraction()) {
+                    Some(wait) => self.back_off(&error, class, wait),
+                    None => self.eject_out_of_restarts(error, class),
+                }
+            }
+            Treatment::Eject => self.eject_misconfigured(error, class),
             Treatment::Pause(wait) => self.pause(error, class, wait),
-            Treatment::PauseAsTold => {
-                let wait = error.wait().unwrap_or(A_WHILE);
+            Treatment::PauseAsAdvised => {
+                let wait = error.retry_in().unwrap_or(DEFAULT_PAUSE);
                 self.pause(error, class, wait)
             }
-            Treatment::PauseLonger => {
-                let wait = self.fate.wait(up, chance());
+            Treatment::PauseWithBackoff => {
+                let wait = self.start_gate.next_backoff(uptime, random_fraction());
                 self.pause(error, class, wait)
             }
         }
     }
 
-    fn restart_in(&mut self, error: &Error, class: FailureClass, wait: Duration) -> Then {
+    fn back_off(&mut self, error: &Error, class: FailureClass, wait: Duration) -> AfterStop {
         let server = self.spec.id.clone();
         if !class.facts().worth_waiting && class != FailureClass::Unreachable {
             self.refuse_waiters(error);
         }
         warn!(%server, %error, class = class.name(), ?wait, "failed");
-        self.say(Event::Crashed { server, class, why: error.to_string() });
+        self.emit(Event::Crashed { server, class, reason: error.to_string() });
         let until = Instant::now() + wait;
-        self.fate.pass(Sentence::BackOff(until, error.clone()));
-        Then::BackOff(until)
+        self.start_gate.record_failure(Penalty::BackOff { until, error: error.clone() });
+        AfterStop::BackOff { until }
     }
 
-    fn pause(&mut self, error: Error, class: FailureClass, wait: Duration) -> Then {
+    fn pause(&mut self, error: Error, class: FailureClass, wait: Duration) -> AfterStop {
         let server = self.spec.id.clone();
-        self.refuse_waiters(&error.again_in(wait));
-        warn!(%server, %error, class = class.name(), ?wait, "is left alone");
-        self.say(Event::Paused { server, class, why: error.to_string(), wait });
+        self.refuse_waiters(&error.with_next_attempt_in(wait));
+        warn!(%server, %error, class = class.name(), ?wait, "paused");
+        self.emit(Event::Paused { server, class, reason: error.to_string(), retry_in: wait });
         let until = Instant::now() + wait;
-        self.fate.pass(Sentence::Rest(until, error.clone()));
-        Then::Rest(until, error)
+        self.start_gate.record_failure(Penalty::Pause { until, error: error.clone() });
+        AfterStop::Pause { until, error }
     }
 
-    /// The budget is spent.
-    fn spent(&mut self, error: Error, class: FailureClass) -> Then {
-        let (server, within) = (&self.spec.id, self.spec.lifecycle.restarts.within);
-        let times = self.fate.restarts(Instant::now()).0 + 1;
-        let why = error.words().map_or_else(|| error.to_string(), ToString::to_string);
-        let within = spelling::time(within);
-        let message = format!("`{server}` was ejected, it failed {times} times within {within}: {why}");
-        self.refuse_waiters(&error);
-        self.eject(error.become_kind(ErrorKind::Ejected, message), class, why)
-    }
-
-    /// Another try can end in no other way.
-    fn hopeless(&mut self, error: Error, class: FailureClass) -> Then {
+    fn eject_out_of_restarts(&mut self, error: Error, class: FailureClass) -> AfterStop {
         let server = &self.spec.id;
-        let why = error.to_string();
-        let why = why.strip_prefix(&format!("`{server}` could not start: ")).unwrap_or(&why).to_owned();
-        let message = format!("`{server}` was ejected, it cannot work as it is declared: {why}");
+        let failures = self.start_gate.restart_counts(Instant::now()).spent + 1;
+        let window = format_duration(self.spec.lifecycle.restarts.within);
+        let reason = error.exit_report().map_or_else(|| error.to_string(), ToString::to_string);
+        let message = format!("`{server}` is ejected after {failures} failures in {window}; last: {reason}");
         self.refuse_waiters(&error);
-        let hint = error.advice();
-        self.eject(error.become_kind(ErrorKind::Ejected, message).hint(hint), class, why)
+        self.eject(error.into_kind(ErrorKind::Ejected, message), class, reason)
     }
 
-    fn eject(&self, error: Error, class: FailureClass, why: String) -> Then {
+    /// Ejects a server that cannot start with its current configuration.
+    fn eject_misconfigured(&mut self, error: Error, class: FailureClass) -> AfterStop {
+        let server = &self.spec.id;
+        let text = error.to_string();
+        let prefix = format!("`{server}` could not start: ");
+        let reason = text.strip_prefix(&prefix).unwrap_or(&text).to_owned();
+        let message = format!("`{server}` is ejected: it cannot work as it is configured: {reason}");
+        self.refuse_waiters(&error);
+        let hint = error.hint();
+        self.eject(error.into_kind(ErrorKind::Ejected, message).with_hint(hint), class, reason)
+    }
+
+    fn eject(&self, error: Error, class: FailureClass, reason: String) -> AfterStop {
         let server = self.spec.id.clone();
-        warn!(%server, why, class = class.name(), "ejected");
-        self.say(Event::Ejected { server, class, why });
-        self.fate.pass(Sentence::Eject(error.clone()));
-        Then::Eject(error)
+        warn!(%server, reason, class = class.name(), "ejected");
+        self.emit(Event::Ejected { server, class, reason });
+        self.start_gate.record_failure(Penalty::Eject { error: error.clone() });
+        AfterStop::Eject { error }
     }
 
-    pub(super) fn left_alone(&self, alive: &Alive, until: Instant, asked: Option<FailureClass>) -> Error {
-        let server = &self.spec.id;
+    /// Returns the error for lease requests while the breaker is open. `pause` is the class of the failure if the
+    /// server itself asked for the pause.
+    pub(super) fn tripped_error(
+        &self,
+        server: &RunningServer,
+        until: Instant,
+        pause: Option<FailureClass>,
+    ) -> Error {
+        let id = &self.spec.id;
         let wait = until.saturating_duration_since(Instant::now());
-        let (why, kind) = match asked {
-            Some(FailureClass::NeedsAuth) => ("wants authentication".to_owned(), ErrorKind::AuthNeeded),
-            Some(_) => ("asked to be left alone".to_owned(), ErrorKind::Tripped),
-            None => (format!("failed {} times in a row", alive.breaker.failures()), ErrorKind::Tripped),
+        let (reason, kind) = match pause {
+            Some(FailureClass::NeedsAuth) => ("requires authentication".to_owned(), ErrorKind::AuthNeeded),
+            Some(_) => ("asked for a pause".to_owned(), ErrorKind::Tripped),
+            None => (format!("failed {} times in a row", server.breaker.failures()), ErrorKind::Tripped),
         };
-        let message = format!("`{server}` {why}, trying again in {}", spelling::time(wait));
-        let error = Error::new(kind, message).at(server).retry_in(wait);
-        asked.into_iter().fold(error, Error::of_class)
+        let message = format!("`{id}` {reason}, trying again in {}", format_duration(wait));
+        let error = Error::new(kind, message).with_server(id).with_retry_in(wait);
+        pause.into_iter().fold(error, Error::with_class)
     }
 }
 
-/// A number between 0 and 1 that nobody needs to guess.
-fn chance() -> f64 {
+/// Returns a random number between 0 and 1 that need not be unpredictable.
+fn random_fraction() -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "any number will do")]
     let number = RandomState::new().hash_one(0) as f64;
     number / u64::MAX as f64

@@ -1,5 +1,5 @@
-//! A scripted server in this process, for tests: it does what the name of the called tool says, boots as it was told
-//! to, and remembers everything it heard. All lives of one fake share one memory.
+//! A scripted in-process server for tests. The name of a called tool selects its behaviour, each start can be scripted,
+//! and every received message is recorded. All starts of one fake share its state.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -14,68 +14,68 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::InProcess;
+use crate::spec::InProcess;
 
-/// How one life begins.
+/// The behaviour of one start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Boot {
-    /// A session-era server that refuses what it does not know.
+pub(crate) enum FakeStart {
+    /// A session-era server that refuses unknown methods.
     Session,
     /// A server of the stateless era.
     Stateless,
-    /// Ends before it reads anything.
-    Dies,
-    /// Ends when it is asked for its era, and is fine otherwise.
-    DiesOnProbe,
-    /// Comes up, says what it offers, and ends.
-    DiesOnceListed,
-    /// Does not answer when it is asked for its era, and is fine otherwise.
+    /// Exits before it reads anything.
+    Exits,
+    /// Exits when probed for the stateless era, otherwise like `Session`.
+    ExitsOnProbe,
+    /// Comes up, answers `tools/list` and exits.
+    ExitsOnceListed,
+    /// Does not answer the probe for the stateless era, otherwise like `Session`.
     SilentOnProbe,
-    /// Answers the first greeting only after this long.
-    Late(Duration),
+    /// Answers `initialize` after this time.
+    SlowHandshake(Duration),
     /// Reads and never answers.
     Silent,
-    /// Says that it will not serve.
-    Refuses,
-    /// Answers the greeting with something that is none.
-    Babbles,
-    /// Sends back whatever it is sent.
+    /// Answers `initialize` with an error.
+    RefusesHandshake,
+    /// Answers `initialize` with an invalid result.
+    InvalidHandshake,
+    /// Sends back every line it receives.
     Echoes,
 }
 
-/// A scripted server; clones are the same one.
+/// A scripted server. Clones share its state.
 #[derive(Clone)]
-pub(crate) struct Fake(Arc<Shared>);
+pub(crate) struct FakeServer(Arc<FakeInner>);
 
-struct Shared {
+struct FakeInner {
     tools: Vec<String>,
-    usual: Mutex<Boot>,
-    boots: Mutex<VecDeque<Boot>>,
-    /// Lines sent instead of the usual answer to a method; `$ID` stands for the request's id.
+    default_start: Mutex<FakeStart>,
+    next_starts: Mutex<VecDeque<FakeStart>>,
+    /// Lines sent instead of the normal answer to a method. `$ID` is replaced by the request id.
     scripts: Mutex<HashMap<String, VecDeque<String>>>,
-    heard: Mutex<Vec<Value>>,
+    received: Mutex<Vec<Value>>,
     starts: Mutex<Vec<Instant>>,
     crashes: Mutex<Vec<Instant>>,
-    living: AtomicUsize,
-    most_living: AtomicUsize,
-    /// Lives up to this one must end.
+    running: AtomicUsize,
+    peak_running: AtomicUsize,
+    /// Instances up to this number must exit.
     killed: watch::Sender<usize>,
-    /// Lives up to this one stand still.
+    /// Instances up to this number are frozen.
     frozen: watch::Sender<usize>,
-    /// Calls of `hold` answer while this is true.
-    open: watch::Sender<bool>,
-    /// What it says about its tools.
+    /// Calls of `hold` are answered while this is true.
+    hold_open: watch::Sender<bool>,
+    /// Annotations of its tools.
     hints: Mutex<HashMap<String, Value>>,
-    /// Bytes of memory that it says it uses.
+    /// Reported memory usage in bytes.
     memory: AtomicU64,
 }
 
-/// Counts one life while it lasts.
-struct Life(Arc<Shared>);
+/// Counts one running instance.
+struct FakeInstance(Arc<FakeInner>);
 
-impl Drop for Life {
+impl Drop for FakeInstance {
     fn drop(&mut self) {
-        self.0.living.fetch_sub(1, SeqCst);
+        self.0.running.fetch_sub(1, SeqCst);
     }
 }
 
@@ -83,121 +83,121 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Fake {
-    /// A session-era server that offers every trick there is.
+impl FakeServer {
+    /// Creates a session-era server with all scripted tools.
     pub(crate) fn new() -> Self {
-        Self::offering(&["echo", "hold", "hang", "slow", "fail", "refuse", "die", "say", "progress"])
+        Self::with_tools(&["echo", "hold", "hang", "slow", "fail", "refuse", "die", "say", "progress"])
     }
 
-    /// A server with these tools; one without a trick of its name echoes its arguments, and says of its answer what they
-    /// say: `ttlMs`, `cacheScope`.
-    pub(crate) fn offering(tools: &[&str]) -> Self {
-        Self(Arc::new(Shared {
+    /// Creates a server with these tools. A tool without scripted behaviour echoes its arguments and copies `ttlMs` and
+    /// `cacheScope` from them into its result.
+    pub(crate) fn with_tools(tools: &[&str]) -> Self {
+        Self(Arc::new(FakeInner {
             tools: tools.iter().map(ToString::to_string).collect(),
-            usual: Mutex::new(Boot::Session),
-            boots: Mutex::default(),
+            default_start: Mutex::new(FakeStart::Session),
+            next_starts: Mutex::default(),
             scripts: Mutex::default(),
-            heard: Mutex::default(),
+            received: Mutex::default(),
             starts: Mutex::default(),
             crashes: Mutex::default(),
-            living: AtomicUsize::new(0),
-            most_living: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            peak_running: AtomicUsize::new(0),
             killed: watch::Sender::new(0),
             frozen: watch::Sender::new(0),
             hints: Mutex::default(),
-            open: watch::Sender::new(false),
+            hold_open: watch::Sender::new(false),
             memory: AtomicU64::new(0),
         }))
     }
 
-    /// How every life begins that has no other plan.
-    pub(crate) fn usually(self, boot: Boot) -> Self {
-        *locked(&self.0.usual) = boot;
+    /// Sets the behaviour of starts that are not scripted.
+    pub(crate) fn default_start(self, start: FakeStart) -> Self {
+        *locked(&self.0.default_start) = start;
         self
     }
 
-    /// How the next lives begin.
-    pub(crate) fn boots(self, boots: &[Boot]) -> Self {
-        locked(&self.0.boots).extend(boots);
+    /// Scripts the next starts.
+    pub(crate) fn next_starts(self, starts: &[FakeStart]) -> Self {
+        locked(&self.0.next_starts).extend(starts);
         self
     }
 
-    /// Answers the next requests of `method` with these lines, one each.
+    /// Scripts the answers to the next requests of `method`, one line each.
     pub(crate) fn script(self, method: &str, lines: &[&str]) -> Self {
         let lines = lines.iter().map(ToString::to_string);
         locked(&self.0.scripts).entry(method.to_owned()).or_default().extend(lines);
         self
     }
 
-    /// What it says about a tool, in the words of the protocol.
-    pub(crate) fn hinting(self, tool: &str, hint: &str) -> Self {
+    /// Sets an annotation of a tool to `true`.
+    pub(crate) fn with_hint(self, tool: &str, hint: &str) -> Self {
         locked(&self.0.hints).insert(tool.to_owned(), json!({ hint: true }));
         self
     }
 
-    /// How often it was started.
+    /// Returns how often the server was started.
     pub(crate) fn starts(&self) -> usize {
         locked(&self.0.starts).len()
     }
 
-    /// When it was started.
+    /// Returns when the server was started.
     pub(crate) fn start_times(&self) -> Vec<Instant> {
         locked(&self.0.starts).clone()
     }
 
-    /// When it ended without being told to.
+    /// Returns when the server exited by itself or was killed.
     pub(crate) fn crashes(&self) -> Vec<Instant> {
         locked(&self.0.crashes).clone()
     }
 
-    /// How many of it live now, and how many did at most.
-    pub(crate) fn living(&self) -> (usize, usize) {
-        (self.0.living.load(SeqCst), self.0.most_living.load(SeqCst))
+    /// Returns the current and the highest number of running instances.
+    pub(crate) fn running_and_peak(&self) -> (usize, usize) {
+        (self.0.running.load(SeqCst), self.0.peak_running.load(SeqCst))
     }
 
-    /// Everything of this method it was sent, in order.
-    pub(crate) fn heard(&self, method: &str) -> Vec<Value> {
-        locked(&self.0.heard).iter().filter(|message| message["method"] == method).cloned().collect()
+    /// Returns all received messages of this method, in order.
+    pub(crate) fn received(&self, method: &str) -> Vec<Value> {
+        locked(&self.0.received).iter().filter(|message| message["method"] == method).cloned().collect()
     }
 
-    /// Everything it was sent that answers a request of its own.
+    /// Returns all received responses to requests of the server.
     pub(crate) fn replies(&self) -> Vec<Value> {
-        locked(&self.0.heard).iter().filter(|message| message.get("method").is_none()).cloned().collect()
+        locked(&self.0.received).iter().filter(|message| message.get("method").is_none()).cloned().collect()
     }
 
-    /// The tools that were called, in order.
-    pub(crate) fn called(&self) -> Vec<String> {
-        let names = self.heard("tools/call").into_iter();
+    /// Returns the names of the called tools, in order.
+    pub(crate) fn called_tools(&self) -> Vec<String> {
+        let names = self.received("tools/call").into_iter();
         names.map(|call| call["params"]["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Ends every life there is, as a crash would.
+    /// Ends every running instance like a crash.
     pub(crate) fn kill(&self) {
         self.0.killed.send_replace(self.starts());
     }
 
-    /// Makes every life there is stand still: it reads nothing and says nothing.
+    /// Freezes every running instance: it reads and writes nothing.
     pub(crate) fn freeze(&self) {
         self.0.frozen.send_replace(self.starts());
     }
 
-    /// Lets every life go on.
+    /// Unfreezes every instance.
     pub(crate) fn thaw(&self) {
         self.0.frozen.send_replace(0);
     }
 
-    /// Says that it uses this many bytes of memory.
-    pub(crate) fn weighs(&self, bytes: u64) {
+    /// Sets the reported memory usage.
+    pub(crate) fn set_memory(&self, bytes: u64) {
         self.0.memory.store(bytes, SeqCst);
     }
 
-    /// Lets calls of `hold` answer, now and from now on, or not.
-    pub(crate) fn open(&self, open: bool) {
-        self.0.open.send_replace(open);
+    /// Sets whether calls of `hold` are answered, including those in flight.
+    pub(crate) fn set_hold_open(&self, open: bool) {
+        self.0.hold_open.send_replace(open);
     }
 }
 
-impl InProcess for Fake {
+impl InProcess for FakeServer {
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let shared = self.0.clone();
         let number = {
@@ -205,16 +205,16 @@ impl InProcess for Fake {
             starts.push(Instant::now());
             starts.len()
         };
-        let boot = locked(&shared.boots).pop_front().unwrap_or(*locked(&shared.usual));
-        let living = shared.living.fetch_add(1, SeqCst) + 1;
-        shared.most_living.fetch_max(living, SeqCst);
-        let life = Life(shared.clone());
+        let start = locked(&shared.next_starts).pop_front().unwrap_or(*locked(&shared.default_start));
+        let running = shared.running.fetch_add(1, SeqCst) + 1;
+        shared.peak_running.fetch_max(running, SeqCst);
+        let instance = FakeInstance(shared.clone());
         Box::pin(async move {
-            let _life = life;
+            let _instance = instance;
             let mut killed = shared.killed.subscribe();
             let (reader, writer) = tokio::io::split(pipe);
             let crashed = tokio::select! {
-                crashed = live(&shared, boot, number, reader, writer) => crashed,
+                crashed = run(&shared, start, number, reader, writer) => crashed,
                 _ = killed.wait_for(|up_to| *up_to >= number) => true,
             };
             if crashed {
@@ -228,68 +228,75 @@ impl InProcess for Fake {
     }
 }
 
-/// One life: until the pipe ends or a trick ends it, which is a crash.
-async fn live(
-    shared: &Arc<Shared>,
-    boot: Boot,
+/// Runs one instance until the pipe is closed or a scripted exit. Returns whether it was a crash.
+async fn run(
+    shared: &Arc<FakeInner>,
+    start: FakeStart,
     number: usize,
     reader: ReadHalf<DuplexStream>,
     mut writer: WriteHalf<DuplexStream>,
 ) -> bool {
-    if boot == Boot::Dies {
+    if start == FakeStart::Exits {
         return true;
     }
     let mut lines = BufReader::new(reader).lines();
-    let (say, mut said) = mpsc::unbounded_channel::<String>();
-    let mut tricks = JoinSet::new();
+    let (output_tx, mut output) = mpsc::unbounded_channel::<String>();
+    let mut responses = JoinSet::new();
     let mut frozen = shared.frozen.subscribe();
     loop {
         tokio::select! {
             biased;
-            Some(line) = said.recv() => {
+            Some(line) = output.recv() => {
                 let _ = frozen.wait_for(|up_to| *up_to < number).await;
                 if writer.write_all(format!("{line}\n").as_bytes()).await.is_err() {
                     return false;
                 }
-                if boot == Boot::DiesOnceListed && line.contains(r#""tools":["#) {
+                if start == FakeStart::ExitsOnceListed && line.contains(r#""tools":["#) {
                     return true;
                 }
             }
             line = lines.next_line() => {
                 let Ok(Some(line)) = line else { return false };
                 let _ = frozen.wait_for(|up_to| *up_to < number).await;
-                if boot == Boot::Echoes {
-                    let _ = say.send(line);
+                if start == FakeStart::Echoes {
+                    let _ = output_tx.send(line);
                     continue;
                 }
                 let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
-                locked(&shared.heard).push(message.clone());
-                if message["params"]["name"] == "die" || (message["method"] == "server/discover" && boot == Boot::DiesOnProbe) {
+                locked(&shared.received).push(message.clone());
+                let is_probe = message["method"] == "server/discover";
+                if message["params"]["name"] == "die" || (is_probe && start == FakeStart::ExitsOnProbe) {
                     return true;
                 }
                 if message.get("id").is_some() && message.get("method").is_some() {
-                    tricks.spawn(respond(shared.clone(), boot, message, say.clone()));
+                    responses.spawn(respond(shared.clone(), start, message, output_tx.clone()));
                 }
             }
-            Some(_) = tricks.join_next() => {}
+            Some(_) = responses.join_next() => {}
         }
     }
 }
 
-async fn respond(shared: Arc<Shared>, boot: Boot, message: Value, say: mpsc::UnboundedSender<String>) {
-    let (id, method) = (message["id"].to_string(), message["method"].as_str().unwrap_or_default());
+async fn respond(
+    shared: Arc<FakeInner>,
+    start: FakeStart,
+    message: Value,
+    output: mpsc::UnboundedSender<String>,
+) {
+    let id = message["id"].to_string();
+    let method = message["method"].as_str().unwrap_or_default();
     let script = locked(&shared.scripts).get_mut(method).and_then(VecDeque::pop_front);
-    let line = match (script, method, boot) {
+    let line = match (script, method, start) {
         (Some(line), ..) => line.replace("$ID", &id),
-        (None, _, Boot::Silent) | (None, "server/discover", Boot::SilentOnProbe) => return,
-        (None, "server/discover", Boot::Stateless) => result(&id, &discovered()),
-        (None, "initialize", Boot::Refuses) => error(&id, -32000, "not today"),
-        (None, "initialize", Boot::Babbles) => result(&id, &json!({"hello": "world"})),
-        (None, "initialize", boot) => {
-            if let Boot::Late(wait) = boot {
+        (None, _, FakeStart::Silent) | (None, "server/discover", FakeStart::SilentOnProbe) => return,
+        (None, "server/discover", FakeStart::Stateless) => result(&id, &discover_result()),
+        (None, "initialize", FakeStart::RefusesHandshake) => error(&id, -32000, "not today"),
+        (None, "initialize", FakeStart::InvalidHandshake) => result(&id, &json!({"hello": "world"})),
+        (None, "initialize", start) => {
+            if let FakeStart::SlowHandshake(wait) = start {
                 sleep(wait).await;
             }
-            result(&id, &welcome(&message["params"]["protocolVersion"]))
+            result(&id, &initialize_result(&message["params"]["protocolVersion"]))
         }
         (None, "tools/list", _) => {
             let hints = locked(&shared.hints).clone();
@@ -300,29 +307,29 @@ async fn respond(shared: Arc<Shared>, boot: Boot, message: Value, say: mpsc::Unb
             let tools: Vec<Value> = shared.tools.iter().map(tool).collect();
             result(&id, &json!({"tools": tools}))
         }
-        (None, "tools/call", _) => match trick(&shared, &id, &message["params"], &say).await {
+        (None, "tools/call", _) => match call_tool(&shared, &id, &message["params"], &output).await {
             Some(line) => line,
             None => return,
         },
         _ => error(&id, -32601, "no such method"),
     };
-    // A life that ended hears nothing more.
-    let _ = say.send(line);
+    // Fails if the instance has ended.
+    let _ = output.send(line);
 }
 
-/// What a tool does; `None` if it never answers.
-async fn trick(
-    shared: &Shared,
+/// Runs a tool and returns its answer; `None` if it never answers.
+async fn call_tool(
+    shared: &FakeInner,
     id: &str,
     params: &Value,
-    say: &mpsc::UnboundedSender<String>,
+    output: &mpsc::UnboundedSender<String>,
 ) -> Option<String> {
     let arguments = &params["arguments"];
     let millis = |member: &str| Duration::from_millis(arguments[member].as_u64().unwrap_or(0));
     match params["name"].as_str().unwrap_or_default() {
         "hang" => return None,
         "hold" => {
-            let mut open = shared.open.subscribe();
+            let mut open = shared.hold_open.subscribe();
             open.wait_for(|open| *open).await.ok()?;
         }
         "slow" => sleep(millis("ms")).await,
@@ -339,16 +346,16 @@ async fn trick(
                 sleep(millis("every")).await;
                 let params = json!({"progressToken": token, "progress": step});
                 let line = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
-                say.send(line.to_string()).ok()?;
+                output.send(line.to_string()).ok()?;
             }
             sleep(millis("then")).await;
         }
         _ => {}
     }
     let mut answer = json!({"content": [{"type": "text", "text": arguments.to_string()}]});
-    for said in ["ttlMs", "cacheScope"] {
-        if let Some(value) = arguments.get(said) {
-            answer[said] = value.clone();
+    for member in ["ttlMs", "cacheScope"] {
+        if let Some(value) = arguments.get(member) {
+            answer[member] = value.clone();
         }
     }
     Some(result(id, &answer))
@@ -362,11 +369,11 @@ fn error(id: &str, code: i32, message: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{}}}"#, json!({"code": code, "message": message}))
 }
 
-fn welcome(revision: &Value) -> Value {
+fn initialize_result(revision: &Value) -> Value {
     json!({"protocolVersion": revision, "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "1"}})
 }
 
-fn discovered() -> Value {
+fn discover_result() -> Value {
     json!({
         "resultType": "complete",
         "supportedVersions": ["2026-07-28"],

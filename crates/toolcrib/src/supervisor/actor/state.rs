@@ -1,4 +1,4 @@
-//! The states of a server's life with what each owns, and what can happen to a living one.
+//! The states of an actor with the data that each owns, and the events of a running server.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,111 +7,137 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use crate::class::FailureClass;
-use crate::connection::Connection;
-use crate::error::Error;
+use crate::model::error::Error;
+use crate::model::failure_class::FailureClass;
 use crate::supervisor::Lease;
-use crate::supervisor::breaker::{Breaker, Health};
+use crate::supervisor::breaker::{Breaker, CallHealth};
+use crate::upstream::Connection;
 
-/// Where the server is in its life, with what only that state may use.
-pub(super) enum State {
+/// The state of a server.
+pub(super) enum ActorState {
     Asleep,
     Starting,
-    Ready(Alive),
-    /// `asked`: it wants to be left alone itself, and why.
+    Ready(RunningServer),
+    /// The circuit breaker is open. `pause` is the class of the failure if the server itself asked for a pause.
     Tripped {
-        alive: Alive,
+        server: RunningServer,
         until: Instant,
-        asked: Option<FailureClass>,
+        pause: Option<FailureClass>,
     },
-    Probing(Alive),
+    /// One call tests whether a tripped server has recovered.
+    Probing(RunningServer),
+    /// Lease requests wait until the next start.
     BackingOff {
         until: Instant,
     },
-    Resting {
+    /// Lease requests are refused until the next start.
+    Paused {
         until: Instant,
         error: Error,
     },
     Draining {
-        alive: Alive,
+        server: RunningServer,
         until: Instant,
     },
     Stopping {
         connection: Arc<Connection>,
-        then: Then,
+        then: AfterStop,
     },
-    Ejected(Error),
-    Gone,
+    Ejected {
+        error: Error,
+    },
+    Ended,
 }
 
-impl State {
-    /// Whether something of the server runs, or is about to.
-    pub(super) fn runs(&self) -> bool {
-        !matches!(
-            self,
-            Self::Asleep | Self::BackingOff { .. } | Self::Resting { .. } | Self::Ejected(_) | Self::Gone
-        )
-    }
-}
-
-/// What follows once nothing of the server is left.
-pub(super) enum Then {
-    Sleep,
-    Start,
-    BackOff(Instant),
-    Rest(Instant, Error),
-    Eject(Error),
-    Leave,
-}
-
-impl From<Then> for State {
-    fn from(then: Then) -> Self {
-        match then {
-            Then::Sleep => Self::Asleep,
-            Then::Start => Self::Starting,
-            Then::BackOff(until) => Self::BackingOff { until },
-            Then::Rest(until, error) => Self::Resting { until, error },
-            Then::Eject(error) => Self::Ejected(error),
-            Then::Leave => Self::Gone,
+impl ActorState {
+    /// Returns whether the server runs or is about to.
+    pub(super) fn needs_slot(&self) -> bool {
+        match self {
+            Self::Starting
+            | Self::Ready(_)
+            | Self::Tripped { .. }
+            | Self::Probing(_)
+            | Self::Draining { .. }
+            | Self::Stopping { .. } => true,
+            Self::Asleep
+            | Self::BackingOff { .. }
+            | Self::Paused { .. }
+            | Self::Ejected { .. }
+            | Self::Ended => false,
         }
     }
 }
 
-/// A living server.
-pub(super) struct Alive {
-    pub(super) connection: Arc<Connection>,
-    pub(super) since: Instant,
-    pub(super) leases: usize,
-    /// Since when nobody uses it; `None` while nobody ever has.
-    pub(super) idle_since: Option<Instant>,
-    pub(super) idle: Pin<Box<Sleep>>,
-    pub(super) breaker: Breaker,
-    /// It is being asked whether it is still there.
-    pub(super) checked: bool,
-    /// Nobody gets it before it has said that it is.
-    pub(super) doubted: bool,
-    /// How long the machine had slept when it was last looked at.
-    pub(super) slept: Duration,
-    /// It uses more memory than it should, and goes as soon as nobody uses it.
-    pub(super) recycle: bool,
+/// The next step once the server's processes have ended.
+pub(super) enum AfterStop {
+    Sleep,
+    Start,
+    BackOff { until: Instant },
+    Pause { until: Instant, error: Error },
+    Eject { error: Error },
+    End,
 }
 
-/// What happens to a living server.
-pub(super) enum Happening {
-    Died,
+impl From<AfterStop> for ActorState {
+    fn from(then: AfterStop) -> Self {
+        match then {
+            AfterStop::Sleep => Self::Asleep,
+            AfterStop::Start => Self::Starting,
+            AfterStop::BackOff { until } => Self::BackingOff { until },
+            AfterStop::Pause { until, error } => Self::Paused { until, error },
+            AfterStop::Eject { error } => Self::Ejected { error },
+            AfterStop::End => Self::Ended,
+        }
+    }
+}
+
+/// A running server.
+pub(super) struct RunningServer {
+    pub(super) connection: Arc<Connection>,
+    pub(super) up_since: Instant,
+    pub(super) leases: usize,
+    /// When the last lease was released; `None` if a server that starts at boot has not been used yet.
+    pub(super) idle_since: Option<Instant>,
+    pub(super) idle_timer: Pin<Box<Sleep>>,
+    pub(super) breaker: Breaker,
+    /// True if a ping is in flight.
+    pub(super) ping_pending: bool,
+    /// True if leases wait for the answer to a ping.
+    pub(super) ping_required: bool,
+    /// Total time the machine had been suspended when this was last checked.
+    pub(super) suspended_before: Duration,
+    /// True if the server is above its soft memory limit and stops as soon as it is idle.
+    pub(super) recycle_when_idle: bool,
+}
+
+/// An event of a running server.
+pub(super) enum ActorEvent {
+    /// The connection was closed.
+    Closed,
+    /// The server did not answer a ping.
     Hung,
-    Answered,
+    PingAnswered,
+    /// The server has been idle long enough, or its slot or memory is needed.
     Idle,
-    /// Nobody uses it, and it uses more memory than it should.
-    Recycled,
-    /// It uses more memory than it may.
-    Outgrown(Error),
-    Asked(oneshot::Sender<Result<Lease, Error>>),
-    Released {
-        health: Option<Health>,
-        probe: bool,
+    /// The server is idle and above its soft memory limit.
+    Recycle,
+    /// The server is above a memory limit.
+    OverMemory {
+        error: Error,
     },
-    Ordered(Then, oneshot::Sender<()>),
-    Retired(Duration, oneshot::Sender<()>),
-    Abandoned,
+    LeaseRequested(oneshot::Sender<Result<Lease, Error>>),
+    Released {
+        health: Option<CallHealth>,
+        is_probe: bool,
+    },
+    StopRequested {
+        then: AfterStop,
+        done: oneshot::Sender<()>,
+    },
+    RetireRequested {
+        drain: Duration,
+        done: oneshot::Sender<()>,
+    },
+    /// All handles on the actor were dropped.
+    HandlesDropped,
 }

@@ -1,39 +1,41 @@
-//! One test per transition of a server's life, on a paused clock, against a scripted server.
+//! Tests of the actor's transitions, on a paused clock against a scripted server.
 
-mod breaking;
-mod classes;
-mod hanging;
-mod living;
-mod restarting;
-mod room;
-mod stopping;
+mod breaker;
+mod failure_classes;
+mod keep_alive;
+mod limits;
+mod pings;
+mod restarts;
+mod stops;
 
 use std::num::NonZeroU32;
 
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::fake::{Boot, Fake};
+use super::fake::{FakeServer, FakeStart};
 use super::*;
-use crate::call::{Call, Outcome};
+use crate::call::Call;
+use crate::model::outcome::Outcome;
+use crate::model::status::ServerStatus;
 use crate::spec::{BreakerSpec, Lifecycle, Restarts, ServerId};
-use crate::status::ServerStatus;
 use crate::supervisor::Supervisor;
-use crate::supervisor::room::Room;
+use crate::supervisor::slots::SlotPool;
 
 const SECOND: Duration = Duration::from_secs(1);
-const NOTHING: serde_json::Value = serde_json::Value::Null;
+const NO_ARGUMENTS: serde_json::Value = serde_json::Value::Null;
 
-/// One supervised fake.
+/// A fake server and its supervisor.
 #[derive(Clone)]
-struct House {
-    fake: Fake,
+struct Fixture {
+    fake: FakeServer,
     supervisor: Supervisor,
-    around: Surroundings,
+    services: SupervisorServices,
 }
 
-/// With a keep-alive of a minute, two restarts in five minutes, and a breaker that trips at three.
-fn care() -> Lifecycle {
+/// Returns a lifecycle with a keep-alive of one minute, two restarts in five minutes and a breaker that trips at three
+/// failures.
+fn lifecycle() -> Lifecycle {
     Lifecycle {
         keep_alive: KeepAlive::For(60 * SECOND),
         restarts: Restarts { at_most: 2, within: 300 * SECOND },
@@ -46,118 +48,120 @@ fn id() -> ServerId {
     "fake".parse().unwrap()
 }
 
-fn spec(fake: &Fake, care: Lifecycle) -> ServerSpec {
-    ServerSpec::in_process(id(), fake.clone()).lifecycle(care)
+fn spec(fake: &FakeServer, lifecycle: Lifecycle) -> ServerSpec {
+    ServerSpec::in_process(id(), fake.clone()).lifecycle(lifecycle)
 }
 
-fn house(fake: Fake) -> House {
-    house_with(fake, care())
+fn fixture(fake: FakeServer) -> Fixture {
+    fixture_with(fake, lifecycle())
 }
 
-fn house_with(fake: Fake, care: Lifecycle) -> House {
-    house_in(&surroundings(usize::MAX), fake, care)
+fn fixture_with(fake: FakeServer, lifecycle: Lifecycle) -> Fixture {
+    fixture_in(&services_with_slots(usize::MAX), fake, lifecycle)
 }
 
-fn house_in(around: &Surroundings, fake: Fake, care: Lifecycle) -> House {
-    let supervisor = Supervisor::start(spec(&fake, care), None, None, around.clone());
-    House { fake, supervisor, around: around.clone() }
+fn fixture_in(services: &SupervisorServices, fake: FakeServer, lifecycle: Lifecycle) -> Fixture {
+    let supervisor = Supervisor::start(spec(&fake, lifecycle), None, None, services.clone());
+    Fixture { fake, supervisor, services: services.clone() }
 }
 
-/// With this many seats.
-fn surroundings(seats: usize) -> Surroundings {
-    let sleeps = clock::Sleeps::Told(Arc::default());
-    Surroundings { sleeps, room: Arc::new(Room::new(seats)), ..Surroundings::default() }
+/// Returns services with this many slots and a suspend clock that the test controls.
+fn services_with_slots(capacity: usize) -> SupervisorServices {
+    let suspend_clock = clock::SuspendClock::Fixed(Arc::default());
+    let slots = Arc::new(SlotPool::new(capacity));
+    SupervisorServices { suspend_clock, slots, ..SupervisorServices::default() }
 }
 
-impl House {
+impl Fixture {
     async fn lease(&self) -> Result<Lease, Error> {
         self.supervisor.lease().await
     }
 
     async fn call(&self, tool: &str, arguments: serde_json::Value) -> Result<Outcome, Error> {
         let mut lease = self.supervisor.lease().await?;
-        let mut call = Call::on(id(), tool).arguments(&arguments);
+        let mut call = Call::tool_on(id(), tool).arguments(&arguments);
         lease.send(&mut call, tool, Instant::now()).await
     }
 
     async fn echo(&self) -> Result<Outcome, Error> {
-        self.call("echo", NOTHING).await
+        self.call("echo", NO_ARGUMENTS).await
     }
 
-    /// As many calls at once, each on a task of its own.
+    /// Starts several calls at the same time, each in its own task.
     fn calls(&self, count: usize, tool: &'static str) -> JoinSet<Result<Outcome, Error>> {
         let mut calls = JoinSet::new();
         for _ in 0..count {
-            let house = self.clone();
-            calls.spawn(async move { house.call(tool, NOTHING).await });
+            let fixture = self.clone();
+            calls.spawn(async move { fixture.call(tool, NO_ARGUMENTS).await });
         }
         calls
     }
 
-    /// Lets the machine have slept for a while.
-    fn doze(&self, seconds: u64) {
-        let clock::Sleeps::Told(slept) = &self.around.sleeps else { panic!("a clock of our own") };
-        slept.fetch_add(seconds, Ordering::Relaxed);
+    /// Pretends that the machine was suspended.
+    fn suspend(&self, seconds: u64) {
+        let clock::SuspendClock::Fixed(suspended) = &self.services.suspend_clock else {
+            panic!("not a test clock")
+        };
+        suspended.fetch_add(seconds, Ordering::Relaxed);
     }
 
     fn status(&self) -> ServerStatus {
         self.supervisor.status(Instant::now())
     }
 
-    fn state(&self) -> StateName {
+    fn state(&self) -> ServerState {
         self.status().state
     }
 
-    /// Waits until it is in this state.
-    async fn until(&self, state: StateName) {
+    async fn wait_for(&self, state: ServerState) {
         let mut snapshot = self.supervisor.0.snapshot.clone();
         snapshot.wait_for(|snapshot| snapshot.state == state).await.unwrap();
     }
 
-    /// Waits until the server was called this often.
-    async fn called(&self, times: usize) {
-        settled(|| self.fake.called().len() >= times).await;
+    /// Waits until the server has received `count` calls.
+    async fn wait_for_calls(&self, count: usize) {
+        yield_until(|| self.fake.called_tools().len() >= count).await;
     }
 
-    /// Kills it and waits until that was noticed.
+    /// Kills the server and waits until the actor has noticed.
     async fn crash(&self) {
         self.fake.kill();
         let mut snapshot = self.supervisor.0.snapshot.clone();
-        snapshot.wait_for(|snapshot| snapshot.since.is_none()).await.unwrap();
+        snapshot.wait_for(|snapshot| snapshot.up_since.is_none()).await.unwrap();
     }
 
-    /// Trips it with calls that never answer.
+    /// Trips the breaker with calls that time out.
     async fn trip(&self) {
-        for kind in kinds(self.calls(3, "hang")).await {
+        for kind in error_kinds(self.calls(3, "hang")).await {
             assert_eq!(kind, Some(ErrorKind::TimedOut));
         }
-        self.until(StateName::Tripped).await;
+        self.wait_for(ServerState::Tripped).await;
     }
 }
 
-/// Lets everything that can happen without time passing happen, until `done`.
-async fn settled(done: impl Fn() -> bool) {
+/// Yields until `done`, without time passing.
+async fn yield_until(done: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if done() {
             return;
         }
         tokio::task::yield_now().await;
     }
-    panic!("it never happened");
+    panic!("the condition never became true");
 }
 
-/// Lets everything that can happen without time passing happen.
-async fn breath() {
+/// Yields often enough for all tasks to settle, without time passing.
+async fn yield_often() {
     for _ in 0..500 {
         tokio::task::yield_now().await;
     }
 }
 
-/// How calls failed, or that they did not.
-async fn kinds(calls: JoinSet<Result<Outcome, Error>>) -> Vec<Option<ErrorKind>> {
+/// Waits for the calls and returns their error kinds, `None` for successes.
+async fn error_kinds(calls: JoinSet<Result<Outcome, Error>>) -> Vec<Option<ErrorKind>> {
     calls.join_all().await.into_iter().map(|outcome| outcome.err().map(|error| error.kind())).collect()
 }
 
-fn kind(outcome: Result<Outcome, Error>) -> ErrorKind {
+fn error_kind(outcome: Result<Outcome, Error>) -> ErrorKind {
     outcome.unwrap_err().kind()
 }

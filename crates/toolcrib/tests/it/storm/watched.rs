@@ -1,4 +1,4 @@
-//! What is known of a server in a storm from outside, and what that explains.
+//! The facts that the test knows about a server, and the call errors that they explain.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,79 +7,82 @@ use tokio::time::Instant;
 use toolcrib::Event;
 
 use super::WINDOW;
-use crate::fake::Fake;
-use crate::house::SECOND;
+use crate::fake::FakeServer;
+use crate::support::SECOND;
 
-/// Something that is the case now and then.
+/// A condition that is true at times.
 #[derive(Default)]
-pub(super) struct Spell {
+pub(super) struct Condition {
     now: bool,
     ended: Option<Instant>,
 }
 
-impl Spell {
+impl Condition {
     pub(super) fn set(&mut self, now: bool) {
         if std::mem::replace(&mut self.now, now) && !now {
             self.ended = Some(Instant::now());
         }
     }
 
-    /// Whether it was the case at any time since then.
-    pub(super) fn was(&self, since: Instant) -> bool {
+    /// Returns whether the condition was true at any time since.
+    pub(super) fn was_true(&self, since: Instant) -> bool {
         self.now || self.ended.is_some_and(|ended| ended >= since)
     }
 }
 
-/// What is known of one server from outside.
+/// A fake server and the faults that were injected into it.
 #[derive(Clone)]
 pub(super) struct Watched {
-    pub(super) fake: Fake,
-    /// Whether every client has one of its own.
-    pub(super) own: bool,
-    /// Whether it was ever told to be another one.
+    pub(super) fake: FakeServer,
+    /// Whether every client has its own instance.
+    pub(super) is_per_client: bool,
+    /// Whether its spec was ever replaced.
     pub(super) reloaded: bool,
-    /// When it was told to stop or to restart.
+    /// When a stop or restart was requested.
     pub(super) orders: Arc<Mutex<Vec<Instant>>>,
-    /// When it was stopped, also without being told to: idle, in the way or too heavy.
+    /// When it stopped, also without a request: idle, evicted or over its memory limit.
     pub(super) stops: Arc<Mutex<Vec<Instant>>>,
-    /// When it was made to stand still.
+    /// When it was frozen.
     pub(super) freezes: Arc<Mutex<Vec<Instant>>>,
-    /// Whether it weighs more than it may.
-    pub(super) heavy: Arc<Mutex<Spell>>,
-    /// Whether all of them together may weigh little.
-    pub(super) tight: Arc<Mutex<Spell>>,
-    /// Crashes up to here are forgiven.
+    /// Whether it uses more memory than its limit.
+    pub(super) over_limit: Arc<Mutex<Condition>>,
+    /// Whether the memory limit for all servers is low.
+    pub(super) low_total: Arc<Mutex<Condition>>,
+    /// Crashes until then do not count.
     pub(super) forgiven: Arc<Mutex<Instant>>,
 }
 
 impl Watched {
-    /// Whether something happened since then that may cost a call its server.
+    /// Returns whether anything happened since that explains a lost call.
     pub(super) fn was_disturbed(&self, since: Instant) -> bool {
-        let crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
-        // Whoever stands still is found out by the limit of a call and that of a ping.
-        let froze = self.freezes.lock().unwrap().last().is_some_and(|at| *at + 30 * SECOND >= since);
-        let outgrown = self.heavy.lock().unwrap().was(since) || self.tight.lock().unwrap().was(since);
-        if froze || outgrown {
+        let has_crashed = self.fake.crashes().last().is_some_and(|at| *at >= since);
+        // A frozen server is detected by a call timeout and a ping timeout.
+        let was_frozen = self.freezes.lock().unwrap().last().is_some_and(|at| *at + 30 * SECOND >= since);
+        let was_over_memory =
+            self.over_limit.lock().unwrap().was_true(since) || self.low_total.lock().unwrap().was_true(since);
+        if was_frozen || was_over_memory {
             return true;
         }
-        crashed || self.orders.lock().unwrap().last().is_some_and(|at| *at >= since)
+        has_crashed || self.orders.lock().unwrap().last().is_some_and(|at| *at >= since)
     }
 
-    pub(super) fn order(&self) {
+    pub(super) fn record_order(&self) {
         self.orders.lock().unwrap().push(Instant::now());
     }
 
-    /// Crashes that count now: not forgiven, not too long ago, and not in the very moment in which it was stopped anyway.
+    /// Returns the crashes that count now: not forgiven, within the window, and not at the instant of a stop.
     pub(super) fn crashes(&self) -> usize {
-        let (now, forgiven) = (Instant::now(), *self.forgiven.lock().unwrap());
-        let (orders, stops) = (self.orders.lock().unwrap(), self.stops.lock().unwrap());
+        let now = Instant::now();
+        let forgiven = *self.forgiven.lock().unwrap();
+        let orders = self.orders.lock().unwrap();
+        let stops = self.stops.lock().unwrap();
         let stopped = |at: &Instant| orders.contains(at) || stops.contains(at);
         let counts = |at: &&Instant| **at > forgiven && now.duration_since(**at) < WINDOW && !stopped(at);
         self.fake.crashes().iter().filter(counts).count()
     }
 
-    /// Notes when it is stopped, for ever.
-    pub(super) async fn hear(self, name: &'static str, mut events: Receiver<Event>) {
+    /// Records when the server stops, until the events end.
+    pub(super) async fn record_stops(self, name: &'static str, mut events: Receiver<Event>) {
         while let Ok(event) = events.recv().await {
             if matches!(event, Event::Stopped { server } if server.as_str() == name) {
                 self.stops.lock().unwrap().push(Instant::now());

@@ -1,0 +1,411 @@
+//! Exports to every agent, compared with golden files: the written file, a second export without changes, and undo.
+//! `UPDATE_GOLDEN=1` rewrites the golden files.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use toolcrib::{CommandSpec, Config, Endpoint};
+
+use super::*;
+use crate::agents;
+
+const SECRET: &str = "sk-abcdefgh12345678";
+
+fn golden_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+/// A temporary home directory with a project in it.
+struct Home {
+    dir: TempDir,
+    paths: AgentPaths,
+}
+
+impl Home {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().join("project");
+        fs::create_dir_all(project.join(".git")).unwrap();
+        let home = ("HOME".to_owned(), OsString::from(dir.path()));
+        let paths = AgentPaths::new(vec![home], &project).unwrap();
+        Self { dir, paths }
+    }
+
+    fn plan(
+        &self,
+        agent: &Agent,
+        scope: AgentFileScope,
+        servers: &[ExportedServer<'_>],
+    ) -> Result<ExportPlan, Error> {
+        plan(agent, scope, &self.paths, &self.dir.path().join("state"), servers)
+    }
+
+    fn undo(&self, agent: &Agent, scope: AgentFileScope) -> Result<UndoResult, Error> {
+        undo(agent, scope, &self.paths, &self.dir.path().join("state")).map(|undone| undone.result)
+    }
+
+    /// Writes an agent's file.
+    fn file(&self, agent: &Agent, scope: AgentFileScope, text: &str) -> PathBuf {
+        let file = agent.config_file(scope, &self.paths).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, text).unwrap();
+        file
+    }
+}
+
+fn gateway() -> ServerSpec {
+    ServerSpec::command("toolcrib".parse().unwrap(), CommandSpec::new("toolcrib").arg("stdio"))
+}
+
+fn find_agent(id: &str) -> &'static Agent {
+    Agent::find(id).unwrap()
+}
+
+fn load_config() -> Config {
+    let config = Config::load(&golden_dir().join("servers.toml"));
+    assert_eq!(config.problems, []);
+    config
+}
+
+fn assert_golden(file: &Path, text: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(file, text).unwrap();
+    }
+    let expected = fs::read_to_string(file).unwrap_or_default();
+    assert_eq!(text, expected, "{}", file.display());
+}
+
+/// Exports, exports again without changes, and undoes. Returns the written file and the warnings.
+fn check_round_trip(
+    home: &Home,
+    agent: &Agent,
+    before: Option<&str>,
+    servers: &[ExportedServer<'_>],
+) -> (String, Vec<String>) {
+    let plan = home.plan(agent, AgentFileScope::User, servers).unwrap();
+    assert!(plan.has_changes(), "{}", agent.id);
+    plan.write().unwrap();
+    let file = agent.config_file(AgentFileScope::User, &home.paths).unwrap();
+    let written = fs::read_to_string(&file).unwrap();
+    let again = home.plan(agent, AgentFileScope::User, servers).unwrap();
+    assert!(!again.has_changes(), "{}: {}", agent.id, again.diff());
+    assert_eq!(again.diff(), "");
+    home.undo(agent, AgentFileScope::User).unwrap();
+    assert_eq!(fs::read_to_string(&file).ok().as_deref(), before, "{}", agent.id);
+    (written, plan.warnings)
+}
+
+#[test]
+fn export_matches_golden_files_of_every_agent() {
+    let gateway = gateway();
+    let config = load_config();
+    let servers: Vec<ExportedServer<'_>> = config
+        .roster
+        .servers()
+        .map(|spec| ExportedServer::new(spec, config.policy.servers.get(&spec.id)))
+        .collect();
+    for agent in agents::all() {
+        let home = Home::new();
+        let dir = golden_dir().join(agent.id);
+        let file = agent.config_file(AgentFileScope::User, &home.paths).unwrap();
+        let extension = file.extension().unwrap().to_str().unwrap();
+        let before = fs::read_to_string(dir.join(format!("before.{extension}"))).ok();
+        if let Some(before) = &before {
+            home.file(agent, AgentFileScope::User, before);
+        }
+        let (written, warnings) =
+            check_round_trip(&home, agent, before.as_deref(), &[ExportedServer::new(&gateway, None)]);
+        assert_golden(&dir.join(format!("gateway.{extension}")), &written);
+        assert_eq!(warnings, Vec::<String>::new(), "{}", agent.id);
+        let (written, warnings) = check_round_trip(&home, agent, before.as_deref(), &servers);
+        assert_golden(&dir.join(format!("expanded.{extension}")), &written);
+        assert_golden(&dir.join("expanded.txt"), &(warnings.join("\n") + "\n"));
+        assert!(!written.contains(SECRET), "{}", agent.id);
+    }
+}
+
+#[test]
+fn export_removes_entries_that_are_no_longer_exported() {
+    let home = Home::new();
+    let codex = find_agent("codex");
+    let config = load_config();
+    let file = home.file(codex, AgentFileScope::User, "[mcp_servers.mine]\ncommand = 'x'\n");
+    let gateway = gateway();
+    let servers: Vec<ExportedServer<'_>> =
+        config.roster.servers().map(|spec| ExportedServer::new(spec, None)).collect();
+    home.plan(codex, AgentFileScope::User, &servers).unwrap().write().unwrap();
+    home.plan(codex, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap().write().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    assert_eq!(text.matches("[mcp_servers.").count(), 2, "{text}");
+    assert!(text.contains("mcp_servers.mine") && text.contains("mcp_servers.toolcrib"));
+    assert_eq!(home.undo(codex, AgentFileScope::User).unwrap(), UndoResult::Restored);
+    assert_eq!(home.undo(codex, AgentFileScope::User).unwrap(), UndoResult::Restored);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "[mcp_servers.mine]\ncommand = 'x'\n");
+    assert_eq!(home.undo(codex, AgentFileScope::User).unwrap_err().code(), "nothing_to_undo");
+}
+
+#[test]
+fn export_does_not_change_foreign_entry() {
+    let home = Home::new();
+    let cursor = find_agent("cursor");
+    let config = load_config();
+    let before = "{\"mcpServers\": {\"files\": {\"command\": \"theirs\"}}}";
+    home.file(cursor, AgentFileScope::User, before);
+    let files: Vec<ExportedServer<'_>> = config
+        .roster
+        .servers()
+        .filter(|spec| spec.id.as_str() == "files")
+        .map(|spec| ExportedServer::new(spec, None))
+        .collect();
+    let plan = home.plan(cursor, AgentFileScope::User, &files).unwrap();
+    assert!(!plan.has_changes());
+    assert!(
+        plan.warnings.iter().any(|warning| warning.contains("`files` is not changed")),
+        "{:?}",
+        plan.warnings
+    );
+}
+
+#[test]
+fn undo_of_changed_file_removes_only_own_entries() {
+    let home = Home::new();
+    let claude = find_agent("claude");
+    let gateway = gateway();
+    let file = home.file(claude, AgentFileScope::User, "{\n  \"numStartups\": 1\n}\n");
+    home.plan(claude, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap().write().unwrap();
+    let text = fs::read_to_string(&file).unwrap().replace("\"numStartups\": 1", "\"numStartups\": 2");
+    fs::write(&file, text).unwrap();
+    assert_eq!(home.undo(claude, AgentFileScope::User).unwrap(), UndoResult::EntriesRemoved);
+    let now: Json = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(now, serde_json::json!({"numStartups": 2, "mcpServers": {}}));
+}
+
+#[test]
+fn undo_does_not_restore_removed_or_own_file() {
+    let home = Home::new();
+    let gateway = gateway();
+    let kiro = find_agent("kiro");
+    let own_file_agent = find_agent("continue");
+    let file = home.file(kiro, AgentFileScope::User, "{}");
+    home.plan(kiro, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap().write().unwrap();
+    fs::remove_file(&file).unwrap();
+    assert_eq!(home.undo(kiro, AgentFileScope::User).unwrap(), UndoResult::Removed);
+    assert!(!file.exists());
+    home.plan(own_file_agent, AgentFileScope::User, &[ExportedServer::new(&gateway, None)])
+        .unwrap()
+        .write()
+        .unwrap();
+    let file = own_file_agent.config_file(AgentFileScope::User, &home.paths).unwrap();
+    fs::write(&file, "name: changed\n").unwrap();
+    assert_eq!(home.undo(own_file_agent, AgentFileScope::User).unwrap(), UndoResult::Removed);
+    assert!(!file.exists());
+}
+
+#[test]
+fn export_to_invalid_file_reports_position() {
+    let home = Home::new();
+    let gateway = gateway();
+    for (agent, text, expected) in [
+        ("claude", "{\n  // mine\n  \"a\": 1\n}", ":2:3:"),
+        ("cursor", "{\n  \"a\": 1", ":"),
+        ("codex", "a = 1\nb = = 2\n", ":2:5:"),
+        ("goose", "a: [1\nb: 2\n", ":"),
+        ("gemini", "{\"mcpServers\": []}", "`mcpServers` is not"),
+        ("opencode", "[]", "not a JSON object"),
+    ] {
+        let agent = find_agent(agent);
+        let file = home.file(agent, AgentFileScope::User, text);
+        let failure =
+            home.plan(agent, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap_err();
+        assert_eq!(failure.kind(), AgentErrorKind::InvalidFile);
+        assert!(
+            failure.message().contains(expected) && failure.message().contains("nothing was changed"),
+            "{failure}"
+        );
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
+}
+
+#[test]
+fn export_reports_foreign_entry_the_agent_rejects() {
+    let home = Home::new();
+    let opencode = find_agent("opencode");
+    let gateway = gateway();
+    let text = "{\"mcp\": {\"bad\": {\"command\": \"node\", \"args\": [\"x\"]}}}";
+    let file = home.file(opencode, AgentFileScope::User, text);
+    let failure =
+        home.plan(opencode, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap_err();
+    assert_eq!(failure.kind(), AgentErrorKind::InvalidFile);
+    assert!(failure.message().contains("would reject `mcp.bad`: it has no `type`"), "{failure}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    // opencode also accepts an entry that only disables a server, and servers nested below `servers`.
+    let fine = "{\"mcp\": {\"off\": {\"enabled\": false}, \"servers\": {\"a\": {\"command\": \"x\"}}}}";
+    home.file(opencode, AgentFileScope::User, fine);
+    home.plan(opencode, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap();
+    // Other agents skip an invalid entry, so it is not reported.
+    home.file(find_agent("cursor"), AgentFileScope::User, "{\"mcpServers\": {\"bad\": {\"command\": 5}}}");
+    home.plan(find_agent("cursor"), AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap();
+}
+
+#[test]
+fn export_rejects_entry_invalid_for_agent() {
+    let home = Home::new();
+    let vscode = find_agent("vscode");
+    let text = "[servers.docs]\nurl = '${env:BASE}/mcp'\ntype = 'http'\n";
+    let config = Config::parse(Path::new("/c/config.toml"), text);
+    let servers: Vec<ExportedServer<'_>> =
+        config.roster.servers().map(|spec| ExportedServer::new(spec, None)).collect();
+    assert_eq!(servers.len(), 1);
+    let file = home.file(vscode, AgentFileScope::User, "{\"servers\": {}}");
+    let failure = home.plan(vscode, AgentFileScope::User, &servers).unwrap_err();
+    assert_eq!(failure.kind(), AgentErrorKind::InvalidFile);
+    assert!(failure.message().contains("`servers.docs`: `url` is not an HTTP URL"), "{failure}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\"servers\": {}}");
+}
+
+#[test]
+fn export_follows_links_but_not_out_of_project() {
+    let home = Home::new();
+    let gateway = gateway();
+    let real = home.dir.path().join("dotfiles.json");
+    fs::write(&real, "{}").unwrap();
+    let cursor = find_agent("cursor");
+    let link = home.file(cursor, AgentFileScope::User, "");
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    home.plan(cursor, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap().write().unwrap();
+    assert!(fs::read_to_string(&real).unwrap().contains("toolcrib"));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    let outside_link = cursor.config_file(AgentFileScope::Project, &home.paths).unwrap();
+    fs::create_dir_all(outside_link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&real, &outside_link).unwrap();
+    assert_eq!(
+        home.plan(cursor, AgentFileScope::Project, &[ExportedServer::new(&gateway, None)])
+            .unwrap_err()
+            .code(),
+        "leads_out"
+    );
+    let outside = home.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, home.paths.project.join(".kiro")).unwrap();
+    assert_eq!(
+        home.plan(find_agent("kiro"), AgentFileScope::Project, &[ExportedServer::new(&gateway, None)])
+            .unwrap_err()
+            .code(),
+        "leads_out"
+    );
+    fs::remove_file(&real).unwrap();
+    assert_eq!(
+        home.plan(cursor, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap_err().code(),
+        "cannot_edit"
+    );
+}
+
+#[test]
+fn failed_write_leaves_file_unchanged() {
+    let home = Home::new();
+    let gateway = gateway();
+    let kiro = find_agent("kiro");
+    let file = home.file(kiro, AgentFileScope::User, "{}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+    let plan = home.plan(kiro, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap();
+    assert_eq!(plan.write().unwrap_err().code(), "read_only");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&file, "{ }").unwrap();
+    assert_eq!(plan.write().unwrap_err().code(), "changed_meanwhile");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{ }");
+    assert_eq!(
+        home.undo(kiro, AgentFileScope::User).unwrap_err().code(),
+        "nothing_to_undo",
+        "the failed write is not recorded"
+    );
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(
+        home.plan(kiro, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).is_err(),
+        "a directory is not a regular file"
+    );
+}
+
+#[test]
+fn export_does_not_hide_file_of_other_agent() {
+    let home = Home::new();
+    let gateway = gateway();
+    let claude = find_agent("claude");
+    let copilot = find_agent("copilot");
+    let hidden = home.paths.project.join(".github/mcp.json");
+    fs::create_dir_all(hidden.parent().unwrap()).unwrap();
+    fs::write(&hidden, "{}").unwrap();
+    assert_eq!(
+        home.plan(claude, AgentFileScope::Project, &[ExportedServer::new(&gateway, None)])
+            .unwrap_err()
+            .code(),
+        "would_hide"
+    );
+    assert_eq!(
+        home.plan(copilot, AgentFileScope::Project, &[ExportedServer::new(&gateway, None)]).unwrap().file(),
+        hidden.canonicalize().unwrap()
+    );
+}
+
+#[test]
+fn diff_masks_secrets_of_the_file() {
+    let home = Home::new();
+    let cursor = find_agent("cursor");
+    let gateway = gateway();
+    let before = format!(
+        "{{\n  \"mcpServers\": {{\n    \"a\": {{\"command\": \"x\", \"env\": {{\"API_KEY\": \"{SECRET}\"}}}}\n  }}\n}}\n"
+    );
+    home.file(cursor, AgentFileScope::User, &before);
+    let diff =
+        home.plan(cursor, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap().diff();
+    assert!(!diff.contains(SECRET) && diff.contains("+    \"toolcrib\": {"), "{diff}");
+}
+
+#[test]
+fn stored_secrets_are_omitted_with_warning() {
+    let text = "[secrets]\nbackend = 'env'\n[servers.a]\ncommand = 'x'\nenv = { TOKEN = '${secret:t}' }\n\
+        [servers.b]\nurl = 'https://h/mcp'\nheaders = { Authorization = 'Bearer ${secret:t}' }\n\
+        [servers.c]\ncommand = 'x'\nargs = ['${secret:t}']\n";
+    let config = Config::parse(Path::new("/x/config.toml"), text);
+    for agent in agents::all() {
+        for spec in config.roster.servers() {
+            let rendered = render::render_entry(agent, spec, None);
+            let written = format!("{:?}", rendered.members);
+            assert!(!written.contains("secret") && !written.contains("TOKEN"), "{}: {written}", agent.id);
+            assert_eq!(rendered.warnings.len(), 1, "{} {}", agent.id, spec.id);
+        }
+    }
+    let home = Home::new();
+    let program = gateway::GatewayProgram {
+        path: Path::new("/bin/toolcrib"),
+        config_flag: None,
+        config: Some(&config),
+        secret_variables: &["TOOLCRIB_SECRET_T".to_owned()],
+    };
+    let entry =
+        gateway::gateway_spec(find_agent("codex"), AgentFileScope::User, &home.paths, &program).unwrap();
+    let Endpoint::Command(command) = entry.endpoint else { panic!("not a command") };
+    assert!(command.inherit_env.contains(&"TOOLCRIB_SECRET_T".to_owned()), "{command:?}");
+}
+
+#[test]
+fn export_never_grants_trust() {
+    for agent in agents::all() {
+        for file in ["gateway", "expanded"] {
+            let text = ["json", "jsonc", "toml", "yaml"].iter().find_map(|extension| {
+                fs::read_to_string(golden_dir().join(agent.id).join(format!("{file}.{extension}"))).ok()
+            });
+            let text = text.unwrap();
+            for key in
+                ["\"trust\"", "autoApprove", "alwaysAllow", "approval_mode", "enableAllProjectMcpServers"]
+            {
+                assert!(!text.contains(key), "{} {key}", agent.id);
+            }
+        }
+    }
+}

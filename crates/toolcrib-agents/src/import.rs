@@ -1,0 +1,308 @@
+//! Imports servers from agents' config files into the text of toolcrib's config and reports what happened to each entry.
+//! Writes no files.
+
+mod draft;
+mod extract_secrets;
+mod mcp_remote;
+mod references;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+use toolcrib::config::{Config, ProblemScope};
+use toolcrib::{Endpoint, Roster, Secret, ServerId, ServerSpec};
+
+use self::draft::ImportDraft;
+use self::extract_secrets::SecretNames;
+pub use self::extract_secrets::{SecretExtraction, StoredSecrets};
+use self::sources::ImportSource;
+use crate::agents::{Agent, AgentFileScope, AgentPaths};
+use crate::edit::entry::{EntryMembers, FileLanguage};
+use crate::edit::file::is_same_file;
+use crate::edit::toml::TomlFile;
+use crate::error::Error;
+use crate::export;
+
+/// Outcome of importing one entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ImportVerdict {
+    /// The entry is now a server with this name.
+    Imported(String),
+    /// The entry was not imported, for this reason.
+    Skipped(String),
+    /// The config already has the same server under this name.
+    Duplicate(String),
+}
+
+impl ImportVerdict {
+    /// Returns the stable name of the outcome.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Imported(_) => "imported",
+            Self::Skipped(_) => "skipped",
+            Self::Duplicate(_) => "duplicate",
+        }
+    }
+}
+
+/// An entry of another program and its outcome.
+#[derive(Debug, Clone)]
+pub struct ImportedEntry {
+    /// Name in the file; empty if the whole file could not be read.
+    pub name: String,
+    /// File that has the entry.
+    pub file: PathBuf,
+    /// Agent that owns the file, if it is known.
+    pub agent: Option<&'static str>,
+    /// Outcome for the entry.
+    pub verdict: ImportVerdict,
+    /// Settings that were changed or omitted.
+    pub notes: Vec<String>,
+}
+
+/// A config text with the imported servers, and a report.
+#[derive(Debug)]
+pub struct Import {
+    /// The new text of the config.
+    pub config_text: String,
+    /// Every entry that was found, in the order of the files.
+    pub entries: Vec<ImportedEntry>,
+    /// Secrets to store before the config is used, by name.
+    pub secrets: Vec<(String, Secret)>,
+}
+
+/// Input of [`import`].
+#[derive(Debug, Clone, Copy)]
+pub struct ImportRequest<'a> {
+    /// `auto` for all agents, the name of an agent, or the path of a file.
+    pub from: &'a str,
+    /// Files of the agents to read.
+    pub scope: AgentFileScope,
+    /// Directories of the current user and project.
+    pub paths: &'a AgentPaths,
+    /// Path of the config, which is not imported into itself.
+    pub config_path: &'a Path,
+    /// Current text of the config.
+    pub config_text: &'a str,
+    /// Handling of secrets.
+    pub secrets: SecretExtraction<'a>,
+}
+
+/// An import in progress.
+struct Importer<'a> {
+    config_path: &'a Path,
+    config_text: String,
+    secrets: Vec<(String, Secret)>,
+    secret_names: SecretNames<'a>,
+}
+
+/// Imports servers from agents or a file into a config text. Reads the agents' files and writes none.
+///
+/// # Errors
+///
+/// Fails if `from` is neither an agent nor a file, or if the file is invalid. With `auto`, invalid files are skipped.
+pub fn import(request: &ImportRequest<'_>) -> Result<Import, Error> {
+    let mut importer = Importer {
+        config_path: request.config_path,
+        config_text: request.config_text.to_owned(),
+        secrets: Vec::new(),
+        secret_names: SecretNames::new(request.secrets),
+    };
+    let mut imported = Vec::new();
+    let sources = sources::find(request.from, request.scope, request.paths)?;
+    let is_own_config = |source: &ImportSource| is_same_file(&source.file, request.config_path);
+    for source in sources.into_iter().filter(|source| !is_own_config(source)) {
+        let agent = source.agent.map(|agent| agent.id);
+        let entries = match source.entries(request.paths) {
+            Ok(entries) => entries,
+            Err(error) if request.from == "auto" => {
+                let verdict = ImportVerdict::Skipped(error.to_string());
+                imported.push(ImportedEntry {
+                    name: String::new(),
+                    file: source.file,
+                    agent,
+                    verdict,
+                    notes: Vec::new(),
+                });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        for (name, entry) in entries {
+            let (verdict, notes) = importer.import_entry(source.agent, &name, &entry);
+            imported.push(ImportedEntry { name, file: source.file.clone(), agent, verdict, notes });
+        }
+    }
+    Ok(Import { config_text: importer.config_text, entries: imported, secrets: importer.secrets })
+}
+
+impl Importer<'_> {
+    fn import_entry(
+        &mut self,
+        agent: Option<&'static Agent>,
+        name: &str,
+        entry: &Json,
+    ) -> (ImportVerdict, Vec<String>) {
+        let skipped = |reason: String| (ImportVerdict::Skipped(reason), Vec::new());
+        if export::is_toolcrib_entry(entry) || is_gateway_url(entry) {
+            return skipped("it starts or connects to toolcrib itself".to_owned());
+        }
+        let mut draft = match draft::read_entry(agent, entry) {
+            Ok(draft) => draft,
+            Err(reason) => return skipped(reason),
+        };
+        mcp_remote::unwrap_bridge(&mut draft);
+        let Some(id) = to_server_id(name) else {
+            return skipped("its name has no characters that are valid in a server name".to_owned());
+        };
+        let extracted = extract_secrets::extract_secrets(&mut draft, id.as_str(), &mut self.secret_names);
+        let existing = Config::parse(self.config_path, &self.config_text).roster;
+        // Agents resolve relative commands against directories that are not known here.
+        if draft.argv.first().is_some_and(|program| program.contains('/') && !program.starts_with('/')) {
+            return skipped("its command is a relative path".to_owned());
+        }
+        match self.add_server(&existing, &id, agent, &draft) {
+            Ok(ImportVerdict::Imported(id)) => {
+                self.secrets.extend(extracted);
+                if id != name {
+                    draft.notes.insert(0, format!("renamed to `{id}`"));
+                }
+                (ImportVerdict::Imported(id), draft.notes)
+            }
+            Ok(verdict) => (verdict, Vec::new()),
+            Err(reason) => skipped(reason),
+        }
+    }
+
+    /// Adds a server to the config text, unless the config would be invalid or already has it.
+    fn add_server(
+        &mut self,
+        existing: &Roster,
+        id: &ServerId,
+        agent: Option<&Agent>,
+        draft: &ImportDraft,
+    ) -> Result<ImportVerdict, String> {
+        let fallback = agent.and_then(|agent| to_server_id(&format!("{id}-{}", agent.id)));
+        let is_unused = |id: &ServerId| !existing.servers().any(|spec| spec.id.folded() == id.folded());
+        let file = TomlFile::parse(&self.config_text).map_err(|error| error.to_string())?;
+        let is_declared = |id: &ServerId| file.contains(&["servers", id.as_str()]);
+        let candidates = [Some(id.clone()), fallback];
+        let name = candidates.into_iter().flatten().find(|id| is_unused(id) && !is_declared(id));
+        // Parsed under a placeholder name first, because only a parsed server can be compared with the others.
+        let placeholder: ServerId = "import-trial".parse().map_err(|_| "invalid server name".to_owned())?;
+        let spec = self.parse_with_server(&placeholder, draft)?.1;
+        if let Some(same) = existing.servers().find(|other| is_same_endpoint(other, &spec)) {
+            return Ok(ImportVerdict::Duplicate(same.id.to_string()));
+        }
+        let Some(name) = name else { return Err(format!("the config has a different server `{id}`")) };
+        self.config_text = self.parse_with_server(&name, draft)?.0;
+        Ok(ImportVerdict::Imported(name.to_string()))
+    }
+
+    /// Returns the config text with a server added, and that server as the config parser sees it.
+    fn parse_with_server(&self, id: &ServerId, draft: &ImportDraft) -> Result<(String, ServerSpec), String> {
+        let edited = FileLanguage::Toml.set_entry(
+            &self.config_text,
+            &["servers", id.as_str()],
+            &config_members(draft),
+        );
+        let text = edited.map_err(|error| error.to_string())?;
+        let config = Config::parse(self.config_path, &text);
+        let is_about_server =
+            |scope: &ProblemScope| matches!(scope, ProblemScope::Server(name) if name == id.as_str());
+        if let Some(problem) = config.problems.iter().find(|problem| is_about_server(&problem.scope)) {
+            return Err(problem.message.clone());
+        }
+        let spec = config.roster.get(id).cloned().ok_or("it is not valid in the config")?;
+        Ok((text, spec))
+    }
+}
+
+/// Returns the members of a `[servers.NAME]` table.
+fn config_members(draft: &ImportDraft) -> EntryMembers {
+    let mut members: EntryMembers = Vec::new();
+    let mut set = |key: &str, value: Json| members.push((key.to_owned(), value));
+    if let Some((program, args)) = draft.argv.split_first() {
+        set("command", program.as_str().into());
+        if !args.is_empty() {
+            set("args", args.into());
+        }
+        if !draft.env.is_empty() {
+            set("env", json!(draft.env));
+        }
+        if let Some(cwd) = &draft.cwd {
+            set("cwd", cwd.as_str().into());
+        }
+    }
+    if let Some(url) = &draft.url {
+        set("url", url.as_str().into());
+        if let Some(transport) = draft.transport {
+            set("type", transport.into());
+        }
+        if !draft.headers.is_empty() {
+            set("headers", json!(draft.headers));
+        }
+    }
+    if draft.disabled {
+        set("enabled", false.into());
+    }
+    if let Some(timeout) = draft.timeout {
+        let limit = match timeout.subsec_millis() {
+            0 => format!("{}s", timeout.as_secs()),
+            _ => format!("{}ms", timeout.as_millis()),
+        };
+        set("limits", json!({"call-timeout": limit}));
+    }
+    let mut tools = serde_json::Map::new();
+    tools.extend(draft.allow.as_ref().map(|allow| ("allow".to_owned(), json!(allow))));
+    if !draft.deny.is_empty() {
+        tools.insert("deny".to_owned(), json!(draft.deny));
+    }
+    if !tools.is_empty() {
+        set("tools", tools.into());
+    }
+    members
+}
+
+/// Returns whether two servers run the same command or have the same URL.
+fn is_same_endpoint(first: &ServerSpec, second: &ServerSpec) -> bool {
+    match (&first.endpoint, &second.endpoint) {
+        (Endpoint::Command(first), Endpoint::Command(second)) => {
+            (&first.program, &first.args) == (&second.program, &second.args)
+        }
+        (Endpoint::Http(first), Endpoint::Http(second)) => first.url == second.url,
+        _ => false,
+    }
+}
+
+/// Returns whether an entry's URL is the default address of a local gateway.
+fn is_gateway_url(entry: &Json) -> bool {
+    let urls = ["url", "uri", "serverUrl", "httpUrl"].iter().filter_map(|key| entry[*key].as_str());
+    let is_local_gateway = |url: &str| {
+        ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
+            let rest = url.strip_prefix("http://").and_then(|rest| rest.strip_prefix(host));
+            rest.is_some_and(|rest| rest == ":7717/mcp" || rest.starts_with(":7717/mcp/"))
+        })
+    };
+    urls.into_iter().any(is_local_gateway)
+}
+
+/// Converts a name to a valid server id.
+fn to_server_id(name: &str) -> Option<ServerId> {
+    let is_valid =
+        |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_';
+    let mut name: String = name
+        .to_lowercase()
+        .chars()
+        .map(|character| if is_valid(character) { character } else { '-' })
+        .collect();
+    while name.contains("__") {
+        name = name.replace("__", "_");
+    }
+    let name = name.trim_matches(['-', '_']);
+    name[..name.len().min(32)].trim_end_matches(['-', '_']).parse().ok()
+}

@@ -1,0 +1,228 @@
+//! Reads a server entry of another program. Keys of all agents are accepted in every file, because people copy entries
+//! from one program to another.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json};
+
+use super::references::{self, ReferenceSyntax};
+use crate::agents::{Agent, SseSupport, TimeUnit};
+
+/// Keys that are dropped without a note.
+const IGNORED_KEYS: [&str; 10] = [
+    "name",
+    "title",
+    "description",
+    "type",
+    "transport",
+    "bundled",
+    "icon",
+    "$schema",
+    "display_name",
+    "enabled",
+];
+
+/// A server entry of another program, with references in toolcrib's syntax.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ImportDraft {
+    /// Program and arguments; empty for an HTTP server.
+    pub(super) argv: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) cwd: Option<String>,
+    pub(super) url: Option<String>,
+    pub(super) headers: BTreeMap<String, String>,
+    /// `http` or `sse`; `None` if the transport has to be detected.
+    pub(super) transport: Option<&'static str>,
+    pub(super) disabled: bool,
+    pub(super) timeout: Option<Duration>,
+    pub(super) allow: Option<Vec<String>>,
+    pub(super) deny: Vec<String>,
+    /// Settings that were changed or omitted, one sentence each.
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads an entry. The error says why it cannot be imported.
+pub(super) fn read_entry(agent: Option<&Agent>, entry: &Json) -> Result<ImportDraft, String> {
+    let mut members = entry.as_object().cloned().unwrap_or_default();
+    if let Some(Json::Object(inner)) = members.remove("transport") {
+        members.extend(inner);
+    }
+    let syntax = agent
+        .map_or(ReferenceSyntax::ANY, |agent| ReferenceSyntax::for_agent(agent.entry_format.variable_syntax));
+    let mut reader = DraftReader { members, syntax, draft: ImportDraft::default() };
+    reader.read_transport(agent)?;
+    reader.read_command()?;
+    reader.read_address()?;
+    reader.read_options(agent);
+    let DraftReader { members, mut draft, .. } = reader;
+    let unknown_keys = members.keys().filter(|key| !IGNORED_KEYS.contains(&key.as_str()));
+    draft.notes.extend(unknown_keys.map(|key| format!("`{key}` is omitted: toolcrib has no setting for it")));
+    if draft.argv.is_empty() && draft.url.is_none() {
+        return Err("it has neither a command nor a URL".to_owned());
+    }
+    Ok(draft)
+}
+
+struct DraftReader {
+    members: Map<String, Json>,
+    syntax: ReferenceSyntax,
+    draft: ImportDraft,
+}
+
+impl DraftReader {
+    fn take_first(&mut self, keys: &[&str]) -> Option<Json> {
+        keys.iter().find_map(|key| self.members.remove(*key))
+    }
+
+    fn convert_references(&self, value: &str) -> Result<String, String> {
+        references::to_toolcrib_syntax(self.syntax, value)
+            .map_err(|unknown| format!("it refers to `{unknown}`, which toolcrib cannot resolve"))
+    }
+
+    fn read_transport(&mut self, agent: Option<&Agent>) -> Result<(), String> {
+        let declared =
+            self.members.get("type").or_else(|| self.members.get("transport")).and_then(Json::as_str);
+        let is_cline_url = agent.is_some_and(|agent| agent.id == "cline") && self.members.contains_key("url");
+        self.draft.transport = match declared {
+            Some("http" | "streamable-http" | "streamable_http" | "streamableHttp") => Some("http"),
+            Some("sse") => Some("sse"),
+            Some("stdio" | "local" | "remote") => None,
+            Some(other) => return Err(format!("servers of type `{other}` are not supported")),
+            None if is_cline_url => Some("sse"),
+            None if self.members.contains_key("httpUrl") => Some("http"),
+            None => None,
+        };
+        // Some agents detect the transport, as toolcrib does.
+        if agent.is_some_and(|agent| {
+            agent.entry_format.remote.is_some_and(|remote| remote.sse == SseSupport::AutoDetected)
+        }) {
+            self.draft.transport = None;
+        }
+        Ok(())
+    }
+
+    fn read_command(&mut self) -> Result<(), String> {
+        let argv = match self.take_first(&["command", "cmd"]) {
+            None => Vec::new(),
+            Some(Json::String(program)) => vec![program],
+            Some(Json::Array(argv)) => to_strings(&argv).ok_or("its `command` is not a list of strings")?,
+            Some(_) => return Err("its `command` is not a string".to_owned()),
+        };
+        let args = match self.take_first(&["args"]) {
+            None | Some(Json::Null) => Vec::new(),
+            Some(Json::Array(args)) => to_strings(&args).ok_or("its `args` is not a list of strings")?,
+            Some(_) => return Err("its `args` is not a list".to_owned()),
+        };
+        for argument in argv.iter().chain(args.iter().filter(|_| !argv.is_empty())) {
+            let argument = self.convert_references(argument)?;
+            self.draft.argv.push(argument);
+        }
+        for key in ["env", "environment", "envs"] {
+            for (name, value) in to_string_pairs(self.take_first(&[key])) {
+                let value = self.convert_references(&value)?;
+                self.draft.env.insert(name, value);
+            }
+        }
+        for key in ["env_vars", "env_keys"] {
+            for name in self.take_first(&[key]).iter().filter_map(Json::as_array).flatten() {
+                let name = name.as_str().or_else(|| name["name"].as_str());
+                self.draft.env.extend(name.map(|name| (name.to_owned(), format!("${{env:{name}}}"))));
+            }
+        }
+        if let Some(Json::String(cwd)) = self.take_first(&["cwd", "working_directory"]) {
+            match self.convert_references(&cwd) {
+                Ok(cwd) if !cwd.contains("${") && Path::new(&cwd).is_absolute() => self.draft.cwd = Some(cwd),
+                _ => self.draft.notes.push(format!("`cwd` is omitted: `{cwd}` is not an absolute path")),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_address(&mut self) -> Result<(), String> {
+        if let Some(Json::String(url)) = self.take_first(&["url", "uri", "serverUrl", "httpUrl"]) {
+            self.draft.url = Some(self.convert_references(&url)?);
+        }
+        let options = self.take_first(&["requestOptions"]).map(|mut options| options["headers"].take());
+        for headers in [options, self.take_first(&["headers"]), self.take_first(&["http_headers"])] {
+            for (name, value) in to_string_pairs(headers) {
+                let value = self.convert_references(&value)?;
+                self.draft.headers.insert(name, value);
+            }
+        }
+        if let Some(Json::String(name)) = self.take_first(&["bearer_token_env_var"]) {
+            self.draft.headers.insert("Authorization".to_owned(), format!("Bearer ${{env:{name}}}"));
+        }
+        for (header, name) in to_string_pairs(self.take_first(&["env_http_headers"])) {
+            self.draft.headers.insert(header, format!("${{env:{name}}}"));
+        }
+        if self.draft.url.is_some() && !self.draft.argv.is_empty() {
+            return Err("it has both a command and a URL".to_owned());
+        }
+        Ok(())
+    }
+
+    fn read_options(&mut self, agent: Option<&Agent>) {
+        let not_enabled = self.take_first(&["enabled"]) == Some(Json::Bool(false));
+        let disabled = self.take_first(&["disabled"]) == Some(Json::Bool(true));
+        self.draft.disabled = not_enabled || disabled;
+        let unit = agent.and_then(|agent| agent.entry_format.timeout_key).map(|timeout| timeout.unit);
+        if let Some(number) = self.take_first(&["timeout"]).and_then(|value| value.as_f64()) {
+            let is_milliseconds = unit.map_or(number >= 1000.0, |unit| unit == TimeUnit::Milliseconds);
+            self.draft.timeout = call_timeout(if is_milliseconds { number } else { number * 1000.0 });
+        }
+        if let Some(seconds) = self.take_first(&["tool_timeout_sec"]).and_then(|value| value.as_f64()) {
+            self.draft.timeout = call_timeout(seconds * 1000.0);
+        }
+        let allow = ["includeTools", "enabled_tools", "available_tools"]
+            .iter()
+            .find_map(|key| self.take_tool_names(key));
+        let tools = self
+            .members
+            .get("tools")
+            .is_some_and(Json::is_array)
+            .then(|| self.take_tool_names("tools"))
+            .flatten();
+        self.draft.allow =
+            allow.or(tools).filter(|names| !names.is_empty() && !names.iter().any(|name| name == "*"));
+        let deny = ["excludeTools", "disabled_tools", "disabledTools"]
+            .iter()
+            .find_map(|key| self.take_tool_names(key));
+        self.draft.deny = deny.unwrap_or_default();
+    }
+
+    /// Takes a list of tool names. Several names in one string, a common mistake, are split at commas.
+    fn take_tool_names(&mut self, key: &str) -> Option<Vec<String>> {
+        let names = to_strings(self.take_first(&[key])?.as_array()?)?;
+        if names.iter().any(|name| name.contains(',')) {
+            self.draft
+                .notes
+                .push(format!("`{key}` had several names in one string; they were split at commas"));
+        }
+        let split = names.iter().flat_map(|name| name.split(',')).map(|name| name.trim().to_owned());
+        Some(split.filter(|name| !name.is_empty()).collect())
+    }
+}
+
+/// Returns a timeout, unless it is too short or too long to be one.
+fn call_timeout(milliseconds: f64) -> Option<Duration> {
+    (100.0..=86_400_000.0).contains(&milliseconds).then(|| Duration::from_millis(milliseconds as u64))
+}
+
+fn to_strings(values: &[Json]) -> Option<Vec<String>> {
+    values.iter().map(scalar_to_string).collect()
+}
+
+fn to_string_pairs(value: Option<Json>) -> Vec<(String, String)> {
+    let members = value.and_then(|value| value.as_object().cloned()).unwrap_or_default();
+    members.into_iter().filter_map(|(name, value)| Some((name, scalar_to_string(&value)?))).collect()
+}
+
+fn scalar_to_string(value: &Json) -> Option<String> {
+    match value {
+        Json::String(text) => Some(text.clone()),
+        Json::Number(_) | Json::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}

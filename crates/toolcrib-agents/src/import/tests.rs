@@ -1,0 +1,258 @@
+//! Imports of the files that `export --expand` wrote for every agent, and of other files.
+
+use std::ffi::OsString;
+use std::fs;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::agents;
+
+const SECRET: &str = "sk-abcdefgh12345678";
+
+struct Home {
+    dir: TempDir,
+    paths: AgentPaths,
+}
+
+impl Home {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let home = ("HOME".to_owned(), OsString::from(dir.path()));
+        let paths = AgentPaths::new(vec![home], dir.path()).unwrap();
+        Self { dir, paths }
+    }
+
+    fn write(&self, path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn import(&self, from: &str, text: &str) -> Result<Import, Error> {
+        self.import_with(from, text, SecretExtraction::Env)
+    }
+
+    fn import_with(&self, from: &str, text: &str, secrets: SecretExtraction<'_>) -> Result<Import, Error> {
+        import(&ImportRequest {
+            from,
+            scope: AgentFileScope::User,
+            paths: &self.paths,
+            config_path: &self.dir.path().join("config.toml"),
+            config_text: text,
+            secrets,
+        })
+    }
+
+    /// Imports from a file with this text.
+    fn file(&self, name: &str, text: &str) -> Import {
+        let file = self.dir.path().join(name);
+        self.write(&file, text);
+        self.import(file.to_str().unwrap(), "").unwrap()
+    }
+}
+
+/// A store with one secret.
+#[derive(Debug)]
+struct OneSecret {
+    name: &'static str,
+    value: &'static str,
+}
+
+impl StoredSecrets for OneSecret {
+    fn find_stored(&self, name: &str) -> Option<Secret> {
+        (name == self.name).then(|| Secret::new(self.value))
+    }
+}
+
+fn summarize(import: &Import) -> Vec<String> {
+    let summary = |entry: &ImportedEntry| {
+        let verdict = match &entry.verdict {
+            ImportVerdict::Imported(name) => format!("imported as {name}"),
+            ImportVerdict::Skipped(reason) => format!("skipped: {reason}"),
+            ImportVerdict::Duplicate(existing) => format!("duplicate of {existing}"),
+        };
+        let notes: String = entry.notes.iter().map(|note| format!("\n  {note}")).collect();
+        format!("{} {verdict}{notes}", entry.name)
+    };
+    import.entries.iter().map(summary).collect()
+}
+
+#[test]
+fn import_matches_golden_files_of_every_agent() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for agent in agents::all() {
+        let home = Home::new();
+        let file = agent.config_file(AgentFileScope::User, &home.paths).unwrap();
+        let extension = file.extension().unwrap().to_str().unwrap();
+        let dir = golden.join(agent.id);
+        home.write(&file, &fs::read_to_string(dir.join(format!("expanded.{extension}"))).unwrap());
+        let import = home.import(agent.id, "# mine\n").unwrap();
+        let summary = format!("{}\n\n{}", summarize(&import).join("\n"), import.config_text);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(dir.join("import.txt"), &summary).unwrap();
+        }
+        assert_eq!(summary, fs::read_to_string(dir.join("import.txt")).unwrap(), "{}", agent.id);
+        let config = Config::parse(Path::new("/c.toml"), &import.config_text);
+        assert_eq!(config.problems, [], "{}", agent.id);
+        let again = home.import(agent.id, &import.config_text).unwrap();
+        assert_eq!(again.config_text, import.config_text, "{}: a second import changes nothing", agent.id);
+    }
+}
+
+#[test]
+fn own_entry_is_never_imported() {
+    let home = Home::new();
+    let import = home.file(
+        "mcp.json",
+        r#"{"mcpServers": {
+            "toolcrib": {"command": "toolcrib", "args": ["stdio"]},
+            "crib": {"command": "/usr/local/bin/toolcrib", "args": ["stdio"]},
+            "oc": {"type": "local", "command": ["toolcrib", "stdio"]},
+            "web": {"url": "http://127.0.0.1:7717/mcp"}
+        }}"#,
+    );
+    assert_eq!(import.config_text, "");
+    assert!(
+        summarize(&import)
+            .iter()
+            .all(|line| line.ends_with("skipped: it starts or connects to toolcrib itself")),
+        "{:?}",
+        summarize(&import)
+    );
+}
+
+#[test]
+fn secrets_are_copied_only_on_request() {
+    let home = Home::new();
+    let file = home.dir.path().join("x.json");
+    home.write(
+        &file,
+        &json!({"mcpServers": {"a": {"command": "x", "env": {"API_KEY": SECRET}}}}).to_string(),
+    );
+    let from = file.to_str().unwrap();
+    let import = home.import(from, "").unwrap();
+    assert!(
+        import.config_text.contains("API_KEY = \"${env:API_KEY}\"") && !import.config_text.contains(SECRET),
+        "{}",
+        import.config_text
+    );
+    assert!(
+        import.entries[0].notes[0].contains("set `API_KEY`") && !summarize(&import).concat().contains(SECRET)
+    );
+    let copied = home.import_with(from, "", SecretExtraction::Keep).unwrap();
+    assert!(copied.config_text.contains(SECRET));
+    let existing = OneSecret { name: "api-key", value: "existing value" };
+    let store = SecretExtraction::Store(&existing);
+    let stored = home.import_with(from, "", store).unwrap();
+    assert!(stored.config_text.contains("API_KEY = \"${secret:a-api-key}\""), "{}", stored.config_text);
+    assert_eq!(stored.secrets, [("a-api-key".to_owned(), Secret::new(SECRET))]);
+    assert!(!format!("{stored:?}").contains(SECRET));
+    let again = home.import_with(from, &stored.config_text, store).unwrap();
+    assert!(again.secrets.is_empty() && again.config_text == stored.config_text, "{:?}", again.entries);
+}
+
+#[test]
+fn names_are_converted_and_existing_servers_kept() {
+    let home = Home::new();
+    let cursor = Agent::find("cursor").unwrap().config_file(AgentFileScope::User, &home.paths).unwrap();
+    let servers = json!({"mcpServers": {
+        "GitHub Server": {"command": "gh"},
+        "git": {"command": "other-git"},
+        "same": {"command": "uvx", "args": ["mcp-server-git"]},
+        "???": {"command": "x"},
+    }});
+    home.write(&cursor, &servers.to_string());
+    let text = "# keep me\n[servers.git] # mine\ncommand = 'uvx'\nargs = ['mcp-server-git']\n";
+    let import = home.import("cursor", text).unwrap();
+    assert!(import.config_text.starts_with(text), "{}", import.config_text);
+    assert_eq!(
+        summarize(&import),
+        [
+            "??? skipped: its name has no characters that are valid in a server name",
+            "GitHub Server imported as github-server\n  renamed to `github-server`",
+            "git imported as git-cursor\n  renamed to `git-cursor`",
+            "same duplicate of git",
+        ]
+    );
+}
+
+#[test]
+fn unknown_files_are_recognized_by_their_keys() {
+    let home = Home::new();
+    let count = |name: &str, text: &str| {
+        let import = home.file(name, text);
+        let lines = summarize(&import);
+        assert!(lines.iter().all(|line| line.contains("imported")), "{name}: {lines:?}");
+        lines.len()
+    };
+    assert_eq!(count("a.json", r#"{"mcpServers": {"a": {"command": "x"}}} // c"#), 1);
+    assert_eq!(
+        count("b.json", r#"{"servers": {"a": {"type": "http", "url": "https://x/y"}}, "inputs": []}"#),
+        1
+    );
+    assert_eq!(count("c.json", r#"{"mcp": {"a": {"type": "local", "command": ["x", "y"]}}}"#), 1);
+    assert_eq!(count("d.json", r#"{"mcp": {"servers": {"a": {"command": "x"}}}}"#), 1);
+    assert_eq!(count("e.json", r#"{"context_servers": {"a": {"command": "x"}}}"#), 1);
+    assert_eq!(count("f.json", r#"{"amp.mcpServers": {"a": {"command": "x"}}}"#), 1);
+    assert_eq!(count("g.json", r#"{"a": {"command": "x"}, "b": {"url": "https://x/y"}}"#), 2);
+    assert_eq!(count("h.toml", "[mcp_servers.a]\ncommand = 'x'\n"), 1);
+    assert_eq!(count("i.yaml", "extensions:\n  a: {type: stdio, cmd: x, args: [y]}\n"), 1);
+    assert_eq!(count("j.yaml", "mcpServers:\n  - name: a\n    command: x\n"), 1);
+    assert_eq!(
+        count("k.json", r#"{"mcpServers": {"a": {"transport": {"type": "stdio", "command": "x"}}}}"#),
+        1
+    );
+    assert_eq!(count("l.json", r#"{"nothing": 1}"#), 0);
+}
+
+#[test]
+fn unsupported_entries_are_skipped_with_reason() {
+    let home = Home::new();
+    let import = home.file(
+        "x.json",
+        r#"{"mcpServers": {
+            "a": {"type": "builtin"},
+            "b": {"command": "x", "args": ["${workspaceFolder}"]},
+            "c": {"command": "x", "url": "https://x/y"},
+            "d": {"command": "./run.sh"},
+            "e": {"url": "ftp://x"},
+            "f": {"command": "npx", "args": ["-y", "mcp-remote", "https://x/mcp", "--header", "X-Key: abc"], "oauth": {}}
+        }}"#,
+    );
+    let lines = summarize(&import);
+    assert!(lines[..5].iter().all(|line| line.contains(" skipped: ")), "{lines:#?}");
+    assert!(
+        import.config_text.contains("url = \"https://x/mcp\"")
+            && import.config_text.contains("${env:F_X_KEY}"),
+        "{}",
+        import.config_text
+    );
+    assert!(lines[5].contains("`oauth` is omitted") && lines[5].contains("mcp-remote"), "{}", lines[5]);
+}
+
+#[test]
+fn auto_import_reads_each_file_once_and_skips_broken() {
+    let home = Home::new();
+    let path =
+        |agent: &str| Agent::find(agent).unwrap().config_file(AgentFileScope::User, &home.paths).unwrap();
+    home.write(&path("cursor"), "{ broken");
+    home.write(&path("codex"), "[mcp_servers.a]\ncommand = 'x'\n");
+    home.write(&path("kiro"), r#"{"mcpServers": {"b": {"command": "x"}}}"#);
+    let project = home.paths.project.display().to_string();
+    let local = json!({"projects": {project: {"mcpServers": {"l": {"command": "y"}}}}, "mcpServers": {}});
+    home.write(&path("claude"), &local.to_string());
+    home.write(
+        &home.dir.path().join(".continue/mcpServers/more.json"),
+        r#"{"mcpServers": {"m": {"command": "z"}}}"#,
+    );
+    let lines = summarize(&home.import("auto", "").unwrap());
+    assert_eq!(lines.len(), 5, "{lines:#?}");
+    assert!(
+        lines.iter().any(|line| line.contains("broken") || line.starts_with(" skipped: `")),
+        "{lines:#?}"
+    );
+    assert!(lines.contains(&"b duplicate of a".to_owned()) && lines.contains(&"l imported as l".to_owned()));
+    assert_eq!(home.import("cursor", "").unwrap_err().code(), "agent_file_invalid");
+    assert!(home.import("unknown", "").unwrap_err().message().contains("neither an agent nor a file"));
+}

@@ -1,0 +1,202 @@
+//! The admin API: status, tools, logs, restart, stop, reload and approvals.
+//!
+//! Produces JSON and is independent of connections; access is checked before a request gets here.
+
+mod approvals;
+mod errors;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use toolcrib::util::encoding;
+use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus};
+use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
+
+use self::errors::{error_reply, failure_reply};
+use crate::gateway::GatewayHandle;
+use crate::report::server::ServerReport;
+use crate::report::status::{GatewayReport, LimitReport};
+use crate::report::tools::{ToolLookupReport, ToolReport};
+use crate::report::{LogLineReport, Report as _};
+use crate::tool_listing;
+
+/// Time after which a request that waits for log lines returns without any.
+const LOG_WAIT: Duration = Duration::from_secs(20);
+
+/// The admin API of a gateway.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    gateway: GatewayHandle,
+}
+
+impl AdminRoutes for Admin {
+    fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
+        Box::pin(self.route(request))
+    }
+
+    fn needs_trusted_caller(&self, path: &str) -> bool {
+        approvals::is_approval(path)
+    }
+}
+
+impl Admin {
+    /// Creates the admin API of a gateway.
+    pub(crate) fn new(gateway: GatewayHandle) -> Self {
+        Self { gateway }
+    }
+
+    /// Creates the admin API in the form that [`Gateway::open`](crate::gateway::Gateway::open) needs.
+    pub(crate) fn routes(gateway: GatewayHandle) -> Arc<dyn AdminRoutes> {
+        Arc::new(Self::new(gateway))
+    }
+
+    fn crib(&self) -> &Crib {
+        self.gateway.crib()
+    }
+
+    /// Handles one request.
+    async fn route(&self, request: AdminRequest<'_>) -> AdminReply {
+        let AdminRequest { caller, method, path, query } = request;
+        let segments = path.trim_start_matches('/').split('/').map(encoding::percent_decode_lossy);
+        let segments: Vec<String> = segments.map(Cow::into_owned).collect();
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        let get = method == Method::GET;
+        let post = method == Method::POST;
+        match segments.as_slice() {
+            ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
+            ["readyz"] if get => self.readiness(),
+            ["api", "v1", "status"] if get => AdminReply::ok(self.status().await.to_json()),
+            ["api", "v1", "tools"] if get => AdminReply::ok(self.tools(caller, query).await),
+            ["api", "v1", "reload"] if post => self.reload_reply().await,
+            ["api", "v1", "servers", server] if get => self.server(server).await,
+            ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
+            ["api", "v1", "servers", server, action @ ("restart" | "stop")] if post => {
+                self.run_action(server, action).await
+            }
+            ["healthz" | "readyz"]
+            | ["api", "v1", "status" | "tools" | "reload"]
+            | ["api", "v1", "servers", _]
+            | ["api", "v1", "servers", _, "logs" | "restart" | "stop"] => {
+                error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
+            }
+            segments => self
+                .respond_approvals(method, segments, query)
+                .await
+                .unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))),
+        }
+    }
+
+    fn readiness(&self) -> AdminReply {
+        match self.gateway.closing().is_cancelled() {
+            false => AdminReply::ok(json!({"status": "ready"})),
+            true => AdminReply::new(StatusCode::SERVICE_UNAVAILABLE, json!({"status": "shutting_down"})),
+        }
+    }
+
+    /// Returns the status of every server. Runs on a blocking thread, because it reads memory use from the system.
+    async fn server_statuses(&self) -> Vec<ServerStatus> {
+        let crib = self.crib().clone();
+        tokio::task::spawn_blocking(move || crib.status()).await.unwrap_or_default()
+    }
+
+    async fn status(&self) -> GatewayReport {
+        let revision = self.crib().catalog().revision();
+        let servers = self.server_statuses().await;
+        GatewayReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id().into(),
+            uptime: self.gateway.uptime().as_secs_f64(),
+            config: self.gateway.config_report(),
+            servers: servers.iter().map(|status| ServerReport::new(status, revision)).collect(),
+            quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
+        }
+    }
+
+    async fn server(&self, name: &str) -> AdminReply {
+        let revision = self.crib().catalog().revision();
+        match self.server_statuses().await.iter().find(|status| status.server.as_str() == name) {
+            Some(status) => AdminReply::ok(ServerReport::new(status, revision).to_json()),
+            None => failure_reply(&self.crib().catalog().unknown_server_error(name)),
+        }
+    }
+
+    /// Lists the tools that a caller sees. With `name`, and optionally `server`, returns only that tool, or a similar name.
+    async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
+        let Some(name) = query_value(query, "name") else {
+            return tool_listing::list_tools(self.crib(), caller).await.to_json();
+        };
+        let selector = match query_value(query, "server").map(|server| server.parse()) {
+            Some(Ok(server)) => Some(Selector::OnServer(server, name)),
+            Some(Err(_)) => None,
+            None => Some(Selector::Tool(name)),
+        };
+        match selector {
+            Some(selector) => self.look_up_tool(caller, &selector).await.to_json(),
+            None => ToolLookupReport::default().to_json(),
+        }
+    }
+
+    async fn look_up_tool(&self, caller: &Caller, selector: &Selector) -> ToolLookupReport {
+        let found = tool_listing::find_tool(self.crib(), caller, selector).await;
+        let catalog = self.crib().catalog_for(caller);
+        ToolLookupReport {
+            tool: found.as_ref().map(ToolReport::new),
+            near: catalog.suggest_tool(selector).map(str::to_owned),
+        }
+    }
+
+    async fn logs(&self, name: &str, query: Option<&str>) -> AdminReply {
+        let server = match self.parse_server(name) {
+            Ok(server) => server,
+            Err(error) => return failure_reply(&error),
+        };
+        let after = query_value(query, "after").and_then(|after| after.parse().ok()).unwrap_or(0);
+        let wait = query_value(query, "wait").is_some_and(|wait| wait == "1");
+        let lines = tokio::select! {
+            lines = timeout(LOG_WAIT, self.crib().logs(&server, after, wait)) => {
+                lines.unwrap_or_else(|_| Ok(Vec::new()))
+            }
+            () = self.gateway.closing().cancelled() => Ok(Vec::new()),
+        };
+        match lines {
+            Ok(lines) => {
+                let lines: Vec<LogLineReport> =
+                    lines.into_iter().map(|(seq, line)| LogLineReport { seq, line }).collect();
+                AdminReply::ok(lines.to_json())
+            }
+            Err(error) => failure_reply(&error),
+        }
+    }
+
+    async fn run_action(&self, name: &str, action: &str) -> AdminReply {
+        let server = match self.parse_server(name) {
+            Ok(server) => server,
+            Err(error) => return failure_reply(&error),
+        };
+        let done = match action {
+            "restart" => self.crib().restart(&server).await,
+            _ => self.crib().stop(&server).await,
+        };
+        match done {
+            Ok(()) => self.server(name).await,
+            Err(error) => failure_reply(&error),
+        }
+    }
+
+    fn parse_server(&self, name: &str) -> Result<ServerId, Error> {
+        name.parse().map_err(|_| self.crib().catalog().unknown_server_error(name))
+    }
+
+    async fn reload_reply(&self) -> AdminReply {
+        match self.gateway.reload().await {
+            Ok(report) => AdminReply::ok(report.to_json()),
+            Err(error) => AdminReply::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_json()),
+        }
+    }
+}

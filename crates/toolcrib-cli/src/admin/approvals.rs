@@ -1,0 +1,88 @@
+//! Approvals in the admin API: changed tool definitions, and calls that wait for a decision.
+
+use hyper::{Method, StatusCode};
+use serde_json::json;
+use toolcrib_serve::{AdminReply, query_value};
+
+use super::Admin;
+use super::errors::{error_reply, failure_reply};
+use crate::report::Report as _;
+use crate::report::approvals::{
+    ApprovedToolsReport, PendingCallReport, PendingCallsReport, UnapprovedToolsReport,
+};
+
+impl Admin {
+    /// Handles a request about approvals; `None` for any other path.
+    pub(super) async fn respond_approvals(
+        &self,
+        method: &Method,
+        path: &[&str],
+        query: Option<&str>,
+    ) -> Option<AdminReply> {
+        let get = method == Method::GET;
+        let post = method == Method::POST;
+        Some(match path {
+            ["api", "v1", "calls"] if get => self.pending_calls().await,
+            ["api", "v1", "calls", id, "approve"] if post => self.approve_call(id).await,
+            ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved_tools(server).await,
+            ["api", "v1", "servers", server, "approve"] if post => self.approve_tools(server, query).await,
+            ["api", "v1", "calls"]
+            | ["api", "v1", "calls", _, "approve"]
+            | ["api", "v1", "servers", _, "unapproved" | "approve"] => error_reply(
+                StatusCode::METHOD_NOT_ALLOWED,
+                &format!("`/{}` does not support {method}", path.join("/")),
+            ),
+            _ => return None,
+        })
+    }
+
+    /// Lists the tools of a server whose definitions are not approved.
+    async fn unapproved_tools(&self, name: &str) -> AdminReply {
+        let unapproved = match self.parse_server(name) {
+            Ok(server) => self.crib().unapproved(&server).await,
+            Err(error) => Err(error),
+        };
+        match unapproved {
+            Ok(unapproved) => AdminReply::ok(UnapprovedToolsReport::new(&unapproved).to_json()),
+            Err(error) => failure_reply(&error),
+        }
+    }
+
+    /// Lists the calls that wait for approval.
+    async fn pending_calls(&self) -> AdminReply {
+        let calls = self.crib().pending_approvals().await.iter().map(PendingCallReport::new).collect();
+        AdminReply::ok(PendingCallsReport { calls }.to_json())
+    }
+
+    /// Approves one call.
+    async fn approve_call(&self, id: &str) -> AdminReply {
+        match self.crib().decide_approval(id, true).await {
+            Ok(call) => AdminReply::ok(PendingCallReport::new(&call).to_json()),
+            Err(error) => failure_reply(&error),
+        }
+    }
+
+    /// Approves the tool definitions that the `seal` identifies.
+    async fn approve_tools(&self, name: &str, query: Option<&str>) -> AdminReply {
+        let seal = query_value(query, "seal").unwrap_or_default();
+        let crib = self.crib().clone();
+        let server = self.parse_server(name);
+        // Writes a file, so it runs on a blocking thread.
+        let approving = tokio::task::spawn_blocking(move || crib.approve(&server?, &seal));
+        match approving.await {
+            Ok(Ok(approved)) => {
+                AdminReply::ok(ApprovedToolsReport { server: name.to_owned(), approved }.to_json())
+            }
+            Ok(Err(error)) => failure_reply(&error),
+            Err(error) => {
+                let body = json!({"error": {"message": error.to_string()}});
+                AdminReply::new(StatusCode::INTERNAL_SERVER_ERROR, body)
+            }
+        }
+    }
+}
+
+/// Returns whether a request for this path approves something.
+pub(super) fn is_approval(path: &str) -> bool {
+    path.starts_with("/api/v1/") && path.trim_end_matches('/').ends_with("/approve")
+}

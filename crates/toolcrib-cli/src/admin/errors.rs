@@ -1,0 +1,28 @@
+//! Error responses of the admin API.
+
+use hyper::StatusCode;
+use serde_json::json;
+use toolcrib::{Error, ErrorKind};
+use toolcrib_serve::AdminReply;
+
+use crate::report::Report as _;
+use crate::report::tools::FailureReport;
+
+/// Returns the response for an unknown path or an unsupported method.
+pub(super) fn error_reply(status: StatusCode, message: &str) -> AdminReply {
+    let code = if status == StatusCode::NOT_FOUND { "not_found" } else { "method_not_allowed" };
+    AdminReply::new(status, json!({"error": {"code": code, "message": message, "hint": null}}))
+}
+
+/// Returns the response for a failed operation.
+pub(super) fn failure_reply(error: &Error) -> AdminReply {
+    let status = match error.kind() {
+        ErrorKind::Unknown => StatusCode::NOT_FOUND,
+        ErrorKind::ShuttingDown | ErrorKind::Overloaded | ErrorKind::Unrecorded => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    AdminReply::new(status, json!({"error": FailureReport::new(error).to_json()}))
+}

@@ -1,0 +1,122 @@
+//! Tests of the admin API with an in-process server.
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use toolcrib::{Caller, Crib, ServerSpec, Toolbox};
+use toolcrib_serve::{AdminRequest, AdminRoutes as _};
+
+use super::Admin;
+use crate::gateway::GatewayHandle;
+
+/// An admin API with one server and an empty config file.
+struct TestAdmin {
+    admin: Admin,
+    handle: GatewayHandle,
+    crib: Crib,
+    file: tempfile::NamedTempFile,
+}
+
+impl TestAdmin {
+    fn new() -> Self {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        let greet = Toolbox::new()
+            .tool("greet", "Greets", &json!({"type": "object"}), |_| async { Ok("hi".to_owned()) });
+        let spec = ServerSpec::in_process("house".parse().unwrap(), greet);
+        let crib = Crib::builder().server(spec).build().unwrap();
+        let handle = GatewayHandle::for_test(crib.clone(), file.path());
+        Self { admin: Admin::new(handle.clone()), handle, crib, file }
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(&Method::GET, path).await
+    }
+
+    async fn post(&self, path: &str) -> (u16, Value) {
+        self.send(&Method::POST, path).await
+    }
+
+    async fn send(&self, method: &Method, target: &str) -> (u16, Value) {
+        let (path, query) =
+            target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        let request = AdminRequest { caller: &Caller::local(), method, path, query };
+        let reply = self.admin.respond(request).await;
+        (reply.status.as_u16(), reply.body)
+    }
+}
+
+#[tokio::test]
+async fn gateway_is_ready_until_it_closes() {
+    let test = TestAdmin::new();
+    assert_eq!(test.get("/healthz").await, (200, json!({"status": "ok"})));
+    assert_eq!(test.get("/readyz").await.0, 200);
+    test.handle.close();
+    assert_eq!(test.get("/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE.as_u16());
+    assert_eq!(test.get("/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_have_different_statuses() {
+    let test = TestAdmin::new();
+    for path in
+        ["/", "/api", "/api/v1/nothing", "/api/v1/servers/house/nothing", "/api/v1/servers/house/stop/x"]
+    {
+        assert_eq!(test.get(path).await.0, 404, "{path}");
+    }
+    assert_eq!(test.get("/api/v1/reload").await.0, 405);
+    assert_eq!(test.post("/api/v1/status").await.0, 405);
+    assert_eq!(test.get("/api/v1/servers/house/restart").await.0, 405);
+    let (status, body) = test.post("/api/v1/servers/hause/restart").await;
+    assert_eq!((status, &body["error"]["hint"]), (404, &json!("did you mean `house`?")));
+    assert_eq!(test.get("/api/v1/servers/No%20Such").await.0, 404);
+}
+
+#[tokio::test]
+async fn servers_are_listed_restarted_and_stopped() {
+    let test = TestAdmin::new();
+    let status = test.get("/api/v1/status").await.1;
+    assert_eq!(
+        (&status["servers"][0]["state"], &status["config"]["generation"]),
+        (&json!("asleep"), &json!(1))
+    );
+    let tools = test.get("/api/v1/tools").await.1;
+    assert_eq!(tools["tools"][0]["name"], "house__greet");
+    assert_eq!(test.get("/api/v1/tools?name=greet&server=house").await.1["tools"][0]["tool"], "greet");
+    assert_eq!(test.get("/api/v1/tools?name=nothing").await.1["tools"], json!([]));
+    let (status, server) = test.post("/api/v1/servers/house/restart").await;
+    assert_eq!((status, &server["state"]), (200, &json!("ready")));
+    let (status, server) = test.post("/api/v1/servers/house/stop").await;
+    assert_eq!((status, &server["state"]), (200, &json!("asleep")));
+    test.crib.shutdown(std::time::Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_request_returns_after_a_timeout_or_on_close() {
+    let test = TestAdmin::new();
+    let path = "/api/v1/servers/house/logs?after=0&wait=1";
+    assert_eq!(test.get(path).await, (200, json!([])), "no line arrived in time");
+    let (waiting, ()) = tokio::join!(test.get(path), async { test.handle.close() });
+    assert_eq!(waiting, (200, json!([])));
+}
+
+#[tokio::test]
+async fn invalid_config_changes_nothing() {
+    let test = TestAdmin::new();
+    std::fs::write(test.file.path(), "[servers\n").unwrap();
+    let (status, body) = test.post("/api/v1/reload").await;
+    assert_eq!((status, &body["error"]["code"]), (422, &json!("config_invalid")));
+    let status = test.get("/api/v1/status").await.1;
+    assert_eq!(
+        (&status["config"]["generation"], &status["servers"][0]["name"]),
+        (&json!(1), &json!("house"))
+    );
+    assert_eq!(status["config"]["problems"].as_array().map(Vec::len), Some(1));
+
+    std::fs::write(test.file.path(), "[servers.new]\ncommand = \"x\"\n\n[limits]\nsessions = 5\n").unwrap();
+    let (status, body) = test.post("/api/v1/reload").await;
+    let expected = json!({"generation": 2, "added": ["new"], "removed": ["house"], "changed": [], "restart_needed": true});
+    assert_eq!((status, body), (200, expected));
+    let limits = "[limits]\ncall-timeout-max = \"1m\"\nmemory = \"1GiB\"\nservers-running = 5\n";
+    std::fs::write(test.file.path(), format!("[servers.new]\ncommand = \"x\"\n\n{limits}")).unwrap();
+    let (_, body) = test.post("/api/v1/reload").await;
+    assert_eq!((&body["changed"], &body["restart_needed"]), (&json!(["new"]), &json!(false)));
+}

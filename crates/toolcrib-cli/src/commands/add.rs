@@ -1,0 +1,109 @@
+//! `toolcrib add`: declares a server in a config file. A server that would not work is refused before anything is written.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use toolcrib::ServerId;
+
+use super::config_document::ConfigDocument;
+use super::ls;
+use crate::cli::servers::{AddArgs, TransportArg};
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::output::Output;
+use crate::paths::Paths;
+
+/// One key of the new server table.
+struct ServerKey {
+    name: &'static str,
+    value: Value,
+}
+
+impl ServerKey {
+    fn new(name: &'static str, value: Value) -> Self {
+        Self { name, value }
+    }
+}
+
+/// Declares a server.
+pub(crate) fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let id: ServerId = args.name.parse().map_err(|reason| {
+        CommandError::usage(format!("`{}` is not a valid server name: {reason}", args.name))
+            .hint("choose another name, such as `my-server`")
+    })?;
+    let keys = server_keys(args)?;
+    let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+    let config = paths.sources().load();
+    if let Some(existing) = config.declared.iter().find(|server| server.id.folded() == id.folded()) {
+        let origin = ls::format_origin(&existing.origin);
+        let message = format!("server `{}` is already declared in {origin}", existing.id);
+        let hint = format!("run `toolcrib rm {}`, or choose another name", existing.id);
+        return Err(CommandError::usage(message).hint(hint).into());
+    }
+    for key in keys {
+        document.set(&["servers", id.as_str(), key.name], &key.value)?;
+    }
+    document.check_server(&id)?;
+    document.save(out, &format!("added `{id}` to"), id.as_str())
+}
+
+/// Returns the keys of the new table in the usual order.
+fn server_keys(args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
+    let (first, rest) =
+        args.command_or_url.split_first().ok_or_else(|| CommandError::usage("the command is missing"))?;
+    let is_url = first.starts_with("https://") || first.starts_with("http://");
+    if is_url || matches!(args.transport, Some(TransportArg::Http | TransportArg::Sse)) {
+        url_keys(first, rest, args)
+    } else {
+        command_keys(first, rest, args)
+    }
+}
+
+fn url_keys(url: &str, rest: &[String], args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
+    if !rest.is_empty() || !args.env.is_empty() || args.transport == Some(TransportArg::Stdio) {
+        let message = "a URL takes no arguments, no `--env` and no `--transport stdio`";
+        let hint = "toolcrib add docs https://example.com/mcp -H \"Name: value\"";
+        return Err(CommandError::usage(message).hint(hint));
+    }
+    let mut keys = vec![ServerKey::new("url", json!(url))];
+    match args.transport {
+        Some(TransportArg::Http) => keys.push(ServerKey::new("type", json!("http"))),
+        Some(TransportArg::Sse) => keys.push(ServerKey::new("type", json!("sse"))),
+        Some(TransportArg::Stdio) | None => {}
+    }
+    if !args.header.is_empty() {
+        keys.push(ServerKey::new("headers", parse_pairs(&args.header, ':', "-H \"Name: value\"")?));
+    }
+    Ok(keys)
+}
+
+fn command_keys(command: &str, rest: &[String], args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
+    if !args.header.is_empty() {
+        return Err(CommandError::usage("a command takes no `--header`")
+            .hint("toolcrib add git -e KEY=VALUE -- COMMAND"));
+    }
+    let mut keys = vec![ServerKey::new("command", json!(command))];
+    if !rest.is_empty() {
+        keys.push(ServerKey::new("args", json!(rest)));
+    }
+    if !args.env.is_empty() {
+        keys.push(ServerKey::new("env", parse_pairs(&args.env, '=', "-e KEY=VALUE")?));
+    }
+    Ok(keys)
+}
+
+/// Parses `KEY=VALUE` or `NAME: VALUE` arguments into an object.
+fn parse_pairs(arguments: &[String], separator: char, example: &str) -> Result<Value, CommandError> {
+    let mut members = serde_json::Map::new();
+    for argument in arguments {
+        let pair = argument.split_once(separator).map(|(key, value)| match separator {
+            ':' => (key.trim(), value.trim()),
+            _ => (key, value),
+        });
+        let Some((key, value)) = pair.filter(|(key, _)| !key.is_empty()) else {
+            let message = format!("`{argument}` does not have the form KEY{separator}VALUE");
+            return Err(CommandError::usage(message).hint(example));
+        };
+        members.insert(key.to_owned(), json!(value));
+    }
+    Ok(Value::Object(members))
+}

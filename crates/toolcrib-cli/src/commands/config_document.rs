@@ -1,0 +1,112 @@
+//! A config file that `add`, `rm`, `enable` and `disable` edit. Comments and order of the file are kept.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use toolcrib::ServerId;
+use toolcrib::config::{self, HostFacts, LayeredConfig, ProblemScope};
+use toolcrib_agents::edit::file::OriginalFile;
+use toolcrib_agents::edit::toml::{TomlEditError, TomlFile};
+
+use crate::cli::servers::ConfigScope;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::output::Output;
+use crate::paths::Paths;
+use crate::project::{ProjectFolder, TrustState};
+
+/// A config file that is being edited.
+pub(super) struct ConfigDocument {
+    original: OriginalFile,
+    pub(super) toml: TomlFile,
+    /// The project of the file, if the file is new or allowed. The edited text is then allowed as well.
+    project: Option<ProjectFolder>,
+}
+
+impl ConfigDocument {
+    /// Opens the user's or the project's config file, which need not exist.
+    pub(super) fn open(paths: &Paths, scope: ConfigScope) -> Result<Self, CommandError> {
+        let project = match scope {
+            ConfigScope::User => None,
+            ConfigScope::Project => Some(find_project(paths)),
+        };
+        let file = match &project {
+            Some(project) => project.file.clone().unwrap_or_default(),
+            None => paths.config.clone(),
+        };
+        if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
+            return Err(CommandError::usage("only TOML files can be changed").hint("edit the file by hand"));
+        }
+        let original = OriginalFile::read(&file)?;
+        let toml = TomlFile::parse(original.text()).map_err(|error| edit_error(&file, &error))?;
+        let is_trusted = |project: &ProjectFolder| {
+            !original.exists() || matches!(project.trust_state(), TrustState::Allowed(_))
+        };
+        let project = project.filter(is_trusted);
+        Ok(Self { original, toml, project })
+    }
+
+    /// Returns the path of the file.
+    pub(super) fn path(&self) -> &Path {
+        self.original.path()
+    }
+
+    /// Sets the value of a key.
+    pub(super) fn set(&mut self, key: &[&str], value: &Value) -> Result<(), CommandError> {
+        self.toml.set(key, value).map_err(|error| edit_error(self.original.path(), &error))
+    }
+
+    /// Fails if the edited text has a problem that would disable the server.
+    pub(super) fn check_server(&self, id: &ServerId) -> Result<(), CommandError> {
+        let config = LayeredConfig::parse(self.path(), &self.toml.render()).resolve(&HostFacts::default());
+        let concerns_server =
+            |scope: &ProblemScope| matches!(scope, ProblemScope::Server(name) if name == id.as_str());
+        match config.problems.iter().find(|problem| concerns_server(&problem.scope)) {
+            Some(problem) => {
+                let error = CommandError::usage(format!("server `{id}` would not work: {}", problem.message));
+                Err(problem.hint.iter().fold(error, CommandError::hint))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the file. Returns whether its text changed.
+    pub(super) fn write(&self) -> Result<bool, CommandError> {
+        let text = self.toml.render();
+        if text == self.original.text() {
+            return Ok(false);
+        }
+        self.original.replace(&text)?;
+        if let Some(project) = &self.project {
+            project.allow(config::text_digest(&text))?;
+        }
+        Ok(true)
+    }
+
+    /// Writes the file and reports it. `action` is printed before the path, as in "added `git` to".
+    pub(super) fn save(&self, out: &mut Output, action: &str, server: &str) -> Result<ExitStatus> {
+        let changed = self.write()?;
+        let file = self.path().display().to_string();
+        if out.json {
+            out.print_json(&json!({"name": server, "file": file, "changed": changed}))?;
+        } else {
+            out.print_note(&format!("{action} `{file}`"))?;
+        }
+        Ok(ExitStatus::Success)
+    }
+}
+
+/// Finds the project of the working folder. A project without a config gets one at its root.
+fn find_project(paths: &Paths) -> ProjectFolder {
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    let project = ProjectFolder::find(&folder, paths.state_dir());
+    if project.file.is_some() { project } else { project.with_config() }
+}
+
+fn edit_error(file: &Path, error: &TomlEditError) -> CommandError {
+    // A syntax error starts with its position, as in `FILE:LINE:COL: message`.
+    let separator = if matches!(error, TomlEditError::Syntax { .. }) { ":" } else { ": " };
+    let message = format!("{}{separator}{error}", file.display());
+    CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message).hint("toolcrib check")
+}

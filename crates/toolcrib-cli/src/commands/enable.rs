@@ -1,0 +1,66 @@
+//! `toolcrib enable` and `toolcrib disable`: set or remove `enabled = false` of one server in a config file.
+
+use anyhow::Result;
+use serde_json::json;
+use toolcrib::config::DeclaredServer;
+
+use super::config_document::ConfigDocument;
+use super::ls;
+use crate::cli::servers::EditServerArgs;
+use crate::exit::ExitStatus;
+use crate::output::Output;
+use crate::paths::Paths;
+
+/// Enables a server that was disabled by name.
+pub(crate) fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    ls::find_declared(&paths.sources().load(), &args.server)?;
+    let table = ["servers", args.server.as_str()];
+    let key = ["servers", args.server.as_str(), "enabled"];
+    let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+    // Without the key a server is enabled, unless a less specific layer disables it.
+    if document.toml.get(&key) == Some(json!(false)) {
+        document.toml.remove(&key);
+    }
+    if document.toml.contains(&table) && document.toml.keys(&table).is_empty() {
+        document.toml.remove(&table);
+    }
+    document.save(out, &format!("enabled `{}` in", args.server), &args.server)?;
+    let mut server = find_server(paths, &args.server);
+    if server.as_ref().is_some_and(|server| !server.enabled) {
+        let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+        document.set(&key, &json!(true))?;
+        document.write()?;
+        server = find_server(paths, &args.server);
+    }
+    warn_unless_active_is(true, server.as_ref(), out)?;
+    Ok(ExitStatus::Success)
+}
+
+/// Disables a server by name. It stays declared.
+pub(crate) fn disable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    ls::find_declared(&paths.sources().load(), &args.server)?;
+    let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+    document.set(&["servers", &args.server, "enabled"], &json!(false))?;
+    document.save(out, &format!("disabled `{}` in", args.server), &args.server)?;
+    warn_unless_active_is(false, find_server(paths, &args.server).as_ref(), out)?;
+    Ok(ExitStatus::Success)
+}
+
+fn find_server(paths: &Paths, name: &str) -> Option<DeclaredServer> {
+    paths.sources().load().declared.into_iter().find(|server| server.id.as_str() == name)
+}
+
+/// Warns if another rule of the config decides whether the server is active.
+fn warn_unless_active_is(
+    expected: bool,
+    server: Option<&DeclaredServer>,
+    out: &mut Output,
+) -> std::io::Result<()> {
+    match server {
+        Some(server) if server.active != expected => {
+            let message = format!("server `{}` is {}", server.id, server.reason);
+            out.warn(&message, Some(&format!("toolcrib why {}", server.id)))
+        }
+        _ => Ok(()),
+    }
+}

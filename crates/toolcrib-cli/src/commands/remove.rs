@@ -1,0 +1,34 @@
+//! `toolcrib rm`: removes a server from a config file.
+
+use anyhow::Result;
+
+use super::config_document::ConfigDocument;
+use super::ls;
+use crate::cli::servers::EditServerArgs;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::output::Output;
+use crate::paths::Paths;
+
+/// Removes a server from a file, and warns if another file still declares it.
+pub(crate) fn run(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+    if !document.toml.remove(&["servers", &args.server]) {
+        let config = paths.sources().load();
+        let declared = ls::find_declared(&config, &args.server)?;
+        let message = format!("server `{}` is not declared in `{}`", args.server, document.path().display());
+        let hint = format!(
+            "it is declared in {}; `toolcrib disable {}` disables it",
+            ls::format_origin(&declared.origin),
+            args.server
+        );
+        return Err(CommandError::usage(message).hint(hint).into());
+    }
+    let exit = document.save(out, &format!("removed `{}` from", args.server), &args.server)?;
+    let config = paths.sources().load();
+    if let Some(other) = config.declared.iter().find(|server| server.id.as_str() == args.server) {
+        let origin = ls::format_origin(&other.origin);
+        out.warn(&format!("server `{}` is still declared in {origin}", other.id), None)?;
+    }
+    Ok(exit)
+}

@@ -1,0 +1,199 @@
+//! The handle of a running gateway, and its reload.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use toolcrib::Crib;
+use toolcrib::config::{Config, HostLimits, ListenSpec};
+use toolcrib::util::locks::IgnorePoison as _;
+
+use super::settings::{GatewaySettings, SettingsTarget};
+use super::watch;
+use crate::command_error::{CommandError, ProblemReport};
+use crate::exit::ExitStatus;
+use crate::report::ReloadReport;
+use crate::report::status::ConfigReport;
+use crate::sources::{ConfigSources, ConfigStamp};
+
+/// A running gateway: its servers, its config and how to reload it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct GatewayHandle(Arc<HandleInner>);
+
+#[derive(Debug)]
+struct HandleInner {
+    target: SettingsTarget,
+    file: PathBuf,
+    sources: ConfigSources,
+    started: Instant,
+    loaded: Mutex<LoadedConfig>,
+    /// The settings that need a restart, as they were at the start.
+    listen: ListenSpec,
+    limits: HostLimits,
+    /// Serialises reloads and holds the last result. A reload that waited while another one started shares its result.
+    last_reload: tokio::sync::Mutex<Option<Result<ReloadReport, CommandError>>>,
+    /// Number of reloads that were started.
+    reloads_started: AtomicU64,
+    closing: CancellationToken,
+}
+
+/// The config that was read last.
+#[derive(Debug)]
+struct LoadedConfig {
+    generation: u64,
+    problems: Vec<ProblemReport>,
+    /// Stamp of the config that was read last, whether or not it was applied.
+    stamp: ConfigStamp,
+}
+
+/// A config as a reload read it.
+struct ReadConfig {
+    problems: Vec<ProblemReport>,
+    stamp: ConfigStamp,
+    /// The settings, or the reason why they cannot be applied.
+    settings: Result<GatewaySettings, CommandError>,
+}
+
+/// A config and its stamp.
+pub(super) struct StampedConfig<'a> {
+    pub(super) config: &'a Config,
+    pub(super) stamp: ConfigStamp,
+}
+
+impl GatewayHandle {
+    /// Creates the handle of a gateway that runs this config.
+    pub(super) fn new(target: SettingsTarget, sources: ConfigSources, running: StampedConfig<'_>) -> Self {
+        let StampedConfig { config, stamp } = running;
+        Self(Arc::new(HandleInner {
+            target,
+            file: config.file.clone(),
+            sources,
+            started: Instant::now(),
+            loaded: Mutex::new(LoadedConfig { generation: 1, problems: problems(config), stamp }),
+            listen: config.listen.clone(),
+            limits: config.limits.clone(),
+            last_reload: tokio::sync::Mutex::default(),
+            reloads_started: AtomicU64::new(0),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// Returns the servers.
+    pub(crate) fn crib(&self) -> &Crib {
+        &self.0.target.crib
+    }
+
+    /// Returns the time since the start.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// Returns the token that is cancelled when the gateway starts to stop.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.0.closing
+    }
+
+    /// Reports the gateway as not ready from now on, and ends requests that wait for log lines.
+    pub(crate) fn close(&self) {
+        self.0.closing.cancel();
+    }
+
+    /// Returns the config in use and its problems, with the current problem of the audit file.
+    pub(crate) fn config_report(&self) -> ConfigReport {
+        let loaded = self.loaded();
+        let problems = loaded.problems.iter().cloned().chain(self.0.target.audit.problem()).collect();
+        ConfigReport::new(&self.0.file, loaded.generation, problems)
+    }
+
+    /// Reads the config again and applies it. An invalid config changes nothing.
+    pub(crate) async fn reload(&self) -> Result<ReloadReport, CommandError> {
+        let started_before = self.0.reloads_started.load(Ordering::Acquire);
+        let mut last_reload = self.0.last_reload.lock().await;
+        let has_newer = self.0.reloads_started.load(Ordering::Acquire) > started_before;
+        if let Some(result) = last_reload.as_ref().filter(|_| has_newer) {
+            return result.clone();
+        }
+        self.0.reloads_started.fetch_add(1, Ordering::AcqRel);
+        // A reload that is cancelled leaves no result to share.
+        *last_reload = None;
+        let result = self.load_and_apply().await;
+        *last_reload = Some(result.clone());
+        result
+    }
+
+    async fn load_and_apply(&self) -> Result<ReloadReport, CommandError> {
+        let inner = self.0.clone();
+        let loading = tokio::task::spawn_blocking(move || {
+            let (config, stamp) = inner.sources.load_consistent();
+            let settings = GatewaySettings::from_config(&config, &inner.target.secrets);
+            let settings = settings.and_then(|settings| inner.target.check(&settings).map(|()| settings));
+            ReadConfig { problems: problems(&config), stamp, settings }
+        });
+        let read = loading.await.map_err(|error| {
+            CommandError::new(ExitStatus::Failure, "unexpected", format!("cannot read the config: {error}"))
+        })?;
+        // Recorded first: `apply` uses the new roster immediately, but may then wait for calls to end.
+        let generation = self.record_loaded(read.problems, read.stamp, read.settings.is_ok());
+        let settings = read.settings?;
+        let restart_needed = settings.needs_restart(&self.0.listen, &self.0.limits);
+        let changes = self.0.target.apply(settings).await;
+        Ok(ReloadReport::new(generation, &changes, restart_needed))
+    }
+
+    /// Records the config that was read, and returns the number of the config in use.
+    fn record_loaded(&self, problems: Vec<ProblemReport>, stamp: ConfigStamp, is_valid: bool) -> u64 {
+        let mut loaded = self.loaded();
+        loaded.problems = problems;
+        loaded.stamp = stamp;
+        if is_valid {
+            loaded.generation += 1;
+        }
+        loaded.generation
+    }
+
+    /// Waits until the config files differ from those read last.
+    pub(crate) async fn config_changed(&self) {
+        let read_stamp = || async {
+            let sources = self.0.sources.clone();
+            let last = self.loaded().stamp.clone();
+            tokio::task::spawn_blocking(move || sources.stamp()).await.unwrap_or(last)
+        };
+        watch::wait_for_change(|| self.loaded().stamp.clone(), read_stamp).await;
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, LoadedConfig> {
+        self.0.loaded.lock().ignore_poison()
+    }
+}
+
+fn problems(config: &Config) -> Vec<ProblemReport> {
+    config.problems.iter().map(ProblemReport::new).collect()
+}
+
+#[cfg(test)]
+impl GatewayHandle {
+    /// Creates the handle of a gateway whose config is one file, without listeners.
+    pub(crate) fn for_test(crib: Crib, file: &std::path::Path) -> Self {
+        use toolcrib_serve::ActiveCallers;
+
+        use super::settings::resolve_callers;
+        use crate::audit::Audit;
+        use crate::paths::Paths;
+        use crate::secrets::SecretLocator;
+        let sources = ConfigSources::single_file(file);
+        let (config, stamp) = sources.load_consistent();
+        let secrets = SecretLocator::new(&Paths::under(std::path::Path::new("/nowhere")), &config.secrets);
+        let callers = resolve_callers(&config, &secrets).unwrap();
+        let target = SettingsTarget {
+            crib,
+            callers: Arc::new(ActiveCallers::new(callers)),
+            secrets,
+            audit: Arc::new(Audit::new(None).unwrap()),
+            is_exposed: false,
+        };
+        Self::new(target, sources, StampedConfig { config: &config, stamp })
+    }
+}

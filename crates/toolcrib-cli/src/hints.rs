@@ -1,0 +1,71 @@
+//! Adds `--config FILE` to the commands in hints when the config in use is not the default one.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+/// Commands that use the config.
+const COMMANDS: [&str; 9] = ["serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check"];
+
+/// Completes the commands in hints.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hints {
+    /// The text ` --config FILE`, unless the default config is in use.
+    config_flag: Option<String>,
+}
+
+impl Hints {
+    /// Creates hints for a config that must be named on the command line.
+    pub(crate) fn for_config(config: &Path) -> Self {
+        let file = std::path::absolute(config).unwrap_or_else(|_| config.to_owned()).display().to_string();
+        let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
+        let quoted =
+            if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', r"'\''")) };
+        Self { config_flag: Some(format!(" --config {quoted}")) }
+    }
+
+    /// Returns the hint with the flag added to every command that uses the config.
+    pub(crate) fn complete<'h>(&self, hint: &'h str) -> Cow<'h, str> {
+        let Some(flag) = self.config_flag.as_ref().filter(|_| !hint.contains("--config")) else {
+            return hint.into();
+        };
+        let mut parts = hint.split("toolcrib ");
+        let mut completed = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let end = part.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(part.len());
+            let (command, rest) = part.split_at(end);
+            completed += "toolcrib ";
+            completed += command;
+            if COMMANDS.contains(&command) {
+                completed += flag;
+            }
+            completed += rest;
+        }
+        completed.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_name_config_in_every_command() {
+        let hints = Hints::for_config(Path::new("/my/own.toml"));
+        for (hint, expected) in [
+            ("toolcrib restart git", "toolcrib restart --config /my/own.toml git"),
+            ("toolcrib serve", "toolcrib serve --config /my/own.toml"),
+            (
+                "raise `x`, or see `toolcrib logs git`",
+                "raise `x`, or see `toolcrib logs --config /my/own.toml git`",
+            ),
+            ("toolcrib --help", "toolcrib --help"),
+            ("toolcrib is busy", "toolcrib is busy"),
+            ("toolcrib stop --config x", "toolcrib stop --config x"),
+        ] {
+            assert_eq!(hints.complete(hint), expected);
+            assert_eq!(Hints::default().complete(hint), hint);
+        }
+        let spaced = Hints::for_config(Path::new("/my own/it's.toml"));
+        assert_eq!(spaced.complete("toolcrib check"), r"toolcrib check --config '/my own/it'\''s.toml'");
+    }
+}

@@ -1,0 +1,146 @@
+//! The status of the gateway and the usage of limits.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use toolcrib::limits::LimitStatus;
+
+use super::server::ServerReport;
+use super::{Members, Report, list_to_json};
+use crate::command_error::ProblemReport;
+
+/// The object of `status --json`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GatewayReport {
+    pub(crate) version: String,
+    pub(crate) pid: u64,
+    /// In seconds.
+    pub(crate) uptime: f64,
+    pub(crate) config: ConfigReport,
+    pub(crate) servers: Vec<ServerReport>,
+    pub(crate) quota: Vec<LimitReport>,
+}
+
+impl Report for GatewayReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "version": self.version,
+            "pid": self.pid,
+            "uptime": self.uptime,
+            "config": self.config.to_json(),
+            "servers": list_to_json(&self.servers),
+            "quota": list_to_json(&self.quota),
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            version: members.text("version"),
+            pid: members.count("pid"),
+            uptime: members.number("uptime"),
+            config: ConfigReport::from_json(&value["config"]),
+            servers: members.reports("servers"),
+            quota: members.reports("quota"),
+        }
+    }
+}
+
+/// The config in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfigReport {
+    pub(crate) file: String,
+    /// Number of the config since the start, from 1.
+    pub(crate) generation: u64,
+    pub(crate) problems: Vec<ProblemReport>,
+}
+
+impl ConfigReport {
+    /// Creates the report about a config file.
+    pub(crate) fn new(file: &Path, generation: u64, problems: Vec<ProblemReport>) -> Self {
+        Self { file: file.display().to_string(), generation, problems }
+    }
+}
+
+impl Report for ConfigReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "file": self.file,
+            "generation": self.generation,
+            "problems": list_to_json(&self.problems),
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            file: members.text("file"),
+            generation: members.count("generation"),
+            problems: members.reports("problems"),
+        }
+    }
+}
+
+impl Report for ProblemReport {
+    fn to_json(&self) -> Value {
+        Self::to_json(self)
+    }
+
+    fn from_json(value: &Value) -> Self {
+        Self::from_json(value)
+    }
+}
+
+/// The usage of one limit by one caller.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LimitReport {
+    pub(crate) caller: String,
+    /// The config key that sets the limit.
+    pub(crate) limit: String,
+    pub(crate) calls: u64,
+    /// The period in seconds.
+    pub(crate) per: f64,
+    pub(crate) left: u64,
+    /// Seconds until a call can be made, if none can be made now.
+    pub(crate) room_in: Option<f64>,
+}
+
+impl LimitReport {
+    /// Creates the report about a limit.
+    pub(crate) fn new(status: &LimitStatus) -> Self {
+        let (calls, per) = status.kind.calls_per();
+        Self {
+            caller: status.caller.as_str().to_owned(),
+            limit: status.limit.clone(),
+            calls: calls.get().into(),
+            per: per.as_secs_f64(),
+            left: status.remaining.into(),
+            room_in: status.available_in.map(|wait| wait.as_secs_f64()),
+        }
+    }
+}
+
+impl Report for LimitReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "caller": self.caller,
+            "limit": self.limit,
+            "calls": self.calls,
+            "per": self.per,
+            "left": self.left,
+            "room_in": self.room_in,
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            caller: members.text("caller"),
+            limit: members.text("limit"),
+            calls: members.count("calls"),
+            per: members.number("per"),
+            left: members.count("left"),
+            room_in: members.optional_number("room_in"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Tests of the JSON forms.
+
+use std::time::Duration;
+
+use toolcrib::{ErrorKind, PinStatus, Pinning, ServerState, ServerStatus, Sharing, StartPolicy};
+
+use super::approvals::{PendingCallsReport, UnapprovedToolsReport};
+use super::server::ServerReport;
+use super::status::GatewayReport;
+use super::tools::{FailureReport, ToolLookupReport, ToolsReport};
+use super::*;
+
+fn ejected_server() -> ServerStatus {
+    ServerStatus {
+        server: "git".parse().unwrap(),
+        transport: "stdio",
+        state: ServerState::Ejected,
+        pid: None,
+        uptime: None,
+        generation: 6,
+        leases: 0,
+        in_flight: 0,
+        restarts: 5,
+        restarts_left: 0,
+        consecutive_failures: 0,
+        next_attempt_in: Some(Duration::from_millis(1500)),
+        last_error: None,
+        stderr_tail: vec!["boom".to_owned()],
+        garbage_lines: 0,
+        cache_entries: 2,
+        cache_hits: 0,
+        cache_misses: 0,
+        tools: None,
+        memory: None,
+        calls: 0,
+        errors: 0,
+        p50: None,
+        p99: None,
+        start: StartPolicy::OnDemand,
+        protocol: None,
+        server_info: None,
+        pin: Pinning::Strict,
+        unapproved: vec![("log".into(), PinStatus::Changed)],
+        sharing: Sharing::PerClient,
+        instances: Vec::new(),
+    }
+}
+
+#[test]
+fn server_report_has_exactly_the_documented_members() {
+    let report = ServerReport::new(&ejected_server(), 3).to_json();
+    let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
+        consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
+        cache_misses tools memory calls errors p50 p99 start pin unapproved sharing instances instances_list revision \
+        era protocol_version server_info";
+    let members = report.as_object().unwrap();
+    assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
+    assert_eq!(members.len(), names.split_whitespace().count());
+    assert_eq!(report["unapproved"], json!([{"tool": "log", "change": "changed"}]));
+    assert_eq!((&report["ejected"], &report["next_attempt_in"]), (&json!(true), &json!(1.5)));
+}
+
+/// Asserts that a report keeps every member of its JSON form.
+fn assert_round_trip<R: Report>(value: &Value) {
+    assert_eq!(R::from_json(value).to_json(), *value);
+}
+
+#[test]
+fn reports_keep_every_member() {
+    let error = json!({"code": "lost", "message": "m", "hint": "h", "at": "2026-01-01T00:00:00.000Z"});
+    let instance = json!({
+        "key": "client 1", "state": "ready", "pid": 7, "uptime": 1.5, "asked": 0.25, "generation": 1, "leases": 2,
+        "in_flight": 3, "restarts": 4, "restarts_left": 5, "breaker": "closed", "next_attempt_in": 2.0,
+        "last_error": error, "calls": 6, "errors": 7,
+    });
+    let mut server = ServerReport::new(&ejected_server(), 3).to_json();
+    assert_round_trip::<ServerReport>(&server);
+    server["last_error"] = error;
+    server["instances_list"] = json!([instance]);
+    server["server_info"] = json!({"name": "git", "version": "1"});
+    for (name, value) in [("pid", json!(9)), ("tools", json!(4)), ("memory", json!(1_u64 << 40))] {
+        server[name] = value;
+    }
+    for name in ["uptime", "p50", "p99"] {
+        server[name] = json!(0.125);
+    }
+    for name in ["class", "era", "protocol_version"] {
+        server[name] = json!("x");
+    }
+    let problem = json!({"file": "f", "line": 1, "column": 2, "server": "git", "message": "m", "hint": null});
+    let limit = json!({"caller": "a", "limit": "l", "calls": 5, "per": 60.0, "left": 0, "room_in": 1.5});
+    assert_round_trip::<GatewayReport>(&json!({
+        "version": "0.1.0", "pid": 1, "uptime": 3.5, "servers": [server], "quota": [limit],
+        "config": {"file": "f", "generation": 2, "problems": [problem]},
+    }));
+    assert_round_trip::<ReloadReport>(
+        &json!({"generation": 2, "added": ["a"], "removed": [], "changed": ["b"], "restart_needed": true}),
+    );
+    assert_round_trip::<Vec<LogLineReport>>(&json!([{"seq": 1, "line": "x"}]));
+}
+
+#[test]
+fn tool_reports_keep_every_member() {
+    let tool = json!({
+        "name": "git__log", "server": "git", "tool": "log", "description": null, "change": "new",
+        "definition": {"name": "log", "x": [1, 2.5]},
+    });
+    let failed =
+        json!({"kind": "lost", "hint": "h", "sent": "never", "server": "b", "message": "m", "stderr": ["x"]});
+    let unapproved = json!({"server": "git", "tools": 2, "withheld": true});
+    assert_round_trip::<ToolsReport>(
+        &json!({"tools": [tool], "failed": [failed], "unapproved": [unapproved]}),
+    );
+    assert_round_trip::<ToolLookupReport>(&json!({"tools": [tool], "failed": [], "near": null}));
+    assert_round_trip::<ToolLookupReport>(&json!({"tools": [], "failed": [], "near": "git__log"}));
+    let call = json!({"id": "1", "caller": "a", "server": "git", "name": "log", "arguments": "{}"});
+    assert_round_trip::<PendingCallsReport>(&json!({"calls": [call]}));
+    let changed = json!({"tool": "log", "change": "changed", "before": {"a": 1}, "now": {"a": 2}});
+    let new = json!({"tool": "log", "change": "new", "before": null, "now": {"a": 2}});
+    assert_round_trip::<UnapprovedToolsReport>(&json!({"seal": "s", "tools": [changed, new]}));
+}
+
+#[test]
+fn failure_report_has_the_data_and_the_message_of_the_error() {
+    let error = toolcrib::Error::new(ErrorKind::Unrecorded, "the disk is full");
+    let mut expected = error.data();
+    expected["message"] = error.to_string().into();
+    assert_eq!(FailureReport::new(&error).to_json(), expected);
+}
+
+#[test]
+fn report_of_another_version_is_readable() {
+    let server = ServerReport::from_json(&json!({"name": "git", "state": 5, "added_later": true}));
+    assert_eq!(server, ServerReport { name: "git".to_owned(), ..ServerReport::default() });
+}

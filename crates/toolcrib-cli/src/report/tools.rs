@@ -1,0 +1,186 @@
+//! Lists of tools.
+
+use serde_json::{Map, Value, json};
+use toolcrib::{Error, PinStatus, Pinning, ServerStatus, Tool};
+
+use super::{Members, Report, list_to_json};
+
+/// The tools that a caller may use, and the servers that could not be listed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ToolsReport {
+    /// All tools, ordered by server.
+    pub(crate) tools: Vec<ToolReport>,
+    /// One error for each server that could not be listed.
+    pub(crate) failed: Vec<FailureReport>,
+    /// The servers with unapproved tools.
+    pub(crate) unapproved: Vec<UnapprovedCount>,
+}
+
+impl Report for ToolsReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "tools": list_to_json(&self.tools),
+            "failed": list_to_json(&self.failed),
+            "unapproved": list_to_json(&self.unapproved),
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            tools: members.reports("tools"),
+            failed: members.reports("failed"),
+            unapproved: members.reports("unapproved"),
+        }
+    }
+}
+
+/// The result of looking up one tool.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ToolLookupReport {
+    pub(crate) tool: Option<ToolReport>,
+    /// A similar name.
+    pub(crate) near: Option<String>,
+}
+
+impl Report for ToolLookupReport {
+    fn to_json(&self) -> Value {
+        let tools: Vec<Value> = self.tool.iter().map(Report::to_json).collect();
+        json!({"tools": tools, "failed": [], "near": self.near})
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self { tool: members.reports("tools").into_iter().next(), near: members.optional_text("near") }
+    }
+}
+
+/// One tool.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ToolReport {
+    /// The public name.
+    pub(crate) name: String,
+    pub(crate) server: String,
+    /// The server's own name of the tool.
+    pub(crate) tool: String,
+    pub(crate) description: Option<String>,
+    /// `new` or `changed`, if the tool differs from what was approved.
+    pub(crate) change: Option<String>,
+    pub(crate) definition: Value,
+}
+
+impl ToolReport {
+    /// Creates the report about a tool.
+    pub(crate) fn new(tool: &Tool) -> Self {
+        Self {
+            name: tool.public_name.to_string(),
+            server: tool.server.to_string(),
+            tool: tool.own_name.to_string(),
+            description: tool.description(),
+            change: tool.pin_status.map(|status| PinStatus::as_str(status).to_owned()),
+            definition: serde_json::from_slice(&tool.definition).unwrap_or_default(),
+        }
+    }
+}
+
+impl Report for ToolReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "server": self.server,
+            "tool": self.tool,
+            "description": self.description,
+            "change": self.change,
+            "definition": self.definition,
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            name: members.text("name"),
+            server: members.text("server"),
+            tool: members.text("tool"),
+            description: members.optional_text("description"),
+            change: members.optional_text("change"),
+            definition: members.value("definition"),
+        }
+    }
+}
+
+/// An error of the library in the form of the admin API.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FailureReport {
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+    pub(crate) server: Option<String>,
+    /// The other members of the error's data.
+    details: Map<String, Value>,
+}
+
+impl FailureReport {
+    /// Creates the report about an error.
+    pub(crate) fn new(error: &Error) -> Self {
+        let report = Self::from_json(&error.data());
+        Self { message: error.to_string(), ..report }
+    }
+}
+
+impl Report for FailureReport {
+    fn to_json(&self) -> Value {
+        let mut object = self.details.clone();
+        object.insert("message".to_owned(), self.message.clone().into());
+        object.insert("hint".to_owned(), self.hint.clone().into());
+        if let Some(server) = &self.server {
+            object.insert("server".to_owned(), server.clone().into());
+        }
+        object.into()
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        let mut details = value.as_object().cloned().unwrap_or_default();
+        for name in ["message", "hint", "server"] {
+            details.remove(name);
+        }
+        Self {
+            message: members.text("message"),
+            hint: members.optional_text("hint"),
+            server: members.optional_text("server"),
+            details,
+        }
+    }
+}
+
+/// The number of tools of one server that differ from what was approved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnapprovedCount {
+    pub(crate) server: String,
+    pub(crate) tools: u64,
+    /// True if these tools are withheld from callers.
+    pub(crate) withheld: bool,
+}
+
+impl UnapprovedCount {
+    /// Counts the unapproved tools of a server; `None` if there are none.
+    pub(crate) fn new(status: &ServerStatus) -> Option<Self> {
+        let tools = u64::try_from(status.unapproved.len()).unwrap_or(u64::MAX);
+        let withheld = status.pin == Pinning::Strict;
+        (tools > 0).then(|| Self { server: status.server.to_string(), tools, withheld })
+    }
+}
+
+impl Report for UnapprovedCount {
+    fn to_json(&self) -> Value {
+        json!({"server": self.server, "tools": self.tools, "withheld": self.withheld})
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            server: members.text("server"),
+            tools: members.count("tools"),
+            withheld: members.flag("withheld"),
+        }
+    }
+}

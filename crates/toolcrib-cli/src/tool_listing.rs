@@ -1,0 +1,44 @@
+//! Lists and finds tools for `tools`, `call` and the admin API.
+
+use toolcrib::catalog::public_name::SEPARATOR;
+use toolcrib::{Caller, Crib, Selector, ServerId, Tool};
+
+use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
+
+/// Lists every server that the caller may see.
+pub(crate) async fn list_tools(crib: &Crib, caller: &Caller) -> ToolsReport {
+    let mut report = ToolsReport::default();
+    for discovery in crib.discover_for(caller).await {
+        match discovery.tools {
+            Ok(tools) => report.tools.extend(tools.iter().map(ToolReport::new)),
+            Err(error) => report.failed.push(FailureReport::new(&error.with_server(&discovery.server))),
+        }
+    }
+    report.unapproved = crib.status().iter().filter_map(UnapprovedCount::new).collect();
+    report
+}
+
+/// Finds the tool that a selector means. Servers that were never listed are listed if that can help.
+pub(crate) async fn find_tool(crib: &Crib, caller: &Caller, selector: &Selector) -> Option<Tool> {
+    if let Some(tool) = find_known_tool(crib, caller, selector) {
+        return Some(tool);
+    }
+    let server: Option<ServerId> = match selector {
+        Selector::OnServer(server, _) => Some(server.clone()),
+        other => other.name().split_once(SEPARATOR).and_then(|(server, _)| server.parse().ok()),
+    };
+    match (server.filter(|server| crib.contains(server)), selector) {
+        // A server that fails to start reports the error when it is called.
+        (Some(server), _) => drop(crib.list_server_for(&server, caller).await),
+        (None, Selector::OnServer(..)) => {}
+        (None, _) => drop(crib.list_for(caller).await),
+    }
+    find_known_tool(crib, caller, selector)
+}
+
+fn find_known_tool(crib: &Crib, caller: &Caller, selector: &Selector) -> Option<Tool> {
+    let catalog = crib.catalog_for(caller);
+    let target = catalog.find(selector).ok()?;
+    let mut tools = catalog.tools().iter();
+    tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned()
+}

@@ -1,0 +1,154 @@
+//! Tests of commands without a gateway, which start and stop the servers themselves.
+
+use super::*;
+
+#[test]
+fn tools_lists_and_filters() {
+    let home = Home::with_demo_servers();
+    let names = |args: &[&str]| -> Vec<String> {
+        let listed = home.run(args).expect(0).stdout;
+        listed.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&["tools"]), ["counter__add", "counter__ponder", "echo__say", "echo__fail"]);
+    assert_eq!(names(&["tools", "MEMORY"]), ["counter__add"]);
+    assert_eq!(names(&["tools", "echo__"]), ["echo__say", "echo__fail"]);
+    assert!(names(&["tools", "nothing-like-it"]).is_empty());
+    let output = home.run(&["tools", "--json"]).expect(0).json();
+    assert_eq!(
+        (&output[2]["name"], &output[2]["server"], &output[2]["tool"]),
+        (&"echo__say".into(), &"echo".into(), &"say".into())
+    );
+    assert_eq!(output[2]["definition"]["inputSchema"]["type"], "object");
+}
+
+#[test]
+fn tools_of_other_servers_survive_failed_server() {
+    let home = Home::new(&format!("{}\n{}", server("echo", "echo"), crashing()));
+    let result = home.run(&["tools"]).expect(0);
+    assert!(result.stdout.contains("echo__say"), "{}", result.stdout);
+    assert!(result.stderr.contains("`crashing`"), "{}", result.stderr);
+    home.write(&crashing());
+    home.run(&["tools"]).expect(4);
+}
+
+#[test]
+fn call_accepts_every_form_of_tool_name() {
+    let home = Home::with_demo_servers();
+    for words in [&["echo__say"][..], &["echo", "say"], &["say"]] {
+        let args = [&["call"], words, &["text=hello = world"]].concat();
+        assert_eq!(home.run(&args).expect(0).stdout, "hello = world\n", "{words:?}");
+    }
+}
+
+#[test]
+fn call_arguments_get_types_of_schema() {
+    let home = Home::with_demo_servers();
+    assert_eq!(home.run(&["call", "echo__say", "text=7"]).expect(0).stdout, "7\n");
+    assert_eq!(home.run(&["call", "counter__add", "n=7"]).expect(0).stdout, "7\n");
+    assert_eq!(home.run(&["call", "counter__add", "--args", r#"{"n":3}"#]).expect(0).stdout, "3\n");
+    assert_eq!(
+        home.run_with_input(&["call", "counter__add", "--args", "-"], r#"{"n":4}"#).expect(0).stdout,
+        "4\n"
+    );
+    let wrong = home.run(&["call", "counter__add", "n=seven"]).expect(1);
+    assert!(wrong.stderr.contains("`n` must be integer"), "{}", wrong.stderr);
+    home.run(&["call", "counter__add", "--args", "[]"]).expect(1);
+}
+
+#[test]
+fn call_with_json_prints_raw_result() {
+    let home = Home::with_demo_servers();
+    let output = home.run(&["call", "echo__say", "text=x", "--json"]).expect(0).json();
+    assert_eq!(output["content"][0]["text"], "x");
+}
+
+#[test]
+fn call_failures_have_documented_exit_codes() {
+    let home =
+        Home::new(&format!("{}\n{}\n{}", server("echo", "echo"), server("counter", "counter"), crashing()));
+    let failed = home.run(&["call", "echo__fail", "text=no such thing"]).expect(5);
+    assert_eq!((failed.stdout.as_str(), failed.stderr.as_str()), ("", "no such thing\n"));
+    let unknown = home.run(&["call", "echo__sya"]).expect(5);
+    assert!(unknown.stderr.contains("hint: did you mean `echo__say`?"), "{}", unknown.stderr);
+    home.run(&["call", "ehco", "say"]).expect(5);
+    home.run(&["call", "echo", "sya"]).expect(5);
+    let crashed = home.run(&["call", "crashing__x", "-q"]).expect(4);
+    assert!(crashed.stderr.starts_with("error: "), "{}", crashed.stderr);
+    assert!(crashed.stderr.contains("\n  crashing on purpose\nhint: "), "{}", crashed.stderr);
+    let output = home.run(&["call", "crashing__x", "-q", "--json"]).expect(4).error();
+    assert!(
+        output["code"].is_string() && output["hint"].is_string() && output["server"] == "crashing",
+        "{output}"
+    );
+    let timed_out = home.run(&["call", "counter__ponder", "--timeout", "300ms"]).expect(8);
+    assert!(timed_out.stderr.starts_with("error: "), "{}", timed_out.stderr);
+}
+
+#[test]
+fn unknown_tool_on_server_gets_suggestion() {
+    let home = Home::with_demo_servers();
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+        let refused = home.run(&["call", "echo", "sya"]).expect(5);
+        let expected = "error: the server refused the call: Unknown tool: sya\nhint: did you mean `say`?\n";
+        assert_eq!(refused.stderr, expected, "with gateway: {with_gateway}");
+        let far = home.run(&["call", "echo", "nothing-like-it"]).expect(5);
+        assert!(!far.stderr.contains("did you mean"), "{}", far.stderr);
+    }
+}
+
+#[test]
+fn interrupted_call_exits_130() {
+    let home = Home::with_demo_servers();
+    let mut call = home
+        .command(&["call", "counter__ponder", "-v"])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = Lines::new(call.stderr.take().unwrap());
+    let mut lines = std::iter::from_fn(|| lines.next_line());
+    let started = lines.find(|line| line.contains("started") || line.contains("pid")).unwrap();
+    process::send_signal(call.id(), Signal::INT);
+    assert_eq!(deadline::wait(&mut call).code(), Some(130), "{started}");
+}
+
+#[test]
+fn standalone_stdio_ends_with_its_input() {
+    let home = Home::with_demo_servers();
+    let result = home
+        .run_with_input(
+            &["stdio"],
+            &request(1, "tools/call", r#""name":"echo__say","arguments":{"text":"hi"},"#),
+        )
+        .expect(0);
+    let reply: Value = serde_json::from_str(result.stdout.trim()).unwrap();
+    assert_eq!((&reply["id"], &reply["result"]["content"][0]["text"]), (&1.into(), &"hi".into()));
+}
+
+#[test]
+fn commands_that_need_gateway_exit_4() {
+    let home = Home::with_demo_servers();
+    for args in [&["status"][..], &["restart", "echo"], &["stop", "echo"], &["logs", "echo"]] {
+        let result = home.run(args).expect(4);
+        assert!(result.stderr.contains("hint: toolcrib serve"), "{}", result.stderr);
+    }
+    assert_eq!(home.run(&["status", "--json"]).expect(4).error()["code"], "no_daemon");
+}
+
+/// Returns a request of the stateless era as one line.
+pub(crate) fn request(id: u32, method: &str, params: &str) -> String {
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{{{params}{meta}}}}}\n")
+}
+
+#[test]
+fn json_output_has_no_hints_of_warnings() {
+    let home = Home::new(&format!("{}\n[servers.broken]\ncommand = 7\n", server("counter", "counter")));
+    let shown = home.run(&["tools"]).expect(0);
+    assert!(shown.stderr.contains("warning:") && shown.stderr.contains("hint:"), "{}", shown.stderr);
+    for flags in [&["tools", "--json"][..], &["tools", "--quiet"]] {
+        let result = home.run(flags).expect(0);
+        assert!(!result.stderr.contains("hint:"), "{flags:?}: {}", result.stderr);
+    }
+}

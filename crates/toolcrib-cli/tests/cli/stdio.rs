@@ -1,0 +1,99 @@
+//! Tests of `toolcrib stdio` with oversized messages and with a gateway that is killed.
+
+use std::io::Write as _;
+use std::process::ChildStdin;
+
+use super::*;
+
+/// A running `toolcrib stdio` whose stdin is open.
+struct Pipe {
+    child: Child,
+    input: ChildStdin,
+    output: Lines,
+}
+
+impl Pipe {
+    /// Starts the command and waits for its first response.
+    fn open(home: &Home) -> Self {
+        let mut command = home.command(&["stdio"]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = Lines::new(child.stdout.take().unwrap());
+        let mut pipe = Self { child, input, output };
+        pipe.write(&standalone::request(1, "server/discover", ""));
+        let line = pipe.output.next_line().unwrap();
+        assert!(line.contains("\"supportedVersions\""), "{line}");
+        pipe
+    }
+
+    fn write(&mut self, text: &str) {
+        self.input.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Closes stdin and returns the result.
+    fn close(self) -> RunResult {
+        let Self { child, input, output } = self;
+        drop(input);
+        let result = wait_for_result(child);
+        drop(output);
+        result
+    }
+}
+
+#[test]
+fn oversized_message_gets_error_and_pipe_continues() {
+    let home = Home::new(&format!("[limits]\nbody = \"4KiB\"\n{}", server("echo", "echo")));
+    let say = |id: u32, text: &str| {
+        standalone::request(
+            id,
+            "tools/call",
+            &format!(r#""name":"echo__say","arguments":{{"text":"{text}"}},"#),
+        )
+    };
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+        let input = say(1, "before") + &say(77, &"x".repeat(10_000)) + &say(2, "after");
+        let replies: Vec<Value> = home
+            .run_with_input(&["stdio"], &input)
+            .expect(0)
+            .stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let reply = |id: u32| replies.iter().find(|reply| reply["id"] == id).unwrap_or(&Value::Null);
+        assert_eq!(reply(77)["error"]["code"], -32600, "with gateway: {with_gateway}, {replies:?}");
+        assert_eq!(reply(77)["error"]["message"], "the message is too large");
+        for (id, text) in [(1, "before"), (2, "after")] {
+            assert_eq!(
+                reply(id)["result"]["content"][0]["text"],
+                text,
+                "with gateway: {with_gateway}, {replies:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn stdio_without_gateway_exits_0_when_stdin_closes() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let home = Home::with_demo_servers();
+        let mut gateway = home.serve(&["-q"]);
+        let pipe = Pipe::open(&home);
+        gateway.signal(signal);
+        gateway.wait();
+        pipe.close().expect(0);
+    }
+}
+
+#[test]
+fn stdio_with_unread_input_exits_0_when_stdin_closes() {
+    let home = Home::with_demo_servers();
+    let gateway = home.serve(&["-q"]);
+    let mut pipe = Pipe::open(&home);
+    gateway.signal(Signal::STOP);
+    // More than the pipe holds, so that a part is already sent to the gateway.
+    pipe.write(&format!("{}\n", "x".repeat(150_000)));
+    gateway.signal(Signal::KILL);
+    pipe.close().expect(0);
+}

@@ -1,0 +1,71 @@
+//! The interface through which the HTTP server reaches the admin API, which is built on top of it.
+
+use std::fmt;
+use std::pin::Pin;
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use toolcrib::Caller;
+
+/// A request to the admin API. Access has been checked.
+#[derive(Debug, Clone, Copy)]
+pub struct AdminRequest<'a> {
+    /// The authenticated caller; its name is empty for a health check without a token.
+    pub caller: &'a Caller,
+    /// The HTTP method.
+    pub method: &'a Method,
+    /// The path, percent-encoded.
+    pub path: &'a str,
+    /// The query string, percent-encoded.
+    pub query: Option<&'a str>,
+}
+
+/// The response of the admin API.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdminReply {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The JSON body.
+    pub body: Value,
+}
+
+impl AdminReply {
+    /// Creates a response.
+    pub fn new(status: StatusCode, body: Value) -> Self {
+        Self { status, body }
+    }
+
+    /// Creates the response of a request that succeeded.
+    pub fn ok(body: Value) -> Self {
+        Self::new(StatusCode::OK, body)
+    }
+}
+
+/// A pending response of the admin API.
+pub type AdminReplyFuture<'a> = Pin<Box<dyn Future<Output = AdminReply> + Send + 'a>>;
+
+/// The admin API, for every path that is not an MCP endpoint.
+pub trait AdminRoutes: fmt::Debug + Send + Sync {
+    /// Handles one request.
+    fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a>;
+
+    /// Returns whether requests for a path need the gateway's own socket or a token. Any program on this machine can reach
+    /// the address, including servers that fetch URLs.
+    fn needs_trusted_caller(&self, path: &str) -> bool;
+}
+
+/// An admin API without paths.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoAdminRoutes;
+
+impl AdminRoutes for NoAdminRoutes {
+    fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
+        let message = format!("unknown path `{}`", request.path);
+        let reply = AdminReply::new(StatusCode::NOT_FOUND, json!({"error": {"message": message}}));
+        Box::pin(std::future::ready(reply))
+    }
+
+    fn needs_trusted_caller(&self, _: &str) -> bool {
+        false
+    }
+}

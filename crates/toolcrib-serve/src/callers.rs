@@ -1,0 +1,335 @@
+//! Authenticates callers by bearer token. Only the digests of tokens are kept.
+
+use std::sync::{Arc, RwLock};
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+use toolcrib::config::{self, CallerSpec, Problem, Sha256Digest};
+use toolcrib::util::encoding;
+use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{Caller, Secret, SecretError};
+
+/// The listener a connection was accepted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Entrypoint {
+    /// The public address, TCP or a configured Unix socket.
+    Tcp,
+    /// The gateway's own socket, which only its user can open. Its clients need no token.
+    Socket,
+}
+
+/// A caller that may use the gateway.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AuthenticatedCaller {
+    /// The caller, with its profile.
+    pub caller: Caller,
+    /// True if it may use the admin API.
+    pub admin: bool,
+    /// Cancelled when the caller loses access or its rights change.
+    pub revoked: CancellationToken,
+}
+
+impl AuthenticatedCaller {
+    fn new(caller: Caller, admin: bool) -> Self {
+        Self { caller, admin, revoked: CancellationToken::new() }
+    }
+}
+
+/// All callers that may use the gateway. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Callers {
+    /// The caller of the gateway's own socket, and of every request if no callers are declared.
+    local: AuthenticatedCaller,
+    /// True if callers are declared. During a reload there may be none left that keeps its access.
+    requires_token: bool,
+    entries: Arc<[CallerEntry]>,
+}
+
+/// A declared caller and its token.
+#[derive(Debug, Clone)]
+struct CallerEntry {
+    token_digest: Sha256Digest,
+    authenticated: AuthenticatedCaller,
+}
+
+impl CallerEntry {
+    /// Returns whether both have the same token, caller, rights and profile.
+    fn grants_same_access(&self, other: &Self) -> bool {
+        let own = &self.authenticated;
+        let others = &other.authenticated;
+        self.token_digest == other.token_digest
+            && own.caller == others.caller
+            && own.caller.profile() == others.caller.profile()
+            && own.admin == others.admin
+    }
+}
+
+impl Callers {
+    /// Declares no callers: every client is the local caller, and no token is needed.
+    pub fn none() -> Self {
+        Self {
+            local: AuthenticatedCaller::new(Caller::local(), true),
+            requires_token: false,
+            entries: Arc::default(),
+        }
+    }
+
+    /// Declares callers and resolves their tokens; `secret` looks up secrets by name, and may block.
+    ///
+    /// # Errors
+    /// Returns a problem of the whole config if a token cannot be resolved, or two callers have the same token.
+    pub fn resolve(
+        specs: &[CallerSpec],
+        secret: impl Fn(&str) -> Result<Secret, SecretError>,
+    ) -> Result<Self, Box<Problem>> {
+        let digests = config::resolve_token_digests(specs, secret)?;
+        let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
+            let caller = Caller::new(&spec.name);
+            let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
+            CallerEntry { token_digest, authenticated: AuthenticatedCaller::new(caller, spec.admin) }
+        });
+        Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
+    }
+
+    /// Takes over the revocation tokens of callers whose access is unchanged, and revokes the access of all others.
+    fn replace_previous(&mut self, previous: &Self) {
+        let unchanged = |entry: &CallerEntry| {
+            previous.entries.iter().find(|old| old.grants_same_access(entry)).unwrap_or(entry).clone()
+        };
+        self.entries = self.entries.iter().map(unchanged).collect();
+        previous.revoke_changed(self);
+        if !self.requires_token && !previous.requires_token {
+            self.local = previous.local.clone();
+        }
+    }
+
+    /// Returns whether a caller has the same access in both.
+    fn has_same_entry(&self, entry: &CallerEntry) -> bool {
+        self.entries.iter().any(|own| own.grants_same_access(entry))
+    }
+
+    /// Revokes the access of every caller that has other access in `next`.
+    fn revoke_changed(&self, next: &Self) {
+        for entry in self.entries.iter().filter(|entry| !next.has_same_entry(entry)) {
+            entry.authenticated.revoked.cancel();
+        }
+        if self.requires_token || next.requires_token {
+            self.local.revoked.cancel();
+        }
+    }
+
+    /// Returns the callers that have the same access in `next`. All others have none.
+    fn retain_unchanged(&self, next: &Self) -> Self {
+        let unchanged = self.entries.iter().filter(|entry| next.has_same_entry(entry));
+        Self {
+            local: self.local.clone(),
+            requires_token: self.requires_token || next.requires_token,
+            entries: unchanged.cloned().collect(),
+        }
+    }
+
+    /// Returns whether no callers are declared, so that no token is needed.
+    pub fn is_empty(&self) -> bool {
+        !self.requires_token
+    }
+
+    /// Returns the caller of a request, or `None` without a valid token. No token is needed on the gateway's own socket,
+    /// which only its user can open, or if no callers are declared, because the gateway then listens on loopback only.
+    fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&AuthenticatedCaller> {
+        if entrypoint == Entrypoint::Socket || self.is_empty() {
+            return Some(&self.local);
+        }
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (Some(value), None) = (values.next(), values.next()) else { return None };
+        let (scheme, token) = value.as_bytes().split_at_checked(b"Bearer ".len())?;
+        if !scheme.eq_ignore_ascii_case(b"Bearer ") {
+            return None;
+        }
+        let digest: Sha256Digest = Sha256::digest(token).into();
+        // All entries are compared in constant time, so that the duration reveals nothing.
+        let mut found = None;
+        for entry in self.entries.iter() {
+            if encoding::constant_time_eq(&entry.token_digest, &digest) {
+                found = Some(&entry.authenticated);
+            }
+        }
+        found
+    }
+}
+
+/// The callers in force, shared by all connections. A reload replaces them in two steps, so that no caller is admitted
+/// under rules that do not name it: access that ends is revoked before the rules change, and new access is granted after.
+#[derive(Debug)]
+pub struct ActiveCallers(RwLock<Callers>);
+
+impl ActiveCallers {
+    /// Starts with these callers.
+    pub fn new(callers: Callers) -> Self {
+        Self(RwLock::new(callers))
+    }
+
+    /// Returns the caller of a request, or `None` without a valid token.
+    pub fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<AuthenticatedCaller> {
+        self.0.read().ignore_poison().authenticate(entrypoint, headers).cloned()
+    }
+
+    /// Revokes all access that `next` removes or changes.
+    pub fn revoke_changed(&self, next: &Callers) {
+        let mut current = self.0.write().ignore_poison();
+        let unchanged = current.retain_unchanged(next);
+        current.revoke_changed(next);
+        *current = unchanged;
+    }
+
+    /// Replaces the callers. Those whose access is unchanged keep their sessions and streams.
+    pub fn replace(&self, mut next: Callers) {
+        let mut current = self.0.write().ignore_poison();
+        next.replace_previous(&current);
+        *current = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use hyper::header::HeaderValue;
+    use toolcrib::Config;
+
+    use super::*;
+
+    fn callers(text: &str) -> Result<Callers, Box<Problem>> {
+        let config = Config::parse(Path::new("/x/config.toml"), text);
+        assert!(config.problems.is_empty(), "{:?}", config.problems);
+        Callers::resolve(&config.callers, |_| Err(SecretError::NotFound))
+    }
+
+    /// Returns the revocation token of a caller, or of clients without a token for `local`.
+    fn revocation(callers: &Callers, name: &str) -> CancellationToken {
+        let entries = callers.entries.iter().map(|entry| &entry.authenticated);
+        let found = entries.chain([&callers.local]).find(|found| found.caller.as_str() == name);
+        found.unwrap().revoked.clone()
+    }
+
+    fn authenticate<'a>(callers: &'a Callers, entrypoint: Entrypoint, values: &[&str]) -> Option<&'a str> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        callers.authenticate(entrypoint, &headers).map(|authenticated| authenticated.caller.as_str())
+    }
+
+    #[test]
+    fn caller_is_identified_by_exactly_its_token() {
+        // The digest is that of `second`.
+        let callers = callers(
+            "[callers.one]\ntoken = 'first-Token'\nadmin = true\n[callers.two]\n\
+             token-sha256 = '16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4'",
+        )
+        .unwrap();
+        let caller_of = |values: &[&str]| authenticate(&callers, Entrypoint::Tcp, values);
+        assert_eq!(caller_of(&["Bearer first-Token"]), Some("one"));
+        assert_eq!(caller_of(&["bearer first-Token"]), Some("one"));
+        assert_eq!(caller_of(&["Bearer second"]), Some("two"));
+        for invalid in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "first-Token",
+            "Bearer first-token",
+            "Bearer FIRST-TOKEN",
+            "Bearer first-Toke",
+            "Bearer first-Tokens",
+            "Bearer  first-Token",
+            "Bearer first-Token,second",
+            "Basic first-Token",
+            "Bearer 16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4",
+        ] {
+            assert_eq!(caller_of(&[invalid]), None, "{invalid}");
+        }
+        assert_eq!(caller_of(&[]), None);
+        assert_eq!(caller_of(&["Bearer first-Token", "Bearer first-Token"]), None);
+        assert_eq!(authenticate(&callers, Entrypoint::Socket, &[]), Some("local"));
+    }
+
+    #[test]
+    fn reload_revokes_callers_whose_access_changed() {
+        let before = callers(
+            "[profiles.p]\n[callers.stays]\ntoken = 'a'\n[callers.goes]\ntoken = 'b'\n[callers.rekeyed]\ntoken = 'c'\n\
+             [callers.narrowed]\ntoken = 'd'",
+        );
+        let before = before.unwrap();
+        let names = ["stays", "goes", "rekeyed", "narrowed", "local"];
+        let revocations = names.map(|name| revocation(&before, name));
+        let mut after = callers(
+            "[profiles.p]\n[callers.rekeyed]\ntoken = 'x'\n[callers.stays]\ntoken = 'a'\n[callers.narrowed]\ntoken = 'd'\n\
+             profile = 'p'",
+        )
+        .unwrap();
+        after.replace_previous(&before);
+        assert_eq!(revocations.map(|revoked| revoked.is_cancelled()), [false, true, true, true, true]);
+        let mut open = callers("").unwrap();
+        open.replace_previous(&after);
+        assert!(revocation(&after, "stays").is_cancelled());
+        let local = revocation(&open, "local");
+        let mut same = callers("").unwrap();
+        same.replace_previous(&open);
+        assert!(!local.is_cancelled());
+        let mut closed = callers("[callers.a]\ntoken = 'a'").unwrap();
+        closed.replace_previous(&same);
+        assert!(local.is_cancelled(), "clients without a token lose access");
+    }
+
+    #[test]
+    fn revoking_changed_access_grants_no_access() {
+        let bearer = |token: &str| {
+            HeaderMap::from_iter([(
+                AUTHORIZATION,
+                HeaderValue::from_str(&format!("Bearer {token}")).unwrap(),
+            )])
+        };
+        let both = "[callers.stays]\ntoken = 'a'\n[callers.goes]\ntoken = 'b'";
+        let active = ActiveCallers::new(callers(both).unwrap());
+        let access = |token: &str| active.authenticate(Entrypoint::Tcp, &bearer(token));
+        let can_use = |token: &str| access(token).is_some();
+        let unchanged = access("a").unwrap();
+        let next = callers("[callers.stays]\ntoken = 'a'\n[callers.comes]\ntoken = 'c'").unwrap();
+        active.revoke_changed(&next);
+        assert_eq!(["a", "b", "c"].map(can_use), [true, false, false]);
+        active.replace(next);
+        assert_eq!(["a", "b", "c"].map(can_use), [true, false, true]);
+        assert!(!unchanged.revoked.is_cancelled());
+        // Without a caller that keeps its access, a token is still needed.
+        active.revoke_changed(&callers("").unwrap());
+        assert_eq!(["a", "b", "c"].map(can_use), [false, false, false]);
+        active.replace(callers("").unwrap());
+        assert_eq!(["a", "b", "c"].map(can_use), [true, true, true]);
+        let local = access("").unwrap();
+        active.revoke_changed(&callers("").unwrap());
+        active.replace(callers("").unwrap());
+        assert!(can_use("a") && !local.revoked.is_cancelled());
+        active.revoke_changed(&callers(both).unwrap());
+        assert!(!can_use("a") && local.revoked.is_cancelled());
+    }
+
+    #[test]
+    fn without_callers_every_client_is_local() {
+        let none = callers("").unwrap();
+        assert_eq!(authenticate(&none, Entrypoint::Tcp, &["Bearer anything"]), Some("local"));
+    }
+
+    #[test]
+    fn shared_or_empty_token_is_refused() {
+        let refused = |text: &str| callers(text).unwrap_err();
+        let shared = refused("[callers.a]\ntoken = 'x'\n[callers.b]\ntoken = 'x'");
+        assert_eq!(shared.to_string(), "/x/config.toml:3:1: `callers.a` and `callers.b` have the same token");
+        let unset = refused("[callers.a]\ntoken = '${env:TOOLCRIB_TEST_UNSET}'");
+        assert!(unset.message.contains("`TOOLCRIB_TEST_UNSET` is not set"), "{unset}");
+        let empty = refused("[callers.a]\ntoken = '${env:TOOLCRIB_TEST_UNSET:-}'");
+        assert!(empty.message.contains("must be printable ASCII"), "{empty}");
+    }
+}

@@ -1,0 +1,237 @@
+//! The MCP endpoint over Streamable HTTP: determines the era of a request, checks its headers and responds.
+
+mod batch;
+mod get_stream;
+mod headers;
+mod sessions;
+mod stateless;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_response, error_object};
+
+use self::headers::RequestHeaders;
+use crate::batch::is_batch;
+use crate::body::ResponseBody;
+use crate::callers::Entrypoint;
+use crate::gateway::ConnectionContext;
+use crate::response::{self, json_response};
+use crate::service::EndpointScope;
+
+/// Bytes of a too large body that are read and discarded, so that the sender can read the response.
+const MAX_DISCARDED: usize = 1 << 20;
+/// Time spent on discarding.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time in which a body must arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A parsed JSON-RPC request.
+struct McpRequest {
+    id: RequestId,
+    method: String,
+    params: Option<Object>,
+    /// True if the client accepts an event stream as response.
+    accepts_events: bool,
+}
+
+/// Handles one request to an MCP endpoint. `revoked` is cancelled when its caller loses access.
+pub(crate) async fn respond(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    revoked: &CancellationToken,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    match *request.method() {
+        Method::POST => post(conn, scope, revoked, request).await,
+        Method::GET => get_stream::open(conn, &scope, request.headers()),
+        Method::DELETE => sessions::delete(conn, &scope, request.headers()),
+        _ => method_not_allowed(),
+    }
+}
+
+async fn post(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    revoked: &CancellationToken,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let (head, body) = request.into_parts();
+    let request_headers = match RequestHeaders::parse(&head.headers) {
+        Ok(request_headers) => request_headers,
+        Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
+    };
+    let expects_continue = head.headers.contains_key(EXPECT);
+    let body = match read_body(body, conn.gateway.max_body, expects_continue).await {
+        Ok(body) => body,
+        Err(response) => return response,
+    };
+    // The body may take long to arrive, and the rules of a removed caller are removed with it.
+    if revoked.is_cancelled() {
+        return response::unauthenticated();
+    }
+    if is_batch(&body) {
+        if let Some(date) = &request_headers.unknown_revision {
+            return unsupported_revision(None, date);
+        }
+        return batch::respond(conn, &scope, &head.headers, &body).await;
+    }
+    let message = match ClientMessage::parse(&body) {
+        Ok(message) => message,
+        Err(bad) => return error_response(StatusCode::BAD_REQUEST, bad.id.as_ref(), bad.code, &bad.reason),
+    };
+    match message {
+        ClientMessage::Request { id, method, params } => {
+            let params = match params.map(|params| Object::parse(&params)).transpose() {
+                Ok(params) => params,
+                Err(bad) => {
+                    return error_response(
+                        StatusCode::BAD_REQUEST,
+                        Some(&id),
+                        code::INVALID_PARAMS,
+                        &bad.reason,
+                    );
+                }
+            };
+            let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
+            handle_request(conn, scope, revoked, &request_headers, &head.headers, request).await
+        }
+        ClientMessage::Notification { .. } | ClientMessage::Response { .. }
+            if request_headers.is_stateless() =>
+        {
+            response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
+        }
+        message => sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message),
+    }
+}
+
+/// Reads a body of at most `limit` bytes. If the declared size is too large, some of the body is discarded first, unless the
+/// client waits for `100 Continue`: otherwise the sender might not read the response.
+async fn read_body(
+    body: Incoming,
+    limit: usize,
+    expects_continue: bool,
+) -> Result<Bytes, Response<ResponseBody>> {
+    let too_large = || {
+        let message = format!("the request is too large: at most {limit} bytes are allowed");
+        let mut response =
+            error_response(StatusCode::PAYLOAD_TOO_LARGE, None, code::INVALID_REQUEST, &message);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+    };
+    if body.size_hint().lower() > limit as u64 {
+        if !expects_continue {
+            let _ = timeout(DISCARD_TIMEOUT, Limited::new(body, MAX_DISCARDED).collect()).await;
+        }
+        return Err(too_large());
+    }
+    match timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(error_response(
+            StatusCode::BAD_REQUEST,
+            None,
+            code::INVALID_REQUEST,
+            "the request body is incomplete",
+        )),
+        Err(_) => {
+            let message = "the request body did not arrive in time";
+            Err(error_response(StatusCode::REQUEST_TIMEOUT, None, code::INVALID_REQUEST, message))
+        }
+    }
+}
+
+/// Handles a request in the era that its `_meta` declares, or in a session without one.
+async fn handle_request(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    revoked: &CancellationToken,
+    request_headers: &RequestHeaders,
+    headers: &HeaderMap,
+    mut request: McpRequest,
+) -> Response<ResponseBody> {
+    match conn.meta_reader.read(request.params.as_mut()) {
+        DeclaredEra::Stateless(meta) => {
+            let params = request.params.as_ref();
+            let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
+            // On the gateway's own socket there is no proxy that could have acted on the headers.
+            if checked.is_ok() && conn.entrypoint == Entrypoint::Tcp {
+                checked = headers::check_header_params(
+                    &conn.gateway.service,
+                    &scope,
+                    &request.method,
+                    params,
+                    headers,
+                );
+            }
+            match checked {
+                Ok(()) => stateless::respond(conn, scope, revoked, request, meta).await,
+                Err(reason) => {
+                    error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::HEADER_MISMATCH, &reason)
+                }
+            }
+        }
+        DeclaredEra::UnsupportedVersion(date) => match request_headers.names_other_revision(&date) {
+            false => unsupported_revision(Some(&request.id), &date),
+            true => {
+                let message = format!("`MCP-Protocol-Version` must be `{date}`, as in the body");
+                error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::HEADER_MISMATCH, &message)
+            }
+        },
+        DeclaredEra::Invalid(error) => {
+            json_response(StatusCode::BAD_REQUEST, encode_error_response(Some(&request.id), &error))
+        }
+        DeclaredEra::Undeclared if request_headers.is_stateless() => {
+            let message = "requests of this revision must name it in `params._meta`";
+            error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::INVALID_PARAMS, message)
+        }
+        DeclaredEra::Undeclared => match &request_headers.unknown_revision {
+            Some(date) => unsupported_revision(Some(&request.id), date),
+            None if request.method == INITIALIZE => sessions::open(conn, scope, revoked, &request).await,
+            None => sessions::respond(conn, &scope, headers, request).await,
+        },
+    }
+}
+
+/// Returns the error response to a request of an unsupported revision.
+fn unsupported_revision(id: Option<&RequestId>, date: &str) -> Response<ResponseBody> {
+    json_response(
+        StatusCode::BAD_REQUEST,
+        encode_error_response(id, &client::unsupported_version_error(date)),
+    )
+}
+
+/// Returns an event stream response.
+fn event_response(body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+fn method_not_allowed() -> Response<ResponseBody> {
+    let message = "method not allowed: use POST; GET and DELETE need a session";
+    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, None, code::INVALID_REQUEST, message);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+    response
+}
+
+/// Returns a JSON-RPC error response.
+fn error_response(
+    status: StatusCode,
+    id: Option<&RequestId>,
+    code: i32,
+    message: &str,
+) -> Response<ResponseBody> {
+    json_response(status, encode_error_response(id, &error_object(code, message, None)))
+}

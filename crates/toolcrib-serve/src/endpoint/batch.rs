@@ -1,0 +1,74 @@
+//! JSON-RPC batches in one HTTP request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Response, StatusCode};
+use toolcrib::protocol::jsonrpc::{RequestId, code, encode_response};
+
+use super::{McpRequest, error_response, sessions};
+use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, join_responses, parse_batch};
+use crate::body::ResponseBody;
+use crate::gateway::ConnectionContext;
+use crate::response::{self, json_response};
+use crate::service::EndpointScope;
+use crate::session::SessionRef;
+use crate::session::stream::{EventLog, ResponseStart};
+
+/// A message of a batch that gets a response.
+enum StartedMessage {
+    InFlight(RequestId, Arc<EventLog>),
+    Done(Vec<u8>),
+}
+
+/// Handles a batch and sends the responses together.
+pub(super) async fn respond(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Response<ResponseBody> {
+    let refuse = |code, message: &str| error_response(StatusCode::BAD_REQUEST, None, code, message);
+    let Ok(session) = sessions::find(conn, scope, headers) else {
+        return refuse(code::INVALID_REQUEST, NEEDS_SESSION);
+    };
+    let parts = match parse_batch(body, session.client.revision) {
+        Ok(parts) => parts,
+        Err((code, message)) => return refuse(code, &message),
+    };
+    let started: Vec<StartedMessage> =
+        parts.into_iter().filter_map(|part| start(conn, &session, part)).collect();
+    if started.is_empty() {
+        return response::respond(StatusCode::ACCEPTED, ResponseBody::empty());
+    }
+    let mut responses = Vec::with_capacity(started.len());
+    for message in started {
+        match message {
+            StartedMessage::Done(response) => responses.push(response),
+            StartedMessage::InFlight(id, log) => match log.wait_for_start(false).await {
+                ResponseStart::Complete(response) => responses.push(encode_response(&id, &response)),
+                // A cancelled request gets no response.
+                ResponseStart::Cancelled | ResponseStart::Stream => {}
+            },
+        }
+    }
+    json_response(StatusCode::OK, join_responses(&responses))
+}
+
+/// Starts to handle one message; `None` for one that gets no response.
+fn start(conn: &ConnectionContext, session: &SessionRef, part: BatchPart) -> Option<StartedMessage> {
+    match part {
+        BatchPart::Invalid(response) => Some(StartedMessage::Done(response)),
+        BatchPart::Request { id, method, params } => {
+            let request = McpRequest { id: id.clone(), method, params, accepts_events: false };
+            Some(match sessions::start(conn, session, request) {
+                Some(log) => StartedMessage::InFlight(id, log),
+                None => StartedMessage::Done(duplicate_id_response(&id)),
+            })
+        }
+        BatchPart::NoResponse(message) => {
+            sessions::receive(conn, session, message);
+            None
+        }
+    }
+}

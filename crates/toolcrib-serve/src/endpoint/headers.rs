@@ -1,0 +1,186 @@
+//! Parses the headers of a request and checks that they agree with its body.
+
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use hyper::{HeaderMap, StatusCode};
+use toolcrib::protocol::header_mirror::{self, decode_header};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::versions::{Era, Revision};
+
+use crate::service::{EndpointScope, McpService};
+
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The `Accept` value that nearly all clients send.
+const ACCEPT_BOTH: &[u8] = b"application/json, text/event-stream";
+
+/// The parsed headers of a POST.
+pub(super) struct RequestHeaders {
+    /// The revision, if it is supported.
+    revision: Option<Revision>,
+    /// The revision, if it is not supported.
+    pub(super) unknown_revision: Option<String>,
+    /// True if the client accepts an event stream as response.
+    pub(super) accepts_events: bool,
+}
+
+impl RequestHeaders {
+    /// Parses the headers that are checked before the body is read. The error is the status and message of the response.
+    pub(super) fn parse(headers: &HeaderMap) -> Result<Self, (StatusCode, &'static str)> {
+        let has_json = headers.get(CONTENT_TYPE).is_some_and(|value| is_json(value.as_bytes()));
+        if !has_json {
+            return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "`Content-Type` must be application/json"));
+        }
+        let accepts_events = match headers.get(ACCEPT) {
+            None => false,
+            Some(value) if value.as_bytes() == ACCEPT_BOTH => true,
+            Some(_) => {
+                let accepts = |media_type| {
+                    headers
+                        .get_all(ACCEPT)
+                        .iter()
+                        .any(|value| value.to_str().is_ok_and(|value| allows(value, media_type)))
+                };
+                if !accepts("application/json") {
+                    let message = "`Accept` must allow application/json and text/event-stream";
+                    return Err((StatusCode::NOT_ACCEPTABLE, message));
+                }
+                accepts("text/event-stream")
+            }
+        };
+        let (revision, unknown_revision) = match single_value(headers, &REVISION) {
+            Ok(None) => (None, None),
+            // The error for an unknown revision depends on the body.
+            Ok(Some(date)) => match date.parse() {
+                Ok(revision) => (Some(revision), None),
+                Err(_) => (None, Some(date.to_owned())),
+            },
+            Err(()) => return Err((StatusCode::BAD_REQUEST, "`MCP-Protocol-Version` appears twice")),
+        };
+        Ok(Self { revision, unknown_revision, accepts_events })
+    }
+
+    /// Returns whether the headers name a revision of the stateless era.
+    pub(super) fn is_stateless(&self) -> bool {
+        self.revision.is_some_and(|revision| revision.era() == Era::Stateless)
+    }
+
+    /// Returns whether the headers name another revision.
+    pub(super) fn names_other_revision(&self, date: &str) -> bool {
+        let named = self.revision.map(Revision::as_str).or(self.unknown_revision.as_deref());
+        named.is_some_and(|named| named != date)
+    }
+
+    /// Checks the headers that repeat parts of the body in the stateless era.
+    pub(super) fn check_body(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: Option<&Object>,
+        headers: &HeaderMap,
+    ) -> Result<(), String> {
+        if self.revision != Some(revision) {
+            return Err(format!("`MCP-Protocol-Version` must be `{revision}`, as in the body"));
+        }
+        check_header(headers, &METHOD, "Mcp-Method", method)?;
+        match params.and_then(|params| header_mirror::name_header(method, params)) {
+            Some(name) => check_header(headers, &NAME, "Mcp-Name", &name),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks that a header has the expected value; `display_name` is used in errors.
+fn check_header(
+    headers: &HeaderMap,
+    header: &HeaderName,
+    display_name: &str,
+    expected: &str,
+) -> Result<(), String> {
+    let value = single_value(headers, header).map_err(|()| format!("`{display_name}` appears twice"))?;
+    let value = value.ok_or_else(|| format!("the header `{display_name}` is missing"))?;
+    match decode_header(value) {
+        Some(value) if value == expected => Ok(()),
+        Some(_) => Err(format!("`{display_name}` does not match the body")),
+        None => Err(format!("`{display_name}` is malformed")),
+    }
+}
+
+/// Checks the headers that repeat arguments of a tool call, as the tool's definition demands.
+pub(super) fn check_header_params(
+    service: &McpService,
+    scope: &EndpointScope,
+    method: &str,
+    params: Option<&Object>,
+    headers: &HeaderMap,
+) -> Result<(), String> {
+    let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
+    let Some(tool) = params.get_string("name") else { return Ok(()) };
+    let digest = service.catalog_digest(&service.crib.catalog_for(&scope.caller));
+    let Some(header_params) = digest.header_params(&scope.view, &tool) else { return Ok(()) };
+    for param in header_params.iter() {
+        let name = &param.header;
+        // Clients cannot send a name that is not a valid header name.
+        let Ok(header) = HeaderName::from_bytes(name.as_bytes()) else { continue };
+        let value = single_value(headers, &header).map_err(|()| format!("`{name}` appears twice"))?;
+        param.check(value, params.get("arguments")).map_err(|reason| format!("`{name}` {reason}"))?;
+    }
+    Ok(())
+}
+
+/// Returns whether a GET accepts an event stream.
+pub(super) fn accepts_events(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(ACCEPT).iter().peekable();
+    values.peek().is_none()
+        || values.any(|value| value.to_str().is_ok_and(|value| allows(value, "text/event-stream")))
+}
+
+/// Returns the event after which a stream is resumed.
+pub(super) fn last_event_id(headers: &HeaderMap) -> Option<&str> {
+    single_value(headers, &LAST_EVENT_ID).ok().flatten().filter(|id| !id.is_empty())
+}
+
+/// Returns the session id of a request.
+pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
+    single_value(headers, &SESSION_ID).ok().flatten()
+}
+
+/// Returns the value of a header that may appear only once.
+fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(|value| Some(value.trim())).map_err(|_| ()),
+        (Some(_), Some(_)) => Err(()),
+    }
+}
+
+fn is_json(value: &[u8]) -> bool {
+    let media_type = value.split(|byte| *byte == b';').next().unwrap_or_default();
+    media_type.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// Returns whether an `Accept` value allows a media type.
+fn allows(accept: &str, media_type: &str) -> bool {
+    let group = media_type.split('/').next().unwrap_or_default();
+    accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim()).any(|part| {
+        part == "*/*"
+            || part.eq_ignore_ascii_case(media_type)
+            || part.strip_suffix("/*").is_some_and(|part| part == group)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_header_supports_lists_and_wildcards() {
+        assert!(allows("application/json, text/event-stream", "text/event-stream"));
+        assert!(allows("text/*;q=0.5", "text/event-stream"));
+        assert!(allows("*/*", "application/json"));
+        assert!(!allows("text/html", "application/json"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Requests in a session. They continue when their connection ends; only the client cancels them.
+
+use std::sync::Arc;
+
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Response, StatusCode};
+use tokio_util::sync::CancellationToken;
+use toolcrib::protocol::era::client::{CANCELLED, ROOTS_CHANGED, negotiate_revision};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, ResponsePayload, code};
+use toolcrib::protocol::versions::Revision;
+
+use super::headers::{self, RequestHeaders, SESSION_ID};
+use super::{McpRequest, error_response, event_response, method_not_allowed, unsupported_revision};
+use crate::body::ResponseBody;
+use crate::gateway::ConnectionContext;
+use crate::response;
+use crate::service::EndpointScope;
+use crate::service::session_client::SessionClientState;
+use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
+use crate::session::{Session, SessionRef};
+
+/// Opens a session in response to `initialize`. It ends when `revoked` is cancelled.
+pub(super) async fn open(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    revoked: &CancellationToken,
+    request: &McpRequest,
+) -> Response<ResponseBody> {
+    let gateway = &conn.gateway;
+    let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
+    let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
+    let Some(session) = gateway.sessions.open(client, revoked) else {
+        let message = "too many sessions are open, and none is idle";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
+    };
+    if session.needs_expiry_task {
+        let gateway = gateway.clone();
+        conn.gateway.tasks.spawn(async move { gateway.sessions.expire_idle().await });
+    }
+    let mut response = response::respond(
+        StatusCode::OK,
+        ResponseBody::response(&request.id, &ResponsePayload::Result(result)),
+    );
+    if let Ok(id) = HeaderValue::from_str(&session.id) {
+        response.headers_mut().insert(SESSION_ID, id);
+    }
+    response
+}
+
+/// Ends a session.
+pub(super) fn delete(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    headers: &HeaderMap,
+) -> Response<ResponseBody> {
+    match headers::session_id(headers) {
+        Some(id) if conn.gateway.sessions.end(id, scope) => {
+            response::respond(StatusCode::NO_CONTENT, ResponseBody::empty())
+        }
+        Some(_) => session_error(None, SessionError::Unknown),
+        None => method_not_allowed(),
+    }
+}
+
+/// A request that is not in an open session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionError {
+    /// No session is named.
+    Missing,
+    /// The named session does not exist or has expired.
+    Unknown,
+}
+
+/// Finds the session that a request names.
+pub(super) fn find(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    headers: &HeaderMap,
+) -> Result<SessionRef, SessionError> {
+    let id = headers::session_id(headers).ok_or(SessionError::Missing)?;
+    conn.gateway.sessions.find(id, scope).ok_or(SessionError::Unknown)
+}
+
+/// Returns the response to a request that is not in an open session.
+pub(super) fn session_error(id: Option<&RequestId>, error: SessionError) -> Response<ResponseBody> {
+    let (status, message) = match error {
+        SessionError::Unknown => (StatusCode::NOT_FOUND, "unknown or expired session"),
+        SessionError::Missing => {
+            (StatusCode::BAD_REQUEST, "send `initialize` first, or name a revision in `params._meta`")
+        }
+    };
+    error_response(status, id, code::INVALID_REQUEST, message)
+}
+
+/// Handles a notification or a reply, and responds with `202 Accepted`.
+pub(super) fn handle_without_response(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    request_headers: &RequestHeaders,
+    headers: &HeaderMap,
+    message: ClientMessage,
+) -> Response<ResponseBody> {
+    if let Some(date) = &request_headers.unknown_revision {
+        return unsupported_revision(None, date);
+    }
+    match find(conn, scope, headers) {
+        Ok(session) => {
+            receive(conn, &session, message);
+            response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
+        }
+        Err(error) => session_error(None, error),
+    }
+}
+
+/// Handles a notification or a reply in a session.
+pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: ClientMessage) {
+    match message {
+        ClientMessage::Notification { method, params } if method == CANCELLED => {
+            let params = params.and_then(|params| Object::parse(&params).ok());
+            session.client.in_flight.cancel(params.as_ref());
+        }
+        ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
+            session.client.roots_changed(&conn.gateway.service);
+        }
+        ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
+        _ => {}
+    }
+}
+
+/// Handles a request. The response is complete if it comes soon and nothing comes before it, and a stream otherwise.
+pub(super) async fn respond(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    headers: &HeaderMap,
+    request: McpRequest,
+) -> Response<ResponseBody> {
+    let session = match find(conn, scope, headers) {
+        Ok(session) => session,
+        Err(error) => return session_error(Some(&request.id), error),
+    };
+    let id = request.id.clone();
+    let accepts_events = request.accepts_events;
+    let Some(log) = start(conn, &session, request) else { return duplicate_id(&id) };
+    match log.wait_for_start(accepts_events).await {
+        ResponseStart::Complete(response) => {
+            response::respond(StatusCode::OK, ResponseBody::response(&id, &response))
+        }
+        // A cancelled request gets no response: a stream without events.
+        ResponseStart::Cancelled => event_response(ResponseBody::empty()),
+        ResponseStart::Stream => {
+            session.streams.keep(log.clone());
+            // Older clients would mistake the empty event for a message.
+            let send_priming_event = session.client.revision >= Revision::V2025_11_25;
+            event_response(ResponseBody::events(EventLogReader::from_start(log, send_priming_event)))
+        }
+    }
+}
+
+fn duplicate_id(id: &RequestId) -> Response<ResponseBody> {
+    let message = "a request with this id is already in progress";
+    error_response(StatusCode::BAD_REQUEST, Some(id), code::INVALID_REQUEST, message)
+}
+
+/// Handles a request in a task of its own; `None` if a request with its id is in progress.
+pub(super) fn start(
+    conn: &ConnectionContext,
+    session: &SessionRef,
+    request: McpRequest,
+) -> Option<Arc<EventLog>> {
+    let McpRequest { id, method, params, accepts_events } = request;
+    let log = session.streams.new_log();
+    let service = conn.gateway.service.clone();
+    let task_session = session.clone();
+    let task_log = log.clone();
+    let request_id = id.clone();
+    let started = session.client.in_flight.start(&id, || {
+        let closer = LogCloser(task_log);
+        let handler = async move {
+            let out = accepts_events.then_some(&closer.0);
+            let client = &task_session.client;
+            let response = client.respond(&service, &method, params, out).await;
+            client.in_flight.finish(&request_id);
+            closer.0.finish(&request_id, response);
+            task_session.touch();
+        };
+        // Boxed, because a task is moved several times before and after it runs.
+        conn.gateway.tasks.spawn(Box::pin(handler)).abort_handle()
+    });
+    started.then_some(log)
+}
+
+/// Closes the log when its request ends or is cancelled.
+struct LogCloser(Arc<EventLog>);
+
+impl Drop for LogCloser {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

@@ -1,0 +1,128 @@
+//! Requests of the stateless era, which end with their connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hyper::{Response, StatusCode};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use toolcrib::ErrorKind;
+use toolcrib::protocol::era::client::{LISTEN, RequestMeta};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_response};
+use toolcrib::protocol::versions::Era;
+
+use super::get_stream::GetStream;
+use super::{McpRequest, error_response, event_response};
+use crate::body::{CallStream, PendingCall, ResponseBody};
+use crate::gateway::ConnectionContext;
+use crate::response;
+use crate::service::change_watcher::ChangeWatcher;
+use crate::service::updates::MAX_QUEUED_UPDATES;
+use crate::service::{EndpointScope, McpService, reject};
+
+/// Handles a request. The response is complete if nothing comes before it, and a stream otherwise.
+pub(super) async fn respond(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    revoked: &CancellationToken,
+    request: McpRequest,
+    meta: RequestMeta,
+) -> Response<ResponseBody> {
+    if request.method == LISTEN {
+        return open_listen_stream(conn, scope, revoked, request, &meta).await;
+    }
+    let McpRequest { id, method, params, accepts_events } = request;
+    let wants_updates = accepts_events
+        && (meta.progress_token.is_some() || meta.log_level.is_some())
+        && McpService::is_forwarded(&scope.view, Era::Stateless, &method);
+    let service = conn.gateway.service.clone();
+    let context = McpService::stateless_context(scope, &meta, conn.client.key, None);
+    if !wants_updates {
+        let response = service.respond(context, &method, params).await;
+        return complete_response(&id, &response);
+    }
+    let (sink, mut updates) = mpsc::channel(MAX_QUEUED_UPDATES);
+    // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
+    let context = context.with_updates(Arc::new(sink));
+    let call = async move { service.respond(context, &method, params).await };
+    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn(Box::pin(call)));
+    let mut call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
+    let first = tokio::select! {
+        biased;
+        Some(first) = updates.recv() => first,
+        response = &mut call => match updates.try_recv() {
+            // Updates sent before the response must precede it.
+            Ok(first) => {
+                call = Box::pin(std::future::ready(response));
+                first
+            }
+            Err(_) => return complete_response(&id, &response),
+        },
+    };
+    let stream = CallStream {
+        id,
+        progress_token: meta.progress_token,
+        updates,
+        next_update: Some(first),
+        call: Some(call),
+    };
+    event_response(ResponseBody::events(stream))
+}
+
+/// Responds with a stream that starts with an acknowledgement and ends with the response to the request.
+async fn open_listen_stream(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    revoked: &CancellationToken,
+    request: McpRequest,
+    meta: &RequestMeta,
+) -> Response<ResponseBody> {
+    let McpRequest { id, params, accepts_events, .. } = request;
+    if !accepts_events {
+        let message = "`Accept` must allow text/event-stream for this method";
+        return error_response(StatusCode::NOT_ACCEPTABLE, Some(&id), code::INVALID_REQUEST, message);
+    }
+    // Created first, so that no change is missed while the stream is opened.
+    let service = &conn.gateway.service;
+    let watcher = ChangeWatcher::new(service.clone(), scope.clone());
+    let context = McpService::stateless_context(scope, meta, conn.client.key, None);
+    let stream = match service.listen(&context, &id, params.as_ref()).await {
+        Ok(stream) => stream,
+        Err(response) => return complete_response(&id, &response),
+    };
+    let first = VecDeque::from([stream.acknowledgement()]);
+    let last = encode_response(&id, &stream.final_response());
+    let ended = revoked.child_token();
+    if stream.is_empty() {
+        ended.cancel();
+    }
+    let ends = [ended, conn.stop.clone()];
+    event_response(ResponseBody::events(GetStream::new(watcher, stream, None, ends, first, Some(last))))
+}
+
+/// Returns a response without a stream.
+fn complete_response(id: &RequestId, response: &ResponsePayload) -> Response<ResponseBody> {
+    response::respond(status(response), ResponseBody::response(id, response))
+}
+
+/// Returns the HTTP status that the stateless era defines for an error.
+fn status(response: &ResponsePayload) -> StatusCode {
+    let ResponsePayload::Error(error) = response else { return StatusCode::OK };
+    let error = Object::parse(error).unwrap_or_default();
+    let number = error.get("code").and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+    match number {
+        Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(number) if number == ErrorKind::ShuttingDown.facts().code => StatusCode::SERVICE_UNAVAILABLE,
+        Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::OK,
+    }
+}
+
+/// Returns the response to a request whose task panicked.
+fn internal_error() -> ResponsePayload {
+    reject(code::INTERNAL_ERROR, "internal error: the request handler failed")
+}

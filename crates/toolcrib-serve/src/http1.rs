@@ -1,0 +1,163 @@
+//! Serves HTTP/1 requests with hyper in phases. hyper holds 16 KiB of buffers per connection, so a phase ends, and frees
+//! them, when the connection becomes idle.
+
+use std::convert::Infallible;
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::sleep;
+
+use crate::body::ResponseBody;
+use crate::detached_stream::DetachedResponse;
+use crate::gateway::ConnectionContext;
+use crate::peek_io::PeekIo;
+use crate::routes::handle_request;
+
+/// Idle time after which a phase ends. A request within this time reuses hyper's buffers.
+const PHASE_IDLE_TIME: Duration = Duration::from_millis(200);
+
+/// The reason for the end of a phase.
+pub(crate) enum ConnectionPhaseEnd {
+    /// The connection is closed.
+    Closed,
+    /// This response continues without hyper.
+    Detached(Box<Response<ResponseBody>>),
+    /// No request is in flight.
+    Idle {
+        /// True if the phase served a request.
+        served_request: bool,
+        /// True if part of the next request has arrived.
+        partial_request: bool,
+    },
+}
+
+/// State shared by the requests of a phase.
+#[derive(Default)]
+struct PhaseState {
+    detached: DetachedResponse,
+    has_request: AtomicBool,
+    /// Number of requests whose responses are not written yet.
+    in_flight: AtomicUsize,
+}
+
+impl PhaseState {
+    fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) == 0
+    }
+}
+
+/// A request that counts as in flight until this is dropped.
+struct RequestGuard(Arc<PhaseState>);
+
+impl RequestGuard {
+    fn new(phase: &Arc<PhaseState>) -> Self {
+        phase.has_request.store(true, Ordering::Relaxed);
+        phase.in_flight.fetch_add(1, Ordering::AcqRel);
+        Self(phase.clone())
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Serves a connection until it ends or becomes idle. Once the gateway stops, the current request is the last.
+pub(crate) async fn serve<I>(io: &PeekIo<I>, conn: &Arc<ConnectionContext>) -> ConnectionPhaseEnd
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let phase = Arc::<PhaseState>::default();
+    let service_phase = phase.clone();
+    let service_conn = conn.clone();
+    let service = service_fn(move |request: Request<_>| {
+        let conn = service_conn.clone();
+        let guard = RequestGuard::new(&service_phase);
+        // Boxed, because hyper keeps the memory of this future between requests.
+        Box::pin(async move {
+            let can_detach = DetachedResponse::can_detach(&request);
+            let response = handle_request(&conn, request).await;
+            let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
+            match attached {
+                Some(response) => {
+                    Ok::<_, Infallible>(response.map(|body| CountedBody { body, _guard: guard }))
+                }
+                None => pending().await,
+            }
+        })
+    });
+    let mut builder = http1::Builder::new();
+    // The caller enforces the header timeout across phases.
+    let builder = builder.header_read_timeout(None);
+    let mut connection = builder.serve_connection(TokioIo::new(io.clone()), service).with_upgrades();
+    let mut idle_timer = pin!(sleep(PHASE_IDLE_TIME));
+    let end = tokio::select! {
+        end = poll_fn(|context| match poll_connection(io, &phase, &mut connection, context) {
+            Poll::Pending if phase.is_idle() && !io.is_writing() => {
+                idle_timer.as_mut().poll(context).map(|()| None)
+            }
+            polled => polled.map(Some),
+        }) => end,
+        () = conn.stop.cancelled() => {
+            Pin::new(&mut connection).graceful_shutdown();
+            Some(poll_fn(|context| poll_connection(io, &phase, &mut connection, context)).await)
+        }
+    };
+    end.unwrap_or_else(|| ConnectionPhaseEnd::Idle {
+        served_request: phase.has_request.load(Ordering::Relaxed),
+        partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
+    })
+}
+
+/// Ready when the connection is closed, its client disconnected, or a response is to be detached.
+fn poll_connection<I: AsyncRead + Unpin>(
+    io: &PeekIo<I>,
+    phase: &PhaseState,
+    connection: &mut (impl Future + Unpin),
+    context: &mut Context<'_>,
+) -> Poll<ConnectionPhaseEnd> {
+    match phase.detached.poll(connection, context) {
+        Poll::Pending if io.is_disconnected(context) => Poll::Ready(ConnectionPhaseEnd::Closed),
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(None) => Poll::Ready(ConnectionPhaseEnd::Closed),
+        Poll::Ready(Some(response)) => Poll::Ready(ConnectionPhaseEnd::Detached(Box::new(response))),
+    }
+}
+
+/// A response body that keeps its request in flight until hyper has taken all of it.
+struct CountedBody {
+    body: ResponseBody,
+    _guard: RequestGuard,
+}
+
+impl hyper::body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

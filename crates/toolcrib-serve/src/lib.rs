@@ -1,0 +1,76 @@
+//! Serves a [`Crib`](toolcrib::Crib) to MCP clients, over any pair of reader and writer and over HTTP, in every supported
+//! revision of the protocol.
+//!
+//! | item | contents |
+//! |---|---|
+//! | [`McpService`] | The crib as an MCP server, independent of transports. |
+//! | [`serve_pipe`] | Serves one client over a reader and a writer, for example stdin and stdout. |
+//! | [`HttpGateway`], [`serve_connection`] | Serves MCP over HTTP/1.1 and HTTP/2: sessions, event streams, stateless requests. |
+//! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token; replaced by a reload. |
+//! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tokio_util::sync::CancellationToken;
+//! use toolcrib_serve::{ActiveCallers, Callers, Entrypoint, HttpGateway, McpService, serve_connection};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let crib = toolcrib::Crib::builder().build()?;
+//! let callers = Arc::new(ActiveCallers::new(Callers::none()));
+//! let limits = toolcrib::config::HostLimits::default();
+//! let gateway = Arc::new(HttpGateway::new(McpService::new(crib), callers, &limits));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let stop = CancellationToken::new();
+//! loop {
+//!     let (stream, _) = listener.accept().await?;
+//!     let connection = serve_connection(stream, gateway.clone(), Entrypoint::Tcp, stop.clone());
+//!     tokio::spawn(async move {
+//!         if let Some(stream) = connection.await {
+//!             stream.await;
+//!         }
+//!     });
+//! }
+//! # }
+//! ```
+//!
+//! The library binds no addresses, prints nothing and reads no files. Without callers every client is trusted, so listen on
+//! loopback only.
+
+mod admin_routes;
+mod batch;
+mod body;
+mod callers;
+mod detached_stream;
+mod endpoint;
+mod gateway;
+mod h2_stall;
+mod http;
+mod http1;
+mod origin_check;
+mod outbox;
+mod peek_io;
+mod query;
+mod response;
+mod routes;
+mod service;
+mod session;
+mod stdio;
+#[cfg(test)]
+mod tests;
+
+pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
+#[doc(hidden)]
+pub use crate::batch::{is_batch, join_responses};
+pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint};
+pub use crate::detached_stream::StreamFuture;
+pub use crate::gateway::HttpGateway;
+pub use crate::http::serve_connection;
+#[doc(hidden)]
+pub use crate::query::query_value;
+#[doc(hidden)]
+pub use crate::routes::PROJECT_HEADER;
+pub use crate::service::McpService;
+#[doc(hidden)]
+pub use crate::service::listen::final_response as listen_final_response;
+pub use crate::stdio::{PipeIdentity, serve_pipe};

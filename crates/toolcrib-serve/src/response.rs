@@ -1,0 +1,35 @@
+//! HTTP responses that are not specific to MCP.
+
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+
+use crate::body::ResponseBody;
+
+/// Returns a response with a JSON body.
+pub(crate) fn json_response(status: StatusCode, body: impl Into<Bytes>) -> Response<ResponseBody> {
+    respond(status, ResponseBody::full(body))
+}
+
+/// Returns a response whose content type is JSON.
+pub(crate) fn respond(status: StatusCode, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Returns an error in the format of the admin API.
+pub(crate) fn error_response(status: StatusCode, message: &str) -> Response<ResponseBody> {
+    json_response(status, json!({"error": {"message": message}}).to_string())
+}
+
+/// Returns the response to a request without a valid token.
+pub(crate) fn unauthenticated() -> Response<ResponseBody> {
+    let message = "missing or unknown token: send `Authorization: Bearer TOKEN`";
+    let mut response = error_response(StatusCode::UNAUTHORIZED, message);
+    let challenge = HeaderValue::from_static("Bearer realm=\"toolcrib\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    response
+}

@@ -1,0 +1,320 @@
+//! The crib as an MCP server: handles the requests that are the same over HTTP, on pipes and in both eras.
+
+mod catalog_digest;
+pub(crate) mod change_watcher;
+pub(crate) mod in_flight;
+mod initialize;
+pub(crate) mod listen;
+mod methods;
+pub(crate) mod session_client;
+pub(crate) mod updates;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use toolcrib::protocol::era::adapt_response_for_client;
+use toolcrib::protocol::era::client::{self, RequestMeta};
+use toolcrib::protocol::json::object::Object;
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use toolcrib::protocol::versions::Era;
+use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{
+    Call, Caller, Catalog, Client, ClientContext, Crib, Error, ListKind, Selector, ServerId, UpdateSink,
+};
+
+use self::catalog_digest::{CatalogDigest, ListDigests};
+use self::methods::MethodAction;
+
+/// Resource subscriptions per session or listen stream.
+const MAX_SUBSCRIPTIONS: usize = 1000;
+/// Cached catalog digests, one per caller.
+const MAX_CATALOG_DIGESTS: usize = 64;
+
+/// The part of the catalog that an endpoint serves.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum CatalogScope {
+    /// All servers, under public names.
+    All,
+    /// One server, under the server's own names.
+    One(ServerId),
+}
+
+impl CatalogScope {
+    /// Returns the server of a single-server endpoint.
+    pub(crate) fn server(&self) -> Option<&ServerId> {
+        match self {
+            Self::All => None,
+            Self::One(server) => Some(server),
+        }
+    }
+
+    /// Returns the selector of a resource by the URI that clients of this endpoint use.
+    pub(crate) fn resource_selector(&self, uri: &str) -> Selector {
+        match self {
+            Self::All => Selector::Resource(uri.to_owned()),
+            Self::One(server) => Selector::OnServer(server.clone(), uri.to_owned()),
+        }
+    }
+}
+
+/// The endpoint a request was sent to, and its caller.
+#[derive(Debug, Clone)]
+pub(crate) struct EndpointScope {
+    pub(crate) view: CatalogScope,
+    pub(crate) caller: Caller,
+}
+
+/// The same caller with another profile is another scope.
+impl PartialEq for EndpointScope {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.view, &self.caller, self.caller.profile())
+            == (&other.view, &other.caller, other.caller.profile())
+    }
+}
+
+impl EndpointScope {
+    /// Returns the scope of the local caller at the endpoint for all servers.
+    #[cfg(test)]
+    pub(crate) fn local() -> Self {
+        Self::all(Caller::local())
+    }
+
+    /// Returns the scope of a caller at the endpoint for all servers.
+    pub(crate) fn all(caller: Caller) -> Self {
+        Self { view: CatalogScope::All, caller }
+    }
+
+    /// Returns whether a server is visible in this scope.
+    fn can_see(&self, crib: &Crib, server: &ServerId) -> bool {
+        self.view.server().is_none_or(|own| own == server) && crib.can_see(&self.caller, server)
+    }
+}
+
+/// The origin of a request: endpoint, caller and client, and where updates go.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestContext {
+    pub(crate) scope: EndpointScope,
+    pub(crate) client: Client,
+    /// Facts about the client that outlast this request.
+    pub(crate) client_context: Option<Arc<ClientContext>>,
+    /// Receives what the server sends before its response.
+    pub(crate) updates: Option<Arc<dyn UpdateSink>>,
+}
+
+impl RequestContext {
+    /// Sends updates to this sink.
+    pub(crate) fn with_updates(self, sink: Arc<dyn UpdateSink>) -> Self {
+        Self { updates: Some(sink), ..self }
+    }
+
+    /// Creates a call with this context.
+    pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
+        let call = Call::request(method, selector, params).caller(self.scope.caller).client(self.client);
+        let call = self.client_context.into_iter().fold(call, Call::client_context);
+        self.updates.into_iter().fold(call, Call::update_sink)
+    }
+}
+
+/// A connected client: a session, a pipe or a connection. Dropping it stops the server instances of this client.
+#[derive(Debug)]
+pub(crate) struct ClientHandle {
+    pub(crate) key: u64,
+    crib: Crib,
+}
+
+impl Drop for ClientHandle {
+    fn drop(&mut self) {
+        self.crib.client_disconnected(self.key);
+    }
+}
+
+/// A function that completes the hints of errors.
+struct HintCompleter(Box<dyn Fn(&str) -> String + Send + Sync>);
+
+impl fmt::Debug for HintCompleter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HintCompleter")
+    }
+}
+
+/// A crib as an MCP server, independent of transports.
+#[derive(Debug)]
+pub struct McpService {
+    pub(crate) crib: Crib,
+    /// Key of the next client.
+    next_key: AtomicU64,
+    /// Digests of the newest catalog, one per caller.
+    catalog_digests: Mutex<Vec<Arc<CatalogDigest>>>,
+    hint_completer: Option<HintCompleter>,
+}
+
+impl McpService {
+    /// Creates a service that offers what the crib's servers offer.
+    pub fn new(crib: Crib) -> Self {
+        Self { crib, next_key: AtomicU64::new(1), catalog_digests: Mutex::default(), hint_completer: None }
+    }
+
+    /// Sets a function that completes the hints of errors, for example with the flags of a command.
+    #[must_use]
+    pub fn with_hints(self, complete: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        Self { hint_completer: Some(HintCompleter(Box::new(complete))), ..self }
+    }
+
+    /// Encodes an error, with a completed hint.
+    fn error_payload(&self, error: &Error) -> ResponsePayload {
+        let mut data = error.data();
+        if let Some(HintCompleter(complete)) = &self.hint_completer
+            && let Some(hint) = data["hint"].as_str()
+        {
+            data["hint"] = complete(hint).into();
+        }
+        ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
+    }
+
+    /// Registers a new client.
+    pub(crate) fn connect_client(&self) -> ClientHandle {
+        ClientHandle { key: self.next_key.fetch_add(1, Ordering::Relaxed), crib: self.crib.clone() }
+    }
+
+    /// Returns the context of a stateless request; `key` is the client's key.
+    pub(crate) fn stateless_context(
+        scope: EndpointScope,
+        meta: &RequestMeta,
+        key: u64,
+        client_context: Option<Arc<ClientContext>>,
+    ) -> RequestContext {
+        let client = Client {
+            key,
+            era: Era::Stateless,
+            capabilities: meta.capabilities.clone(),
+            log_level: meta.log_level,
+        };
+        RequestContext { scope, client, client_context, updates: None }
+    }
+
+    /// Handles one request. Dropping the future cancels it.
+    pub(crate) async fn respond(
+        &self,
+        context: RequestContext,
+        method: &str,
+        params: Option<Object>,
+    ) -> ResponsePayload {
+        let params = params.unwrap_or_default();
+        let era = context.client.era;
+        match methods::classify(&context.scope.view, era, method, &params) {
+            Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
+            Ok(MethodAction::List(kind)) => self.list(&context.scope, era, kind, &params).await.0,
+            Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
+            Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
+            Err(response) => response,
+        }
+    }
+
+    /// Returns whether a request is forwarded to a server, which may send updates before its response.
+    pub(crate) fn is_forwarded(view: &CatalogScope, era: Era, method: &str) -> bool {
+        methods::is_forwarded(view, era, method)
+    }
+
+    /// Makes the call and encodes its outcome.
+    async fn forward(
+        &self,
+        context: RequestContext,
+        method: &str,
+        selector: Selector,
+        params: Object,
+    ) -> ResponsePayload {
+        let era = context.client.era;
+        let call = context.call(methods::to_static(method), selector, params);
+        match self.crib.call(call).await {
+            Ok(outcome) => adapt_response_for_client(outcome.answer, method, outcome.era, era),
+            Err(error) if error.is_for_model() && method == "tools/call" => {
+                adapt_response_for_client(error_as_tool_result(&error), method, Era::Session, era)
+            }
+            Err(error) => self.error_payload(&error),
+        }
+    }
+
+    /// Returns one page of a list, and the catalog it was read from.
+    async fn list(
+        &self,
+        scope: &EndpointScope,
+        era: Era,
+        kind: ListKind,
+        params: &Object,
+    ) -> (ResponsePayload, Option<Arc<Catalog>>) {
+        let raw_cursor = params.get("cursor").filter(|raw| &***raw != b"null");
+        let cursor = params.get_string("cursor");
+        if raw_cursor.is_some() && cursor.is_none() {
+            return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
+        }
+        let catalog = match self.load_catalog(scope).await {
+            Ok(catalog) => catalog,
+            Err(error) => return (self.error_payload(&error), None),
+        };
+        match catalog.page(kind, scope.view.server(), era, cursor.as_deref()) {
+            Ok(page) => {
+                let freshness = self.crib.freshness(kind, scope.view.server(), &scope.caller);
+                let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
+                let next_cursor = page.next_cursor.as_deref();
+                let result = client::list_result(kind.list_member(), &page.items, next_cursor, era, caching);
+                (ResponsePayload::Result(result), Some(catalog))
+            }
+            Err(error) => (self.error_payload(&error), None),
+        }
+    }
+
+    /// Returns the visible catalog after discovering servers that were never listed.
+    async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
+        match &scope.view {
+            CatalogScope::All => Ok(self.crib.list_for(&scope.caller).await),
+            CatalogScope::One(server) => self.crib.list_server_for(server, &scope.caller).await,
+        }
+    }
+
+    /// Returns the digest of a catalog, which is computed once.
+    pub(crate) fn catalog_digest(&self, catalog: &Arc<Catalog>) -> Arc<CatalogDigest> {
+        let mut digests = self.catalog_digests.lock().ignore_poison();
+        if let Some(digest) = digests.iter().find(|digest| digest.is_for(catalog)) {
+            return digest.clone();
+        }
+        digests.retain(|digest| digest.revision() == catalog.revision());
+        if digests.len() >= MAX_CATALOG_DIGESTS {
+            digests.clear();
+        }
+        let digest = Arc::new(CatalogDigest::new(catalog.clone()));
+        digests.push(digest.clone());
+        digest
+    }
+
+    /// Returns the digests of the current lists in a scope.
+    pub(crate) fn list_digests(&self, scope: &EndpointScope) -> ListDigests {
+        self.catalog_digest(&self.crib.catalog_for(&scope.caller)).list_digests(&scope.view)
+    }
+}
+
+/// Encodes an error whose hint needs no completion.
+pub(crate) fn error_payload(error: &Error) -> ResponsePayload {
+    ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
+}
+
+/// Encodes an error as a tool result, because most clients show tool results to the model but not errors.
+fn error_as_tool_result(error: &Error) -> ResponsePayload {
+    let text = format!("{error}; {}", error.hint());
+    let mut data = error.data();
+    data["code"] = error.kind().facts().code.into();
+    let content = json!([{"type": "text", "text": text}]);
+    ResponsePayload::Result(
+        json!({"content": content, "isError": true, "_meta": {"toolcrib/error": data}}).to_string().into(),
+    )
+}
+
+/// Encodes a protocol error.
+pub(crate) fn reject(code: i32, message: &str) -> ResponsePayload {
+    ResponsePayload::Error(error_object(code, message, None))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! Watches for changes that clients are notified of, and encodes the notifications.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+use toolcrib::model::event::ServerNotification;
+use toolcrib::protocol::era::client::{
+    LOG_MESSAGE, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED,
+};
+use toolcrib::protocol::era::meta;
+use toolcrib::protocol::json::object::{Object, to_json_string};
+use toolcrib::protocol::jsonrpc::{RequestId, encode_notification};
+use toolcrib::{Catalog, ListKind, ServerId, Subscription};
+
+use super::catalog_digest::ListDigests;
+use super::{CatalogScope, EndpointScope, McpService};
+
+/// A change that clients may be notified of.
+#[derive(Debug)]
+pub(crate) enum ChangeEvent {
+    /// Digests of the current lists.
+    Lists(ListDigests),
+    /// A notification of a server.
+    Notification(ServerNotification),
+    /// Notifications were dropped because this watcher was too slow; any resource may have changed.
+    Lagged,
+}
+
+/// Selects and encodes the changes that one client is notified of.
+pub(crate) trait ChangeSink: Send {
+    /// Returns the messages to the client, if any.
+    fn encode_change(&mut self, event: &ChangeEvent) -> Vec<Vec<u8>>;
+}
+
+/// Waits for changes on behalf of one client.
+pub(crate) struct ChangeWatcher {
+    service: Arc<McpService>,
+    scope: EndpointScope,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    notifications: broadcast::Receiver<ServerNotification>,
+}
+
+impl ChangeWatcher {
+    /// Creates a watcher whose first event is the current state of the lists.
+    pub(crate) fn new(service: Arc<McpService>, scope: EndpointScope) -> Self {
+        let mut catalog = service.crib.watch_catalog();
+        catalog.mark_changed();
+        let notifications = service.crib.notifications();
+        Self { service, scope, catalog, notifications }
+    }
+
+    /// Waits for the next change; `None` when the crib has shut down.
+    pub(crate) async fn next(&mut self) -> Option<ChangeEvent> {
+        loop {
+            let received = tokio::select! {
+                biased;
+                changed = self.catalog.changed() => {
+                    changed.ok()?;
+                    return Some(ChangeEvent::Lists(self.service.list_digests(&self.scope)));
+                }
+                received = self.notifications.recv() => received,
+            };
+            return match received {
+                Ok(ServerNotification::ListChanged { server, .. })
+                    if !self.scope.can_see(&self.service.crib, &server) =>
+                {
+                    continue;
+                }
+                Ok(notification) => Some(ChangeEvent::Notification(notification)),
+                Err(RecvError::Lagged(_)) => Some(ChangeEvent::Lagged),
+                Err(RecvError::Closed) => None,
+            };
+        }
+    }
+
+    /// Waits for the next messages of `sink`; `None` when the crib has shut down.
+    pub(crate) async fn next_messages(&mut self, sink: &mut impl ChangeSink) -> Option<Vec<Vec<u8>>> {
+        loop {
+            let messages = sink.encode_change(&self.next().await?);
+            if !messages.is_empty() {
+                return Some(messages);
+            }
+        }
+    }
+}
+
+/// Encodes parameters whose `_meta` names the request that opened the listen stream.
+pub(crate) fn tagged_params(
+    request_id: &RequestId,
+    members: impl IntoIterator<Item = (&'static str, Bytes)>,
+) -> Bytes {
+    let mut meta = Object::default();
+    meta.set(meta::SUBSCRIPTION_ID, request_id.as_bytes().to_vec());
+    let mut params = Object::default();
+    params.set("_meta", meta.to_bytes());
+    members.into_iter().for_each(|(key, value)| params.set(key, value));
+    params.to_bytes()
+}
+
+/// Encodes the notification that a list has changed; `list` is an index into [`ListDigests`].
+pub(crate) fn encode_list_changed(list: usize, tag: Option<&RequestId>) -> Vec<u8> {
+    let method = [TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED][list];
+    encode_notification(method, tag.map(|request_id| tagged_params(request_id, [])).as_deref())
+}
+
+/// Encodes the notifications that these lists have changed, for the lists that are `announced`.
+pub(crate) fn encode_lists_changed(
+    changed: &[ListKind],
+    announced: [bool; 3],
+    tag: Option<&RequestId>,
+) -> Vec<Vec<u8>> {
+    let has_changed = |list: usize| changed.iter().any(|kind| list_index(*kind) == list);
+    let lists = (0..announced.len()).filter(|list| announced[*list] && has_changed(*list));
+    lists.map(|list| encode_list_changed(list, tag)).collect()
+}
+
+/// Returns the index of a list in [`ListDigests`].
+pub(crate) fn list_index(kind: ListKind) -> usize {
+    match kind {
+        ListKind::Tools => 0,
+        ListKind::Prompts => 1,
+        _ => 2,
+    }
+}
+
+/// Encodes notifications for the subscribed resources that have changed, or may have.
+pub(crate) fn encode_resource_updates(
+    subscriptions: &[Subscription],
+    event: &ChangeEvent,
+    tag: Option<&RequestId>,
+) -> Vec<Vec<u8>> {
+    let affected = subscriptions.iter().filter(|subscription| match event {
+        ChangeEvent::Notification(notification) => subscription.matches(notification),
+        ChangeEvent::Lagged => true,
+        ChangeEvent::Lists(_) => false,
+    });
+    affected.map(|subscription| encode_resource_updated(subscription.uri(), tag)).collect()
+}
+
+fn encode_resource_updated(uri: &str, tag: Option<&RequestId>) -> Vec<u8> {
+    let uri = to_json_string(uri);
+    let params = match tag {
+        Some(request_id) => tagged_params(request_id, [("uri", uri)]),
+        None => {
+            let mut params = Object::default();
+            params.set("uri", uri);
+            params.to_bytes()
+        }
+    };
+    encode_notification(RESOURCE_UPDATED, Some(&params))
+}
+
+/// Encodes a log message. At the endpoint for all servers, the logger name is prefixed with the server.
+pub(crate) fn encode_log(view: &CatalogScope, server: &ServerId, params: &Bytes) -> Vec<u8> {
+    match Object::parse(params) {
+        Ok(mut params) if *view == CatalogScope::All => {
+            let logger = match params.get_string("logger") {
+                Some(logger) => format!("{server}/{logger}"),
+                None => server.to_string(),
+            };
+            params.set("logger", to_json_string(&logger));
+            encode_notification(LOG_MESSAGE, Some(&params.to_bytes()))
+        }
+        _ => encode_notification(LOG_MESSAGE, Some(params)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolcrib::Crib;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn slow_watcher_is_told_that_it_lagged() {
+        let service = Arc::new(McpService::new(Crib::builder().build().unwrap()));
+        let (sender, notifications) = broadcast::channel(2);
+        let mut watcher =
+            ChangeWatcher { notifications, ..ChangeWatcher::new(service, EndpointScope::local()) };
+        for uri in ["a:1", "a:2", "a:3"] {
+            let updated = ServerNotification::ResourceUpdated {
+                server: "git".parse().unwrap(),
+                instance: toolcrib::InstanceKey::Shared,
+                uri: uri.into(),
+            };
+            sender.send(updated).unwrap();
+        }
+        assert!(matches!(watcher.next().await, Some(ChangeEvent::Lists(_))));
+        assert!(matches!(watcher.next().await, Some(ChangeEvent::Lagged)));
+        assert!(
+            matches!(watcher.next().await, Some(ChangeEvent::Notification(ServerNotification::ResourceUpdated { uri, .. })) if &*uri == "a:2")
+        );
+    }
+}

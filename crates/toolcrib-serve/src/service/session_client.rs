@@ -1,0 +1,252 @@
+//! The client state of a session, over HTTP and on pipes.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use toolcrib::model::event::ServerNotification;
+use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
+use toolcrib::protocol::era::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE};
+use toolcrib::protocol::json::object::{Object, to_json_string};
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code, encode_notification};
+use toolcrib::protocol::versions::{Era, Revision};
+use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{Catalog, Client, ClientContext, InstanceKey, ListKind, Project, ServerId, Subscription};
+
+use super::catalog_digest::ListDigests;
+use super::change_watcher::{
+    ChangeEvent, ChangeSink, encode_list_changed, encode_lists_changed, encode_log, encode_resource_updates,
+    list_index,
+};
+use super::in_flight::InFlight;
+use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions};
+use super::{
+    CatalogScope, ClientHandle, EndpointScope, MAX_SUBSCRIPTIONS, McpService, RequestContext, reject,
+};
+
+/// The client of one session: its capabilities, subscriptions, questions and requests.
+#[derive(Debug)]
+pub(crate) struct SessionClientState {
+    pub(crate) scope: EndpointScope,
+    pub(crate) revision: Revision,
+    handle: ClientHandle,
+    capabilities: ClientCapabilities,
+    log_level: Mutex<Option<LogLevel>>,
+    /// Digests of the lists that the client has last seen or been notified of.
+    last_digests: Mutex<ListDigests>,
+    subscriptions: Mutex<Vec<Subscription>>,
+    pub(crate) questions: Arc<PendingQuestions>,
+    /// Sends questions to the client while none of its requests is in progress.
+    pub(crate) idle_updates: Arc<IdleUpdateWriter>,
+    client_context: Arc<ClientContext>,
+    /// The client's requests in progress.
+    pub(crate) in_flight: InFlight,
+}
+
+impl SessionClientState {
+    /// Creates the state of a new session from the parameters of `initialize`.
+    pub(crate) fn new(
+        service: &McpService,
+        scope: EndpointScope,
+        initialize: Option<&Object>,
+        project: Option<Project>,
+    ) -> Self {
+        let declared = initialize.and_then(|params| params.get("capabilities"));
+        let last_digests = service.list_digests(&scope);
+        let capabilities = declared.map(ClientCapabilities::parse).unwrap_or_default();
+        let questions = Arc::<PendingQuestions>::default();
+        let idle_updates = Arc::new(IdleUpdateWriter::new(questions.clone()));
+        let client_context = ClientContext::default()
+            .capabilities(capabilities.clone())
+            .update_sink(idle_updates.clone())
+            .project(project);
+        Self {
+            scope,
+            revision: client::negotiate_revision(initialize),
+            handle: service.connect_client(),
+            capabilities,
+            log_level: Mutex::default(),
+            last_digests: Mutex::new(last_digests),
+            subscriptions: Mutex::default(),
+            questions,
+            idle_updates,
+            client_context: Arc::new(client_context),
+            in_flight: InFlight::default(),
+        }
+    }
+
+    /// Returns the context of a request in this session. Without a stream to the client, servers cannot ask it anything.
+    fn request_context(&self, has_stream: bool) -> RequestContext {
+        let client = Client {
+            key: self.handle.key,
+            era: Era::Session,
+            capabilities: if has_stream { self.capabilities.clone() } else { ClientCapabilities::default() },
+            log_level: *self.log_level.lock().ignore_poison(),
+        };
+        let client_context = Some(self.client_context.clone());
+        RequestContext { scope: self.scope.clone(), client, client_context, updates: None }
+    }
+
+    /// Handles one request of this session; messages before the response go to `out`.
+    pub(crate) async fn respond(
+        &self,
+        service: &McpService,
+        method: &str,
+        params: Option<Object>,
+        out: Option<&impl MessageSink>,
+    ) -> ResponsePayload {
+        match method {
+            SET_LEVEL => return self.set_level(params.as_ref()),
+            SUBSCRIBE => return self.subscribe(service, params.as_ref()).await,
+            UNSUBSCRIBE => return self.unsubscribe(params.as_ref()),
+            _ => {}
+        }
+        if let Some(kind) = ListKind::from_method(method) {
+            return self.list(service, kind, &params.unwrap_or_default()).await;
+        }
+        let Some(out) = out.filter(|_| McpService::is_forwarded(&self.scope.view, Era::Session, method))
+        else {
+            return service.respond(self.request_context(false), method, params).await;
+        };
+        let token = client::progress_token(params.as_ref());
+        let creates_task = params.as_ref().is_some_and(|params| params.get("task").is_some());
+        let context = self.request_context(true);
+        let response =
+            service.respond_with_updates(context, method, params, token, &self.questions, out).await;
+        self.questions.remember_follow_ups(&response, creates_task);
+        response
+    }
+
+    async fn list(&self, service: &McpService, kind: ListKind, params: &Object) -> ResponsePayload {
+        let (response, catalog) = service.list(&self.scope, Era::Session, kind, params).await;
+        if let Some(catalog) = catalog {
+            let list = list_index(kind);
+            let digests = service.catalog_digest(&catalog).list_digests(&self.scope.view);
+            self.last_digests.lock().ignore_poison()[list] = digests[list];
+        }
+        response
+    }
+
+    /// Encodes a server's notification about a task or an elicitation, if this client knows it. Tasks get their public id.
+    fn encode_follow_up(
+        &self,
+        server: &ServerId,
+        method: &str,
+        name: &str,
+        params: &Bytes,
+    ) -> Option<Vec<u8>> {
+        let has_public_id = method == TASK_STATUS && self.scope.view == CatalogScope::All;
+        let name = if has_public_id { Catalog::public_task_id(server, name) } else { name.to_owned() };
+        if !self.questions.has_follow_up(&name) {
+            return None;
+        }
+        let mut params = Object::parse(params).ok()?;
+        if has_public_id {
+            params.set("taskId", to_json_string(&name));
+        }
+        Some(encode_notification(method, Some(&params.to_bytes())))
+    }
+
+    /// Returns whether a server instance serves this client.
+    fn uses_instance(&self, instance: &InstanceKey) -> bool {
+        self.client_context.can_see_instance(instance, self.handle.key, &self.scope.caller)
+    }
+
+    fn set_level(&self, params: Option<&Object>) -> ResponsePayload {
+        match params.and_then(|params| LogLevel::parse(&params.get_string("level")?)) {
+            Some(level) => {
+                *self.log_level.lock().ignore_poison() = Some(level);
+                ResponsePayload::Result(client::empty_result(Era::Session))
+            }
+            None => reject(code::INVALID_PARAMS, "`params.level` must be a log level"),
+        }
+    }
+
+    async fn subscribe(&self, service: &McpService, params: Option<&Object>) -> ResponsePayload {
+        let Some(uri) = params.and_then(|params| params.get_string("uri")) else { return missing_uri() };
+        let subscribed = ResponsePayload::Result(client::empty_result(Era::Session));
+        let count = {
+            let subscriptions = self.subscriptions.lock().ignore_poison();
+            if subscriptions.iter().any(|subscription| subscription.uri() == uri) {
+                return subscribed;
+            }
+            subscriptions.len()
+        };
+        if count >= MAX_SUBSCRIPTIONS {
+            let message = format!("this session already has {MAX_SUBSCRIPTIONS} resource subscriptions");
+            return reject(code::INVALID_PARAMS, &message);
+        }
+        let selector = self.scope.view.resource_selector(&uri);
+        let call = self.request_context(true).call(SUBSCRIBE.into(), selector, Object::default());
+        match service.crib.subscribe_for(call).await {
+            Ok(subscription) => {
+                self.subscriptions.lock().ignore_poison().push(subscription);
+                subscribed
+            }
+            Err(error) => service.error_payload(&error),
+        }
+    }
+
+    fn unsubscribe(&self, params: Option<&Object>) -> ResponsePayload {
+        let Some(uri) = params.and_then(|params| params.get_string("uri")) else { return missing_uri() };
+        self.subscriptions.lock().ignore_poison().retain(|subscription| subscription.uri() != uri);
+        ResponsePayload::Result(client::empty_result(Era::Session))
+    }
+
+    /// Handles a change of the client's roots.
+    pub(crate) fn roots_changed(&self, service: &McpService) {
+        service.crib.roots_changed(self.handle.key, &self.client_context);
+    }
+
+    /// Cancels all requests and subscriptions.
+    pub(crate) fn end(&self) {
+        self.in_flight.cancel_all();
+        self.subscriptions.lock().ignore_poison().clear();
+    }
+}
+
+fn missing_uri() -> ResponsePayload {
+    reject(code::INVALID_PARAMS, "`params.uri` must be the URI of a resource")
+}
+
+impl ChangeSink for Arc<SessionClientState> {
+    fn encode_change(&mut self, event: &ChangeEvent) -> Vec<Vec<u8>> {
+        let notification = match event {
+            ChangeEvent::Lists(current) => {
+                let mut last = self.last_digests.lock().ignore_poison();
+                let changed = (0..current.len()).filter(|list| last[*list] != current[*list]);
+                let messages = changed.map(|list| encode_list_changed(list, None)).collect();
+                *last = *current;
+                return messages;
+            }
+            ChangeEvent::Lagged => {
+                return encode_resource_updates(&self.subscriptions.lock().ignore_poison(), event, None);
+            }
+            ChangeEvent::Notification(notification) => notification,
+        };
+        match notification {
+            ServerNotification::ResourceUpdated { .. } => {
+                encode_resource_updates(&self.subscriptions.lock().ignore_poison(), event, None)
+            }
+            ServerNotification::ListChanged { instance, lists, .. } if self.uses_instance(instance) => {
+                encode_lists_changed(lists, [true; 3], None)
+            }
+            ServerNotification::ListChanged { .. } => Vec::new(),
+            ServerNotification::FollowUp { server, method, name, params } => {
+                self.encode_follow_up(server, method, name, params).into_iter().collect()
+            }
+            ServerNotification::Log { server, instance, params } => {
+                let level = LogLevel::from_message(params);
+                // Messages outside of the client's own calls are sent only after `logging/setLevel`.
+                let is_wanted = self.log_level.lock().ignore_poison().is_some_and(|least| level >= least);
+                let is_visible =
+                    self.uses_instance(instance) && self.scope.can_see(&self.handle.crib, server);
+                if is_wanted && is_visible {
+                    vec![encode_log(&self.scope.view, server, params)]
+                } else {
+                    Vec::new()
+                }
+            }
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Tests of request classification and of notifications to sessions.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
+use toolcrib::model::event::ServerNotification;
+use toolcrib::protocol::era::client::{ELICITATION_COMPLETE, TASK_STATUS};
+use toolcrib::protocol::jsonrpc::RequestId;
+use toolcrib::spec::EraChoice;
+use toolcrib::{InProcess, InstanceKey, ServerSpec};
+
+use super::change_watcher::{ChangeEvent, ChangeSink as _};
+use super::methods::{MethodAction, classify};
+use super::session_client::SessionClientState;
+use super::*;
+
+fn params(text: &str) -> Object {
+    Object::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
+fn one_server() -> CatalogScope {
+    CatalogScope::One("git".parse().unwrap())
+}
+
+fn code_of(answer: &ResponsePayload) -> i64 {
+    let ResponsePayload::Error(error) = answer else { panic!("{answer:?}") };
+    serde_json::from_slice::<Value>(error).unwrap()["code"].as_i64().unwrap()
+}
+
+#[test]
+fn parameters_select_the_target() {
+    let classify = |method, text| classify(&CatalogScope::All, Era::Stateless, method, &params(text));
+    let forward = |selector| Ok(MethodAction::Forward(selector));
+    assert_eq!(classify("tools/call", r#"{"name":"a"}"#), forward(Selector::Tool("a".into())));
+    assert_eq!(classify("prompts/get", r#"{"name":"a"}"#), forward(Selector::Prompt("a".into())));
+    assert_eq!(classify("resources/read", r#"{"uri":"a:b"}"#), forward(Selector::Resource("a:b".into())));
+    assert_eq!(classify("tasks/update", r#"{"taskId":"t"}"#), forward(Selector::Task("t".into())));
+    let prompt = r#"{"ref":{"type":"ref/prompt","name":"p"}}"#;
+    assert_eq!(classify("completion/complete", prompt), forward(Selector::Prompt("p".into())));
+    let template = r#"{"ref":{"type":"ref/resource","uri":"x://{y}"}}"#;
+    assert_eq!(classify("completion/complete", template), forward(Selector::Resource("x://{y}".into())));
+    for (method, text) in [
+        ("tools/call", "{}"),
+        ("tools/call", r#"{"name":"a","arguments":[]}"#),
+        ("resources/read", r#"{"uri":7}"#),
+        ("completion/complete", r#"{"ref":{"type":"ref/other"}}"#),
+    ] {
+        assert_eq!(code_of(&classify(method, text).unwrap_err()), -32602, "{method} {text}");
+    }
+}
+
+#[test]
+fn methods_depend_on_the_era() {
+    for (method, session, stateless) in [
+        ("ping", true, false),
+        ("initialize", false, false),
+        ("server/discover", false, true),
+        ("tools/list", true, true),
+        ("resources/templates/list", true, true),
+        ("no/such/method", false, false),
+        ("tasks/list", false, false),
+    ] {
+        let exists = |era| classify(&CatalogScope::All, era, method, &Object::default()).is_ok();
+        assert_eq!((exists(Era::Session), exists(Era::Stateless)), (session, stateless), "{method}");
+    }
+    let removed = classify(&one_server(), Era::Stateless, "ping", &Object::default()).unwrap_err();
+    assert_eq!(code_of(&removed), -32601);
+}
+
+#[test]
+fn single_server_endpoint_forwards_unknown_methods() {
+    let action = classify(&one_server(), Era::Stateless, "skills/list", &Object::default());
+    assert_eq!(
+        action,
+        Ok(MethodAction::Forward(Selector::OnServer("git".parse().unwrap(), "skills/list".into())))
+    );
+    assert!(McpService::is_forwarded(&one_server(), Era::Stateless, "skills/list"));
+    assert!(!McpService::is_forwarded(&CatalogScope::All, Era::Stateless, "skills/list"));
+    assert!(!McpService::is_forwarded(&one_server(), Era::Stateless, "tools/list"));
+    for era in [Era::Session, Era::Stateless] {
+        let refused =
+            classify(&one_server(), era, "notifications/cancelled", &Object::default()).unwrap_err();
+        assert_eq!(code_of(&refused), -32601);
+        assert!(!McpService::is_forwarded(&one_server(), era, "notifications/cancelled"));
+    }
+}
+
+#[tokio::test]
+async fn hints_are_completed() {
+    let crib = Crib::builder().build().unwrap();
+    let service = McpService::new(crib).with_hints(|hint| format!("{hint} --config /my.toml"));
+    let error = Error::new(toolcrib::ErrorKind::Ejected, "it is").with_server(&"git".parse().unwrap());
+    let ResponsePayload::Error(response) = service.error_payload(&error) else { panic!("an error") };
+    let response: Value = serde_json::from_slice(&response).unwrap();
+    assert_eq!(response["data"]["hint"], "toolcrib restart git --config /my.toml");
+}
+
+#[tokio::test]
+async fn session_gets_log_messages_only_after_set_level() {
+    let service = McpService::new(Crib::builder().build().unwrap());
+    let mut session = Arc::new(SessionClientState::new(&service, EndpointScope::local(), None, None));
+    let log_params = Bytes::from_static(br#"{"level":"error","data":"of another client"}"#);
+    let logged = ChangeEvent::Notification(ServerNotification::Log {
+        server: "git".parse().unwrap(),
+        instance: InstanceKey::Shared,
+        params: log_params,
+    });
+    assert!(session.encode_change(&logged).is_empty());
+    let (out, _receiver) = crate::outbox::outbox();
+    let set =
+        session.respond(&service, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
+    assert!(matches!(set, ResponsePayload::Result(_)), "{set:?}");
+    assert_eq!(session.encode_change(&logged).len(), 1);
+}
+
+#[tokio::test]
+async fn session_is_notified_of_changes_in_its_own_instances() {
+    let service = McpService::new(Crib::builder().build().unwrap());
+    let mut session = Arc::new(SessionClientState::new(&service, EndpointScope::local(), None, None));
+    let list_changed = |instance| {
+        let lists = [ListKind::Tools, ListKind::Templates, ListKind::Resources].into();
+        ChangeEvent::Notification(ServerNotification::ListChanged {
+            server: "git".parse().unwrap(),
+            instance,
+            lists,
+        })
+    };
+    assert!(session.encode_change(&list_changed(InstanceKey::Discovery)).is_empty());
+    let messages = session.encode_change(&list_changed(InstanceKey::Shared));
+    let methods: Vec<Value> = messages
+        .iter()
+        .map(|message| serde_json::from_slice::<Value>(message).unwrap()["method"].clone())
+        .collect();
+    assert_eq!(methods, ["notifications/tools/list_changed", "notifications/resources/list_changed"]);
+}
+
+#[tokio::test]
+async fn session_is_notified_of_its_own_tasks_and_elicitations() {
+    let service = McpService::new(Crib::builder().build().unwrap());
+    let mut session = Arc::new(SessionClientState::new(&service, EndpointScope::local(), None, None));
+    let follow_up = |method, name: &str, params: &'static str| {
+        let server = "git".parse().unwrap();
+        let params = Bytes::from_static(params.as_bytes());
+        ChangeEvent::Notification(ServerNotification::FollowUp { server, method, name: name.into(), params })
+    };
+    let task = follow_up(TASK_STATUS, "7", r#"{"taskId":"7","status":"completed"}"#);
+    let elicitation = follow_up(ELICITATION_COMPLETE, "e", r#"{"elicitationId":"e"}"#);
+    assert!(
+        session.encode_change(&task).is_empty() && session.encode_change(&elicitation).is_empty(),
+        "of another client"
+    );
+    let name = Catalog::public_task_id(&"git".parse().unwrap(), "7");
+    let created = json!({"task": {"taskId": name}}).to_string();
+    session.questions.remember_follow_ups(&ResponsePayload::Result(created.into()), true);
+    let elicitations = json!({"code": -32042, "message": "", "data": {"elicitations": [{"mode": "url", "elicitationId": "e"}]}});
+    session.questions.remember_follow_ups(&ResponsePayload::Error(elicitations.to_string().into()), false);
+    let message: Value = serde_json::from_slice(&session.encode_change(&task)[0]).unwrap();
+    assert_eq!(
+        (&message["method"], &message["params"]["taskId"]),
+        (&json!(TASK_STATUS), &json!(name)),
+        "{message}"
+    );
+    assert_eq!(session.encode_change(&elicitation).len(), 1);
+}
+
+/// A server with two resources that answers every other request with an empty result.
+struct ResourceServer;
+
+impl InProcess for ResourceServer {
+    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let (reads, mut writes) = tokio::io::split(pipe);
+            let mut lines = BufReader::new(reads).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let result = match request["method"].as_str().unwrap() {
+                    "initialize" => json!({
+                        "protocolVersion": "2025-11-25",
+                        "capabilities": {"resources": {"subscribe": true}},
+                        "serverInfo": {"name": "resources", "version": "1"},
+                    }),
+                    "resources/list" => {
+                        json!({"resources": [{"uri": "a:1", "name": "a"}, {"uri": "a:2", "name": "b"}]})
+                    }
+                    "resources/templates/list" => json!({"resourceTemplates": []}),
+                    _ => json!({}),
+                };
+                if request["id"].is_null() {
+                    continue;
+                }
+                let response = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+                if writes.write_all(format!("{response}\n").as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn lagged_client_is_notified_of_all_subscriptions() {
+    let spec =
+        ServerSpec::in_process("git".parse().unwrap(), ResourceServer).era(EraChoice::Era(Era::Session));
+    let service = McpService::new(Crib::builder().server(spec).build().unwrap());
+    let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
+    let mut session = Arc::new(SessionClientState::new(&service, scope.clone(), None, None));
+    let (out, _receiver) = crate::outbox::outbox();
+    for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
+        let done = session.respond(&service, "resources/subscribe", Some(params(uri)), Some(&out)).await;
+        assert!(matches!(done, ResponsePayload::Result(_)), "{done:?}");
+    }
+    let requested = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
+    let client = Client::without_capabilities();
+    let context = RequestContext { scope, client, client_context: None, updates: None };
+    let mut stream = service.listen(&context, &request_id, Some(&requested)).await.map_err(drop).unwrap();
+    let uris = |messages: Vec<Vec<u8>>| -> Vec<Value> {
+        let messages = messages.iter().map(|message| serde_json::from_slice::<Value>(message).unwrap());
+        messages.map(|message| message["params"]["uri"].clone()).collect()
+    };
+    assert_eq!(uris(session.encode_change(&ChangeEvent::Lagged)), ["a:1", "a:2"]);
+    assert_eq!(uris(stream.encode_change(&ChangeEvent::Lagged)), ["a:2"]);
+    let updated = ChangeEvent::Notification(ServerNotification::ResourceUpdated {
+        server: "git".parse().unwrap(),
+        instance: InstanceKey::Shared,
+        uri: "a:1".into(),
+    });
+    assert_eq!(uris(session.encode_change(&updated)), ["a:1"]);
+    assert!(stream.encode_change(&updated).is_empty());
+}

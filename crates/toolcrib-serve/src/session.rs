@@ -1,0 +1,225 @@
+//! Sessions over HTTP, for clients of the session era.
+
+pub(crate) mod stream;
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use toolcrib::util::encoding;
+use toolcrib::util::locks::IgnorePoison as _;
+
+use self::stream::ReplayStreams;
+use crate::service::EndpointScope;
+use crate::service::session_client::SessionClientState;
+
+/// Time after which an idle session expires.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Shortest time between two searches for expired sessions.
+const MIN_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The open sessions of a gateway.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    open: Mutex<OpenSessions>,
+    max_sessions: usize,
+    /// Cancelled at shutdown; ends the expiry task.
+    closed: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct OpenSessions {
+    sessions: HashMap<String, Arc<Session>>,
+    /// True if the expiry task runs.
+    has_expiry_task: bool,
+}
+
+/// One client's session over HTTP.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: Arc<SessionClientState>,
+    last_used: Mutex<Instant>,
+    /// Cancelled when the session ends; ends its streams.
+    pub(crate) ended: CancellationToken,
+    /// Responses that can be resumed.
+    pub(crate) streams: ReplayStreams,
+    /// True if a notification stream is open.
+    has_stream: AtomicBool,
+    /// Number of requests and streams that use the session.
+    users: AtomicUsize,
+}
+
+/// The result of opening a session.
+pub(crate) struct NewSession {
+    pub(crate) id: String,
+    /// True if the caller must run [`Sessions::expire_idle`].
+    pub(crate) needs_expiry_task: bool,
+}
+
+impl Sessions {
+    pub(crate) fn new(max_sessions: usize) -> Self {
+        Self { open: Mutex::default(), max_sessions, closed: CancellationToken::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, OpenSessions> {
+        self.open.lock().ignore_poison()
+    }
+
+    /// Opens a session, which ends when `revoked` is cancelled. If there are too many, the session that has been idle
+    /// longest is ended. Returns `None` if none is idle or no random id is available.
+    pub(crate) fn open(&self, client: SessionClientState, revoked: &CancellationToken) -> Option<NewSession> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).ok()?;
+        let id = encoding::to_hex(&random);
+        let mut state = self.state();
+        if state.sessions.len() >= self.max_sessions {
+            let idle = state.sessions.iter().filter(|(_, session)| session.is_idle());
+            let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
+            state.sessions.remove(&oldest).inspect(|session| session.end());
+        }
+        state.sessions.insert(id.clone(), Arc::new(Session::new(client, revoked.child_token())));
+        let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);
+        Some(NewSession { id, needs_expiry_task })
+    }
+
+    /// Returns an open session of the same scope, which is not idle until the returned reference and its clones are dropped.
+    pub(crate) fn find(&self, id: &str, scope: &EndpointScope) -> Option<SessionRef> {
+        let state = self.state();
+        let session = state.sessions.get(id)?;
+        if session.client.scope != *scope || session.ended.is_cancelled() {
+            return None;
+        }
+        let session = SessionRef::new(session.clone());
+        drop(state);
+        session.touch();
+        Some(session)
+    }
+
+    /// Ends a session and its requests; `false` if there is none.
+    pub(crate) fn end(&self, id: &str, scope: &EndpointScope) -> bool {
+        let mut state = self.state();
+        if !state.sessions.get(id).is_some_and(|session| session.client.scope == *scope) {
+            return false;
+        }
+        state.sessions.remove(id).inspect(|session| session.end());
+        true
+    }
+
+    /// Ends idle sessions until none are left or the gateway stops.
+    pub(crate) async fn expire_idle(&self) {
+        while let Some(next) = self.sweep(Instant::now()) {
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.closed.cancelled() => return,
+            }
+        }
+    }
+
+    /// Ends expired sessions and returns when to search again, if sessions are left.
+    fn sweep(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.state();
+        state.sessions.retain(|_, session| {
+            session.streams.remove_expired(now);
+            let is_expired = session.is_idle() && session.last_used() + IDLE_TIMEOUT <= now;
+            if is_expired {
+                session.end();
+            }
+            !is_expired
+        });
+        let earliest = state.sessions.values().map(|session| session.last_used() + IDLE_TIMEOUT).min();
+        state.has_expiry_task = earliest.is_some();
+        let has_streams = state.sessions.values().any(|session| !session.streams.is_empty());
+        let next = earliest.map(|earliest| if has_streams { now } else { earliest });
+        next.map(|next| next.max(now + MIN_SWEEP_INTERVAL))
+    }
+
+    /// Ends the expiry task.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+}
+
+impl Session {
+    fn new(client: SessionClientState, ended: CancellationToken) -> Self {
+        Self {
+            client: Arc::new(client),
+            last_used: Mutex::new(Instant::now()),
+            ended,
+            streams: ReplayStreams::default(),
+            has_stream: AtomicBool::new(false),
+            users: AtomicUsize::new(0),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.users.load(Ordering::Acquire) == 0
+    }
+
+    fn last_used(&self) -> Instant {
+        *self.last_used.lock().ignore_poison()
+    }
+
+    /// Records that the session is in use.
+    pub(crate) fn touch(&self) {
+        *self.last_used.lock().ignore_poison() = Instant::now();
+    }
+
+    fn end(&self) {
+        self.ended.cancel();
+        self.client.end();
+    }
+}
+
+/// A session in use. While there is one, the session does not count as idle.
+#[derive(Debug)]
+pub(crate) struct SessionRef(Arc<Session>);
+
+impl SessionRef {
+    /// Must be called with the lock of the open sessions, unless the session is in use already.
+    fn new(session: Arc<Session>) -> Self {
+        session.users.fetch_add(1, Ordering::AcqRel);
+        Self(session)
+    }
+
+    /// Claims the notification stream of this session; `None` if one is already open.
+    pub(crate) fn hold_stream(&self) -> Option<StreamHold> {
+        (!self.has_stream.swap(true, Ordering::AcqRel)).then(|| StreamHold(self.clone()))
+    }
+}
+
+impl Clone for SessionRef {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl Deref for SessionRef {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.0
+    }
+}
+
+impl Drop for SessionRef {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The claim on the notification stream of a session, which is in use while the stream is open.
+pub(crate) struct StreamHold(SessionRef);
+
+impl Drop for StreamHold {
+    fn drop(&mut self) {
+        self.0.has_stream.store(false, Ordering::Release);
+        self.0.touch();
+    }
+}
+
+#[cfg(test)]
+mod tests;

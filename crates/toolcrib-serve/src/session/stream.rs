@@ -1,0 +1,306 @@
+//! Responses in a session as event streams, which continue without their connection and can be resumed.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep};
+use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response};
+use toolcrib::protocol::sse::write_event;
+use toolcrib::util::locks::IgnorePoison as _;
+
+use crate::body::MessageSource;
+use crate::service::updates::MessageSink;
+
+/// Events kept per stream.
+const MAX_EVENTS: usize = 256;
+/// Bytes kept per stream; the newest event is kept even if it is larger.
+const MAX_BYTES: usize = 1 << 20;
+/// Streams kept per session.
+const MAX_STREAMS: usize = 16;
+/// Bytes kept per session when a stream is added.
+const MAX_SESSION_BYTES: usize = 4 << 20;
+/// Time for which an ended stream is kept.
+const RETENTION: Duration = Duration::from_secs(300);
+/// Time after which a slow response becomes a stream.
+const STREAM_AFTER: Duration = Duration::from_secs(2);
+/// Reconnect delay for clients in milliseconds.
+const RETRY_MS: u64 = 1000;
+
+/// The streams of one session that can be resumed.
+#[derive(Debug, Default)]
+pub(crate) struct ReplayStreams {
+    last_number: AtomicU64,
+    kept: Mutex<VecDeque<Arc<EventLog>>>,
+}
+
+/// The messages of one request: its response and what came before it.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    number: u64,
+    state: Mutex<EventLogState>,
+}
+
+#[derive(Debug, Default)]
+struct EventLogState {
+    /// The kept messages.
+    messages: VecDeque<Bytes>,
+    /// Number of the first kept message.
+    first: u64,
+    bytes: usize,
+    /// Numbers of unread questions. They, and all messages after them, are not dropped.
+    unread_questions: VecDeque<u64>,
+    /// True if the response is a stream.
+    is_stream: bool,
+    /// The response, unless it is a stream.
+    response: Option<ResponsePayload>,
+    ended: Option<Instant>,
+    /// Number of the current reader; a newer reader ends an older one.
+    reader: u64,
+    waker: Option<Waker>,
+}
+
+/// The start of a response.
+pub(crate) enum ResponseStart {
+    /// The complete response; nothing came before it.
+    Complete(ResponsePayload),
+    /// A stream.
+    Stream,
+    /// The request was cancelled.
+    Cancelled,
+}
+
+impl ReplayStreams {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<EventLog>>> {
+        self.kept.lock().ignore_poison()
+    }
+
+    /// Creates the log of one request.
+    pub(crate) fn new_log(&self) -> Arc<EventLog> {
+        let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        Arc::new(EventLog {
+            number,
+            state: Mutex::new(EventLogState { first: 1, ..EventLogState::default() }),
+        })
+    }
+
+    /// Keeps a stream so that it can be resumed; the oldest is dropped if there are too many.
+    pub(crate) fn keep(&self, log: Arc<EventLog>) {
+        let mut kept = self.kept();
+        let mut bytes: usize = kept.iter().map(|log| log.state().bytes).sum();
+        while kept.len() >= MAX_STREAMS || bytes > MAX_SESSION_BYTES && !kept.is_empty() {
+            let oldest = kept.iter().position(|log| log.state().ended.is_some()).unwrap_or(0);
+            // A log may have grown since it was counted.
+            bytes = bytes.saturating_sub(kept.remove(oldest).map_or(0, |log| log.state().bytes));
+        }
+        kept.push_back(log);
+    }
+
+    /// Returns a reader of the messages after an event, if all of them are kept.
+    pub(crate) fn resume_after(&self, id: &str) -> Option<EventLogReader> {
+        let (number, event) = id.split_once('-')?;
+        let number: u64 = number.parse().ok()?;
+        let event: u64 = event.parse().ok()?;
+        let log = self.kept().iter().find(|log| log.number == number).cloned()?;
+        let next = event.saturating_add(1);
+        let is_kept = {
+            let state = log.state();
+            (state.first..=state.first + state.messages.len() as u64).contains(&next)
+        };
+        is_kept.then(|| EventLogReader::new(log, next))
+    }
+
+    /// Drops streams whose retention has passed.
+    pub(crate) fn remove_expired(&self, now: Instant) {
+        let mut kept = self.kept();
+        kept.retain(|log| log.state().ended.is_none_or(|ended| ended + RETENTION > now));
+        if kept.is_empty() {
+            kept.shrink_to_fit();
+        }
+    }
+
+    /// Returns whether no streams are kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept().is_empty()
+    }
+}
+
+impl EventLog {
+    fn state(&self) -> MutexGuard<'_, EventLogState> {
+        self.state.lock().ignore_poison()
+    }
+
+    /// Waits until the response is complete, becomes a stream, or is cancelled.
+    pub(crate) async fn wait_for_start(&self, accepts_events: bool) -> ResponseStart {
+        let start = std::future::poll_fn(|context| {
+            let mut state = self.state();
+            match (state.response.take(), state.is_stream && accepts_events, state.ended) {
+                (Some(response), ..) => Poll::Ready(ResponseStart::Complete(response)),
+                (None, true, _) => Poll::Ready(ResponseStart::Stream),
+                (None, false, Some(_)) => Poll::Ready(ResponseStart::Cancelled),
+                (None, false, None) => {
+                    state.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        });
+        tokio::select! {
+            biased;
+            start = start => start,
+            () = sleep(STREAM_AFTER), if accepts_events => {
+                let mut state = self.state();
+                state.is_stream = true;
+                state.response.take().map_or(ResponseStart::Stream, ResponseStart::Complete)
+            }
+        }
+    }
+
+    /// Adds the response and closes the log.
+    pub(crate) fn finish(&self, id: &RequestId, response: ResponsePayload) {
+        let mut state = self.state();
+        if state.is_stream {
+            state.make_room(0);
+            state.push(encode_response(id, &response).into());
+        } else {
+            state.response = Some(response);
+        }
+        state.close();
+    }
+
+    /// Closes the log, without a response if there is none yet.
+    pub(crate) fn close(&self) {
+        self.state().close();
+    }
+}
+
+impl EventLogState {
+    /// Drops the oldest messages until one of this size fits; `false` if an unread question prevents that.
+    fn make_room(&mut self, size: usize) -> bool {
+        let is_full = |state: &Self| state.messages.len() >= MAX_EVENTS || state.bytes + size > MAX_BYTES;
+        while !self.messages.is_empty() && is_full(self) {
+            if self.unread_questions.front() == Some(&self.first) {
+                return false;
+            }
+            self.bytes -= self.messages.pop_front().map_or(0, |oldest| oldest.len());
+            self.first += 1;
+        }
+        true
+    }
+
+    /// Adds a message and returns its number.
+    fn push(&mut self, message: Bytes) -> u64 {
+        self.bytes += message.len();
+        self.messages.push_back(message);
+        self.wake();
+        self.first + self.messages.len() as u64 - 1
+    }
+
+    /// Records that all messages up to this number have been read.
+    fn mark_read(&mut self, number: u64) {
+        while self.unread_questions.front().is_some_and(|unread| *unread <= number) {
+            self.unread_questions.pop_front();
+        }
+    }
+
+    fn close(&mut self) {
+        self.ended.get_or_insert_with(Instant::now);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl MessageSink for Arc<EventLog> {
+    fn try_send(&self, message: Vec<u8>) -> bool {
+        let mut state = self.state();
+        state.is_stream = true;
+        let fits = state.make_room(message.len());
+        if fits {
+            state.push(message.into());
+        }
+        fits
+    }
+
+    fn try_send_question(&self, question: Vec<u8>) -> bool {
+        let mut state = self.state();
+        state.is_stream = true;
+        let fits = state.make_room(question.len());
+        if fits {
+            let number = state.push(question.into());
+            state.unread_questions.push_back(number);
+        }
+        fits
+    }
+}
+
+/// Reads a log from an event to its end.
+pub(crate) struct EventLogReader {
+    log: Arc<EventLog>,
+    next: u64,
+    /// Number of this reader.
+    reader: u64,
+    /// True if the stream starts with an empty event, which gives the client an event id to resume from.
+    send_priming_event: bool,
+}
+
+impl EventLogReader {
+    fn new(log: Arc<EventLog>, next: u64) -> Self {
+        let reader = {
+            let mut state = log.state();
+            state.reader += 1;
+            state.wake();
+            state.reader
+        };
+        Self { log, next, reader, send_priming_event: false }
+    }
+
+    /// Creates a reader from the start of the log.
+    pub(crate) fn from_start(log: Arc<EventLog>, send_priming_event: bool) -> Self {
+        Self { send_priming_event, ..Self::new(log, 1) }
+    }
+}
+
+impl MessageSource for EventLogReader {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        let reader = &mut *self;
+        let mut out = Vec::new();
+        if std::mem::take(&mut reader.send_priming_event) {
+            let _ = write!(out, "id: {}-0\nretry: {RETRY_MS}\n", reader.log.number);
+            write_event(&mut out, b"");
+            return Poll::Ready(Some(out));
+        }
+        let mut state = reader.log.state();
+        if state.reader != reader.reader {
+            return Poll::Ready(None);
+        }
+        reader.next = reader.next.max(state.first);
+        let index = usize::try_from(reader.next - state.first).unwrap_or(usize::MAX);
+        match state.messages.get(index) {
+            Some(message) => {
+                out.reserve(message.len() + 48);
+                let _ = writeln!(out, "id: {}-{}", reader.log.number, reader.next);
+                write_event(&mut out, message);
+                state.mark_read(reader.next);
+                reader.next += 1;
+                Poll::Ready(Some(out))
+            }
+            None if state.ended.is_some() => Poll::Ready(None),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Tests of how sessions end: on request, when idle, and when there are too many.
+
+use toolcrib::Caller;
+
+use super::*;
+use crate::service::{CatalogScope, McpService};
+
+fn service() -> McpService {
+    McpService::new(toolcrib::Crib::builder().build().unwrap())
+}
+
+fn open(sessions: &Sessions, service: &McpService) -> NewSession {
+    let client = SessionClientState::new(service, EndpointScope::local(), None, None);
+    sessions.open(client, &CancellationToken::new()).unwrap()
+}
+
+fn is_open(sessions: &Sessions, id: &str) -> bool {
+    sessions.find(id, &EndpointScope::local()).is_some()
+}
+
+#[tokio::test]
+async fn session_is_found_only_in_its_own_scope() {
+    let sessions = Sessions::new(10);
+    let service = service();
+    let id = open(&sessions, &service).id;
+    assert!(is_open(&sessions, &id));
+    let own_scope = EndpointScope::local();
+    let view = CatalogScope::One("git".parse().unwrap());
+    let other_endpoint = EndpointScope { view, ..EndpointScope::local() };
+    let other_caller = EndpointScope { caller: Caller::new("other"), ..EndpointScope::local() };
+    for scope in [other_endpoint, other_caller] {
+        assert!(sessions.find(&id, &scope).is_none() && !sessions.end(&id, &scope));
+    }
+    assert!(sessions.end(&id, &own_scope));
+    assert!(!is_open(&sessions, &id) && !sessions.end(&id, &own_scope));
+}
+
+#[tokio::test(start_paused = true)]
+async fn longest_idle_session_is_replaced() {
+    let sessions = Sessions::new(2);
+    let service = service();
+    let open = async || {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        open(&sessions, &service).id
+    };
+    let first = open().await;
+    let second = open().await;
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(is_open(&sessions, &first));
+    let third = open().await;
+    assert!(!is_open(&sessions, &second));
+    assert!(is_open(&sessions, &first) && is_open(&sessions, &third));
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_sessions_expire_and_the_expiry_task_ends() {
+    let sessions = Sessions::new(10);
+    let service = service();
+    let first = open(&sessions, &service);
+    assert!(first.needs_expiry_task);
+    let held = sessions.find(&first.id, &EndpointScope::local()).unwrap();
+    let second = open(&sessions, &service);
+    assert!(!second.needs_expiry_task);
+    let ended = sessions.state().sessions[&second.id].ended.clone();
+    let expiry = sessions.expire_idle();
+    tokio::pin!(expiry);
+    tokio::select! {
+        () = &mut expiry => panic!("the first session is in use"),
+        () = tokio::time::sleep(IDLE_TIMEOUT + MIN_SWEEP_INTERVAL) => {}
+    }
+    assert!(ended.is_cancelled() && !is_open(&sessions, &second.id), "it was idle");
+    drop(held);
+    expiry.await;
+    assert!(!is_open(&sessions, &first.id));
+    assert!(open(&sessions, &service).needs_expiry_task);
+}
+
+#[tokio::test]
+async fn session_has_one_notification_stream_at_a_time() {
+    let sessions = Sessions::new(10);
+    let service = service();
+    let id = open(&sessions, &service).id;
+    let session = sessions.find(&id, &EndpointScope::local()).unwrap();
+    let hold = session.hold_stream().unwrap();
+    assert!(session.hold_stream().is_none());
+    drop(hold);
+    assert!(session.hold_stream().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_is_idle_when_its_last_user_is_dropped() {
+    let sessions = Sessions::new(10);
+    let service = service();
+    let id = open(&sessions, &service).id;
+    let session = sessions.state().sessions[&id].clone();
+    assert!(session.is_idle(), "a reference without a user does not count");
+    let first = sessions.find(&id, &EndpointScope::local()).unwrap();
+    let second = first.clone();
+    let hold = second.hold_stream().unwrap();
+    drop(first);
+    drop(second);
+    assert!(!session.is_idle(), "its stream is open");
+    drop(hold);
+    assert!(session.is_idle());
+}

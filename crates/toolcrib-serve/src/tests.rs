@@ -1,0 +1,216 @@
+//! Tests of HTTP handling on a paused clock: large and incomplete bodies, and session streams.
+
+mod idle_connections;
+mod slow_responses;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolcrib::config::{Config, HostLimits};
+use toolcrib::{Crib, SecretError};
+
+use super::{ActiveCallers, Callers, Entrypoint, HttpGateway, McpService, serve_connection};
+
+/// Longer than any step may take. The paused clock advances when all tasks wait.
+const TOO_LONG: Duration = Duration::from_secs(600);
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+const PING: &str = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
+
+/// A gateway without a network.
+struct TestGateway {
+    state: Arc<HttpGateway>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl TestGateway {
+    fn new(body: usize, sessions: usize) -> Self {
+        Self::with_crib(Crib::builder().build().unwrap(), body, sessions)
+    }
+
+    fn with_crib(crib: Crib, body: usize, sessions: usize) -> Self {
+        let callers = callers("");
+        let limits = HostLimits { body, sessions, ..HostLimits::default() };
+        let callers = Arc::new(ActiveCallers::new(callers));
+        let state = Arc::new(HttpGateway::new(McpService::new(crib), callers, &limits));
+        Self { state, tasks: TaskTracker::new(), stop: CancellationToken::new() }
+    }
+
+    /// Opens a connection and sends a request; `|` in the head stands for a line break.
+    async fn send(&self, head: &str, body: &str) -> Client {
+        let (mut ours, theirs) = tokio::io::duplex(1 << 20);
+        let connection = serve_connection(theirs, self.state.clone(), Entrypoint::Tcp, self.stop.clone());
+        self.tasks.spawn(async move {
+            if let Some(stream) = connection.await {
+                stream.await;
+            }
+        });
+        let head = format!("{head}|Host: localhost||").replace('|', "\r\n");
+        ours.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        Client(ours)
+    }
+
+    /// Sends a POST with this `Content-Length`.
+    async fn post(&self, length: usize, headers: &str, body: &str) -> Client {
+        let head =
+            "POST /mcp HTTP/1.1|Content-Type: application/json|Accept: application/json, text/event-stream";
+        self.send(&format!("{head}|Content-Length: {length}{headers}"), body).await
+    }
+
+    /// Opens a session and returns its id.
+    async fn open_session(&self) -> String {
+        let head = self.post(INITIALIZE.len(), "", INITIALIZE).await.read_head().await;
+        let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        id.unwrap_or_else(|| panic!("no session in {head}")).to_owned()
+    }
+
+    /// Returns the status of a ping in a session.
+    async fn ping(&self, session: &str) -> String {
+        let headers = format!("|Mcp-Session-Id: {session}");
+        status(&self.post(PING.len(), &headers, PING).await.read_head().await)
+    }
+
+    /// Sends a GET or DELETE in a session.
+    async fn send_bodyless(&self, method: &str, session: &str) -> Client {
+        let head = format!("{method} /mcp HTTP/1.1|Accept: text/event-stream|Mcp-Session-Id: {session}");
+        self.send(&head, "").await
+    }
+}
+
+/// Returns the callers of a config.
+fn callers(text: &str) -> Callers {
+    let config = Config::parse(Path::new("/x/config.toml"), text);
+    Callers::resolve(&config.callers, |_| Err(SecretError::NotFound)).unwrap()
+}
+
+/// The client end of one connection.
+struct Client(DuplexStream);
+
+impl Client {
+    /// Reads the head of the next response.
+    async fn read_head(&mut self) -> String {
+        let mut head = Vec::new();
+        let read = async {
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(self.0.read_u8().await.unwrap());
+            }
+        };
+        timeout(TOO_LONG, read).await.expect("a response in time");
+        String::from_utf8(head).unwrap()
+    }
+
+    /// Reads to the end of the connection.
+    async fn read_to_end(mut self) -> String {
+        let mut rest = String::new();
+        timeout(TOO_LONG, self.0.read_to_string(&mut rest)).await.expect("an end in time").unwrap();
+        rest
+    }
+}
+
+fn status(head: &str) -> String {
+    head.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_large_body_is_refused_before_100_continue() {
+    let gateway = TestGateway::new(1000, 10);
+    let before = Instant::now();
+    let mut client = gateway.post(1001, "|Expect: 100-continue", "").await;
+    let head = client.read_head().await;
+    assert_eq!((status(&head).as_str(), before.elapsed()), ("413", Duration::ZERO), "{head}");
+    assert!(head.contains("connection: close\r\n"), "{head}");
+    assert!(client.read_to_end().await.contains("at most 1000 bytes are allowed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_large_body_is_not_read_to_the_end() {
+    let gateway = TestGateway::new(1000, 10);
+    let before = Instant::now();
+    let head = gateway.post(1 << 40, "", "{").await.read_head().await;
+    assert_eq!((status(&head).as_str(), before.elapsed().as_secs()), ("413", 1), "{head}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sender_of_a_slightly_too_large_body_reads_the_error() {
+    let gateway = TestGateway::new(1000, 10);
+    let before = Instant::now();
+    let large = "x".repeat(500_000);
+    let answer = gateway.post(large.len(), "", &large).await.read_to_end().await;
+    assert_eq!((status(&answer).as_str(), before.elapsed()), ("413", Duration::ZERO), "{answer}");
+    assert!(answer.contains("at most 1000 bytes are allowed"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_expects_100_continue_gets_it() {
+    let gateway = TestGateway::new(1000, 10);
+    let mut client = gateway.post(INITIALIZE.len(), "|Expect: 100-continue", "").await;
+    let interim = client.read_head().await;
+    assert_eq!(status(&interim), "100", "{interim}");
+    client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
+    let head = client.read_head().await;
+    assert_eq!(status(&head), "200", "{head}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_of_a_caller_that_lost_access_while_sending_is_refused() {
+    let gateway = TestGateway::new(1000, 10);
+    let mut client = gateway.post(INITIALIZE.len(), "|Expect: 100-continue", "").await;
+    assert_eq!(status(&client.read_head().await), "100", "the caller is authenticated");
+    let next = callers("[callers.one]\ntoken = 'first'");
+    gateway.state.callers.revoke_changed(&next);
+    gateway.state.callers.replace(next);
+    client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
+    assert_eq!(status(&client.read_head().await), "401");
+}
+
+#[tokio::test(start_paused = true)]
+async fn incomplete_body_times_out() {
+    let gateway = TestGateway::new(1000, 10);
+    let before = Instant::now();
+    let mut client = gateway.post(INITIALIZE.len(), "", &INITIALIZE[..10]).await;
+    let head = client.read_head().await;
+    assert_eq!((status(&head).as_str(), before.elapsed().as_secs()), ("408", 30), "{head}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn notification_stream_ends_with_its_session() {
+    let gateway = TestGateway::new(1000, 10);
+    let deleted = gateway.open_session().await;
+    let other = gateway.open_session().await;
+    let mut stream = gateway.send_bodyless("GET", &deleted).await;
+    let mut other_stream = gateway.send_bodyless("GET", &other).await;
+    for stream in [&mut stream, &mut other_stream] {
+        assert_eq!(status(&stream.read_head().await), "200");
+    }
+    assert_eq!(status(&gateway.send_bodyless("DELETE", &deleted).await.read_head().await), "204");
+    let ended = timeout(TOO_LONG, stream.0.read_u32()).await.expect("an end of the stream").unwrap();
+    assert_eq!(ended, u32::from_be_bytes(*b"0\r\n\r"), "only the last chunk");
+    let mut alive = [0; 9];
+    timeout(TOO_LONG, other_stream.0.read_exact(&mut alive)).await.expect("a keep-alive comment").unwrap();
+    assert_eq!(&alive, b"4\r\n: \n\n\r\n", "the stream of another session continues");
+    assert_eq!((gateway.ping(&deleted).await, gateway.ping(&other).await), ("404".into(), "200".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_with_an_open_stream_is_not_replaced() {
+    let gateway = TestGateway::new(1000, 2);
+    let listening = gateway.open_session().await;
+    let mut stream = gateway.send_bodyless("GET", &listening).await;
+    assert_eq!(status(&stream.read_head().await), "200");
+    let mut last = String::new();
+    for _ in 0..4 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        last = gateway.open_session().await;
+    }
+    assert_eq!((gateway.ping(&listening).await, gateway.ping(&last).await), ("200".into(), "200".into()));
+    let mut second_stream = gateway.send_bodyless("GET", &last).await;
+    assert_eq!(status(&second_stream.read_head().await), "200");
+    let refused = gateway.post(INITIALIZE.len(), "", INITIALIZE).await.read_head().await;
+    assert_eq!(status(&refused), "503", "all sessions have open streams: {refused}");
+}

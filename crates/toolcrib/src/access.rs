@@ -1,0 +1,8 @@
+//! Access control: policy, visible catalogs, approvals, pinned definitions and argument schemas.
+
+pub mod approvals;
+pub(crate) mod argument_schemas;
+pub mod pins;
+pub mod policy;
+pub mod schema;
+pub(crate) mod visible_catalogs;

@@ -1,0 +1,293 @@
+//! Access policy: which caller may use which items of which server.
+//!
+//! Nothing here waits, reads a clock or knows public names. A policy decides about an item that has already been found.
+
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::model::caller::Caller;
+use crate::model::denial::Denial;
+use crate::spec::{Origin, ServerId};
+pub use rule::{AllowList, InvalidRule, Rule, Rules};
+
+/// The verdict of an embedder's guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GuardVerdict {
+    /// The guard has no objection. The rules still apply.
+    Allow,
+    /// Denied, with the reason.
+    Deny(String),
+}
+
+/// Decides about a caller, a server and one of its own names, or about the server itself without a name.
+pub(crate) type Guard = Arc<dyn Fn(&Caller, &ServerId, Option<&str>) -> GuardVerdict + Send + Sync>;
+
+/// All access rules. Every level must allow an item: the rules for everyone, those of the caller's profile, those of the
+/// server and those of the caller. Within a level deny wins over allow. An allowed item may still need approval, if any
+/// level asks for it.
+#[derive(Clone, Default)]
+pub struct Policy {
+    /// Rules for every caller.
+    pub everyone: Rules,
+    /// Profiles by name.
+    pub profiles: BTreeMap<String, Profile>,
+    /// Rules for the items of one server.
+    pub servers: BTreeMap<ServerId, Rules>,
+    /// Rules for one caller, by name.
+    pub callers: HashMap<String, Rules>,
+    pub(crate) guard: Option<Guard>,
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("everyone", &self.everyone)
+            .field("profiles", &self.profiles)
+            .field("servers", &self.servers)
+            .field("callers", &self.callers)
+            .field("guard", &self.guard.is_some())
+            .finish()
+    }
+}
+
+/// Compares the rules only; guards cannot be compared.
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.everyone, &self.profiles, &self.servers, &self.callers)
+            == (&other.everyone, &other.profiles, &other.servers, &other.callers)
+    }
+}
+
+/// A named selection of servers and items.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// The servers of the profile. Without an allow list, all servers.
+    pub servers: Rules,
+    /// Rules for the items of these servers.
+    pub rules: Rules,
+}
+
+/// The part of a policy that a rule belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyLevel<'a> {
+    /// The rules for every caller.
+    Everyone,
+    /// The servers of a profile.
+    ProfileServers(&'a str),
+    /// The rules of a profile.
+    Profile(&'a str),
+    /// The rules of a server.
+    Server(&'a ServerId),
+    /// The rules of a caller.
+    Caller(&'a str),
+}
+
+impl fmt::Display for PolicyLevel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everyone => f.write_str("policy"),
+            Self::ProfileServers(profile) | Self::Profile(profile) => write!(f, "profiles.{profile}"),
+            Self::Server(server) => write!(f, "servers.{server}.tools"),
+            Self::Caller(caller) => write!(f, "callers.{caller}"),
+        }
+    }
+}
+
+/// The verdict of one level about an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyVerdict<'a> {
+    /// This rule denies it.
+    Denied(PolicyLevel<'a>, &'a Rule),
+    /// This rule allows it.
+    Allowed(PolicyLevel<'a>, &'a Rule),
+    /// This rule requires approval of each call.
+    NeedsApproval(PolicyLevel<'a>, &'a Rule),
+    /// The level has this allow list, and no rule in it matches.
+    Unlisted(PolicyLevel<'a>, &'a AllowList),
+}
+
+impl<'a> PolicyVerdict<'a> {
+    /// Returns whether the verdict denies the item.
+    pub fn is_denial(&self) -> bool {
+        !matches!(self, Self::Allowed(..) | Self::NeedsApproval(..))
+    }
+
+    /// The location of the rule, if it comes from a file.
+    pub fn origin(&self) -> Option<&'a Origin> {
+        match self {
+            Self::Denied(_, rule) | Self::Allowed(_, rule) | Self::NeedsApproval(_, rule) => {
+                rule.origin.as_ref()
+            }
+            Self::Unlisted(_, list) => list.origin.as_ref(),
+        }
+    }
+}
+
+impl fmt::Display for PolicyVerdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allowed(level @ PolicyLevel::ProfileServers(_), rule) => {
+                write!(f, "`{level}.{}` has `{rule}`", if rule.is_from_tag { "tags" } else { "servers" })
+            }
+            Self::Unlisted(level @ PolicyLevel::ProfileServers(_), list) => {
+                let key = if list.has_tags { "tags" } else { "servers" };
+                write!(f, "nothing in `{level}.{key}` matches")
+            }
+            Self::Denied(level, rule) => write!(f, "`{level}.deny` has `{rule}`"),
+            Self::Allowed(level, rule) => write!(f, "`{level}.allow` has `{rule}`"),
+            Self::NeedsApproval(level, rule) => write!(f, "`{level}.ask` has `{rule}`"),
+            Self::Unlisted(level, _) => write!(f, "nothing in `{level}.allow` matches"),
+        }
+    }
+}
+
+impl Policy {
+    /// Creates a policy with rules for every caller.
+    pub fn for_everyone(everyone: Rules) -> Self {
+        Self { everyone, ..Self::default() }
+    }
+
+    /// Returns whether the policy has neither rules nor a guard.
+    pub fn is_empty(&self) -> bool {
+        let mut rules = self.servers.values().chain(self.callers.values());
+        self.guard.is_none()
+            && self.everyone.is_empty()
+            && self.profiles.is_empty()
+            && rules.all(Rules::is_empty)
+    }
+
+    /// Returns whether the rules alone decide: there is no guard, and no call needs approval.
+    pub(crate) fn is_rules_only(&self) -> bool {
+        let of_profiles = self.profiles.values().flat_map(|profile| [&profile.servers, &profile.rules]);
+        let mut rules = self.servers.values().chain(self.callers.values()).chain(of_profiles);
+        self.guard.is_none() && self.everyone.ask.is_empty() && rules.all(|rules| rules.ask.is_empty())
+    }
+
+    /// Returns the name of the caller's profile if there is no such profile. Such a caller is denied everything.
+    pub fn missing_profile<'a>(&self, caller: &'a Caller) -> Option<&'a str> {
+        caller.profile().filter(|profile| !self.profiles.contains_key(*profile))
+    }
+
+    /// Checks whether a caller may use an item, by the server's own name, or may know of the server, without a name.
+    ///
+    /// # Errors
+    /// Returns the denial and its rule.
+    pub fn authorize(&self, caller: &Caller, server: &ServerId, name: Option<&str>) -> Result<(), Denial> {
+        if let Some(profile) = self.missing_profile(caller) {
+            return Err(Denial { rule: format!("there is no profile `{profile}`"), origin: None });
+        }
+        let mut verdicts =
+            self.deny_verdicts(caller, server, name).chain(self.allow_verdicts(caller, server, name));
+        if let Some(denial) = verdicts.find(PolicyVerdict::is_denial) {
+            return Err(Denial { rule: denial.to_string(), origin: denial.origin().cloned() });
+        }
+        match self.guard.as_ref().map(|guard| guard(caller, server, name)) {
+            Some(GuardVerdict::Deny(rule)) => Err(Denial { rule, origin: None }),
+            Some(GuardVerdict::Allow) | None => Ok(()),
+        }
+    }
+
+    /// Returns whether a caller may know of a server.
+    pub fn can_see(&self, caller: &Caller, server: &ServerId) -> bool {
+        self.authorize(caller, server, None).is_ok()
+    }
+
+    /// Returns the verdict that requires approval, if there is one. It applies only to an allowed item.
+    pub fn required_approval<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: &str,
+    ) -> Option<PolicyVerdict<'a>> {
+        self.levels(caller, server).find_map(|(level, rules)| {
+            let rule = rules.ask.iter().find(|rule| rule.allows(server, Some(name)))?;
+            Some(PolicyVerdict::NeedsApproval(level, rule))
+        })
+    }
+
+    /// Returns whether a caller may use every item of a server without approval.
+    pub fn is_unrestricted(&self, caller: &Caller, server: &ServerId) -> bool {
+        let is_unrestricted = |rules: &Rules| {
+            let mut restrictions = rules.deny.iter().chain(&rules.ask);
+            !restrictions.any(|rule| rule.matches_server(server))
+                && rules
+                    .allow
+                    .as_ref()
+                    .is_none_or(|list| list.rules.iter().any(|rule| rule.covers_server(server)))
+        };
+        self.guard.is_none()
+            && self.missing_profile(caller).is_none()
+            && self.levels(caller, server).all(|(_, rules)| is_unrestricted(rules))
+    }
+
+    /// Returns the verdicts of all levels: denials first, then required approval, then allow lists. The first denial
+    /// decides.
+    pub fn verdicts<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = PolicyVerdict<'a>> {
+        let approval = name.and_then(|name| self.required_approval(caller, server, name));
+        self.deny_verdicts(caller, server, name)
+            .chain(approval)
+            .chain(self.allow_verdicts(caller, server, name))
+    }
+
+    fn deny_verdicts<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = PolicyVerdict<'a>> {
+        self.levels(caller, server).filter_map(move |(level, rules)| {
+            let rule = rules.deny.iter().find(|rule| rule.denies(server, name))?;
+            Some(PolicyVerdict::Denied(level, rule))
+        })
+    }
+
+    fn allow_verdicts<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+        name: Option<&'a str>,
+    ) -> impl Iterator<Item = PolicyVerdict<'a>> {
+        self.levels(caller, server).filter_map(move |(level, rules)| {
+            let list = rules.allow.as_ref()?;
+            let rule = list.rules.iter().find(|rule| rule.allows(server, name));
+            Some(
+                rule.map_or(PolicyVerdict::Unlisted(level, list), |rule| PolicyVerdict::Allowed(level, rule)),
+            )
+        })
+    }
+
+    /// Returns the rules that apply to a caller and a server, level by level.
+    fn levels<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+    ) -> impl Iterator<Item = (PolicyLevel<'a>, &'a Rules)> {
+        let of_server = self.servers.get(server).map(|rules| (PolicyLevel::Server(server), rules));
+        let of_caller =
+            self.callers.get(caller.as_str()).map(|rules| (PolicyLevel::Caller(caller.as_str()), rules));
+        let profile = caller.profile().and_then(|name| Some((name, self.profiles.get(name)?)));
+        let of_profile = profile.into_iter().flat_map(|(name, profile)| {
+            [
+                (PolicyLevel::ProfileServers(name), &profile.servers),
+                (PolicyLevel::Profile(name), &profile.rules),
+            ]
+        });
+        std::iter::once((PolicyLevel::Everyone, &self.everyone))
+            .chain(of_profile)
+            .chain(of_server)
+            .chain(of_caller)
+    }
+}

@@ -1,0 +1,311 @@
+//! `VisibleCatalogs`: the policy in force, and the catalog that each caller may see, computed once per catalog and caller.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use crate::access::policy::{Guard, Policy, PolicyVerdict};
+use crate::call::Call;
+use crate::catalog::Catalog;
+use crate::model::caller::Caller;
+use crate::model::denial::Denial;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::selector::Selector;
+use crate::model::target::Target;
+use crate::protocol::era::client::SUBSCRIBE;
+use crate::protocol::era::input::can_require_input;
+use crate::protocol::list_kind::ListKind;
+use crate::spec::ServerId;
+use crate::util::encoding::percent_decode;
+use crate::util::locks::IgnorePoison as _;
+
+/// Views that are cached. All are dropped when there are more.
+const MAX_VIEWS: usize = 1000;
+
+/// The policy in force and the views that follow from it.
+#[derive(Debug, Default)]
+pub(crate) struct VisibleCatalogs {
+    /// Whether the policy has any rules. Without rules a call does not take a lock.
+    has_rules: AtomicBool,
+    policy: RwLock<Arc<Policy>>,
+    exposure: Option<Arc<dyn Exposure>>,
+    views: Mutex<CachedViews>,
+}
+
+/// The views of one catalog under one policy.
+#[derive(Debug, Default)]
+struct CachedViews {
+    source: Option<ViewSource>,
+    /// One view per profile; most callers use one profile or none.
+    by_caller: HashMap<Caller, Vec<VisibleCatalog>>,
+    count: usize,
+}
+
+/// The catalog and the policy that views were computed from.
+#[derive(Debug)]
+struct ViewSource {
+    catalog: Arc<Catalog>,
+    policy: Arc<Policy>,
+}
+
+/// Decides which of the items that a caller may call are listed to it.
+pub trait Exposure: fmt::Debug + Send + Sync {
+    /// Returns the catalog that is listed to a caller, a part of what it may call. It is computed once per catalog, policy
+    /// and caller.
+    fn listed(&self, caller: &Caller, callable: &Arc<Catalog>) -> Arc<Catalog>;
+}
+
+/// The part of the catalog that one caller may use.
+#[derive(Debug, Clone)]
+pub(crate) struct VisibleCatalog {
+    /// The items that lists show: the same as `callable` unless an [`Exposure`] narrows it.
+    pub(crate) listed: Arc<Catalog>,
+    /// The items that may be called.
+    pub(crate) callable: Arc<Catalog>,
+    /// The caller's profile.
+    profile: Option<Arc<str>>,
+    /// The policy behind this view, if its rules alone decide about every call.
+    deciding_policy: Option<Arc<Policy>>,
+}
+
+impl VisibleCatalog {
+    /// Returns whether a call is allowed because its target is listed here: everything listed was authorized for this
+    /// caller by the policy in force.
+    pub(crate) fn is_preauthorized(&self, policy: &Arc<Policy>, call: &Call, target: &Target) -> bool {
+        let RuleSubject::Listed(kind, name) = rule_subject(call, &target.name) else { return false };
+        self.deciding_policy.as_ref().is_some_and(|deciding| Arc::ptr_eq(deciding, policy))
+            && self.callable.has_item(&target.server, kind, name)
+    }
+}
+
+/// The part of a request that rules are applied to.
+enum RuleSubject<'a> {
+    /// An item that the server lists by name.
+    Listed(ListKind, &'a str),
+    /// An item with a name or URI that need not be listed.
+    Named(&'a str),
+    /// Only the server: the request is about something that the server named itself, such as a task.
+    Server,
+    /// Unknown: the method is not one that rules know.
+    Unknown,
+}
+
+impl VisibleCatalogs {
+    pub(crate) fn new(policy: Policy, exposure: Option<Arc<dyn Exposure>>) -> Self {
+        let catalogs = Self { exposure, ..Self::default() };
+        catalogs.store_policy(policy);
+        catalogs
+    }
+
+    /// Replaces the policy. The embedder's guard stays.
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        let guard: Option<Guard> = self.current_policy().guard.clone();
+        self.store_policy(Policy { guard, ..policy });
+    }
+
+    fn store_policy(&self, policy: Policy) {
+        let has_rules = !policy.is_empty();
+        let mut current = self.policy.write().ignore_poison();
+        *current = Arc::new(policy);
+        self.has_rules.store(has_rules, Ordering::Release);
+    }
+
+    fn current_policy(&self) -> Arc<Policy> {
+        self.policy.read().ignore_poison().clone()
+    }
+
+    /// Returns the policy in force, if it has any rules.
+    pub(crate) fn policy(&self) -> Option<Arc<Policy>> {
+        self.has_rules.load(Ordering::Acquire).then(|| self.current_policy())
+    }
+
+    /// Returns the policy for a caller. It applies to a caller with a profile even without rules, because the profile may
+    /// not exist.
+    pub(crate) fn policy_for(&self, caller: &Caller) -> Option<Arc<Policy>> {
+        self.policy().or_else(|| caller.profile().map(|_| self.current_policy()))
+    }
+
+    pub(crate) fn has_profile(&self, name: &str) -> bool {
+        self.current_policy().profiles.contains_key(name)
+    }
+
+    /// Returns whether a caller may know of a server.
+    pub(crate) fn can_see(&self, caller: &Caller, server: &ServerId) -> bool {
+        self.policy_for(caller).is_none_or(|policy| policy.can_see(caller, server))
+    }
+
+    /// Returns the part of a catalog that a caller may use.
+    pub(crate) fn for_caller(&self, full: Arc<Catalog>, caller: &Caller) -> VisibleCatalog {
+        let policy = match (self.policy_for(caller), &self.exposure) {
+            (Some(policy), _) => policy,
+            (None, Some(_)) => self.current_policy(),
+            (None, None) => {
+                return VisibleCatalog {
+                    listed: full.clone(),
+                    callable: full,
+                    profile: None,
+                    deciding_policy: None,
+                };
+            }
+        };
+        let profile = caller.shared_profile();
+        let find_view = |views: &CachedViews| {
+            let mut views = views.by_caller.get(caller)?.iter();
+            views.find(|view| view.profile == *profile).cloned()
+        };
+        if let Some(view) = find_view(&self.lock_views(&full, &policy)) {
+            return view;
+        }
+        // Without the lock, because this calls the embedder's guard and exposure.
+        let view = self.compute(&full, &policy, caller);
+        let mut views = self.lock_views(&full, &policy);
+        if let Some(view) = find_view(&views) {
+            return view;
+        }
+        if views.count >= MAX_VIEWS {
+            views.by_caller.clear();
+            views.count = 0;
+        }
+        views.count += 1;
+        views.by_caller.entry(caller.clone()).or_default().push(view.clone());
+        view
+    }
+
+    fn compute(&self, full: &Catalog, policy: &Arc<Policy>, caller: &Caller) -> VisibleCatalog {
+        let callable = Arc::new(full.filtered(
+            |server| policy.can_see(caller, server),
+            |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
+        ));
+        let listed = match &self.exposure {
+            Some(exposure) => exposure.listed(caller, &callable),
+            None => callable.clone(),
+        };
+        let deciding_policy = policy.is_rules_only().then(|| policy.clone());
+        VisibleCatalog { listed, callable, profile: caller.shared_profile().clone(), deciding_policy }
+    }
+
+    /// Locks the views, and drops them first if they are of another catalog or policy.
+    fn lock_views(&self, catalog: &Arc<Catalog>, policy: &Arc<Policy>) -> MutexGuard<'_, CachedViews> {
+        let mut views = self.views.lock().ignore_poison();
+        let is_current = views.source.as_ref().is_some_and(|source| {
+            Arc::ptr_eq(&source.catalog, catalog) && Arc::ptr_eq(&source.policy, policy)
+        });
+        if !is_current {
+            let source = ViewSource { catalog: catalog.clone(), policy: policy.clone() };
+            *views = CachedViews { source: Some(source), ..CachedViews::default() };
+        }
+        views
+    }
+}
+
+/// Checks whether a call may be sent to its target. `visible` is the catalog that the caller may see. A task is authorized
+/// by the tool that created it, which `find_tool` returns.
+pub(crate) fn authorize(
+    policy: &Policy,
+    visible: &Catalog,
+    call: &Call,
+    target: &Target,
+    find_tool: impl Fn(&Arc<str>) -> Option<Arc<str>>,
+) -> Result<(), Error> {
+    let Target { server, name } = target;
+    let check = |name: Option<&str>| {
+        policy.authorize(&call.caller, server, name).inspect_err(|denial: &Denial| {
+            call.trace.record(|facts| facts.denial = Some(denial.clone()));
+        })
+    };
+    check(None).map_err(|_| visible.unknown_server_error(server.as_str()))?;
+    let check_name =
+        |name: &str| check(Some(name)).map_err(|denial| denial.into_error(&call.caller, server, name));
+    let is_unrestricted = || policy.is_unrestricted(&call.caller, server);
+    let denied = |message: String| Error::new(ErrorKind::Denied, message).with_server(server);
+    match rule_subject(call, name) {
+        RuleSubject::Server => find_tool(name).map_or(Ok(()), |tool| check_name(&tool)),
+        RuleSubject::Named(name) => {
+            check_name(name)?;
+            if is_unrestricted() || visible.has_item(server, ListKind::Resources, name) {
+                return Ok(());
+            }
+            let Some(forms) = decoded_forms(name) else {
+                let message =
+                    format!("the URI `{name}` has `.` or `..` segments and is not listed by `{server}`");
+                return Err(denied(message));
+            };
+            forms.iter().try_for_each(|form| check_name(form))
+        }
+        RuleSubject::Listed(kind, name) => {
+            check_name(name)?;
+            // A server may accept other spellings of a denied name; only listed names were authorized.
+            match is_unrestricted() || visible.has_item(server, kind, name) {
+                true => Ok(()),
+                false => Err(not_listed_error(kind, name)),
+            }
+        }
+        RuleSubject::Unknown if is_unrestricted() => Ok(()),
+        RuleSubject::Unknown => Err(denied(format!(
+            "`{}` may not use everything of `{server}`, and rules do not apply to method `{}`",
+            call.caller.as_str(),
+            call.method()
+        ))),
+    }
+}
+
+/// Returns the verdict that requires approval of an authorized call, if there is one.
+pub(crate) fn required_approval<'a>(
+    policy: &'a Policy,
+    call: &'a Call,
+    target: &'a Target,
+) -> Option<PolicyVerdict<'a>> {
+    if !can_require_input(call.method()) {
+        return None;
+    }
+    let find_verdict = |name: &str| policy.required_approval(&call.caller, &target.server, name);
+    match rule_subject(call, &target.name) {
+        RuleSubject::Server | RuleSubject::Unknown => None,
+        RuleSubject::Listed(_, name) => find_verdict(name),
+        RuleSubject::Named(name) => {
+            find_verdict(name).or_else(|| decoded_forms(name)?.iter().find_map(|form| find_verdict(form)))
+        }
+    }
+}
+
+fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
+    match (&call.selector, call.method()) {
+        (Selector::Task(_), _) => RuleSubject::Server,
+        (Selector::Prompt(_) | Selector::Resource(_), _) => RuleSubject::Named(name),
+        (Selector::Tool(_), _) | (Selector::OnServer(..), "tools/call") => {
+            RuleSubject::Listed(ListKind::Tools, name)
+        }
+        (Selector::OnServer(..), "prompts/get") => RuleSubject::Listed(ListKind::Prompts, name),
+        (Selector::OnServer(..), "resources/read" | "completion/complete" | SUBSCRIBE) => {
+            RuleSubject::Named(name)
+        }
+        (
+            Selector::OnServer(..),
+            "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" | "tasks/list",
+        ) => RuleSubject::Server,
+        (Selector::OnServer(..), _) => RuleSubject::Unknown,
+    }
+}
+
+fn not_listed_error(kind: ListKind, name: &str) -> Error {
+    let noun = if kind == ListKind::Prompts { "prompt" } else { "tool" };
+    Error::new(ErrorKind::Unknown, format!("Unknown {noun}: {name}"))
+}
+
+/// Returns every form of a URI that a server may read after decoding it once or repeatedly. Returns `None` for a URI with
+/// `.` or `..` segments, which servers resolve differently.
+fn decoded_forms(uri: &str) -> Option<Vec<String>> {
+    let mut forms = Vec::new();
+    let mut text = Cow::Borrowed(uri);
+    while let Some(decoded) = percent_decode(&text).filter(|decoded| decoded.len() < text.len()) {
+        text = Cow::Owned(decoded.into_owned());
+        forms.push(text.clone().into_owned());
+    }
+    let has_dot_segments = text.split(['/', '\\']).any(|segment| matches!(segment, "." | ".."));
+    (!has_dot_segments).then_some(forms)
+}

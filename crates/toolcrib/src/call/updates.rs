@@ -1,0 +1,74 @@
+//! Updates that arrive before the outcome of a call: progress, log messages and requests from the server.
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::protocol::json::object::Object;
+use crate::protocol::jsonrpc::ResponsePayload;
+
+/// An update about a running call. Updates arrive in order, all of them before the outcome.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CallUpdate {
+    /// The parameters of a progress notification, without the token.
+    Progress(Object),
+    /// The parameters of a log message notification.
+    Log(Bytes),
+    /// A request that the client has to answer before the server continues.
+    Request(ServerRequest),
+    /// The server withdrew a request; see [`ServerRequest::is_withdrawn`].
+    RequestWithdrawn,
+}
+
+/// Receives the updates of a call. It must not block.
+pub trait UpdateSink: std::fmt::Debug + Send + Sync {
+    /// Delivers an update; returns `false` if it was dropped.
+    fn deliver(&self, update: CallUpdate) -> bool;
+}
+
+impl UpdateSink for mpsc::Sender<CallUpdate> {
+    /// Drops the update if the channel is full or closed.
+    fn deliver(&self, update: CallUpdate) -> bool {
+        self.try_send(update).is_ok()
+    }
+}
+
+/// A request from a server to the client. Dropping it answers the server with an error.
+pub struct ServerRequest {
+    /// The method: sampling, elicitation or roots.
+    pub method: String,
+    /// The raw parameters.
+    pub params: Option<Bytes>,
+    reply: oneshot::Sender<ResponsePayload>,
+    withdrawn: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl std::fmt::Debug for ServerRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerRequest").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+impl ServerRequest {
+    /// Creates a request and the receiver of its answer.
+    pub(crate) fn new(method: String, params: Option<Bytes>) -> (Self, oneshot::Receiver<ResponsePayload>) {
+        let (reply, answer) = oneshot::channel();
+        (Self { method, params, reply, withdrawn: None }, answer)
+    }
+
+    /// Sets the function that tells whether the server withdrew the request.
+    pub(crate) fn withdrawn_when(self, withdrawn: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { withdrawn: Some(Box::new(withdrawn)), ..self }
+    }
+
+    /// Returns whether the server no longer waits for the answer.
+    pub fn is_withdrawn(&self) -> bool {
+        self.reply.is_closed() || self.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn())
+    }
+
+    /// Sends the client's answer to the server.
+    pub fn answer(self, answer: ResponsePayload) {
+        // An error means that the server is gone.
+        let _ = self.reply.send(answer);
+    }
+}

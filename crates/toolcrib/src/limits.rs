@@ -1,0 +1,136 @@
+//! Quotas, rate limits and budgets, and the usage that counts against them.
+//!
+//! `limiter` is a step of the pipeline. The usage is counted by the [`store`](crate::store).
+
+mod client_activity;
+mod counted_limits;
+mod errors;
+pub(crate) mod limiter;
+mod pending_admission;
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::access::policy::Rule;
+use crate::spec::{NamePattern, Origin};
+pub use crate::store::LimitKind;
+pub(crate) use counted_limits::CountedLimits;
+pub use limiter::LimitStatus;
+
+/// All limits for callers and clients. A call must be within every limit that matches it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageLimits {
+    /// Limits for every caller. Usage is counted per caller.
+    pub everyone: Vec<UsageLimit>,
+    /// Limits for one caller, by name.
+    pub callers: HashMap<String, Vec<UsageLimit>>,
+    /// Maximum number of identical calls in a row of one client.
+    pub identical_calls: Option<NonZeroU32>,
+    /// Maximum number of result bytes that one client gets while it is connected.
+    pub result_bytes: Option<u64>,
+}
+
+impl UsageLimits {
+    /// Returns whether there are no limits.
+    pub fn is_empty(&self) -> bool {
+        let mut limits = self.callers.values().chain([&self.everyone]);
+        limits.all(Vec::is_empty) && self.identical_calls.is_none() && self.result_bytes.is_none()
+    }
+
+    /// Returns the limits of one caller and where each is configured.
+    pub fn limits_for<'a>(
+        &'a self,
+        caller: &'a str,
+    ) -> impl Iterator<Item = (LimitOwner<'a>, &'a UsageLimit)> {
+        let own = self.callers.get(caller).into_iter().flatten();
+        let own = own.map(move |limit| (LimitOwner::Caller(caller), limit));
+        self.everyone.iter().map(|limit| (LimitOwner::Everyone, limit)).chain(own)
+    }
+}
+
+/// The part of the config that a limit belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitOwner<'a> {
+    /// The limits for every caller.
+    Everyone,
+    /// The limits of one caller.
+    Caller(&'a str),
+}
+
+/// A limit on all calls of one caller that a pattern matches, counted together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageLimit {
+    pub(crate) pattern: Rule,
+    pub(crate) kind: LimitKind,
+    pub(crate) origin: Option<Origin>,
+}
+
+impl UsageLimit {
+    /// Creates a limit of `calls` in any period of this length.
+    pub fn quota(calls: NonZeroU32, per: Duration) -> Self {
+        Self::new(LimitKind::Quota { calls, per })
+    }
+
+    /// Creates a limit of a burst of `calls` that is refilled evenly within the period.
+    pub fn rate(calls: NonZeroU32, per: Duration) -> Self {
+        Self::new(LimitKind::Rate { calls, per, max_wait: Duration::ZERO })
+    }
+
+    fn new(kind: LimitKind) -> Self {
+        Self { pattern: Rule::for_name(NamePattern::any()), kind, origin: None }
+    }
+
+    /// Applies the limit only to what a pattern matches.
+    #[must_use]
+    pub fn matching(mut self, pattern: Rule) -> Self {
+        self.pattern = pattern;
+        self
+    }
+
+    /// Lets a call over the rate wait this long before it fails. Has no effect on a quota.
+    #[must_use]
+    pub fn max_wait(mut self, duration: Duration) -> Self {
+        if let LimitKind::Rate { max_wait, .. } = &mut self.kind {
+            *max_wait = duration;
+        }
+        self
+    }
+
+    pub(crate) fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = Some(origin);
+        self
+    }
+
+    /// The calls that count against the limit.
+    pub fn pattern(&self) -> &Rule {
+        &self.pattern
+    }
+
+    /// The number of calls and the period.
+    pub fn kind(&self) -> LimitKind {
+        self.kind
+    }
+
+    /// The location of the limit, if it comes from a file.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+
+    /// The full config key that sets the limit.
+    pub fn config_key(&self, owner: LimitOwner<'_>) -> String {
+        let owner = match owner {
+            LimitOwner::Everyone => "policy".to_owned(),
+            LimitOwner::Caller(caller) => format!("callers.{caller}"),
+        };
+        let key = self.kind.config_key();
+        match self.pattern.to_string().as_str() {
+            "*" => format!("{owner}.{key}"),
+            pattern => format!("{owner}.limits.\"{pattern}\".{key}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

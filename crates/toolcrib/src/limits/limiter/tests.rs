@@ -1,0 +1,227 @@
+//! Tests of reservations, over a store that answers immediately and over one that answers later.
+
+use proptest::prelude::*;
+use tokio::runtime::Builder;
+
+use super::*;
+use crate::limits::{LimitOwner, UsageLimit};
+use crate::model::error::ErrorKind;
+use crate::store::{DelayedStore, MemoryStore};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn calls(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).unwrap()
+}
+
+fn target(server: &str, name: &str) -> Target {
+    Target { server: server.parse().unwrap(), name: name.into() }
+}
+
+fn call(caller: &str) -> Call {
+    Call::tool("x").caller(Caller::new(caller))
+}
+
+fn hourly(limits: &[(&str, u32)]) -> UsageLimits {
+    let limit = |(pattern, count): &(&str, u32)| {
+        UsageLimit::quota(calls(*count), HOUR).matching(pattern.parse().unwrap())
+    };
+    UsageLimits { everyone: limits.iter().map(limit).collect(), ..UsageLimits::default() }
+}
+
+fn limiter(limits: &UsageLimits, store: Arc<dyn Store>) -> Limiter {
+    Limiter::new(limits.clone(), store, TaskTracker::new())
+}
+
+/// Returns a limiter over each kind of store.
+fn limiters(limits: &UsageLimits) -> [Limiter; 2] {
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(MemoryStore::default()), Arc::new(DelayedStore::new())];
+    stores.map(|store| limiter(limits, store))
+}
+
+/// Admits a call and counts it as sent.
+async fn send(limiter: &Limiter, caller: &str, target: &Target) -> Result<(), Error> {
+    let mut call = call(caller);
+    let mut reservation = limiter.admit(&mut call, target).await?;
+    reservation.dispatched = true;
+    Ok(())
+}
+
+/// A call of the property test.
+#[derive(Debug, Clone)]
+struct Step {
+    caller: &'static str,
+    target: Target,
+    is_released: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let caller = prop::sample::select(vec!["one", "two"]);
+    let server = prop::sample::select(vec!["a", "b"]);
+    let name = prop::sample::select(vec!["x", "y", "z"]);
+    let step =
+        (caller, server, name, prop::bool::weighted(0.2)).prop_map(|(caller, server, name, is_released)| {
+            Step { caller, target: target(server, name), is_released }
+        });
+    prop::collection::vec(step, 1..80)
+}
+
+/// Counts the sent calls of a caller that a limit matches.
+fn count_sent(sent: &[Step], caller: &str, limit: &UsageLimit) -> u32 {
+    let matches =
+        |step: &&Step| step.caller == caller && limit.pattern.matches(&step.target.server, &step.target.name);
+    u32::try_from(sent.iter().filter(matches).count()).unwrap()
+}
+
+/// Runs the steps and compares every decision and the final status with a list of the sent calls.
+async fn check_steps(limiter: &Limiter, limits: &UsageLimits, steps: &[Step]) {
+    let mut sent: Vec<Step> = Vec::new();
+    for step in steps {
+        let is_full = |limit: &&UsageLimit| {
+            limit.pattern.matches(&step.target.server, &step.target.name)
+                && count_sent(&sent, step.caller, limit) >= limit.kind.calls_per().0.get()
+        };
+        let full: Vec<String> = limits
+            .everyone
+            .iter()
+            .filter(is_full)
+            .map(|limit| limit.config_key(LimitOwner::Everyone))
+            .collect();
+        let mut call = call(step.caller);
+        match limiter.admit(&mut call, &step.target).await {
+            Ok(mut reservation) => {
+                assert!(full.is_empty(), "{full:?}");
+                reservation.dispatched = !step.is_released;
+                if !step.is_released {
+                    sent.push(step.clone());
+                }
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::OverQuota);
+                assert!(full.iter().any(|key| error.to_string().contains(key)), "{error}: {full:?}");
+            }
+        }
+    }
+    for status in limiter.status().await {
+        let is_same = |limit: &&UsageLimit| limit.config_key(LimitOwner::Everyone) == status.limit;
+        let limit = limits.everyone.iter().find(is_same).unwrap();
+        let expected = limit.kind.calls_per().0.get() - count_sent(&sent, status.caller.as_str(), limit);
+        assert_eq!(status.remaining, expected);
+    }
+}
+
+proptest! {
+    #[test]
+    fn call_is_reserved_in_every_matching_limit_or_in_none(steps in steps()) {
+        let limits = hourly(&[("*", 20), ("a.*", 8), ("a.x", 3), ("*.x", 5)]);
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            for limiter in limiters(&limits) {
+                check_steps(&limiter, &limits, &steps).await;
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn caller_without_limits_is_not_counted() {
+    let limits = UsageLimits {
+        callers: [("ci".to_owned(), vec![UsageLimit::quota(calls(1), HOUR)])].into(),
+        ..UsageLimits::default()
+    };
+    for limiter in limiters(&limits) {
+        send(&limiter, "other", &target("a", "x")).await.unwrap();
+        let status = limiter.status().await;
+        assert_eq!(status.len(), 1);
+        assert_eq!((status[0].caller.as_str(), status[0].remaining), ("ci", 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_calls_stay_within_the_limit() {
+    let target = target("a", "x");
+    for limiter in limiters(&hourly(&[("*", 3)])) {
+        let sends: Vec<_> = (0..10).map(|_| Box::pin(send(&limiter, "ci", &target))).collect();
+        let results = join_all(sends).await;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_identical_calls_stay_within_the_limit() {
+    let target = target("a", "x");
+    let limits = UsageLimits { identical_calls: Some(calls(3)), ..hourly(&[("*", 100)]) };
+    for limiter in limiters(&limits) {
+        let sends: Vec<_> = (0..10).map(|_| Box::pin(send(&limiter, "ci", &target))).collect();
+        let results = join_all(sends).await;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3);
+        assert_eq!(limiter.status().await[0].remaining, 97, "refused calls do not count");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_dropped_while_the_store_works_does_not_count() {
+    let target = target("a", "x");
+    let limiter = limiter(&hourly(&[("*", 1)]), Arc::new(DelayedStore::new()));
+    for _ in 0..3 {
+        let mut dropped = call("ci");
+        let mut admission = Box::pin(limiter.admit(&mut dropped, &target));
+        let first =
+            std::future::poll_fn(|context| std::task::Poll::Ready(admission.as_mut().poll(context))).await;
+        assert!(first.is_pending());
+    }
+    limiter.tasks.close();
+    limiter.tasks.wait().await;
+    assert_eq!(limiter.status().await[0].remaining, 1);
+    send(&limiter, "ci", &target).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_is_refused_while_the_store_fails() {
+    let other = target("b", "x");
+    let target = target("a", "x");
+    let store = Arc::new(DelayedStore::new());
+    let limiter = limiter(&hourly(&[("a.*", 1)]), store.clone());
+    store.set_failing(true);
+    let error = send(&limiter, "ci", &target).await.unwrap_err();
+    assert_eq!((error.kind(), error.delivery()), (ErrorKind::OverQuota, Delivery::NotSent));
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    // Calls without limits do not need the store.
+    send(&limiter, "ci", &other).await.unwrap();
+    store.set_failing(false);
+    send(&limiter, "ci", &target).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_limits_keep_the_usage_of_the_same_calls() {
+    let target = target("a", "x");
+    for limiter in limiters(&hourly(&[("*", 3), ("a.*", 3)])) {
+        send(&limiter, "ci", &target).await.unwrap();
+        limiter.set_limits(hourly(&[("*", 5)]));
+        assert_eq!(limiter.status().await[0].remaining, 4);
+        limiter.set_limits(hourly(&[("*", 5), ("a.*", 3)]));
+        let remaining: Vec<u32> = limiter.status().await.iter().map(|status| status.remaining).collect();
+        assert_eq!(remaining, [4, 3], "the usage of a removed limit is dropped");
+    }
+}
+
+/// Polls all futures together.
+async fn join_all<F: Future<Output = T> + Unpin, T>(futures: Vec<F>) -> Vec<T> {
+    let mut pending: Vec<Option<F>> = futures.into_iter().map(Some).collect();
+    let mut results = Vec::new();
+    std::future::poll_fn(move |context| {
+        for slot in &mut pending {
+            if let Some(future) = slot
+                && let std::task::Poll::Ready(result) = std::pin::Pin::new(future).poll(context)
+            {
+                results.push(result);
+                *slot = None;
+            }
+        }
+        match pending.iter().all(Option::is_none) {
+            true => std::task::Poll::Ready(std::mem::take(&mut results)),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await
+}

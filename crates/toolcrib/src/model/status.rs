@@ -1,0 +1,162 @@
+//! The status of a server, as `toolcrib status` reports it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use crate::model::error::ErrorKind;
+use crate::model::failure_class::FailureClass;
+use crate::model::instance_key::InstanceKey;
+use crate::model::pin_status::PinStatus;
+use crate::protocol::versions::Revision;
+use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
+
+/// The state of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerState {
+    /// Not running; the next call starts it.
+    Asleep,
+    /// Being started, initialized or listed.
+    Starting,
+    /// Running.
+    Ready,
+    /// Running, but the circuit breaker is open.
+    Tripped,
+    /// Running; a single call tests whether the circuit breaker can close.
+    Probing,
+    /// Waiting before a restart.
+    BackingOff,
+    /// Being stopped.
+    Stopping,
+    /// Failed too often, or cannot work as declared.
+    Ejected,
+    /// Disabled in the config.
+    Disabled,
+}
+
+impl ServerState {
+    /// Returns the name in `status --json`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Asleep => "asleep",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Tripped => "tripped",
+            Self::Probing => "probing",
+            Self::BackingOff => "backing_off",
+            Self::Stopping => "stopping",
+            Self::Ejected => "ejected",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
+/// The last failure of a server.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LastError {
+    /// The kind of the error.
+    pub kind: ErrorKind,
+    /// The failure class, if it is known.
+    pub class: Option<FailureClass>,
+    /// The error message.
+    pub message: String,
+    /// The next step.
+    pub hint: String,
+    /// When it happened.
+    pub at: SystemTime,
+}
+
+/// The status of one server.
+#[derive(Debug, Clone)]
+pub struct ServerStatus {
+    /// The name.
+    pub server: ServerId,
+    /// `stdio`, `http` or `in-process`.
+    pub transport: &'static str,
+    /// The state.
+    pub state: ServerState,
+    /// The process id.
+    pub pid: Option<u32>,
+    /// The time since it was started.
+    pub uptime: Option<Duration>,
+    /// The number of times it has been started.
+    pub generation: u64,
+    /// The number of leases.
+    pub leases: usize,
+    /// The number of calls in flight.
+    pub in_flight: usize,
+    /// Restarts used within the window.
+    pub restarts: u32,
+    /// Restarts left in the window.
+    pub restarts_left: u32,
+    /// Failures in a row on the current connection.
+    pub consecutive_failures: u32,
+    /// The time until the next attempt, if one is scheduled.
+    pub next_attempt_in: Option<Duration>,
+    /// The last failure.
+    pub last_error: Option<LastError>,
+    /// The last lines of its stderr.
+    pub stderr_tail: Vec<String>,
+    /// Lines on its stdout that are not JSON-RPC messages.
+    pub garbage_lines: u64,
+    /// Cached answers.
+    pub cache_entries: usize,
+    /// Calls that were answered from the cache.
+    pub cache_hits: u64,
+    /// Cacheable calls that were sent to the server.
+    pub cache_misses: u64,
+    /// The number of tools, if its listing is known.
+    pub tools: Option<usize>,
+    /// Memory of its process tree, in bytes.
+    pub memory: Option<u64>,
+    /// Calls that ended.
+    pub calls: u64,
+    /// Calls that failed, including tool errors.
+    pub errors: u64,
+    /// The median duration of calls.
+    pub p50: Option<Duration>,
+    /// The 99th percentile of call durations.
+    pub p99: Option<Duration>,
+    /// When the server is started.
+    pub start: StartPolicy,
+    /// The negotiated protocol revision.
+    pub protocol: Option<Revision>,
+    /// The `serverInfo` of the handshake, as JSON.
+    pub server_info: Option<Bytes>,
+    /// The treatment of unapproved tools.
+    pub pin: Pinning,
+    /// Unapproved tools, by the server's own names.
+    pub unapproved: Vec<(Arc<str>, PinStatus)>,
+    /// Which clients share an instance.
+    pub sharing: Sharing,
+    /// The instances of a server that is not shared; the other fields then summarize all of them.
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// One instance of a server that is not shared.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct InstanceStatus {
+    /// The key of the instance.
+    pub key: InstanceKey,
+    /// The time since it was last used.
+    pub last_used: Duration,
+    /// The status of the instance.
+    pub status: ServerStatus,
+}
+
+impl ServerStatus {
+    /// Returns the state of the circuit breaker: `closed`, `open` or `half_open`. Half open means that the cool-off is over
+    /// and a single call tests the server.
+    pub fn breaker(&self) -> &'static str {
+        match self.state {
+            ServerState::Tripped if self.next_attempt_in == Some(Duration::ZERO) => "half_open",
+            ServerState::Tripped => "open",
+            ServerState::Probing => "half_open",
+            _ => "closed",
+        }
+    }
+}

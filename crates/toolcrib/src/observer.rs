@@ -1,0 +1,179 @@
+//! Call records: facts are collected while a call runs and reported to observers exactly once, however the call ends.
+//!
+//! Facts are only collected if there is an observer.
+
+pub(crate) mod log_sink;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use crate::call::Call;
+use crate::call::trace::CallFacts;
+use crate::call::trace::CallTrace;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::event::{CallEnd, CallRecord, Decision, Event};
+use crate::model::outcome::Outcome;
+use crate::model::target::Target;
+use crate::protocol::era::input;
+use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::versions::Era;
+use crate::util::clock;
+
+/// Receives a record of every call when it ends, before the caller gets the outcome. Methods must not block.
+pub trait Observer: Send + Sync {
+    /// Returns whether records are wanted now. Without an enabled observer, no facts are collected.
+    fn is_enabled(&self) -> bool {
+        true
+    }
+
+    /// Called before each call; an error refuses the call.
+    ///
+    /// # Errors
+    /// Fails if the observer cannot record calls now and calls must not run unrecorded.
+    fn check_ready(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Returns whether records should contain the arguments.
+    fn wants_arguments(&self) -> bool {
+        false
+    }
+
+    /// Receives the record of a call that ended.
+    fn call_ended(&self, record: &CallRecord);
+
+    /// Called after the last call. This method may block to flush.
+    fn close(&self) {}
+}
+
+/// The event stream and the observers of a crib.
+#[derive(Clone)]
+pub(crate) struct Observers {
+    events: broadcast::Sender<Event>,
+    observers: Arc<[Arc<dyn Observer>]>,
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observers").field("observers", &self.observers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Observers {
+    pub(crate) fn new(events: broadcast::Sender<Event>, observers: Vec<Arc<dyn Observer>>) -> Self {
+        Self { events, observers: observers.into() }
+    }
+
+    /// Reports that no more calls follow.
+    pub(crate) fn close(&self) {
+        self.observers.iter().for_each(|observer| observer.close());
+    }
+
+    fn has_any(&self) -> bool {
+        self.enabled().next().is_some() || self.events.receiver_count() > 0
+    }
+
+    fn enabled(&self) -> impl Iterator<Item = &Arc<dyn Observer>> {
+        self.observers.iter().filter(|observer| observer.is_enabled())
+    }
+
+    /// Delivers a record. Only observers that want the arguments get them; events never contain them.
+    fn report(&self, mut record: CallRecord, arguments: Option<&Bytes>) {
+        for observer in self.enabled() {
+            record.arguments = arguments.filter(|_| observer.wants_arguments()).cloned();
+            observer.call_ended(&record);
+        }
+        if self.events.receiver_count() > 0 {
+            record.arguments = None;
+            // An error means that there are no receivers.
+            let _ = self.events.send(Event::CallEnded(Arc::new(record)));
+        }
+    }
+}
+
+/// A call that is recorded exactly once, even if it is dropped before it ends.
+pub(crate) struct ObservedCall<'a> {
+    pub(crate) call: Call,
+    observers: &'a Observers,
+    /// When the call started; `None` if it is not recorded, or is recorded already.
+    started: Option<Instant>,
+}
+
+impl<'a> ObservedCall<'a> {
+    pub(crate) fn new(mut call: Call, observers: &'a Observers) -> Self {
+        let observed = observers.has_any();
+        if observed {
+            call.trace = CallTrace::enabled();
+        }
+        Self { call, observers, started: observed.then(Instant::now) }
+    }
+
+    /// Returns the first error of an observer that cannot record calls now.
+    pub(crate) fn check_ready(&self) -> Result<(), Error> {
+        self.observers.observers.iter().try_for_each(|observer| observer.check_ready())
+    }
+
+    /// Records the end of the call.
+    pub(crate) fn finish(mut self, outcome: &Result<Outcome, Error>) {
+        if let Some(started) = self.started.take() {
+            self.report(started, Some(outcome));
+        }
+    }
+
+    fn report(&self, started: Instant, outcome: Option<&Result<Outcome, Error>>) {
+        let call = &self.call;
+        let CallFacts { target, decision, denial, cache } = call.trace.facts();
+        let answer = outcome.and_then(|outcome| outcome.as_ref().ok());
+        let failure = outcome.and_then(|outcome| outcome.as_ref().err());
+        let decision = match failure {
+            Some(error) if error.kind() == ErrorKind::Denied => Decision::Denied,
+            _ if denial.is_some() => Decision::Denied,
+            _ => decision,
+        };
+        let (server, name) = match target {
+            Some(Target { server, name }) => (Some(server), name),
+            None => (failure.and_then(Error::server).cloned(), call.name().into()),
+        };
+        let record = CallRecord {
+            at: clock::wall_time(),
+            caller: call.caller.clone(),
+            method: call.method.clone(),
+            server,
+            name,
+            decision,
+            denial,
+            cache,
+            request_bytes: call.params.iter().map(|(_, value)| value.len()).sum(),
+            response_bytes: answer.map_or(0, |outcome| outcome.raw().len()),
+            end: outcome.map_or(CallEnd::Cancelled, call_end),
+            duration: started.elapsed(),
+            arguments: None,
+        };
+        self.observers.report(record, call.get_arguments());
+    }
+}
+
+impl Drop for ObservedCall<'_> {
+    fn drop(&mut self) {
+        if let Some(started) = self.started.take() {
+            self.report(started, None);
+        }
+    }
+}
+
+fn call_end(outcome: &Result<Outcome, Error>) -> CallEnd {
+    match outcome {
+        Err(error) => CallEnd::Failed(error.kind()),
+        Ok(outcome) if outcome.is_error() => CallEnd::ToolError,
+        Ok(Outcome { answer: ResponsePayload::Result(result), era: Era::Stateless, .. })
+            if input::parse_required_input(result).is_some() =>
+        {
+            CallEnd::InputRequired
+        }
+        Ok(_) => CallEnd::Done,
+    }
+}

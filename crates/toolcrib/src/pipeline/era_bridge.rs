@@ -1,0 +1,169 @@
+//! Bridges the protocol eras: delivers a server's requests during a call to a client of either era.
+//!
+//! A session client is asked while its call runs, even if the server is stateless and ends the call to ask. A stateless
+//! client gets the requests as the result of its call, which waits in `SuspendedCalls`; the client repeats the call with
+//! the answers. If client and server are of the same era, the bytes pass unchanged.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::suspended_calls::{self, SuspendedCalls};
+use crate::call::Call;
+use crate::call::updates::{CallUpdate, ServerRequest};
+use crate::model::error::{Error, ErrorKind};
+use crate::model::outcome::Outcome;
+use crate::pipeline;
+use crate::pipeline::router::CallRouter;
+use crate::protocol::era::capabilities::{ClientCapabilities, ELICIT};
+use crate::protocol::era::client::missing_capability_error;
+use crate::protocol::era::handshake;
+use crate::protocol::era::input::{self, InputRequest, RequiredInput};
+use crate::protocol::json::object::{self, Object};
+use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use crate::protocol::versions::Era;
+
+/// The number of times that a server may ask for input within one call.
+const MAX_ROUNDS: usize = 8;
+/// The time limit for a client's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+/// The pause before a call is repeated when the server asks for a repetition without a question.
+const REPEAT_DELAY: Duration = Duration::from_millis(250);
+
+/// Runs one call and passes the server's requests to the client.
+pub(crate) async fn run(
+    router: &Arc<CallRouter>,
+    suspended: &Arc<SuspendedCalls>,
+    call: &mut Call,
+) -> Result<Outcome, Error> {
+    if call.client.era == Era::Session {
+        return run_in_session(router, call).await;
+    }
+    if !input::can_require_input(&call.method) {
+        return pipeline::run(router, call).await;
+    }
+    let capabilities = call.client.capabilities.clone();
+    let own_state = call
+        .params
+        .get_string(input::REQUEST_STATE)
+        .filter(|state| suspended.has_signed(state, call))
+        .map(Cow::into_owned);
+    let outcome = match own_state {
+        // Boxed to keep the future of an ordinary call small.
+        Some(state) => Box::pin(suspended.resume(&state, call.clone())).await,
+        None if capabilities.has_any() => Box::pin(suspended.run(router, call.clone())).await,
+        None => pipeline::run(router, call).await,
+    };
+    outcome.map(|outcome| url_error_to_input_request(outcome, &capabilities))
+}
+
+/// Converts a session-era error that asks to open URLs into a stateless result that asks the same.
+fn url_error_to_input_request(outcome: Outcome, capabilities: &ClientCapabilities) -> Outcome {
+    let ResponsePayload::Error(error) = &outcome.answer else { return outcome };
+    let questions = (outcome.era == Era::Session).then(|| input::parse_url_elicitations(error)).flatten();
+    let Some(questions) = questions else { return outcome };
+    let missing = questions
+        .iter()
+        .find_map(|request| capabilities.missing_for(&request.method, request.params.as_ref()));
+    let answer = match missing {
+        Some(missing) => ResponsePayload::Error(missing_capability_error(&missing)),
+        None => ResponsePayload::Result(input::input_required_result(&questions, None)),
+    };
+    Outcome { answer, era: Era::Stateless, ..outcome }
+}
+
+/// Asks the client while its call waits, and repeats the call with the answers.
+async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
+    for round in 0..=MAX_ROUNDS {
+        let outcome = pipeline::run(router, call).await?;
+        let ResponsePayload::Result(result) = &outcome.answer else { return Ok(outcome) };
+        let needed = (outcome.era == Era::Stateless).then(|| input::parse_required_input(result)).flatten();
+        let Some(needed) = needed else { return Ok(outcome) };
+        if round == MAX_ROUNDS {
+            break;
+        }
+        let RequiredInput { requests: questions, state } = needed;
+        if questions.is_empty() {
+            Box::pin(sleep(REPEAT_DELAY)).await;
+        }
+        match Box::pin(ask_client(call, questions)).await {
+            Ok(responses) => call.params.set(input::INPUT_RESPONSES, responses),
+            Err(refusal) => return Ok(Outcome { answer: refusal_payload(call, refusal), ..outcome }),
+        }
+        match state {
+            Some(state) => call.params.set(input::REQUEST_STATE, state),
+            None => drop(call.params.remove(input::REQUEST_STATE)),
+        }
+    }
+    let message = format!("the server asked for input more than {MAX_ROUNDS} times in one call");
+    Err(Error::new(ErrorKind::BadReply, message))
+}
+
+/// Returns the answer to a call that ends because the client gave no input: a failed tool result if it is a tool call.
+fn refusal_payload(call: &Call, refusal: Bytes) -> ResponsePayload {
+    if call.method != "tools/call" {
+        return ResponsePayload::Error(refusal);
+    }
+    let text = format!("the server needs input: {}", handshake::error_message(&refusal));
+    let result = serde_json::json!({"resultType": "complete", "isError": true, "content": [{"type": "text", "text": text}]});
+    ResponsePayload::Result(result.to_string().into())
+}
+
+/// Sends all questions at the same time. Returns the answers as an object, or the error that ends the call.
+async fn ask_client(call: &Call, questions: Vec<InputRequest>) -> Result<Bytes, Bytes> {
+    let mut pending = Vec::new();
+    for InputRequest { key, method, params } in questions {
+        if let Some(missing) = call.client.capabilities.missing_for(&method, params.as_ref()) {
+            return Err(missing_capability_error(&missing));
+        }
+        let params = if method == ELICIT { params.map(with_elicitation_id) } else { params };
+        let (request, receiver) = ServerRequest::new(method, params);
+        let sink = call.update_sink.as_ref().ok_or_else(no_answer_error)?;
+        if !sink.deliver(CallUpdate::Request(request)) {
+            return Err(no_answer_error());
+        }
+        pending.push((key, receiver));
+    }
+    let mut responses = Vec::from(b"{");
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    for (key, receiver) in pending {
+        let answer = timeout_at(deadline, receiver).await;
+        match answer.ok().and_then(Result::ok).ok_or_else(no_answer_error)? {
+            ResponsePayload::Error(error) => return Err(error),
+            ResponsePayload::Result(response) => {
+                if responses.len() > 1 {
+                    responses.push(b',');
+                }
+                object::write_string(&mut responses, &key);
+                responses.push(b':');
+                responses.extend_from_slice(&response);
+            }
+        }
+    }
+    responses.push(b'}');
+    Ok(responses.into())
+}
+
+fn no_answer_error() -> Bytes {
+    error_object(code::INVALID_REQUEST, "the server asks for input and the client did not answer", None)
+}
+
+/// Adds the elicitation id that the session era requires for URL elicitations.
+fn with_elicitation_id(params: Bytes) -> Bytes {
+    match Object::parse(&params) {
+        Ok(mut object)
+            if object.get_string("mode").as_deref() == Some("url")
+                && object.get("elicitationId").is_none() =>
+        {
+            object.set(
+                "elicitationId",
+                object::to_json_string(&suspended_calls::random_id().unwrap_or_default()),
+            );
+            object.to_bytes()
+        }
+        _ => params,
+    }
+}

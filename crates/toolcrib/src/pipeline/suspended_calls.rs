@@ -1,0 +1,374 @@
+//! Calls that wait for a stateless client to return with answers.
+//!
+//! The client gets a signed state. It is valid once, for a limited time, and only for the same caller and the same call.
+//! The call itself stays in this process. The store has a record of it, so that the state is valid once across replicas.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use crate::call::Call;
+use crate::call::trace::CallTrace;
+use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
+use crate::model::caller::Caller;
+use crate::model::error::Error;
+use crate::model::outcome::Outcome;
+use crate::model::selector::Selector;
+use crate::pipeline;
+use crate::pipeline::router::CallRouter;
+use crate::protocol::era::input::{self, InputRequest};
+use crate::protocol::json::object::Object;
+use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use crate::protocol::versions::Era;
+use crate::store::{SigningKey, Store, StoreKey, StoreKind};
+use crate::util::encoding;
+use crate::util::locks::IgnorePoison as _;
+
+/// The time that a suspended call waits for its client.
+const SUSPEND_TIMEOUT: Duration = Duration::from_secs(600);
+/// The number of calls that may be suspended in total.
+const MAX_SUSPENDED: usize = 1000;
+/// The number of calls that may be suspended per caller.
+const MAX_PER_CALLER: usize = 200;
+/// The wait for further requests after the first one, as each arrives in a message of its own.
+const GATHER_TIME: Duration = Duration::from_millis(20);
+/// The number of updates that are buffered while a call is suspended.
+const UPDATE_BUFFER: usize = 256;
+/// The prefix of a signed state.
+const STATE_PREFIX: &str = "toolcrib.";
+
+/// The suspended calls of a crib.
+#[derive(Debug)]
+pub(crate) struct SuspendedCalls {
+    state: Mutex<SuspendedState>,
+    /// Records of suspended calls, by id.
+    store: Arc<dyn Store>,
+    /// Without a source of random numbers there is no key, and no call is suspended.
+    key: Option<SigningKey>,
+    /// The random name of this process in the records.
+    owner: String,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug, Default)]
+struct SuspendedState {
+    calls: HashMap<String, SuspendedCall>,
+    /// Whether no further calls are suspended.
+    closed: bool,
+}
+
+/// A call whose future is owned here.
+struct RunningCall {
+    work: Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>,
+    updates: mpsc::Receiver<CallUpdate>,
+}
+
+/// A call that waits for its client, and what the repeated request must match.
+struct SuspendedCall {
+    running: RunningCall,
+    requests: Vec<(String, ServerRequest)>,
+    caller: Caller,
+    selector: Selector,
+    method: String,
+    params: Object,
+    trace: CallTrace,
+    /// Drops the call when the time is up.
+    _timer: AbortOnDropHandle<()>,
+}
+
+impl std::fmt::Debug for SuspendedCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SuspendedCall")
+            .field("caller", &self.caller)
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SuspendedCall {
+    /// Returns whether a call has the same caller, target and parameters.
+    fn is_repeated_by(&self, call: &Call) -> bool {
+        self.caller == call.caller
+            && self.selector == call.selector
+            && self.method == call.method
+            && is_same_call(&self.params, &call.params)
+    }
+}
+
+/// The next step of a running call.
+enum CallStep {
+    Done(Result<Outcome, Error>),
+    NeedsInput(Vec<ServerRequest>),
+}
+
+impl RunningCall {
+    /// Runs until the call ends or the server needs input. Other updates go to `sink`.
+    async fn step(&mut self, sink: Option<&Arc<dyn UpdateSink>>) -> CallStep {
+        loop {
+            tokio::select! {
+                biased;
+                Some(update) = self.updates.recv() => match update {
+                    CallUpdate::Request(request) => {
+                        return CallStep::NeedsInput(self.gather_requests(request, sink).await);
+                    }
+                    update => forward(sink, update),
+                },
+                outcome = &mut self.work => {
+                    while let Ok(update) = self.updates.try_recv() {
+                        forward(sink, update);
+                    }
+                    return CallStep::Done(outcome);
+                }
+            }
+        }
+    }
+
+    /// Collects requests that the server sends together with the first one. Other updates go to `sink`.
+    async fn gather_requests(
+        &mut self,
+        first: ServerRequest,
+        sink: Option<&Arc<dyn UpdateSink>>,
+    ) -> Vec<ServerRequest> {
+        let mut requests = vec![first];
+        let deadline = Instant::now() + GATHER_TIME;
+        while let Ok(Some(update)) = timeout_at(deadline, self.updates.recv()).await {
+            match update {
+                CallUpdate::Request(request) => requests.push(request),
+                update => forward(sink, update),
+            }
+        }
+        requests
+    }
+}
+
+fn forward(sink: Option<&Arc<dyn UpdateSink>>, update: CallUpdate) {
+    if let Some(sink) = sink {
+        // A sink that cannot keep up misses updates.
+        let _ = sink.deliver(update);
+    }
+}
+
+impl SuspendedCalls {
+    /// Creates an empty set; `tasks` owns the timers. Without a key, one is generated that is valid for this process.
+    pub(crate) fn new(store: Arc<dyn Store>, key: Option<SigningKey>, tasks: TaskTracker) -> Self {
+        let key = key.or_else(|| SigningKey::random().ok());
+        Self { state: Mutex::default(), store, key, owner: random_id().unwrap_or_default(), tasks }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SuspendedState> {
+        self.state.lock().ignore_poison()
+    }
+
+    /// Drops every suspended call and refuses further ones.
+    pub(crate) async fn close(&self) {
+        let all = std::mem::replace(
+            &mut *self.lock(),
+            SuspendedState { closed: true, ..SuspendedState::default() },
+        );
+        let ids: Vec<String> = all.calls.into_keys().collect();
+        for id in ids {
+            // A record that cannot be removed expires.
+            let _ = self.store.remove(record_key(&id)).wait().await;
+        }
+    }
+
+    /// Runs a call of a client that can answer requests.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        router: &Arc<CallRouter>,
+        mut call: Call,
+    ) -> Result<Outcome, Error> {
+        let (sender, updates) = mpsc::channel(UPDATE_BUFFER);
+        let sink = call.update_sink.replace(Arc::new(sender));
+        let request = call.clone();
+        let router = router.clone();
+        let work = Box::pin(async move { pipeline::run(&router, &mut call).await });
+        self.run_or_suspend(RunningCall { work, updates }, request, sink).await
+    }
+
+    /// Continues a suspended call with the client's answers. Missing answers are requested again.
+    pub(super) async fn resume(self: &Arc<Self>, state: &str, mut call: Call) -> Result<Outcome, Error> {
+        let Some(SuspendedCall { running, requests, trace, .. }) = self.take(state, &call).await else {
+            return Ok(stateless(ResponsePayload::Error(input::invalid_state_error())));
+        };
+        let responses = call
+            .params
+            .get(input::INPUT_RESPONSES)
+            .and_then(|raw| Object::parse(raw).ok())
+            .unwrap_or_default();
+        let mut missing = Vec::new();
+        for (key, request) in requests {
+            match responses.get(&key) {
+                Some(response) => request.answer(ResponsePayload::Result(response.clone())),
+                None => missing.push(request),
+            }
+        }
+        let sink = call.update_sink.take();
+        if !missing.is_empty() {
+            return Ok(self.suspend(running, missing, call).await);
+        }
+        let current = std::mem::replace(&mut call.trace, trace.clone());
+        current.continue_from(&trace);
+        let outcome = self.run_or_suspend(running, call, sink).await;
+        current.continue_from(&trace);
+        outcome
+    }
+
+    async fn run_or_suspend(
+        self: &Arc<Self>,
+        mut running: RunningCall,
+        call: Call,
+        sink: Option<Arc<dyn UpdateSink>>,
+    ) -> Result<Outcome, Error> {
+        match running.step(sink.as_ref()).await {
+            CallStep::Done(outcome) => outcome,
+            CallStep::NeedsInput(requests) => Ok(self.suspend(running, requests, call).await),
+        }
+    }
+
+    /// Suspends a call and returns its requests to the client. The call ends if it cannot be suspended.
+    async fn suspend(
+        self: &Arc<Self>,
+        running: RunningCall,
+        requests: Vec<ServerRequest>,
+        call: Call,
+    ) -> Outcome {
+        let Some((id, token)) = random_id().and_then(|id| Some((id.clone(), self.sign(&id, &call)?))) else {
+            return refusal("cannot suspend a call that needs input: no source of random numbers");
+        };
+        let keyed = |(index, request): (usize, ServerRequest)| (format!("ask-{}", index + 1), request);
+        let requests: Vec<(String, ServerRequest)> = requests.into_iter().enumerate().map(keyed).collect();
+        let question = |(key, request): &(String, ServerRequest)| InputRequest {
+            key: key.clone(),
+            method: request.method.clone(),
+            params: request.params.clone(),
+        };
+        let questions: Vec<InputRequest> = requests.iter().map(question).collect();
+        let record = json!({"owner": self.owner, "caller": call.caller.as_str()}).to_string();
+        let stored = self.store.put(record_key(&id), record.into(), Some(SUSPEND_TIMEOUT)).wait().await;
+        if let Err(error) = stored {
+            return refusal(&format!("cannot suspend a call that needs input: {error}"));
+        }
+        if !self.insert(&id, running, requests, call) {
+            // A record that cannot be removed expires.
+            let _ = self.store.remove(record_key(&id)).wait().await;
+            return refusal("too many calls wait for input; answer some of them first");
+        }
+        stateless(ResponsePayload::Result(input::input_required_result(&questions, Some(&token))))
+    }
+
+    /// Keeps a call until it is resumed or its time is up. Returns `false` if there are too many.
+    fn insert(
+        self: &Arc<Self>,
+        id: &str,
+        running: RunningCall,
+        requests: Vec<(String, ServerRequest)>,
+        call: Call,
+    ) -> bool {
+        let mut state = self.lock();
+        let caller_count = state.calls.values().filter(|waiting| waiting.caller == call.caller).count();
+        if state.closed || state.calls.len() >= MAX_SUSPENDED || caller_count >= MAX_PER_CALLER {
+            return false;
+        }
+        let timer = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.to_owned())));
+        let suspended = SuspendedCall {
+            running,
+            requests,
+            caller: call.caller,
+            selector: call.selector,
+            method: call.method.into_owned(),
+            params: call.params,
+            trace: call.trace,
+            _timer: timer,
+        };
+        state.calls.insert(id.to_owned(), suspended);
+        true
+    }
+
+    /// Returns whether a state was signed here for this caller and call. Other states belong to a server, or to another
+    /// gateway behind this one.
+    pub(super) fn has_signed(&self, state: &str, call: &Call) -> bool {
+        let expected = state_id(state).and_then(|id| self.sign(id, call));
+        expected.is_some_and(|expected| encoding::constant_time_eq(expected.as_bytes(), state.as_bytes()))
+    }
+
+    /// Removes and returns the call that a state belongs to, if `call` repeats it. Removing its record from the store
+    /// decides which of several attempts gets it.
+    async fn take(&self, state: &str, call: &Call) -> Option<SuspendedCall> {
+        let id = state_id(state)?;
+        if !self.lock().calls.get(id)?.is_repeated_by(call) {
+            return None;
+        }
+        self.store.take(record_key(id)).wait().await.ok()??;
+        self.lock().calls.remove(id)
+    }
+
+    /// Returns the signed state for an id, its caller and its call.
+    fn sign(&self, id: &str, call: &Call) -> Option<String> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_ref()?.as_bytes()).ok()?;
+        for part in [id, call.caller.as_str(), &call.method, call.name()] {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part.as_bytes());
+        }
+        let signature = encoding::to_hex(&mac.finalize().into_bytes());
+        Some(format!("{STATE_PREFIX}{id}.{signature}"))
+    }
+}
+
+/// Returns the key of the record of a suspended call.
+fn record_key(id: &str) -> StoreKey<'_> {
+    StoreKey::new(StoreKind::SuspendedCall, id)
+}
+
+fn refusal(message: &str) -> Outcome {
+    stateless(ResponsePayload::Error(error_object(code::INTERNAL_ERROR, message, None)))
+}
+
+/// Returns the id in a state that has the right format.
+fn state_id(state: &str) -> Option<&str> {
+    Some(state.strip_prefix(STATE_PREFIX)?.split_once('.')?.0)
+}
+
+/// Returns 32 random hexadecimal digits.
+pub(crate) fn random_id() -> Option<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(encoding::to_hex(&random))
+}
+
+async fn expire(suspended: Weak<SuspendedCalls>, id: String) {
+    sleep(SUSPEND_TIMEOUT).await;
+    if let Some(suspended) = suspended.upgrade() {
+        let expired = suspended.lock().calls.remove(&id);
+        drop(expired);
+    }
+}
+
+/// Returns whether two requests are equal except for members that differ between attempts.
+fn is_same_call(first: &Object, second: &Object) -> bool {
+    let is_compared = |(key, _): &(&str, &bytes::Bytes)| {
+        !matches!(*key, input::INPUT_RESPONSES | input::REQUEST_STATE | "_meta")
+    };
+    let value = |raw: &bytes::Bytes| serde_json::from_slice::<Value>(raw).ok();
+    first.iter().filter(is_compared).count() == second.iter().filter(is_compared).count()
+        && first.iter().filter(is_compared).all(|(key, raw)| {
+            second
+                .get(key)
+                .is_some_and(|other| raw == other || value(raw).is_some() && value(raw) == value(other))
+        })
+}
+
+fn stateless(answer: ResponsePayload) -> Outcome {
+    Outcome { answer, era: Era::Stateless, server: None }
+}
+
+#[cfg(test)]
+mod tests;

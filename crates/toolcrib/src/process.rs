@@ -1,0 +1,355 @@
+//! Starts a server's command, tracks its whole process tree, keeps the tail of its stderr and stops it.
+
+#[cfg(target_os = "linux")]
+mod control;
+#[cfg(target_os = "linux")]
+mod journal;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+mod orphans;
+#[cfg(not(target_os = "linux"))]
+mod other_unix;
+mod pre_exec;
+#[cfg(target_os = "linux")]
+mod proc;
+mod raw;
+#[cfg(target_os = "linux")]
+mod shim;
+mod spawn_request;
+mod spawner;
+pub(crate) mod stderr;
+mod tree_tracker;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+use tokio::net::unix::pipe;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+#[cfg(target_os = "linux")]
+use self::linux as os;
+pub use self::os::run_shim;
+#[cfg(not(target_os = "linux"))]
+use self::other_unix as os;
+pub(crate) use self::spawner::Spawner;
+
+use self::spawn_request::SpawnRequest;
+use self::tree_tracker::TreeTracker;
+use crate::model::exit_report::{ExitReport, ProcessExit};
+use crate::model::failure_class::FailureClass;
+use crate::process::stderr::{LINGER, StderrTail};
+use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::CommandSpec;
+
+/// Time a server has to exit after its stdin was closed, and again after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time a server that no longer responds has to exit after SIGTERM.
+const HUNG_STOP_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Stderr lines in an exit report.
+const REPORT_LINES: usize = 20;
+
+/// A running server process and its descendants. Dropping it kills the whole tree.
+#[derive(Debug)]
+pub(crate) struct ServerProcess {
+    pid: u32,
+    program: String,
+    handle: ProcessHandle,
+    exit: watch::Receiver<Option<ProcessExit>>,
+    /// Cancelled when no process of the tree is left.
+    tree_ended: CancellationToken,
+    stderr: Arc<StderrTail>,
+    /// Number of the last stderr line written before this process started.
+    stderr_start: u64,
+    /// Cancelled when stderr has been read to its end.
+    stderr_drained: CancellationToken,
+}
+
+/// The means of signalling a process tree.
+#[derive(Debug)]
+enum ProcessHandle {
+    Group,
+    #[cfg(target_os = "linux")]
+    Shim {
+        control: os::ShimControl,
+        pid: u32,
+    },
+}
+
+/// A failed attempt to start a command.
+#[derive(Debug)]
+pub(crate) struct SpawnError {
+    pub(crate) message: String,
+    pub(crate) class: FailureClass,
+}
+
+impl SpawnError {
+    fn invalid_command(message: String) -> Self {
+        Self { message, class: FailureClass::Misconfigured }
+    }
+
+    /// The shim exited before it started the command, which says nothing about the command.
+    fn shim_exited() -> Self {
+        let message = "its shim process exited before starting it".to_owned();
+        Self { message, class: FailureClass::Crashed }
+    }
+
+    /// Classifies a system error: a lack of resources or a busy file may pass, anything else is a misconfiguration.
+    fn from_io(message: String, error: &io::Error) -> Self {
+        let exhausted = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOSPC];
+        let busy = [Errno::TXTBSY, Errno::BUSY, Errno::INTR];
+        let class = match Errno::from_io_error(error) {
+            Some(errno) if exhausted.contains(&errno) || busy.contains(&errno) => FailureClass::Refused,
+            _ => FailureClass::Misconfigured,
+        };
+        Self { message, class }
+    }
+}
+
+/// The services and shared state that a new process uses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpawnContext<'a> {
+    pub(crate) spawner: &'a Arc<Spawner>,
+    pub(crate) stderr: &'a Arc<StderrTail>,
+    /// Owns all background tasks.
+    pub(crate) tasks: &'a TaskTracker,
+    /// Tracks process trees that have not ended yet.
+    pub(crate) live_processes: &'a TaskTracker,
+    /// Values for the secrets in the command.
+    pub(crate) secrets: &'a ResolvedSecrets,
+    /// Removes those values from stderr.
+    pub(crate) redactor: &'a Arc<Redactor>,
+}
+
+impl ServerProcess {
+    /// Starts the command in its own session with a constructed environment. The process counts as live in `context`
+    /// until its whole tree has ended, even if this future is dropped.
+    pub(crate) async fn spawn(
+        spec: &CommandSpec,
+        context: SpawnContext<'_>,
+    ) -> Result<(Self, pipe::Sender, pipe::Receiver), SpawnError> {
+        let tree_id = new_tree_id()?;
+        let request =
+            SpawnRequest::new(spec, context.secrets, &tree_id).map_err(SpawnError::invalid_command)?;
+        let program = request.program_name();
+        let pipes = StdioPipes::new()
+            .map_err(|error| SpawnError::from_io(format!("cannot run `{program}`: {error}"), &error))?;
+        let (exit_tx, exit) = watch::channel(None);
+        let tree_ended = CancellationToken::new();
+        let (started_tx, started) = oneshot::channel();
+        let tracker = TreeTracker {
+            journal_entry: context.spawner.open_journal_entry(&tree_id),
+            tree_id,
+            started_tx: Some(started_tx),
+            exit_tx,
+            tasks: context.tasks.clone(),
+            _tree_ended: tree_ended.clone().drop_guard(),
+        };
+        let handle = start_process(request, pipes.child_ends, tracker, context).await?;
+        let pid = started.await.unwrap_or_else(|_| Err(SpawnError::shim_exited()))?;
+        let process = Self {
+            pid,
+            program,
+            handle,
+            exit,
+            tree_ended,
+            stderr: context.stderr.clone(),
+            stderr_start: context.stderr.last_number(),
+            stderr_drained: CancellationToken::new(),
+        };
+        process.drain_stderr(pipes.stderr, context);
+        Ok((process, pipes.stdin, pipes.stdout))
+    }
+
+    fn drain_stderr(&self, pipe: pipe::Receiver, context: SpawnContext<'_>) {
+        let tail = self.stderr.clone();
+        let exited = self.exited();
+        let drained = self.stderr_drained.clone();
+        let redactor = context.redactor.clone();
+        context.tasks.spawn(async move {
+            tail.drain(pipe, exited, &redactor).await;
+            drained.cancel();
+        });
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the bytes of memory that the process tree uses, if the system reports it. Takes about 0.1 ms per
+    /// process, more for large ones.
+    pub(crate) fn memory_usage(&self) -> Option<u64> {
+        match &self.handle {
+            ProcessHandle::Group => os::tree_memory(self.pid, true),
+            #[cfg(target_os = "linux")]
+            ProcessHandle::Shim { pid, .. } => os::tree_memory(*pid, false),
+        }
+    }
+
+    /// Waits until the server's main process has exited.
+    pub(crate) fn exited(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut exit = self.exit.clone();
+        async move {
+            // An error means that the tracker was dropped, which happens only when the runtime shuts down.
+            let _ = exit.wait_for(Option::is_some).await;
+        }
+    }
+
+    /// Waits for the exit and another [`LINGER`], so that buffered output can still be read.
+    pub(crate) fn exited_plus_linger(&self) -> impl Future<Output = ()> + Send + 'static {
+        let exited = self.exited();
+        async move {
+            exited.await;
+            tokio::time::sleep(LINGER).await;
+        }
+    }
+
+    /// Returns the exit status and the stderr tail, after waiting up to [`LINGER`] for each.
+    pub(crate) fn exit_report(&self) -> impl Future<Output = ExitReport> + Send + 'static {
+        let mut exit = self.exit.clone();
+        let stderr = self.stderr.clone();
+        let stderr_start = self.stderr_start;
+        let stderr_drained = self.stderr_drained.clone();
+        let program = self.program.clone();
+        async move {
+            let ended = timeout(LINGER, exit.wait_for(Option::is_some)).await;
+            let exit = ended.ok().and_then(Result::ok).and_then(|exit| *exit);
+            // The last lines may still be in the pipe, and a descendant may keep the pipe open.
+            let _ = timeout(LINGER, stderr_drained.cancelled()).await;
+            let mut lines: Vec<String> =
+                stderr.lines_after(stderr_start).into_iter().map(|(_, line)| line).collect();
+            let tail = lines.split_off(lines.len().saturating_sub(REPORT_LINES));
+            ExitReport { exit, stderr: tail, program }
+        }
+    }
+
+    /// Stops the process tree, whose stdin is already closed: waits, sends SIGTERM, waits, sends SIGKILL. A hung server
+    /// gets less time.
+    pub(crate) async fn stop(&self, hung: bool) {
+        let waits = if hung { [Duration::ZERO, HUNG_STOP_TIMEOUT] } else { [STOP_TIMEOUT, STOP_TIMEOUT] };
+        for (wait, signal) in waits.into_iter().zip([Signal::TERM, Signal::KILL]) {
+            if timeout(wait, self.tree_ended.cancelled()).await.is_ok() {
+                return;
+            }
+            self.signal(signal);
+        }
+        self.tree_ended.cancelled().await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        match &self.handle {
+            // The group was killed when its leader exited, and the pid may have been reused since.
+            ProcessHandle::Group if self.exit.borrow().is_some() => {}
+            ProcessHandle::Group => tree_tracker::signal_group(self.pid, signal),
+            #[cfg(target_os = "linux")]
+            ProcessHandle::Shim { control, .. } => control.signal(signal),
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+/// Returns a random identifier for a process tree.
+fn new_tree_id() -> Result<String, SpawnError> {
+    let number = getrandom::u64().map_err(|error| SpawnError {
+        message: format!("no random numbers: {error}"),
+        class: FailureClass::Refused,
+    })?;
+    Ok(format!("{number:016x}"))
+}
+
+/// Starts the process, behind a shim if one is configured, and hands it to `tracker`.
+async fn start_process(
+    request: SpawnRequest,
+    files: [OwnedFd; 3],
+    tracker: TreeTracker,
+    context: SpawnContext<'_>,
+) -> Result<ProcessHandle, SpawnError> {
+    #[cfg(target_os = "linux")]
+    if let Some(shim) = context.spawner.shim() {
+        return start_with_shim(shim, request, files, tracker, context).await;
+    }
+    let spawner = context.spawner.clone();
+    context.tasks.spawn(context.live_processes.track_future(async move {
+        let mut tracker = tracker;
+        let started = match request.to_command(files) {
+            Ok(command) => spawner.spawn(command).await,
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(child) => tracker.watch_child(child).await,
+            Err(error) => {
+                tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
+                // Unless the fork itself failed, the child may be running without a handle to wait on.
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    tracker.kill_orphans().await;
+                }
+                tracker.finish();
+            }
+        }
+    }));
+    Ok(ProcessHandle::Group)
+}
+
+#[cfg(target_os = "linux")]
+async fn start_with_shim(
+    program: &std::path::Path,
+    request: SpawnRequest,
+    files: [OwnedFd; 3],
+    tracker: TreeTracker,
+    context: SpawnContext<'_>,
+) -> Result<ProcessHandle, SpawnError> {
+    let bytes = request.to_bytes();
+    let (shim, mut control) = match os::ShimProcess::start(program, bytes.len(), &files) {
+        Ok(started) => started,
+        Err(error) => {
+            tracker.finish();
+            let name = request.program_name();
+            let program = program.display();
+            let message = format!("cannot run `{name}`: cannot start its shim process `{program}`: {error}");
+            return Err(SpawnError::from_io(message, &error));
+        }
+    };
+    let pid = shim.pid;
+    context.tasks.spawn(context.live_processes.track_future(shim.watch(request, tracker)));
+    drop(files);
+    // A shim that does not read its request exits, and its tracker reports that.
+    let _ = control.send(&bytes).await;
+    Ok(ProcessHandle::Shim { control, pid })
+}
+
+/// The stdio pipes of a server.
+struct StdioPipes {
+    /// The server's ends: stdin, stdout, stderr.
+    child_ends: [OwnedFd; 3],
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+impl StdioPipes {
+    fn new() -> io::Result<Self> {
+        let (stdin_read, stdin_write) = io::pipe()?;
+        let (stdout_read, stdout_write) = io::pipe()?;
+        let (stderr_read, stderr_write) = io::pipe()?;
+        Ok(Self {
+            child_ends: [stdin_read.into(), stdout_write.into(), stderr_write.into()],
+            stdin: pipe::Sender::from_owned_fd(stdin_write.into())?,
+            stdout: pipe::Receiver::from_owned_fd(stdout_read.into())?,
+            stderr: pipe::Receiver::from_owned_fd(stderr_read.into())?,
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! The protocol between a shim and the process that started it: one spawn request with three file descriptors, then
+//! single-byte commands in one direction and fixed-size reports in the other.
+
+use std::io::{self, IoSlice, IoSliceMut, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use super::spawn_request::SpawnRequest;
+
+/// Command to send SIGTERM to the whole tree.
+pub(super) const TERM: u8 = b'T';
+/// Command to kill the whole tree.
+pub(super) const KILL: u8 = b'K';
+
+/// Size of an encoded report in bytes.
+pub(super) const REPORT_LEN: usize = 5;
+
+/// A message from a shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShimReport {
+    /// The server runs with this pid.
+    Started(i32),
+    /// The server could not be started, with this errno.
+    Failed(i32),
+    /// The server exited with this status.
+    Exited(i32),
+    /// The server was killed by this signal.
+    Killed(i32),
+    /// The tree is being killed because it has this many processes.
+    TooManyProcesses(i32),
+}
+
+impl ShimReport {
+    pub(super) fn to_bytes(self) -> [u8; REPORT_LEN] {
+        let (kind, number) = match self {
+            Self::Started(pid) => (b'p', pid),
+            Self::Failed(errno) => (b'f', errno),
+            Self::Exited(status) => (b'e', status),
+            Self::Killed(signal) => (b'k', signal),
+            Self::TooManyProcesses(count) => (b'o', count),
+        };
+        let [a, b, c, d] = number.to_le_bytes();
+        [kind, a, b, c, d]
+    }
+
+    pub(super) fn from_bytes([kind, number @ ..]: [u8; REPORT_LEN]) -> Option<Self> {
+        let number = i32::from_le_bytes(number);
+        Some(match kind {
+            b'p' => Self::Started(number),
+            b'f' => Self::Failed(number),
+            b'e' => Self::Exited(number),
+            b'k' => Self::Killed(number),
+            b'o' => Self::TooManyProcesses(number),
+            _ => return None,
+        })
+    }
+}
+
+/// Sends the server's stdio files and the length of the request, which fits into the socket buffer. The request itself
+/// follows.
+pub(super) fn send_files(control: &UnixStream, request_len: usize, files: &[OwnedFd; 3]) -> io::Result<()> {
+    let header = u32::try_from(request_len).map_err(io::Error::other)?.to_le_bytes();
+    let files = [files[0].as_fd(), files[1].as_fd(), files[2].as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    match sendmsg(control, &[IoSlice::new(&header)], &mut ancillary, SendFlags::NOSIGNAL)? {
+        4 => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// Receives the request and the files, in the shim.
+pub(super) fn receive_request(mut control: &UnixStream) -> io::Result<(SpawnRequest, [OwnedFd; 3])> {
+    let mut header = [0; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        recvmsg(control, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes != header.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    let files = files.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+    let mut bytes = vec![0; u32::from_le_bytes(header) as usize];
+    control.read_exact(&mut bytes)?;
+    let request = SpawnRequest::from_bytes(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+    Ok((request, files))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::secrets::ResolvedSecrets;
+    use crate::spec::CommandSpec;
+
+    #[test]
+    fn request_arrives_with_its_files() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let spec = CommandSpec::new("sh").arg("x".repeat(10_000));
+        let request = SpawnRequest::new(&spec, &ResolvedSecrets::default(), "t").unwrap();
+        let (read, write) = io::pipe().unwrap();
+        let files = [read.into(), write.into(), std::fs::File::open("/dev/null").unwrap().into()];
+        let bytes = request.to_bytes();
+        send_files(&ours, bytes.len(), &files).unwrap();
+        (&ours).write_all(&bytes).unwrap();
+        let (received, [input, output, _]) = receive_request(&theirs).unwrap();
+        assert_eq!(received, request);
+        drop(files);
+        std::fs::File::from(output).write_all(b"through").unwrap();
+        assert_eq!(io::read_to_string(std::fs::File::from(input)).unwrap(), "through");
+    }
+
+    #[test]
+    fn closed_socket_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        assert!(receive_request(&theirs).is_err());
+    }
+
+    #[test]
+    fn reports_round_trip() {
+        use ShimReport::{Exited, Failed, Killed, Started, TooManyProcesses};
+        for report in [Started(7), Failed(2), Exited(-1), Killed(9), TooManyProcesses(600)] {
+            assert_eq!(ShimReport::from_bytes(report.to_bytes()), Some(report));
+        }
+        assert_eq!(ShimReport::from_bytes(*b"?0000"), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Servers behind a shim, and other process features that exist only on Linux.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+pub(super) use super::journal::{Journal, JournalEntry};
+pub use super::shim::run_shim;
+
+use super::SpawnError;
+use super::control::{self, REPORT_LEN, ShimReport};
+use super::orphans::{self, OrphanQuery};
+use super::proc;
+use super::shim::SHIM_ARG;
+use super::spawn_request::SpawnRequest;
+use super::tree_tracker::TreeTracker;
+use crate::model::exit_report::ProcessExit;
+
+/// Time a shim has to kill its tree, longer than its own limit. A shim that is itself stopped never finishes.
+const SHIM_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// A running shim.
+pub(super) struct ShimProcess {
+    child: Child,
+    reports: OwnedReadHalf,
+    pub(super) pid: u32,
+    /// Cancelled when the shim was told to kill its tree.
+    kill_sent: CancellationToken,
+}
+
+/// The sending half of a shim's control socket. Dropping it ends the tree.
+#[derive(Debug)]
+pub(super) struct ShimControl {
+    socket: OwnedWriteHalf,
+    kill_sent: CancellationToken,
+}
+
+impl ShimControl {
+    /// Sends the signal to the whole tree.
+    pub(super) fn signal(&self, signal: Signal) {
+        let is_kill = signal == Signal::KILL;
+        // A shim that has exited has ended its tree, and the socket buffer always has space for one byte.
+        let _ = self.socket.try_write(&[if is_kill { control::KILL } else { control::TERM }]);
+        if is_kill {
+            self.kill_sent.cancel();
+        }
+    }
+
+    /// Sends the encoded spawn request.
+    pub(super) async fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.socket.write_all(request).await
+    }
+}
+
+impl Drop for ShimControl {
+    fn drop(&mut self) {
+        self.kill_sent.cancel();
+    }
+}
+
+impl ShimProcess {
+    /// Starts a shim and sends it the server's stdio files. The request of `request_len` bytes must follow.
+    pub(super) fn start(
+        program: &Path,
+        request_len: usize,
+        files: &[OwnedFd; 3],
+    ) -> io::Result<(Self, ShimControl)> {
+        let (ours, theirs) = StdStream::pair()?;
+        control::send_files(&ours, request_len, files)?;
+        ours.set_nonblocking(true)?;
+        let (reports, socket) = UnixStream::from_std(ours)?.into_split();
+        let mut command = std::process::Command::new(program);
+        // In its own process group it does not receive signals from our terminal.
+        command.arg0("toolcrib").arg(SHIM_ARG).env_clear().process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = Command::from(command).spawn()?;
+        let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
+        let kill_sent = CancellationToken::new();
+        let control = ShimControl { socket, kill_sent: kill_sent.clone() };
+        Ok((Self { child, reports, pid, kill_sent }, control))
+    }
+
+    /// Forwards the shim's reports until it has exited and no process of the tree is left.
+    pub(super) async fn watch(mut self, request: SpawnRequest, mut tracker: TreeTracker) {
+        let overdue = async {
+            self.kill_sent.cancelled().await;
+            sleep(SHIM_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = forward_reports(&mut self.reports, self.pid, &request, &mut tracker) => {}
+            () = overdue => drop(self.child.start_kill()),
+        }
+        let status = self.child.wait().await;
+        // The server dies with a killed shim, but the rest of the tree does not.
+        if !status.is_ok_and(|status| status.success()) {
+            tracker.kill_orphans().await;
+        }
+        tracker.report_exit(ProcessExit::Signal(Signal::KILL.as_raw()));
+        tracker.finish();
+    }
+}
+
+/// Forwards the reports of a shim until it closes the socket.
+async fn forward_reports(
+    reports: &mut OwnedReadHalf,
+    shim: u32,
+    request: &SpawnRequest,
+    tracker: &mut TreeTracker,
+) {
+    let mut bytes = [0; REPORT_LEN];
+    while reports.read_exact(&mut bytes).await.is_ok() {
+        match ShimReport::from_bytes(bytes) {
+            Some(ShimReport::Started(pid)) => {
+                // If the spawning future was dropped, so was the control socket, and the shim ends the server.
+                tracker.report_started(pid.cast_unsigned(), Some(shim));
+            }
+            Some(ShimReport::Failed(errno)) => {
+                let error = io::Error::from_raw_os_error(errno);
+                tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
+            }
+            Some(ShimReport::Exited(status)) => tracker.report_exit(ProcessExit::Status(status)),
+            Some(ShimReport::Killed(signal)) => tracker.report_exit(ProcessExit::Signal(signal)),
+            Some(ShimReport::TooManyProcesses(count)) => {
+                tracker.report_exit(ProcessExit::TooManyProcesses(count.cast_unsigned()));
+            }
+            None => return,
+        }
+    }
+}
+
+/// Kills every process that carries this tree id.
+pub(super) fn kill_tree(tree_id: String) {
+    orphans::kill_orphans(&OrphanQuery { trees: [tree_id].into(), ..OrphanQuery::default() });
+}
+
+/// Returns the bytes of memory that the descendants of a process use, plus its own if `include_root` is set.
+pub(super) fn tree_memory(root: u32, include_root: bool) -> Option<u64> {
+    let descendants: u64 = proc::descendants(root).into_iter().filter_map(proc::memory_usage).sum();
+    if include_root { Some(proc::memory_usage(root)? + descendants) } else { Some(descendants) }
+}

@@ -1,0 +1,43 @@
+//! Stand-ins for systems without `/proc`: no shim, no journal, and a server is its process group.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Writes nothing on this platform.
+#[derive(Debug)]
+pub(super) struct Journal;
+
+/// Writes nothing on this platform.
+#[derive(Debug)]
+pub(super) struct JournalEntry;
+
+impl Journal {
+    pub(super) fn new(_folder: PathBuf) -> Self {
+        Self
+    }
+
+    pub(super) fn kill_orphans(&self) {}
+
+    pub(super) fn create_entry(&self, _tree: &str) -> JournalEntry {
+        JournalEntry
+    }
+}
+
+impl JournalEntry {
+    pub(super) fn record_processes(&self, _shim: Option<u32>, _server: u32) {}
+
+    pub(super) fn remove(self) {}
+}
+
+/// Does nothing on this platform.
+pub(super) fn kill_tree(_tree_id: String) {}
+
+/// Always `None` on this platform.
+pub(super) fn tree_memory(_root: u32, _include_root: bool) -> Option<u64> {
+    None
+}
+
+/// Always `None`: this platform has no shims.
+pub fn run_shim() -> Option<ExitCode> {
+    None
+}

@@ -1,0 +1,114 @@
+//! All unsafe code of the crate: what a child does between fork and exec, and the signal mask of a shim.
+
+#![expect(unsafe_code, reason = "std and rustix have no safe form of `pre_exec`, `execve` and signal masks")]
+
+use std::ffi::{CString, OsString, c_char};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+/// Makes the child run `before_exec` and then execute `image`. `before_exec` may only make system calls, because
+/// another thread may have held any lock during the fork.
+pub(super) fn exec_after(
+    command: &mut Command,
+    image: ExecImage,
+    mut before_exec: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
+    let hook = move || {
+        before_exec()?;
+        unblock_signals();
+        Err(image.exec())
+    };
+    // SAFETY: the child allocates nothing and takes no lock, as required of `before_exec`.
+    unsafe { command.pre_exec(hook) };
+}
+
+/// Clears the signal mask, which a shim has set for itself.
+fn unblock_signals() {
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialised before it is used.
+    unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, signals.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// A program to execute: candidate paths, arguments and environment.
+pub(super) struct ExecImage {
+    paths: Vec<CString>,
+    args: CStringArray,
+    env: CStringArray,
+}
+
+/// Strings with a null-terminated array of pointers to them, as `execve` takes it.
+struct CStringArray {
+    pointers: Vec<*const c_char>,
+    _strings: Vec<CString>,
+}
+
+// SAFETY: the pointers refer to strings that the same value owns and never changes.
+unsafe impl Send for CStringArray {}
+// SAFETY: as above.
+unsafe impl Sync for CStringArray {}
+
+impl CStringArray {
+    fn new(strings: Vec<OsString>) -> io::Result<Self> {
+        let strings =
+            strings.into_iter().map(|text| CString::new(text.into_vec())).collect::<Result<Vec<_>, _>>()?;
+        let pointers = strings.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
+        Ok(Self { pointers, _strings: strings })
+    }
+}
+
+impl ExecImage {
+    pub(super) fn new(paths: Vec<OsString>, args: Vec<OsString>, env: Vec<OsString>) -> io::Result<Self> {
+        let paths = paths.into_iter().map(|path| CString::new(path.into_vec()));
+        let paths = paths.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { paths, args: CStringArray::new(args)?, env: CStringArray::new(env)? })
+    }
+
+    /// Executes the first path that can be executed. Unlike `execvp`, it never falls back to a shell.
+    fn exec(&self) -> io::Error {
+        let mut denied = None;
+        for path in &self.paths {
+            // SAFETY: the path ends with a null byte, the arrays with a null pointer, and all outlive the call.
+            unsafe { libc::execve(path.as_ptr(), self.args.pointers.as_ptr(), self.env.pointers.as_ptr()) };
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                Some(libc::EACCES) => denied = Some(error),
+                _ => return error,
+            }
+        }
+        denied.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    }
+}
+
+/// Marks all file descriptors except stdin, stdout and stderr as close-on-exec.
+#[cfg(target_os = "linux")]
+pub(super) fn close_others_on_exec() {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: only sets flags; kernels without the call return an error and change nothing.
+    unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Blocks every signal that can be blocked and returns a descriptor that becomes readable on SIGCHLD.
+#[cfg(target_os = "linux")]
+pub(super) fn watch_sigchld_only() -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::fd::{FromRawFd as _, OwnedFd};
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialised before it is used, and the new descriptor has no other owner.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::sigfillset(signals.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, signals.as_ptr(), std::ptr::null_mut());
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::sigaddset(signals.as_mut_ptr(), libc::SIGCHLD);
+        match libc::signalfd(-1, signals.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            file => Ok(OwnedFd::from_raw_fd(file)),
+        }
+    }
+}

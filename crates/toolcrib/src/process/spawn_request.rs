@@ -1,0 +1,230 @@
+//! A command with secrets and environment filled in, ready to run here or to be sent to a shim.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+use super::pre_exec::PreExec;
+use super::raw::{self, ExecImage};
+use crate::secrets::ResolvedSecrets;
+use crate::spec::CommandSpec;
+use crate::spec::template::TemplateText;
+
+/// Variables that every server inherits, in addition to `LC_*` and `XDG_*`.
+const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"];
+
+/// The folders that are searched for programs if the environment has no `PATH`.
+const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+
+/// The environment variable that identifies the processes of a server's tree.
+pub(super) const TREE_VARIABLE: &str = "TOOLCRIB_TREE";
+
+/// A command, its environment and its working directory.
+#[cfg_attr(test, derive(Debug, PartialEq, Eq))]
+pub(super) struct SpawnRequest {
+    program: OsString,
+    args: Vec<OsString>,
+    /// Each entry is `NAME=value`.
+    env: Vec<OsString>,
+    cwd: Option<PathBuf>,
+}
+
+impl SpawnRequest {
+    /// Resolves the command of a spec for the process tree `tree`. The environment is constructed, not inherited.
+    pub(super) fn new(spec: &CommandSpec, secrets: &ResolvedSecrets, tree: &str) -> Result<Self, String> {
+        let expand = |text: &TemplateText| {
+            text.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())
+        };
+        let program = OsString::from(expand(&spec.program)?);
+        let args = spec.args.iter().map(|arg| Ok(expand(arg)?.into())).collect::<Result<_, String>>()?;
+        let mut env: Vec<(OsString, OsString)> = inherited_env(spec).collect();
+        let mut set_variable = |name: OsString, value: OsString| {
+            env.retain(|(existing, _)| *existing != name);
+            env.push((name, value));
+        };
+        for (name, value) in &spec.env {
+            set_variable(name.into(), expand(value)?.into());
+        }
+        set_variable(TREE_VARIABLE.into(), tree.into());
+        let env = env.into_iter().map(|(mut entry, value)| {
+            entry.push("=");
+            entry.push(value);
+            entry
+        });
+        let request = Self { program, args, env: env.collect(), cwd: spec.cwd.clone() };
+        let has_null_byte = request.strings().any(|string| string.as_bytes().contains(&0));
+        match has_null_byte {
+            true => Err(format!("`{}` has a null byte in an argument or a variable", request.program_name())),
+            false => Ok(request),
+        }
+    }
+
+    pub(super) fn program_name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// Returns the working directory (empty if none), the program, the arguments and the environment.
+    fn strings(&self) -> impl Iterator<Item = &OsStr> {
+        let cwd = self.cwd.as_deref().map_or(OsStr::new(""), Path::as_os_str);
+        let args = self.args.iter().map(OsString::as_os_str);
+        let env = self.env.iter().map(OsString::as_os_str);
+        [cwd, &self.program].into_iter().chain(args).chain(env)
+    }
+
+    /// Encodes the number of arguments and all strings, separated by null bytes.
+    #[cfg(target_os = "linux")]
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.args.len().to_string().into_bytes();
+        for string in self.strings() {
+            bytes.push(0);
+            bytes.extend_from_slice(string.as_bytes());
+        }
+        bytes
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut strings = bytes.split(|byte| *byte == 0).map(|string| OsString::from_vec(string.to_vec()));
+        let arg_count: usize = strings.next()?.to_str()?.parse().ok()?;
+        let cwd = strings.next()?;
+        let program = strings.next()?;
+        let args: Vec<OsString> = strings.by_ref().take(arg_count).collect();
+        let is_complete = args.len() == arg_count;
+        let cwd = (!cwd.is_empty()).then(|| PathBuf::from(cwd));
+        is_complete.then(|| Self { program, args, env: strings.collect(), cwd })
+    }
+
+    /// Returns the command with these files as stdin, stdout and stderr.
+    pub(super) fn to_command(&self, [stdin, stdout, stderr]: [OwnedFd; 3]) -> io::Result<Command> {
+        let args = [&self.program].into_iter().chain(&self.args).cloned().collect();
+        let paths = self.candidate_paths().into_iter().map(PathBuf::into_os_string).collect();
+        let image = ExecImage::new(paths, args, self.env.clone())?;
+        let mut command = Command::new(&self.program);
+        if let Some(cwd) = &self.cwd {
+            command.current_dir(cwd);
+        }
+        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        let pre_exec = PreExec::new();
+        raw::exec_after(&mut command, image, move || pre_exec.run());
+        Ok(command)
+    }
+
+    /// Returns the paths where the program may be, according to the `PATH` of its own environment.
+    fn candidate_paths(&self) -> Vec<PathBuf> {
+        if self.program.as_bytes().contains(&b'/') {
+            return vec![PathBuf::from(&self.program)];
+        }
+        let path = self.env.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PATH="));
+        let path = OsStr::from_bytes(path.unwrap_or(DEFAULT_PATH));
+        std::env::split_paths(path).map(|folder| folder.join(&self.program)).collect()
+    }
+
+    /// Returns a message that explains why the command could not be run.
+    pub(super) fn describe_error(&self, error: &io::Error) -> String {
+        let program = self.program_name();
+        let is_errno = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+        let is_denied = is_errno(Errno::ACCESS);
+        if let Some(problem) = self.cwd.as_deref().and_then(|cwd| cwd_problem(cwd, is_denied)) {
+            return problem;
+        }
+        if error.kind() == io::ErrorKind::NotFound {
+            return self.describe_not_found();
+        }
+        if is_denied {
+            return format!("`{program}` is not executable");
+        }
+        if is_errno(Errno::NOEXEC) {
+            return format!(
+                "`{program}` is neither a program for this machine nor a script with a `#!` line"
+            );
+        }
+        format!("cannot run `{program}`: {error}")
+    }
+
+    fn describe_not_found(&self) -> String {
+        let program = self.program_name();
+        let resolve = |path: PathBuf| self.cwd.as_ref().map_or(path.clone(), |cwd| cwd.join(path));
+        let mut paths = self.candidate_paths().into_iter().map(resolve);
+        match paths.find(|path| path.is_file()) {
+            Some(file) => match read_interpreter(&file) {
+                Some(interpreter) => {
+                    format!("the interpreter `{interpreter}` of `{program}` was not found")
+                }
+                None => format!("the dynamic loader of `{program}` was not found"),
+            },
+            None if program.contains('/') => format!("the command `{program}` was not found"),
+            None => format!("`{program}` was not found on the `PATH`"),
+        }
+    }
+}
+
+/// Returns what is wrong with a working directory, if anything is.
+fn cwd_problem(cwd: &Path, is_denied: bool) -> Option<String> {
+    let problem = match cwd {
+        cwd if !cwd.exists() => "does not exist",
+        cwd if !cwd.is_dir() => "is not a folder",
+        cwd if is_denied && access(cwd, Access::EXEC_OK).is_err() => "cannot be entered: permission denied",
+        _ => return None,
+    };
+    Some(format!("the working directory `{}` {problem}", cwd.display()))
+}
+
+/// Returns the interpreter in the `#!` line of a script.
+fn read_interpreter(file: &Path) -> Option<String> {
+    use std::io::Read as _;
+    let mut head = Vec::new();
+    std::fs::File::open(file).ok()?.take(256).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    Some(String::from_utf8_lossy(line).split_whitespace().next()?.to_owned())
+}
+
+fn inherited_env(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        let is_standard = INHERITED.contains(&&*name) || name.starts_with("LC_") || name.starts_with("XDG_");
+        is_standard || spec.inherit_env.iter().any(|inherited| *inherited == name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(spec: &CommandSpec) -> SpawnRequest {
+        SpawnRequest::new(spec, &ResolvedSecrets::default(), "t").unwrap()
+    }
+
+    #[test]
+    fn encoded_request_round_trips() {
+        let spec = CommandSpec::new("sh").args(["-c", "", "a b\nc"]).env("EMPTY", "").env("EQUALS", "=a=b=");
+        for spec in [spec.clone(), CommandSpec { cwd: Some("/tmp".into()), ..spec }, CommandSpec::new("x")] {
+            let request = request(&spec);
+            assert_eq!(SpawnRequest::from_bytes(&request.to_bytes()), Some(request));
+        }
+        assert_eq!(SpawnRequest::from_bytes(b"3\0\0sh\0-c"), None);
+    }
+
+    #[test]
+    fn null_byte_is_refused() {
+        let spec = CommandSpec::new("sh").arg("a\0b");
+        let error = SpawnRequest::new(&spec, &ResolvedSecrets::default(), "t").unwrap_err();
+        assert!(error.contains("`sh`") && error.contains("null byte"), "{error}");
+    }
+
+    #[test]
+    fn tree_variable_overrides_the_spec() {
+        let request = request(&CommandSpec::new("sh").env(TREE_VARIABLE, "forged").env("PATH", "/nowhere"));
+        let count = |name: &str| {
+            request.env.iter().filter(|entry| entry.as_bytes().starts_with(name.as_bytes())).count()
+        };
+        assert_eq!((count("TOOLCRIB_TREE="), count("PATH=")), (1, 1));
+        assert!(request.env.contains(&"TOOLCRIB_TREE=t".into()));
+        assert_eq!(request.candidate_paths(), [Path::new("/nowhere/sh")]);
+    }
+}

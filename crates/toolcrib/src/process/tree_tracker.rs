@@ -1,0 +1,93 @@
+//! Tracks one process tree from before its start until no process of it is left.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::Child;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::DropGuard;
+use tokio_util::task::TaskTracker;
+
+use super::SpawnError;
+use super::os::{self, JournalEntry};
+use crate::model::exit_report::ProcessExit;
+
+/// Reports the start, failure and exit of a process tree. The tree counts as ended when the tracker is dropped.
+pub(super) struct TreeTracker {
+    pub(super) tree_id: String,
+    pub(super) journal_entry: Option<JournalEntry>,
+    /// Receives the pid of the server's main process.
+    pub(super) started_tx: Option<oneshot::Sender<Result<u32, SpawnError>>>,
+    pub(super) exit_tx: watch::Sender<Option<ProcessExit>>,
+    pub(super) tasks: TaskTracker,
+    pub(super) _tree_ended: DropGuard,
+}
+
+impl TreeTracker {
+    /// Records that the server runs. Returns `false` if the future that spawned it was dropped.
+    pub(super) fn report_started(&mut self, pid: u32, shim: Option<u32>) -> bool {
+        if let Some(entry) = &self.journal_entry {
+            entry.record_processes(shim, pid);
+        }
+        self.started_tx.take().is_some_and(|started| started.send(Ok(pid)).is_ok())
+    }
+
+    /// Records that the server could not be started.
+    pub(super) fn report_failure(&mut self, error: SpawnError) {
+        if let Some(started) = self.started_tx.take() {
+            // The future that spawned the server may have been dropped.
+            let _ = started.send(Err(error));
+        }
+    }
+
+    /// Records how the server ended. Only the first report counts.
+    pub(super) fn report_exit(&self, exit: ProcessExit) {
+        if self.exit_tx.borrow().is_none() {
+            self.exit_tx.send_replace(Some(exit));
+        }
+    }
+
+    /// Kills processes that can only be found by the id of the tree. This reads all processes and takes a while.
+    pub(super) async fn kill_orphans(&self) {
+        let tree_id = self.tree_id.clone();
+        // Fails only when the runtime shuts down.
+        let _ = self.tasks.spawn_blocking(move || os::kill_tree(tree_id)).await;
+    }
+
+    /// Removes the journal entry once no process of the tree is left.
+    pub(super) fn finish(self) {
+        if let Some(entry) = self.journal_entry {
+            entry.remove();
+        }
+    }
+
+    /// Watches a server that was started without a shim until its tree has ended.
+    pub(super) async fn watch_child(mut self, mut child: Child) {
+        let pid = child.id().unwrap_or_default();
+        if !self.report_started(pid, None) {
+            signal_group(pid, Signal::KILL);
+        }
+        let status = child.wait().await;
+        // Kills descendants that are still in the group.
+        signal_group(pid, Signal::KILL);
+        self.report_exit(status.map_or(ProcessExit::Status(-1), to_process_exit));
+        self.kill_orphans().await;
+        self.finish();
+    }
+}
+
+/// Signals every process of the group that `leader` leads. An empty group is not an error.
+pub(super) fn signal_group(leader: u32, signal: Signal) {
+    if let Some(group) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+fn to_process_exit(status: ExitStatus) -> ProcessExit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ProcessExit::Status(code),
+        (None, Some(signal)) => ProcessExit::Signal(signal),
+        (None, None) => ProcessExit::Status(-1),
+    }
+}

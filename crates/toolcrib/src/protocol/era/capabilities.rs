@@ -1,0 +1,236 @@
+//! The client behind a call: its era, its capabilities and its log level.
+
+use bytes::Bytes;
+
+use crate::protocol::json::object::Object;
+use crate::protocol::versions::Era;
+
+/// Asks the client's model for a completion.
+pub const CREATE_MESSAGE: &str = "sampling/createMessage";
+/// Asks the client's user for input.
+pub const ELICIT: &str = "elicitation/create";
+/// Asks the client for its roots.
+pub const LIST_ROOTS: &str = "roots/list";
+
+/// The extension that lets a server respond to a stateless client with a task.
+const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// The client that a call comes from. Servers may send it only requests that its capabilities allow.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// A number that is unique to the client, assigned by the embedder.
+    pub key: u64,
+    /// Its era. A session client can be asked while a call runs; a stateless client repeats the call with the answers.
+    pub era: Era,
+    /// Its capabilities.
+    pub capabilities: ClientCapabilities,
+    /// The lowest log level that it wants. Sessions that set none get `info` and above.
+    pub log_level: Option<LogLevel>,
+}
+
+impl Client {
+    /// Creates a session client without capabilities.
+    pub fn without_capabilities() -> Self {
+        Self { key: 0, era: Era::Session, capabilities: ClientCapabilities::default(), log_level: None }
+    }
+
+    /// Returns the capabilities that are declared to a stateless server on its behalf.
+    pub fn declared_capabilities(&self) -> Bytes {
+        match self.era {
+            Era::Stateless => self.capabilities.raw.clone(),
+            Era::Session => self.capabilities.to_stateless_json(),
+        }
+    }
+
+    /// Returns whether it wants log messages of a level.
+    pub fn wants_log(&self, level: LogLevel) -> bool {
+        // Another client may have lowered the server's log level below the default of a session.
+        let min_level = self.log_level.or((self.era == Era::Session).then_some(LogLevel::Info));
+        min_level.is_some_and(|min_level| level >= min_level)
+    }
+}
+
+/// A client's capabilities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCapabilities {
+    raw: Bytes,
+    sampling: bool,
+    sampling_tools: bool,
+    form: bool,
+    url: bool,
+    roots: bool,
+}
+
+impl Default for ClientCapabilities {
+    /// No capabilities.
+    fn default() -> Self {
+        let raw = Bytes::from_static(b"{}");
+        Self { raw, sampling: false, sampling_tools: false, form: false, url: false, roots: false }
+    }
+}
+
+impl ClientCapabilities {
+    /// Parses a capabilities object. Anything else counts as no capabilities.
+    pub fn parse(raw: &Bytes) -> Self {
+        let Ok(object) = Object::parse(raw) else { return Self::default() };
+        if object.is_empty() {
+            return Self::default();
+        }
+        let part = |key: &str| object.get(key).and_then(|raw| Object::parse(raw).ok());
+        let elicitation = part("elicitation");
+        let mode = |key: &str| elicitation.as_ref().is_some_and(|modes| modes.get(key).is_some());
+        Self {
+            // A copy, because a slice would keep the whole message in memory.
+            raw: Bytes::copy_from_slice(raw),
+            sampling: object.get("sampling").is_some(),
+            sampling_tools: part("sampling").is_some_and(|sampling| sampling.get("tools").is_some()),
+            // Clients that declare no mode support forms, which were the only mode at first.
+            form: elicitation.is_some() && (mode("form") || !mode("url")),
+            url: mode("url"),
+            roots: object.get("roots").is_some(),
+        }
+    }
+
+    /// Returns the object as the client sent it.
+    pub fn as_json(&self) -> &Bytes {
+        &self.raw
+    }
+
+    /// Returns whether servers can send this client any request.
+    pub fn has_any(&self) -> bool {
+        self.sampling || self.form || self.url || self.roots
+    }
+
+    /// Returns the capabilities that a server's request needs and the client lacks, as a capabilities object; `None` if
+    /// it lacks none.
+    pub fn missing_for(&self, method: &str, params: Option<&Bytes>) -> Option<serde_json::Value> {
+        let params = || params.and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+        match method {
+            CREATE_MESSAGE if !self.sampling => Some(serde_json::json!({"sampling": {}})),
+            CREATE_MESSAGE if !self.sampling_tools && params().get("tools").is_some() => {
+                Some(serde_json::json!({"sampling": {"tools": {}}}))
+            }
+            ELICIT if params().get_string("mode").as_deref() == Some("url") => {
+                (!self.url).then(|| serde_json::json!({"elicitation": {"url": {}}}))
+            }
+            ELICIT => (!self.form).then(|| serde_json::json!({"elicitation": {"form": {}}})),
+            LIST_ROOTS => (!self.roots).then(|| serde_json::json!({"roots": {}})),
+            _ => None,
+        }
+    }
+
+    /// Returns the object to declare in a session that is opened for this client alone: without `tasks`, which are not
+    /// forwarded.
+    pub fn to_session_json(&self) -> Bytes {
+        let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
+        match object.remove("tasks") {
+            Some(_) => object.to_bytes(),
+            None => self.raw.clone(),
+        }
+    }
+
+    /// Returns the object to declare to a stateless server, without what cannot be carried between the eras.
+    fn to_stateless_json(&self) -> Bytes {
+        let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
+        object.remove("tasks");
+        // Sessions have no form for a task result of the stateless era.
+        if let Some(mut extensions) = object.get("extensions").and_then(|raw| Object::parse(raw).ok())
+            && extensions.remove(TASKS_EXTENSION).is_some()
+        {
+            object.set("extensions", extensions.to_bytes());
+        }
+        if self.roots {
+            object.set("roots", Bytes::from_static(b"{}"));
+        }
+        object.to_bytes()
+    }
+}
+
+/// The severity of a log message, in ascending order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LogLevel {
+    /// Debugging details.
+    Debug,
+    /// General information.
+    Info,
+    /// Normal but significant events.
+    Notice,
+    /// Warnings.
+    Warning,
+    /// Errors.
+    Error,
+    /// Critical conditions.
+    Critical,
+    /// Conditions that need immediate action.
+    Alert,
+    /// The system is unusable.
+    Emergency,
+}
+
+impl LogLevel {
+    const ALL: [(&'static str, Self); 8] = [
+        ("debug", Self::Debug),
+        ("info", Self::Info),
+        ("notice", Self::Notice),
+        ("warning", Self::Warning),
+        ("error", Self::Error),
+        ("critical", Self::Critical),
+        ("alert", Self::Alert),
+        ("emergency", Self::Emergency),
+    ];
+
+    /// Parses a level.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, level)| *level)
+    }
+
+    /// Returns the level as the protocol spells it.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(_, level)| *level == self).map_or("info", |(name, _)| name)
+    }
+
+    /// Returns the level of a log message. A message without a level counts as the highest.
+    pub fn from_message(params: &Bytes) -> Self {
+        let params = Object::parse(params).ok();
+        params.and_then(|params| Self::parse(&params.get_string("level")?)).unwrap_or(Self::Emergency)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capabilities(text: &'static str) -> ClientCapabilities {
+        ClientCapabilities::parse(&Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn missing_for_follows_the_declared_capabilities() {
+        let url = Bytes::from_static(br#"{"mode":"url"}"#);
+        let old = capabilities(r#"{"elicitation":{},"sampling":{}}"#);
+        assert!(old.missing_for(ELICIT, None).is_none() && old.missing_for(CREATE_MESSAGE, None).is_none());
+        assert_eq!(old.missing_for(ELICIT, Some(&url)).unwrap().to_string(), r#"{"elicitation":{"url":{}}}"#);
+        assert_eq!(old.missing_for(LIST_ROOTS, None).unwrap().to_string(), r#"{"roots":{}}"#);
+        let new = capabilities(r#"{"elicitation":{"url":{}}}"#);
+        assert!(new.missing_for(ELICIT, Some(&url)).is_none() && new.missing_for(ELICIT, None).is_some());
+        assert!(!capabilities("{}").has_any() && !capabilities("7").has_any() && new.has_any());
+    }
+
+    #[test]
+    fn declared_capabilities_fit_the_era() {
+        let text = r#"{"tasks":{},"roots":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{},"x":{}}}"#;
+        let mut client = Client { capabilities: capabilities(text), ..Client::without_capabilities() };
+        assert_eq!(client.declared_capabilities(), r#"{"roots":{},"extensions":{"x":{}}}"#);
+        client.era = Era::Stateless;
+        assert_eq!(client.declared_capabilities(), text);
+    }
+
+    #[test]
+    fn log_levels_are_ordered_and_parsed() {
+        assert!(LogLevel::Debug < LogLevel::Emergency);
+        let message = Bytes::from_static(br#"{"level":"warning","data":1}"#);
+        assert_eq!(LogLevel::from_message(&message), LogLevel::Warning);
+        assert_eq!(LogLevel::parse("loud"), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! Splits a byte stream into newline-delimited messages, with a limit on the length of a line.
+//!
+//! A line over the limit is discarded as it arrives. Its head is returned immediately and its tail when it ends, so
+//! that the call it responds to can be failed.
+
+use bytes::{Bytes, BytesMut};
+
+/// Bytes of the start of an oversize line that are returned.
+const MAX_HEAD: usize = 4 << 10;
+/// Bytes of the end of an oversize line that are returned.
+const MAX_TAIL: usize = 128;
+
+/// One line of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// A complete line without its line ending.
+    Line(Bytes),
+    /// The start of a line over the limit, returned once, before the end of the line is seen.
+    OversizeHead(Bytes),
+    /// The last bytes of a line over the limit, returned when the line ends.
+    OversizeTail(Bytes),
+}
+
+/// Splits a stream of bytes into lines.
+#[derive(Debug)]
+pub struct FrameDecoder {
+    buffer: BytesMut,
+    /// Bytes of `buffer` already searched for a line end.
+    searched: usize,
+    limit: usize,
+    /// Bytes discarded of the current line, if it is over the limit.
+    skipped: Option<usize>,
+    /// The last bytes received of a line over the limit.
+    tail: Vec<u8>,
+}
+
+impl FrameDecoder {
+    /// Creates a decoder for lines of at most `limit` bytes, line ending excluded.
+    pub fn new(limit: usize) -> Self {
+        Self { buffer: BytesMut::new(), searched: 0, limit, skipped: None, tail: Vec::new() }
+    }
+
+    /// Returns the buffer for the next read; bytes appended to it are input. Its free capacity grows with the current
+    /// line.
+    pub fn read_buffer(&mut self) -> &mut BytesMut {
+        self.buffer.reserve(self.buffer.len().clamp(8 << 10, 1 << 20));
+        &mut self.buffer
+    }
+
+    /// Appends input.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Returns the number of bytes discarded of the current line.
+    pub fn skipped_bytes(&self) -> usize {
+        self.skipped.unwrap_or(0)
+    }
+
+    /// Takes the bytes after the last line ending, at the end of the stream.
+    pub fn take_remainder(&mut self) -> Option<Bytes> {
+        self.searched = 0;
+        let rest = trim_cr(&self.buffer.split().freeze());
+        (self.skipped.take().is_none() && !rest.is_empty()).then_some(rest)
+    }
+
+    /// Returns the next frame, if one is complete.
+    pub fn next_frame(&mut self) -> Option<Frame> {
+        let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+            return self.handle_incomplete_line();
+        };
+        let end = self.searched + offset;
+        if self.skipped.is_none() && len_without_cr(&self.buffer[..end]) > self.limit {
+            return Some(self.begin_skipping(end));
+        }
+        let line = self.buffer.split_to(end + 1).freeze();
+        self.searched = 0;
+        self.shrink_buffer();
+        if self.skipped.take().is_some() {
+            self.keep_tail(&line[..end]);
+            return Some(Frame::OversizeTail(trim_cr(&std::mem::take(&mut self.tail).into())));
+        }
+        let line = trim_cr(&line.slice(..end));
+        Some(Frame::Line(line))
+    }
+
+    /// Waits for more input, unless the line is over the limit already. One byte over may be the carriage return of a
+    /// line that just fits.
+    fn handle_incomplete_line(&mut self) -> Option<Frame> {
+        self.searched = self.buffer.len();
+        if self.skipped.is_some() {
+            self.skip(self.buffer.len());
+            return None;
+        }
+        if self.buffer.len() <= self.limit + 1 { None } else { Some(self.begin_skipping(self.buffer.len())) }
+    }
+
+    /// Returns the head of an oversize line and discards it up to `end`.
+    fn begin_skipping(&mut self, end: usize) -> Frame {
+        let head = Bytes::copy_from_slice(&self.buffer[..MAX_HEAD.min(end)]);
+        self.skip(end);
+        Frame::OversizeHead(head)
+    }
+
+    fn skip(&mut self, count: usize) {
+        let skipped = self.buffer.split_to(count);
+        self.keep_tail(&skipped);
+        self.skipped = Some(self.skipped_bytes() + count);
+        self.searched = 0;
+    }
+
+    fn keep_tail(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(MAX_TAIL)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(MAX_TAIL));
+    }
+
+    /// Frees a large buffer once it is empty, so that one big message does not keep its memory.
+    fn shrink_buffer(&mut self) {
+        if self.buffer.is_empty() && self.buffer.capacity() > (256 << 10) {
+            self.buffer = BytesMut::new();
+        }
+    }
+}
+
+fn trim_cr(line: &Bytes) -> Bytes {
+    line.slice(..len_without_cr(line))
+}
+
+fn len_without_cr(line: &[u8]) -> usize {
+    line.len() - usize::from(line.last() == Some(&b'\r'))
+}
+
+/// Replaces line breaks by spaces, which makes a message one line. In JSON, raw line breaks can only stand between
+/// tokens.
+pub fn replace_line_breaks(message: &mut [u8]) {
+    let mut start = 0;
+    while let Some(offset) = memchr::memchr2(b'\n', b'\r', &message[start..]) {
+        message[start + offset] = b' ';
+        start += offset + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drain(frames: &mut FrameDecoder) -> Vec<Frame> {
+        std::iter::from_fn(|| frames.next_frame()).collect()
+    }
+
+    fn line(text: &str) -> Frame {
+        Frame::Line(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn lines_end_with_lf_or_crlf() {
+        let mut frames = FrameDecoder::new(100);
+        frames.push(b"one\r\ntwo\n\n{\"x\":1}\nrest");
+        assert_eq!(drain(&mut frames), [line("one"), line("two"), line(""), line("{\"x\":1}")]);
+        assert_eq!(frames.take_remainder().unwrap(), "rest");
+    }
+
+    #[test]
+    fn limit_is_inclusive() {
+        for ending in ["\n", "\r\n"] {
+            for (length, passes) in [(9, true), (10, true), (11, false), (50, false)] {
+                let mut frames = FrameDecoder::new(10);
+                frames.push(format!("{}{ending}after\n", "x".repeat(length)).as_bytes());
+                let found = drain(&mut frames);
+                assert_eq!(matches!(found[0], Frame::Line(_)), passes, "{length} {ending:?}");
+                assert_eq!(matches!(found[1], Frame::OversizeTail(_)), !passes, "{length} {ending:?}");
+                assert_eq!(found.last(), Some(&line("after")));
+            }
+        }
+    }
+
+    #[test]
+    fn endless_line_is_reported_once_and_discarded() {
+        let mut frames = FrameDecoder::new(1000);
+        let mut reports = 0;
+        for _ in 0..10_000 {
+            frames.push(&[b'x'; 1000]);
+            reports += drain(&mut frames).len();
+            assert!(frames.buffer.len() <= 2001);
+        }
+        assert_eq!(reports, 1);
+        assert!(frames.skipped_bytes() > 9_000_000);
+        frames.push(b"the end\r\nnext\n");
+        let found = drain(&mut frames);
+        assert!(
+            matches!(&found[0], Frame::OversizeTail(tail) if tail.len() <= MAX_TAIL && tail.ends_with(b"xxthe end"))
+        );
+        assert_eq!(found[1], line("next"));
+    }
+
+    #[test]
+    fn pretty_printed_message_becomes_one_line() {
+        let mut message = b"{\n  \"a\": \"x\\n\"\r\n}".to_vec();
+        replace_line_breaks(&mut message);
+        assert_eq!(message, b"{   \"a\": \"x\\n\"  }");
+    }
+
+    proptest! {
+        #[test]
+        fn frames_do_not_depend_on_input_chunks(
+            text in prop::collection::vec(prop::sample::select(b"ab{}\r\n".to_vec()), 0..200),
+            cuts in prop::collection::vec(1usize..20, 0..40),
+        ) {
+            let mut whole = FrameDecoder::new(12);
+            whole.push(&text);
+            let mut expected = drain(&mut whole);
+            let mut pieces = FrameDecoder::new(12);
+            let mut found = Vec::new();
+            let mut rest = &text[..];
+            for cut in cuts.into_iter().chain(std::iter::once(usize::MAX)) {
+                let (chunk, later) = rest.split_at(cut.min(rest.len()));
+                pieces.push(chunk);
+                found.append(&mut drain(&mut pieces));
+                rest = later;
+            }
+            // The length of a reported head depends on the chunks.
+            for frame in expected.iter_mut().chain(&mut found) {
+                if let Frame::OversizeHead(head) = frame { head.truncate(12); }
+            }
+            prop_assert_eq!(expected, found);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! A JSON object parsed one level deep.
+//!
+//! Values are slices of the bytes they arrived in: validated, never decoded, and written back unchanged. Number
+//! spelling, member order and unknown members survive.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::scan::{self, ScanError, Scanner};
+
+/// A JSON object whose values stay raw JSON.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Object {
+    members: Vec<(MemberName, Bytes)>,
+}
+
+/// A member's name, decoded.
+type MemberName = Cow<'static, str>;
+
+/// Makes a member name static. Common names are not copied.
+fn intern_name(name: Cow<'_, str>) -> MemberName {
+    Cow::Borrowed(match &*name {
+        "name" => "name",
+        "arguments" => "arguments",
+        "_meta" => "_meta",
+        "content" => "content",
+        "isError" => "isError",
+        "structuredContent" => "structuredContent",
+        "resultType" => "resultType",
+        "ttlMs" => "ttlMs",
+        "cacheScope" => "cacheScope",
+        _ => return Cow::Owned(name.into_owned()),
+    })
+}
+
+/// The error for bytes that are not the expected JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BadJson {
+    /// The mistake and its position.
+    pub reason: String,
+    /// Whether the bytes are JSON at all.
+    pub is_json: bool,
+}
+
+impl BadJson {
+    pub(crate) fn unexpected_shape(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_json: true }
+    }
+}
+
+impl From<ScanError> for BadJson {
+    fn from(error: ScanError) -> Self {
+        Self { reason: format!("expected {} at byte {}", error.expected, error.offset), is_json: false }
+    }
+}
+
+impl fmt::Display for BadJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for BadJson {}
+
+impl Object {
+    /// Parses one object and validates all of it. A repeated member name is rejected, because two readers could see two
+    /// different values.
+    pub fn parse(source: &Bytes) -> Result<Self, BadJson> {
+        let mut members = Vec::new();
+        for_each_member(source, usize::MAX, |key, value| {
+            members.push((intern_name(key), source.slice_ref(value.as_bytes())));
+            Ok(())
+        })?;
+        let object = Self { members };
+        match object.find_repeated() {
+            Some(key) => Err(BadJson::unexpected_shape(format!("the member `{key}` appears twice"))),
+            None => Ok(object),
+        }
+    }
+
+    /// Returns whether there are no members.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Returns a member's raw value.
+    pub fn get(&self, key: &str) -> Option<&Bytes> {
+        self.members.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// Returns a member's value, if it is a string.
+    pub fn get_string(&self, key: &str) -> Option<Cow<'_, str>> {
+        as_string(self.get(key)?)
+    }
+
+    /// Returns names and raw values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Bytes)> {
+        self.members.iter().map(|(key, value)| (&**key, value))
+    }
+
+    /// Replaces a member in its place, or adds it at the end. `value` must be JSON.
+    pub fn set(&mut self, key: &'static str, value: impl Into<Bytes>) {
+        let value = value.into();
+        match self.members.iter_mut().find(|(name, _)| name == key) {
+            Some(member) => member.1 = value,
+            None => self.members.push((Cow::Borrowed(key), value)),
+        }
+    }
+
+    /// Removes a member and returns its raw value.
+    pub fn remove(&mut self, key: &str) -> Option<Bytes> {
+        let index = self.members.iter().position(|(name, _)| name == key)?;
+        Some(self.members.remove(index).1)
+    }
+
+    /// Keeps the members for which `keep` returns true.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str) -> bool) {
+        self.members.retain(|(key, _)| keep(key));
+    }
+
+    /// Appends the object as JSON without whitespace between members.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        for (index, (key, value)) in self.members.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            write_string(out, key);
+            out.push(b':');
+            out.extend_from_slice(value);
+        }
+        out.push(b'}');
+    }
+
+    /// Returns the object as JSON.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out =
+            Vec::with_capacity(self.members.iter().map(|(key, value)| key.len() + value.len() + 4).sum());
+        self.write_to(&mut out);
+        out.into()
+    }
+
+    fn find_repeated(&self) -> Option<&str> {
+        let mut keys = self.members.iter().map(|(key, _)| &**key);
+        if self.members.len() <= 16 {
+            return keys
+                .enumerate()
+                .find(|(index, key)| self.members[..*index].iter().any(|(name, _)| name == key))
+                .map(|(_, key)| key);
+        }
+        let mut seen = HashSet::new();
+        keys.find(|key| !seen.insert(*key))
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.members.iter().map(|(key, value)| (key, String::from_utf8_lossy(value))))
+            .finish()
+    }
+}
+
+/// Calls `visit` with the decoded name and raw value of each member of the object in `source`. Values nested deeper
+/// than
+/// `max_depth` are rejected.
+pub(crate) fn for_each_member<'a>(
+    source: &'a [u8],
+    max_depth: usize,
+    mut visit: impl FnMut(Cow<'a, str>, &'a str) -> Result<(), BadJson>,
+) -> Result<(), BadJson> {
+    let text = utf8(source)?;
+    if source.trim_ascii_start().first() != Some(&b'{') && scan::is_json(source) {
+        return Err(BadJson::unexpected_shape("expected an object"));
+    }
+    Scanner::new(source).max_depth(max_depth).scan_object(|name, value| {
+        let inner = name.range.start + 1..name.range.end - 1;
+        let decoded = match name.has_escapes {
+            false => Cow::Borrowed(&text[inner]),
+            true => as_string(&source[name.range])
+                .ok_or_else(|| BadJson::unexpected_shape("a member name cannot be decoded"))?,
+        };
+        visit(decoded, &text[value])
+    })
+}
+
+/// Parses a raw JSON array into its raw elements.
+pub fn parse_array(array: &Bytes) -> Result<Vec<Bytes>, BadJson> {
+    utf8(array)?;
+    let mut elements = Vec::new();
+    Scanner::new(array).scan_array(|element| elements.push(array.slice(element)))?;
+    Ok(elements)
+}
+
+fn utf8(source: &[u8]) -> Result<&str, BadJson> {
+    std::str::from_utf8(source).map_err(|error| BadJson {
+        reason: format!("invalid UTF-8 at byte {}", error.valid_up_to()),
+        is_json: false,
+    })
+}
+
+/// Decodes a raw JSON string. Returns `None` for any other value.
+pub fn as_string(raw: &[u8]) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if memchr::memchr(b'\\', inner).is_none() {
+        return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
+    }
+    serde_json::from_slice(raw).ok().map(Cow::Owned)
+}
+
+/// Decodes a raw non-negative JSON integer; `1.0` and `1e0` are integers too.
+pub fn as_integer(raw: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(raw).ok()?;
+    if let Ok(number) = text.parse() {
+        return Some(number);
+    }
+    let number: f64 = text.parse().ok().filter(|_| raw.first().is_some_and(u8::is_ascii_digit))?;
+    let is_integer = number.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&number);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be an integer in range"
+    )]
+    is_integer.then_some(number as u64)
+}
+
+/// Appends `text` as a JSON string.
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    // No early exit, so that the compiler vectorizes the loop.
+    let is_plain = |so_far: bool, byte: u8| so_far & (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
+    if text.bytes().fold(true, is_plain) {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
+    }
+}
+
+/// Appends a number in decimal.
+pub fn write_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(format_u64(number, &mut [0; 20]));
+}
+
+/// Formats a number in decimal. This runs several times per call and is much faster than `fmt`.
+pub(crate) fn format_u64(mut number: u64, buffer: &mut [u8; 20]) -> &[u8] {
+    let mut start = buffer.len();
+    loop {
+        start -= 1;
+        buffer[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &buffer[start..];
+        }
+    }
+}
+
+/// Returns `text` as a JSON string.
+pub fn to_json_string(text: &str) -> Bytes {
+    let mut out = Vec::with_capacity(text.len() + 2);
+    write_string(&mut out, text);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Object, BadJson> {
+        Object::parse(&Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn object_keeps_bytes_and_order_of_values() {
+        let text =
+            r#"{"z":1e400,"a":{"b":1.10,"b":2,"n":[ 1 , 2 ]},"é\"":"\u0041","big":12345678901234567890123}"#;
+        let mut object = parse(text).unwrap();
+        assert_eq!(object.to_bytes(), text.as_bytes());
+        object.set("z", "7");
+        assert_eq!(object.to_bytes(), text.replace("1e400", "7").as_bytes());
+    }
+
+    #[test]
+    fn parse_rejects_a_repeated_name_in_any_spelling() {
+        assert!(parse(r#"{"name":1,"n\u0061me":2}"#).unwrap_err().reason.contains("`name` appears twice"));
+        let many: String = (0..100).map(|n| format!("\"k{n}\":0,")).collect();
+        assert!(parse(&format!("{{{many}\"k7\":1}}")).is_err());
+        assert!(parse(&format!("{{{many}\"k\":1}}")).is_ok());
+    }
+
+    #[test]
+    fn parse_rejects_anything_but_one_object() {
+        for bad in ["", "[]", "1", "{", r#"{"a":tru}"#, r#"{"a":1}x"#, "{\"a\":\"\n\"}", r#"{"a":1,}"#] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert!(parse("[]").unwrap_err().is_json);
+        assert!(!parse("{").unwrap_err().is_json);
+    }
+
+    #[test]
+    fn parse_handles_deep_nesting_without_recursion() {
+        let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(200_000), "]".repeat(200_000));
+        assert_eq!(parse(&deep).unwrap().to_bytes().len(), deep.len());
+    }
+
+    #[test]
+    fn as_integer_accepts_every_spelling() {
+        for spelling in ["1", "1.0", "1e0", "10e-1"] {
+            assert_eq!(as_integer(spelling.as_bytes()), Some(1), "{spelling}");
+        }
+        for other in ["\"1\"", "1.5", "-1", "null", "1e400", "true", "NaN", "inf"] {
+            assert_eq!(as_integer(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn objects_round_trip(members in prop::collection::btree_map(".{0,8}", json(), 0..20)) {
+            let mut text = Vec::new();
+            text.push(b'{');
+            for (index, (key, value)) in members.iter().enumerate() {
+                if index > 0 { text.push(b','); }
+                write_string(&mut text, key);
+                text.push(b':');
+                text.extend_from_slice(value.as_bytes());
+            }
+            text.push(b'}');
+            let source = Bytes::from(text);
+            prop_assert_eq!(Object::parse(&source).unwrap().to_bytes(), source);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Object::parse(&bytes.into());
+        }
+
+        #[test]
+        fn write_number_matches_display(number in prop_oneof![any::<u64>(), 0u64..1000, Just(u64::MAX)]) {
+            let mut out = Vec::new();
+            write_number(&mut out, number);
+            prop_assert_eq!(out, number.to_string().into_bytes());
+        }
+
+        #[test]
+        fn strings_round_trip(text in ".*") {
+            let raw = to_json_string(&text);
+            prop_assert_eq!(as_string(&raw).unwrap(), text);
+        }
+    }
+
+    fn json() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("null".to_owned()),
+            any::<i64>().prop_map(|n| n.to_string()),
+            any::<u16>().prop_map(|n| format!("{n}.10e+400")),
+            ".{0,10}".prop_map(|text| serde_json::Value::from(text).to_string()),
+            prop::collection::vec(any::<bool>(), 0..4)
+                .prop_map(|list| format!("[ {} ]", serde_json::json!(list))),
+        ]
+    }
+}

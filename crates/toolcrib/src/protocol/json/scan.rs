@@ -1,0 +1,334 @@
+//! Validates JSON and finds the byte ranges of its values, without decoding them.
+//!
+//! Large messages are mostly long strings, so strings are searched at memory speed, which is cheaper than a general
+//! parser that returns raw values. The scanner accepts exactly what `serde_json` accepts (checked by a property test
+//! and a fuzz target). Nesting uses heap memory, never the stack.
+
+use std::ops::Range;
+
+/// A syntax error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ScanError {
+    /// Offset of the first unexpected byte.
+    pub(crate) offset: usize,
+    /// The token that was expected there.
+    pub(crate) expected: &'static str,
+}
+
+/// Longest text that [`find_quoted`] searches for one byte instead of the whole name.
+const SMALL_TEXT: usize = 1 << 10;
+
+type ScanResult<T> = Result<T, ScanError>;
+
+/// A JSON string in the text.
+#[derive(Debug)]
+pub(crate) struct QuotedString {
+    /// Its range, quotes included.
+    pub(crate) range: Range<usize>,
+    /// Whether it contains escapes.
+    pub(crate) has_escapes: bool,
+}
+
+/// A scanner of one JSON text.
+#[derive(Debug)]
+pub(crate) struct Scanner<'a> {
+    text: &'a [u8],
+    position: usize,
+    /// Opening bytes of the arrays and objects around the current value.
+    open_containers: Vec<u8>,
+    max_depth: usize,
+    /// Whether the text contains control characters; if not, strings need not be searched for them.
+    has_controls: bool,
+}
+
+impl<'a> Scanner<'a> {
+    pub(crate) fn new(text: &'a [u8]) -> Self {
+        Self {
+            text,
+            position: 0,
+            open_containers: Vec::new(),
+            max_depth: usize::MAX,
+            has_controls: has_controls(text),
+        }
+    }
+
+    /// Limits how deep values may be nested.
+    pub(crate) fn max_depth(self, max_depth: usize) -> Self {
+        Self { max_depth, ..self }
+    }
+
+    /// Scans a text that is one object and calls `visit` with the name and value of each member.
+    pub(crate) fn scan_object<E: From<ScanError>>(
+        mut self,
+        mut visit: impl FnMut(QuotedString, Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.expect_byte(b'{', "an object")?;
+        let mut more = !self.take_byte(b'}');
+        while more {
+            let name = self.scan_name()?;
+            let value = self.scan_value()?;
+            visit(name, value)?;
+            more = self.take_comma_or_close(b'}')?;
+        }
+        Ok(self.expect_end()?)
+    }
+
+    /// Scans a text that is one array and calls `visit` with each element.
+    pub(crate) fn scan_array(mut self, mut visit: impl FnMut(Range<usize>)) -> ScanResult<()> {
+        self.expect_byte(b'[', "an array")?;
+        let mut more = !self.take_byte(b']');
+        while more {
+            visit(self.scan_value()?);
+            more = self.take_comma_or_close(b']')?;
+        }
+        self.expect_end()
+    }
+
+    /// Scans one value and returns its range without surrounding whitespace.
+    fn scan_value(&mut self) -> ScanResult<Range<usize>> {
+        self.skip_whitespace();
+        let start = self.position;
+        loop {
+            self.skip_whitespace();
+            let entered = match self.peek() {
+                Some(b'"') => self.scan_string().map(|_| false)?,
+                Some(b'{') => self.enter_container(b'{', b'}')?,
+                Some(b'[') => self.enter_container(b'[', b']')?,
+                Some(b'-' | b'0'..=b'9') => self.scan_number().map(|()| false)?,
+                Some(b't') => self.scan_literal(b"true")?,
+                Some(b'f') => self.scan_literal(b"false")?,
+                Some(b'n') => self.scan_literal(b"null")?,
+                _ => return self.error("a value"),
+            };
+            if !entered && !self.leave_containers()? {
+                return Ok(start..self.position);
+            }
+        }
+    }
+
+    /// Enters an object or array up to its first value. Returns `false` if it is empty and thus already complete.
+    fn enter_container(&mut self, opener: u8, closer: u8) -> ScanResult<bool> {
+        self.position += 1;
+        if self.take_byte(closer) {
+            return Ok(false);
+        }
+        if self.open_containers.len() >= self.max_depth {
+            return self.error("less nesting");
+        }
+        self.open_containers.push(opener);
+        if opener == b'{' {
+            self.scan_name()?;
+        }
+        Ok(true)
+    }
+
+    /// Leaves the containers that end after a value. Returns whether another value follows.
+    fn leave_containers(&mut self) -> ScanResult<bool> {
+        while let Some(opener) = self.open_containers.last().copied() {
+            let closer = if opener == b'{' { b'}' } else { b']' };
+            if self.take_comma_or_close(closer)? {
+                if opener == b'{' {
+                    self.scan_name()?;
+                }
+                return Ok(true);
+            }
+            self.open_containers.pop();
+        }
+        Ok(false)
+    }
+
+    /// Skips a comma (`true`) or the closing byte of the current container (`false`).
+    fn take_comma_or_close(&mut self, closer: u8) -> ScanResult<bool> {
+        self.skip_whitespace();
+        match self.peek() {
+            Some(b',') => {
+                self.position += 1;
+                Ok(true)
+            }
+            Some(byte) if byte == closer => {
+                self.position += 1;
+                Ok(false)
+            }
+            _ => self.error(if closer == b'}' { "`,` or `}`" } else { "`,` or `]`" }),
+        }
+    }
+
+    /// Scans a member's name and the colon after it.
+    fn scan_name(&mut self) -> ScanResult<QuotedString> {
+        self.skip_whitespace();
+        if self.peek() != Some(b'"') {
+            return self.error("a name in quotes");
+        }
+        let name = self.scan_string()?;
+        self.expect_byte(b':', "`:`")?;
+        Ok(name)
+    }
+
+    fn scan_string(&mut self) -> ScanResult<QuotedString> {
+        let start = self.position;
+        let mut has_escapes = false;
+        self.position += 1;
+        loop {
+            let rest = &self.text[self.position..];
+            let plain_len = if has_escapes { find_special(rest) } else { plain_prefix_len(rest) };
+            if self.has_controls && has_controls(&rest[..plain_len]) {
+                return self.error("a string without control characters");
+            }
+            self.position += plain_len;
+            match self.peek() {
+                Some(b'"') => {
+                    self.position += 1;
+                    return Ok(QuotedString { range: start..self.position, has_escapes });
+                }
+                Some(b'\\') => {
+                    has_escapes = true;
+                    self.scan_escape()?;
+                }
+                _ => return self.error("the end of a string"),
+            }
+        }
+    }
+
+    fn scan_escape(&mut self) -> ScanResult<()> {
+        self.position += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.position += 1,
+            Some(b'u') => {
+                self.position += 1;
+                for _ in 0..4 {
+                    match self.peek() {
+                        Some(byte) if byte.is_ascii_hexdigit() => self.position += 1,
+                        _ => return self.error("four hexadecimal digits"),
+                    }
+                }
+            }
+            _ => return self.error("an escape"),
+        }
+        Ok(())
+    }
+
+    fn scan_number(&mut self) -> ScanResult<()> {
+        if self.peek() == Some(b'-') {
+            self.position += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.position += 1,
+            _ => self.scan_digits()?,
+        }
+        if self.peek() == Some(b'.') {
+            self.position += 1;
+            self.scan_digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.position += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.position += 1;
+            }
+            self.scan_digits()?;
+        }
+        Ok(())
+    }
+
+    fn scan_digits(&mut self) -> ScanResult<()> {
+        let count = self.text[self.position..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.position += count;
+        if count > 0 { Ok(()) } else { self.error("a digit") }
+    }
+
+    /// Skips a literal. Returns `false`, because no container was opened.
+    fn scan_literal(&mut self, literal: &[u8]) -> ScanResult<bool> {
+        if self.text[self.position..].starts_with(literal) {
+            self.position += literal.len();
+            return Ok(false);
+        }
+        self.error("`true`, `false` or `null`")
+    }
+
+    fn expect_byte(&mut self, byte: u8, expected: &'static str) -> ScanResult<()> {
+        self.skip_whitespace();
+        if self.peek() != Some(byte) {
+            return self.error(expected);
+        }
+        self.position += 1;
+        Ok(())
+    }
+
+    /// Skips whitespace and then `byte`, if it is next.
+    fn take_byte(&mut self, byte: u8) -> bool {
+        self.skip_whitespace();
+        let is_next = self.peek() == Some(byte);
+        self.position += usize::from(is_next);
+        is_next
+    }
+
+    fn expect_end(&mut self) -> ScanResult<()> {
+        self.skip_whitespace();
+        if self.position == self.text.len() { Ok(()) } else { self.error("the end") }
+    }
+
+    fn skip_whitespace(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.position += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.position).copied()
+    }
+
+    fn error<T>(&self, expected: &'static str) -> ScanResult<T> {
+        Err(ScanError { offset: self.position, expected })
+    }
+}
+
+/// Returns the first offset of a quoted name. In a small text its rarest byte is searched, which is cheaper than
+/// building a searcher for the whole name.
+pub(crate) fn find_quoted(text: &[u8], quoted: &[u8]) -> Option<usize> {
+    if text.len() > SMALL_TEXT {
+        return memchr::memmem::find(text, quoted);
+    }
+    let rare = quoted.iter().position(|byte| !byte.is_ascii_lowercase() && *byte != b'"').unwrap_or(0);
+    let mut starts =
+        memchr::memchr_iter(*quoted.get(rare)?, text).filter_map(|offset| offset.checked_sub(rare));
+    starts.find(|start| text[*start..].starts_with(quoted))
+}
+
+/// Returns whether `text` is one JSON value.
+pub(crate) fn is_json(text: &[u8]) -> bool {
+    let mut scanner = Scanner::new(text);
+    scanner.scan_value().and_then(|_| scanner.expect_end()).is_ok()
+}
+
+/// Returns the number of bytes before the next quote or backslash. Most names are short, so the first sixteen bytes are
+/// checked inline, eight at a time, before a search function is called.
+pub(crate) fn plain_prefix_len(text: &[u8]) -> usize {
+    for (index, eight) in text.as_chunks::<8>().0.iter().take(2).enumerate() {
+        let word = u64::from_le_bytes(*eight);
+        let found = zero_byte_mask(word ^ (ONES * 0x22)) | zero_byte_mask(word ^ (ONES * 0x5c));
+        if found != 0 {
+            return index * 8 + found.trailing_zeros() as usize / 8;
+        }
+    }
+    find_special(text)
+}
+
+/// Like [`plain_prefix_len`], for long strings.
+fn find_special(text: &[u8]) -> usize {
+    memchr::memchr2(b'"', b'\\', text).unwrap_or(text.len())
+}
+
+/// A one in each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// Sets the highest bit of the lowest zero byte, if there is one. Higher bits may be set too.
+fn zero_byte_mask(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & (ONES << 7)
+}
+
+/// Returns whether `text` contains a control character. The minimum has no branches, so the compiler vectorizes it.
+fn has_controls(text: &[u8]) -> bool {
+    text.iter().fold(u8::MAX, |min, byte| min.min(*byte)) < 0x20
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Tests of message parsing for both sides.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn client(text: &str) -> Result<ClientMessage, MalformedMessage> {
+    ClientMessage::parse(&Bytes::copy_from_slice(text.as_bytes()))
+}
+
+fn server(text: &str) -> ServerMessage {
+    ServerMessage::parse(&Bytes::copy_from_slice(text.as_bytes()))
+}
+
+fn bad_ids(text: &str) -> Vec<u64> {
+    match server(text) {
+        ServerMessage::BadResponse { ids, .. } => ids,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn request_id_keeps_its_spelling() {
+    for id in ["1", "\"a\"", "1.0", "-5", "18446744073709551616"] {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+        let Ok(ClientMessage::Request { id: parsed, .. }) = client(&text) else { panic!("{text}") };
+        assert_eq!(parsed.as_bytes(), id.as_bytes());
+    }
+}
+
+#[test]
+fn client_messages_are_parsed_strictly() {
+    let mistakes = [
+        ("{", code::PARSE_ERROR),
+        ("nonsense", code::PARSE_ERROR),
+        ("[]", code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","Method":"b"}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","meth\u006fd":"b"}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"a"}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":1.5,"method":"a"}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","params":[]}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"a"}"#, code::INVALID_REQUEST),
+        (r#"{"id":1,"method":"a"}"#, code::INVALID_REQUEST),
+        (r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{}}"#, code::INVALID_REQUEST),
+    ];
+    for (text, expected) in mistakes {
+        assert_eq!(client(text).unwrap_err().code, expected, "{text}");
+    }
+    assert_eq!(client(mistakes[3].0).unwrap_err().id.unwrap().as_bytes(), b"1");
+}
+
+#[test]
+fn nesting_is_limited_for_clients_only() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let request = |depth| {
+        client(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"a","params":{{"x":{}}}}}"#, nested(depth)))
+    };
+    assert!(request(400).is_ok());
+    assert!(request(600).is_err() && request(100_000).is_err());
+    let response = server(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"x":{}}}}}"#, nested(100_000)));
+    assert!(matches!(response, ServerMessage::Response { id: 1, .. }));
+}
+
+#[test]
+fn null_params_are_absent() {
+    let request = client(r#"{"jsonrpc":"2.0","id":1,"method":"a","params":null}"#);
+    assert!(matches!(request, Ok(ClientMessage::Request { params: None, .. })));
+}
+
+#[test]
+fn response_id_matches_in_any_number_spelling() {
+    for id in ["7", "7.0"] {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":1e400}}}}"#);
+        let ServerMessage::Response { id: 7, payload: ResponsePayload::Result(result) } = server(&text)
+        else {
+            panic!("{text}")
+        };
+        assert_eq!(result, r#"{"x":1e400}"#);
+    }
+}
+
+#[test]
+fn response_id_of_wrong_type_fails_that_call() {
+    assert_eq!(bad_ids(r#"{"jsonrpc":"2.0","id":"7","result":{}}"#), [7]);
+}
+
+#[test]
+fn malformed_responses_name_their_call() {
+    for text in [
+        r#"{"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1}}"#,
+        r#"{"jsonrpc":"2.0","id":7}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":3}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":null}"#,
+        r#"{"jsonrpc":"2.0","id":7,"error":"no"}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":{"a":tru}}"#,
+        r#"{"jsonrpc":"2.0","result":{"cut":1,"id":7"#,
+        r#"[{"jsonrpc":"2.0","id":7,"result":{}}]"#,
+    ] {
+        assert_eq!(bad_ids(text), [7], "{text}");
+    }
+    let invalid = Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"t\":\"\xff\"}}");
+    assert!(matches!(ServerMessage::parse(&invalid), ServerMessage::BadResponse { ids, .. } if ids == [7]));
+}
+
+#[test]
+fn null_beside_result_or_error_is_ignored() {
+    let result = server(r#"{"jsonrpc":"2.0","id":7,"result":{},"error":null}"#);
+    assert!(matches!(result, ServerMessage::Response { id: 7, payload: ResponsePayload::Result(_) }));
+    let error = server(r#"{"jsonrpc":"2.0","id":7,"result":null,"error":{"data":1}}"#);
+    assert!(matches!(error, ServerMessage::Response { id: 7, payload: ResponsePayload::Error(_) }));
+}
+
+#[test]
+fn server_request_is_never_a_response() {
+    let request = server(r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}"#);
+    assert!(matches!(request, ServerMessage::Request { method, .. } if method == "ping"));
+}
+
+#[test]
+fn other_lines_are_garbage() {
+    for text in [
+        "",
+        "Listening on port 3000",
+        "42",
+        "\u{1b}[1mhi\u{1b}[0m",
+        "{\"level\":\"info\"}",
+        "{half",
+        "\"id\"",
+    ] {
+        assert_eq!(server(text), ServerMessage::Garbage, "{text}");
+    }
+    let cut = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"cut"#;
+    assert_eq!(server(cut), ServerMessage::Garbage);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let bytes = Bytes::from(bytes);
+        let _ = ClientMessage::parse(&bytes);
+        let _ = ServerMessage::parse(&bytes);
+    }
+
+    #[test]
+    fn truncated_response_fails_its_call(cut in 30usize..90) {
+        let whole = r#"{"jsonrpc":"2.0","id":1234,"result":{"content":[{"type":"text","text":"hello there"}]}}"#;
+        prop_assert_eq!(bad_ids(&whole[..cut.min(whole.len() - 1)]), [1234]);
+    }
+}
+
+#[test]
+fn find_request_id_ignores_ids_in_params() {
+    let id = |head: &str| {
+        find_request_id(head.as_bytes()).map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned())
+    };
+    for (head, expected) in [
+        (r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"text":"aaa"#, Some("7")),
+        (r#"{"jsonrpc":"2.0", "id" : "a\"b" ,"params":{"id":8,"text":"aaa"#, Some(r#""a\"b""#)),
+        (r#"{"id":-7,"method":"x","params":{"#, Some("-7")),
+        (r#"{"method":"x","params":{"arguments":{"id":8,"text":"aaa"#, None),
+        (r#"{"method":"id","params":{"text":"\"id\":9,"#, None),
+        (r#"{"method":"x","id":12"#, None),
+        ("aaa", None),
+        ("", None),
+    ] {
+        assert_eq!(id(head).as_deref(), expected, "{head}");
+    }
+}
+
+#[test]
+fn oversize_response_is_identified_by_its_own_id() {
+    let ids = |message: ServerMessage| match message {
+        ServerMessage::BadResponse { ids, .. } => ids,
+        other => panic!("{other:?}"),
+    };
+    let first = br#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"id":3,"text":"xx"#;
+    assert_eq!(ServerMessage::from_oversize_head(first).map(ids), Some(vec![7]));
+    let last = br#"{"result":{"content":[{"id":3,"text":"xx"#;
+    assert_eq!(ServerMessage::from_oversize_head(last), None);
+    assert_eq!(
+        ServerMessage::from_oversize_head(br#"{"method":"x","id":3,"params":{"#),
+        Some(ServerMessage::Garbage)
+    );
+    for (end, id) in
+        [(r#"xx"}],"n":{"id":3}},"jsonrpc":"2.0","id":7}"#, 7), (r#"x"}, "id": 8 ,"jsonrpc":"2.0"}"#, 8)]
+    {
+        assert_eq!(ids(ServerMessage::from_oversize_tail(end.as_bytes())), [id], "{end}");
+    }
+    assert_eq!(ids(ServerMessage::from_oversize_tail(br#"{"id":3}]}}"#)), Vec::<u64>::new());
+}

@@ -1,0 +1,84 @@
+//! The combined status of all instances of one server.
+
+use tokio::time::Instant;
+
+use super::Instances;
+use crate::model::status::{InstanceStatus, ServerState, ServerStatus};
+
+/// States in the order in which they represent the server: the first that any instance has is shown.
+const STATE_PRIORITY: [ServerState; 7] = [
+    ServerState::Ready,
+    ServerState::Probing,
+    ServerState::Tripped,
+    ServerState::Starting,
+    ServerState::BackingOff,
+    ServerState::Ejected,
+    ServerState::Stopping,
+];
+
+impl Instances {
+    /// Combines the instances: sums of counts, the state with the highest priority, and the pid if only one runs.
+    pub(crate) fn status(&self, now: Instant) -> ServerStatus {
+        let instances = self.instance_statuses(now);
+        let each = || instances.iter().map(|instance| &instance.status);
+        let running: Vec<&ServerStatus> = each().filter(|status| status.uptime.is_some()).collect();
+        let only_running = match &*running {
+            [only] => Some(*only),
+            _ => None,
+        };
+        let known = self.records.listing_store.get();
+        let metrics = &self.records.metrics;
+        let gate = &self.records.start_gate;
+        let restarts = gate.restart_counts(now);
+        let wait = gate.retry_at(now).map(|until| until.saturating_duration_since(now));
+        let state_without_instances = match (gate.is_ejected(), wait) {
+            (true, _) => ServerState::Ejected,
+            (false, Some(_)) => ServerState::BackingOff,
+            (false, None) => ServerState::Asleep,
+        };
+        ServerStatus {
+            state: STATE_PRIORITY
+                .into_iter()
+                .find(|state| each().any(|status| status.state == *state))
+                .unwrap_or(state_without_instances),
+            pid: only_running.and_then(|status| status.pid),
+            uptime: running.iter().filter_map(|status| status.uptime).max(),
+            generation: each().map(|status| status.generation).sum(),
+            leases: each().map(|status| status.leases).sum(),
+            in_flight: each().map(|status| status.in_flight).sum(),
+            restarts: restarts.spent,
+            restarts_left: restarts.remaining,
+            consecutive_failures: each().map(|status| status.consecutive_failures).max().unwrap_or(0),
+            next_attempt_in: each().filter_map(|status| status.next_attempt_in).min().or(wait),
+            last_error: gate.last_error(),
+            stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
+            garbage_lines: each().map(|status| status.garbage_lines).sum(),
+            memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
+            tools: known.as_ref().map(|known| known.listing.tools.len()),
+            calls: metrics.calls(),
+            errors: metrics.errors(),
+            p50: metrics.percentile(0.5),
+            p99: metrics.percentile(0.99),
+            protocol: known.as_ref().map(|known| known.revision),
+            server_info: known.and_then(|known| known.server_info),
+            instances: instances.clone(),
+            ..ServerStatus::disabled(&self.spec)
+        }
+    }
+
+    /// Returns the status of each instance, most recently used first.
+    fn instance_statuses(&self, now: Instant) -> Vec<InstanceStatus> {
+        let table = self.lock();
+        let mut statuses: Vec<InstanceStatus> = table
+            .instances
+            .iter()
+            .map(|(key, instance)| InstanceStatus {
+                key: key.clone(),
+                last_used: now.duration_since(instance.last_used),
+                status: instance.supervisor.status(now),
+            })
+            .collect();
+        statuses.sort_by_key(|instance| instance.last_used);
+        statuses
+    }
+}

@@ -1,0 +1,137 @@
+//! `HttpSpec`: URL, headers and transport of a remote server.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hyper::Uri;
+use hyper::header::HeaderName;
+
+use crate::spec::template::TemplateText;
+
+/// URL, headers and transport of a remote server.
+#[derive(Clone, PartialEq)]
+#[non_exhaustive]
+pub struct HttpSpec {
+    /// URL, `https://…` or `http://…`.
+    pub url: TemplateText,
+    /// Headers sent with every request.
+    pub headers: BTreeMap<String, TemplateText>,
+    /// HTTP transport to use.
+    pub transport: TransportKind,
+}
+
+/// Hides header values and the query of the URL, because they may contain secrets.
+impl fmt::Debug for HttpSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.url.source().split('?').next().unwrap_or_default();
+        let headers: Vec<_> = self.headers.keys().collect();
+        f.debug_struct("HttpSpec")
+            .field("url", &url)
+            .field("headers", &headers)
+            .field("transport", &self.transport)
+            .finish()
+    }
+}
+
+/// HTTP transport of a remote server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// Streamable HTTP if the server supports it, else HTTP+SSE.
+    #[default]
+    Auto,
+    /// Streamable HTTP: every message is a separate request.
+    Streamable,
+    /// HTTP+SSE of revision 2024-11-05: responses arrive on one event stream.
+    Sse,
+}
+
+impl TransportKind {
+    /// Returns the name in the config and in reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Streamable => "http",
+            Self::Sse => "sse",
+        }
+    }
+}
+
+impl HttpSpec {
+    /// Creates the spec of a server at a URL.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: TemplateText::literal(url), headers: BTreeMap::new(), transport: TransportKind::Auto }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), TemplateText::literal(value));
+        self
+    }
+
+    /// Sets the transport.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportKind) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// Passes every part to `add`, with references as written.
+    pub(super) fn digest(&self, mut add: impl FnMut(&str)) {
+        add(self.transport.as_str());
+        add(self.url.source());
+        self.headers.iter().for_each(|(name, value)| {
+            add(name);
+            add(value.source());
+        });
+    }
+}
+
+/// Parses the URL of a server. The error does not quote the text, which may contain a secret.
+pub(crate) fn parse_url(text: &str) -> Result<Uri, &'static str> {
+    let uri: Uri = text.trim().parse().map_err(|_| "it is not a URL")?;
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
+            Err("it contains a user name or password, which is not supported")
+        }
+        (Some("http" | "https"), Some(_)) if uri.host().is_some_and(|host| !host.is_empty()) => Ok(uri),
+        _ => Err("it must start with `https://` or `http://` and a host"),
+    }
+}
+
+/// Returns whether a text is a valid header name.
+pub(crate) fn is_header_name(name: &str) -> bool {
+    HeaderName::from_bytes(name.as_bytes()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_hides_header_values_and_query() {
+        let spec = HttpSpec::new("https://example.test/mcp?key=k3y").header("Authorization", "Bearer t0ken");
+        let shown = format!("{spec:?}");
+        assert!(shown.contains("example.test/mcp") && shown.contains("Authorization"), "{shown}");
+        assert!(!shown.contains("k3y") && !shown.contains("t0ken"), "{shown}");
+    }
+
+    #[test]
+    fn parse_url_accepts_only_http_urls_with_a_host() {
+        for good in ["https://example.test/mcp", "http://127.0.0.1:80", "http://[::1]:7717/x?y=z"] {
+            assert!(parse_url(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "example.test",
+            "/mcp",
+            "ftp://x/",
+            "https://",
+            "https://user:pass@x/",
+            "http:/x",
+            "h ttp://x",
+        ] {
+            assert!(parse_url(bad).is_err(), "{bad}");
+        }
+    }
+}

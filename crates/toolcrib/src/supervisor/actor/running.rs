@@ -1,0 +1,435 @@
+//! The parts that several states share: events of a running server, leases, listings, commands and the snapshot.
+
+use super::*;
+use crate::cache::Invalidation;
+use crate::upstream::listing::fetch_listing;
+
+impl Actor {
+    /// Returns the next event of a running server. New listings are recorded on the way.
+    pub(super) async fn next_event(&mut self, server: &mut RunningServer) -> ActorEvent {
+        loop {
+            if server.recycle_when_idle && server.leases == 0 {
+                return ActorEvent::Recycle;
+            }
+            let idle_deadline = self.idle_deadline(server);
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => {
+                    if let Some(event) = self.command_event(server, command) {
+                        return event;
+                    }
+                }
+                () = &mut server.idle_timer, if idle_deadline.is_some() => match idle_deadline {
+                    Some(deadline) if deadline > Instant::now() => server.idle_timer.as_mut().reset(deadline),
+                    _ => return ActorEvent::Idle,
+                },
+            }
+        }
+    }
+
+    /// Translates a command into an event; `None` if it was handled or concerns an earlier generation.
+    fn command_event(
+        &mut self,
+        server: &mut RunningServer,
+        command: Option<ActorCommand>,
+    ) -> Option<ActorEvent> {
+        let Some(command) = command else { return Some(ActorEvent::HandlesDropped) };
+        match command {
+            // Callers may notice a closed connection before the actor does, and must not get it again.
+            ActorCommand::Lease(waiter) if server.connection.is_closed() => {
+                self.lease_waiters.push(waiter);
+                Some(ActorEvent::Closed)
+            }
+            ActorCommand::Lease(waiter) => Some(ActorEvent::LeaseRequested(waiter)),
+            ActorCommand::Release { generation, health, is_probe, timed_out }
+                if generation == self.generation =>
+            {
+                self.count_release(server);
+                if timed_out && !server.connection.is_remote() {
+                    self.ping(server);
+                }
+                Some(ActorEvent::Released { health, is_probe })
+            }
+            ActorCommand::Watched { generation, event } if generation == self.generation => {
+                self.watch_event(server, event)
+            }
+            ActorCommand::FreeSlot if server.leases == 0 => Some(ActorEvent::Idle),
+            ActorCommand::FreeSlot => {
+                self.keep_slot();
+                None
+            }
+            ActorCommand::MemoryChecked { generation, used, verdict } if generation == self.generation => {
+                self.memory_event(server, used, verdict)
+            }
+            ActorCommand::Release { .. }
+            | ActorCommand::Watched { .. }
+            | ActorCommand::MemoryChecked { .. } => None,
+            ActorCommand::Restart(done) => {
+                self.start_gate.reset();
+                Some(ActorEvent::StopRequested { then: AfterStop::Start, done })
+            }
+            ActorCommand::Stop(done) => Some(ActorEvent::StopRequested { then: AfterStop::Sleep, done }),
+            ActorCommand::Retire { drain, done } => Some(ActorEvent::RetireRequested { drain, done }),
+        }
+    }
+
+    fn watch_event(&mut self, server: &mut RunningServer, event: WatchEvent) -> Option<ActorEvent> {
+        match event {
+            WatchEvent::Closed => Some(ActorEvent::Closed),
+            WatchEvent::PingTimedOut => Some(ActorEvent::Hung),
+            WatchEvent::PingAnswered => {
+                server.ping_pending = false;
+                server.ping_required = false;
+                Some(ActorEvent::PingAnswered)
+            }
+            WatchEvent::Relisted(Ok(listing)) => {
+                self.update_listing(&server.connection, *listing, true);
+                None
+            }
+            WatchEvent::Relisted(Err(error)) => {
+                warn!(server = %self.spec.id, %error, "cannot list the server again");
+                None
+            }
+        }
+    }
+
+    /// Returns when an idle server goes to sleep. A server that was started at boot stays up until its first use.
+    fn idle_deadline(&self, server: &RunningServer) -> Option<Instant> {
+        match self.spec.lifecycle.keep_alive {
+            KeepAlive::For(time) if server.leases == 0 => server.idle_since.map(|since| since + time),
+            _ => None,
+        }
+    }
+
+    fn count_release(&self, server: &mut RunningServer) {
+        server.leases -= 1;
+        self.metrics.leases.store(server.leases, Ordering::Relaxed);
+        if server.leases == 0 {
+            server.idle_since = Some(Instant::now());
+            self.services.slots.mark_idle(&self.metrics);
+        }
+    }
+
+    pub(super) fn grant_lease(
+        &self,
+        server: &mut RunningServer,
+        waiter: oneshot::Sender<Result<Lease, Error>>,
+        is_probe: bool,
+    ) {
+        let Some(mailbox) = self.own_mailbox.upgrade() else { return };
+        server.leases += 1;
+        self.metrics.leases.store(server.leases, Ordering::Relaxed);
+        self.metrics.set_idle_rank(0);
+        let lease = Lease {
+            connection: server.connection.clone(),
+            generation: self.generation,
+            is_probe,
+            health: None,
+            in_flight_since: None,
+            timed_out: false,
+            pinned_tools: self.pinned_tools.clone(),
+            mailbox,
+            metrics: self.metrics.clone(),
+        };
+        // If the requester no longer waits, the lease is dropped here, which releases it.
+        let _ = waiter.send(Ok(lease));
+    }
+
+    pub(super) fn grant_waiting_leases(&mut self, server: &mut RunningServer) {
+        for waiter in std::mem::take(&mut self.lease_waiters) {
+            self.grant_lease(server, waiter, false);
+        }
+    }
+
+    /// Counts a call for the breaker and returns whether the breaker trips.
+    pub(super) fn record_health(&self, server: &mut RunningServer, health: CallHealth) -> bool {
+        let trips = server.breaker.record(health);
+        self.metrics.consecutive_failures.store(server.breaker.failures(), Ordering::Relaxed);
+        trips
+    }
+
+    pub(super) fn trip(&mut self, server: RunningServer, until: Instant) -> ActorState {
+        warn!(server = %self.spec.id, failures = server.breaker.failures(), "circuit breaker open");
+        self.emit(Event::Tripped { server: self.spec.id.clone() });
+        let error = self.tripped_error(&server, until, None);
+        self.refuse_waiters(&error);
+        self.set_last_error(&error);
+        ActorState::Tripped { server, until, pause: None }
+    }
+
+    /// Handles the events that end any running state. A server that closed its output may still run, so it is stopped
+    /// in any case.
+    pub(super) fn leave_running(&mut self, server: RunningServer, event: ActorEvent) -> ActorState {
+        self.metrics.set_idle_rank(0);
+        if let ActorEvent::RetireRequested { drain, done } = event {
+            self.stop_waiters.push(done);
+            return ActorState::Draining { server, until: Instant::now() + drain };
+        }
+        self.metrics.leases.store(0, Ordering::Relaxed);
+        let then = match event {
+            ActorEvent::Closed => self.handle_exit(&server),
+            ActorEvent::Hung => self.handle_hang(&server),
+            ActorEvent::StopRequested { then, done } => {
+                self.stop_waiters.push(done);
+                if matches!(then, AfterStop::Sleep) {
+                    self.refuse_waiters(&self.stopped_error());
+                }
+                self.announce_stop();
+                then
+            }
+            ActorEvent::Idle => {
+                self.announce_stop();
+                AfterStop::Sleep
+            }
+            ActorEvent::Recycle => {
+                self.announce_stop();
+                match self.spec.lifecycle.start {
+                    StartPolicy::AtBoot => AfterStop::Start,
+                    StartPolicy::OnDemand => AfterStop::Sleep,
+                }
+            }
+            ActorEvent::OverMemory { error } => {
+                server.connection.set_stop_reason(&error);
+                self.handle_failure(error, server.up_since.elapsed())
+            }
+            _ => AfterStop::End,
+        };
+        ActorState::Stopping { connection: server.connection, then }
+    }
+
+    pub(super) fn announce_stop(&self) {
+        info!(server = %self.spec.id, "stopping");
+        self.emit(Event::Stopped { server: self.spec.id.clone() });
+    }
+
+    pub(super) fn handle_started(
+        &mut self,
+        connection: Connection,
+        listing: Listing,
+        began: Instant,
+    ) -> ActorState {
+        let server = self.spec.id.clone();
+        let pid = connection.pid();
+        let duration = began.elapsed();
+        let revision = &connection.handshake.revision;
+        info!(%server, ?pid, took = ?duration, tools = listing.tools.len(), %revision, "started");
+        self.emit(Event::Started { server, pid, duration });
+        let connection = Arc::new(connection);
+        self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
+        self.update_listing(&connection, listing, false);
+        let now = Instant::now();
+        self.metrics.consecutive_failures.store(0, Ordering::Relaxed);
+        self.start_gate.record_success();
+        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone());
+        self.services.tasks.spawn(watcher);
+        self.services.slots.mark_idle(&self.metrics);
+        ActorState::Ready(RunningServer {
+            connection,
+            up_since: now,
+            leases: 0,
+            idle_since: (self.spec.lifecycle.start == StartPolicy::OnDemand).then_some(now),
+            idle_timer: Box::pin(sleep(Duration::ZERO)),
+            breaker: Breaker::new(self.spec.lifecycle.breaker.clone()),
+            ping_pending: false,
+            ping_required: false,
+            suspended_before: self.services.suspend_clock.total_suspended(),
+            recycle_when_idle: false,
+        })
+    }
+
+    /// Records a new listing. If the server's listing changes, that is announced and saved. A list that could not be
+    /// read keeps its last known content.
+    fn update_listing(&mut self, connection: &Connection, listing: Listing, is_change: bool) {
+        let empty = Listing::default();
+        let last = self.known_listing.as_ref().map_or(&empty, |known| &known.listing);
+        let known = KnownListing {
+            revision: connection.handshake.revision,
+            server_info: connection.handshake.server_info.clone(),
+            listing: Arc::new(listing.with_unread_from(last)),
+        };
+        self.update_pinned_tools(&known.listing);
+        let key = &self.owner.key;
+        let server_before = self.listing_store.get();
+        let previous = self.known_listing.replace(known.clone());
+        self.snapshot.send_modify(|snapshot| snapshot.known_listing = Some(known.clone()));
+        let Some(known) = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change) else {
+            return self.notify_list_changes(previous.filter(|_| is_change).as_ref(), &known);
+        };
+        let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
+        if has_changed {
+            self.emit(Event::ListingChanged { server: self.spec.id.clone() });
+            self.services.listing_changed.notify_one();
+        }
+        // A change announced by one instance applies only while it runs and is not saved.
+        if !is_change || *key == InstanceKey::Shared {
+            self.save_listing(known);
+        }
+    }
+
+    fn save_listing(&self, known: KnownListing) {
+        let store = self.listing_store.clone();
+        let server = self.spec.id.clone();
+        self.services.tasks.spawn_blocking(move || {
+            if let Err(error) = store.save(&known) {
+                warn!(%server, %error, "cannot save its listing");
+            }
+        });
+    }
+
+    /// Notifies the clients of this instance of a change that concerns only them.
+    fn notify_list_changes(&self, before: Option<&KnownListing>, now: &KnownListing) {
+        let has_changed = |kind: &ListKind| {
+            before.is_some_and(|before| before.listing.items(*kind) != now.listing.items(*kind))
+        };
+        let lists: Arc<[ListKind]> = ListKind::ALL.into_iter().filter(has_changed).collect();
+        if !lists.is_empty() {
+            let server = self.spec.id.clone();
+            let instance = self.owner.key.clone();
+            // Fails if there are no subscribers.
+            let _ =
+                self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
+        }
+    }
+
+    /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
+    fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
+        let is_complete = self.owner.key == InstanceKey::Shared;
+        let pins = self.services.check_pins(&self.spec, listing, is_complete);
+        let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
+        self.pinned_tools = pins.map(|pins| PinnedTools { pins, listing: listing.clone() });
+    }
+
+    pub(super) fn stopped_error(&self) -> Error {
+        let server = &self.spec.id;
+        Error::new(ErrorKind::Lost, format!("`{server}` was stopped")).with_server(server).mark_not_sent()
+    }
+
+    /// Handles a command in a state without a running server and returns the next state; `None` to stay.
+    pub(super) fn handle_command(&mut self, command: Option<ActorCommand>) -> Option<ActorState> {
+        let Some(command) = command else { return Some(ActorState::Ended) };
+        match command {
+            ActorCommand::Lease(waiter) => {
+                self.lease_waiters.push(waiter);
+                None
+            }
+            ActorCommand::Release { .. }
+            | ActorCommand::Watched { .. }
+            | ActorCommand::MemoryChecked { .. } => None,
+            ActorCommand::FreeSlot => {
+                self.keep_slot();
+                None
+            }
+            ActorCommand::Restart(done) => {
+                self.start_gate.reset();
+                confirm(done);
+                Some(ActorState::Starting)
+            }
+            ActorCommand::Stop(done) => {
+                self.refuse_waiters(&self.stopped_error());
+                self.stop_waiters.push(done);
+                Some(ActorState::Asleep)
+            }
+            ActorCommand::Retire { done, .. } => {
+                self.stop_waiters.push(done);
+                Some(ActorState::Ended)
+            }
+        }
+    }
+
+    /// Returns whether any lease request still waits.
+    pub(super) fn has_lease_waiters(&mut self) -> bool {
+        self.lease_waiters.retain(|waiter| !waiter.is_closed());
+        !self.lease_waiters.is_empty()
+    }
+
+    pub(super) fn refuse(&self, waiter: oneshot::Sender<Result<Lease, Error>>, error: Error) {
+        // The requester may no longer wait.
+        let _ = waiter.send(Err(error));
+    }
+
+    pub(super) fn refuse_waiters(&mut self, error: &Error) {
+        for waiter in std::mem::take(&mut self.lease_waiters) {
+            self.refuse(waiter, error.clone());
+        }
+    }
+
+    /// Answers the stop requests once the server's processes have ended.
+    pub(super) async fn notify_stopped(&mut self) {
+        if !self.stop_waiters.is_empty() {
+            wait_until_exited(&self.live_processes).await;
+        }
+        self.stop_waiters.drain(..).for_each(confirm);
+    }
+
+    pub(super) fn emit(&self, event: Event) {
+        self.services.emit(&self.spec.id, event);
+    }
+
+    pub(super) fn set_last_error(&mut self, error: &Error) {
+        let last_error = LastError {
+            kind: error.kind(),
+            class: error.class(),
+            message: error.to_string(),
+            hint: error.hint(),
+            at: clock::wall_time(),
+        };
+        self.start_gate.set_last_error(last_error.clone());
+        self.last_error = Some(last_error);
+    }
+
+    /// Writes the state to the snapshot that handles read.
+    pub(super) fn publish(&self, state: &ActorState) {
+        let (name, server, ends_at) = match state {
+            ActorState::Asleep => (ServerState::Asleep, None, None),
+            ActorState::Starting => (ServerState::Starting, None, None),
+            ActorState::Ready(server) => (ServerState::Ready, Some(server), None),
+            ActorState::Tripped { server, until, .. } => (ServerState::Tripped, Some(server), Some(*until)),
+            ActorState::Probing(server) => (ServerState::Probing, Some(server), None),
+            ActorState::BackingOff { until } | ActorState::Paused { until, .. } => {
+                (ServerState::BackingOff, None, Some(*until))
+            }
+            ActorState::Draining { server, until } => (ServerState::Stopping, Some(server), Some(*until)),
+            ActorState::Stopping { .. } | ActorState::Ended => (ServerState::Stopping, None, None),
+            ActorState::Ejected { .. } => (ServerState::Ejected, None, None),
+        };
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.state = name;
+            snapshot.state_ends_at = ends_at;
+            snapshot.is_draining = matches!(state, ActorState::Draining { server, .. } if server.leases > 0);
+            snapshot.generation = self.generation;
+            snapshot.up_since = server.map(|server| server.up_since);
+            snapshot.connection = server.map(|server| Arc::downgrade(&server.connection)).unwrap_or_default();
+            snapshot.last_error.clone_from(&self.last_error);
+        });
+    }
+}
+
+/// Reports the end of a connection to the actor, and new listings after announced changes, at most one per
+/// [`RELIST_INTERVAL`].
+async fn watch_connection(
+    connection: Arc<Connection>,
+    generation: u64,
+    actor: mpsc::WeakUnboundedSender<ActorCommand>,
+) {
+    let report = |event| match actor.upgrade() {
+        Some(actor) => actor.send(ActorCommand::Watched { generation, event }).is_ok(),
+        None => false,
+    };
+    let relist = async {
+        loop {
+            connection.listing_changed().await;
+            if !report(WatchEvent::Relisted(fetch_listing(&connection).await.map(Box::new))) {
+                return;
+            }
+            sleep(RELIST_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = connection.closed() => {}
+        () = relist => {}
+        () = connection.run_listen_stream() => {}
+    }
+    // Has no effect if the actor has ended, which closes the connection.
+    report(WatchEvent::Closed);
+}

@@ -1,0 +1,260 @@
+//! The last known listing of each server, in memory and on disk, so that a sleeping server can be listed.
+//!
+//! There is one file per server and spec digest. A file that cannot be read or written costs a listing, never a call.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+
+use crate::model::instance_key::InstanceKey;
+use crate::model::listing::{ListedItem, Listing};
+use crate::protocol::json::object::{self, Object};
+use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Revision;
+use crate::spec::ServerSpec;
+use crate::util::files::{self, FileMode, ReplaceOptions};
+use crate::util::locks::IgnorePoison as _;
+
+/// A server's listing together with the facts from its handshake.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct KnownListing {
+    /// The protocol revision the server spoke.
+    pub(crate) revision: Revision,
+    /// The `serverInfo` it sent.
+    pub(crate) server_info: Option<Bytes>,
+    pub(crate) listing: Arc<Listing>,
+}
+
+/// The listing of one server, shared by its instances. Nothing is written if there is no folder or the server runs in
+/// this process.
+#[derive(Debug, Clone)]
+pub(crate) struct ListingStore {
+    file: Option<PathBuf>,
+    shared: Arc<Mutex<SharedListing>>,
+}
+
+/// The listing of a server across all its instances.
+#[derive(Debug, Default)]
+struct SharedListing {
+    base: Option<KnownListing>,
+    /// True if an instance has sent the base since this process started, so that it does not come from disk.
+    is_confirmed: bool,
+    announced: Option<AnnouncedChange>,
+}
+
+/// A listing change that one instance has announced. It applies while that instance runs.
+#[derive(Debug)]
+struct AnnouncedChange {
+    instance: InstanceKey,
+    listing: KnownListing,
+}
+
+impl SharedListing {
+    fn current(&self) -> Option<&KnownListing> {
+        self.announced.as_ref().map(|change| &change.listing).or(self.base.as_ref())
+    }
+
+    fn remove_announced(&mut self, key: &InstanceKey) -> bool {
+        self.announced.take_if(|change| change.instance == *key).is_some()
+    }
+}
+
+impl ListingStore {
+    pub(crate) fn new(spec: &ServerSpec, folder: Option<&Path>) -> Self {
+        let file = folder
+            .zip(spec.digest())
+            .map(|(folder, digest)| folder.join(format!("{}-{}.json", spec.id, digest.as_str())));
+        Self { file, shared: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SharedListing> {
+        self.shared.lock().ignore_poison()
+    }
+
+    /// Returns the current listing and loads it from disk if needed.
+    pub(crate) fn get(&self) -> Option<KnownListing> {
+        let mut shared = self.lock();
+        if shared.base.is_none() {
+            shared.base = self.load();
+        }
+        shared.current().cloned()
+    }
+
+    /// Records the listing of an instance whose previous listing was `previous`, and returns the server's listing if
+    /// that has changed.
+    ///
+    /// A listing may depend on the client, so an instance that lists less or something else on its start changes
+    /// nothing. It does so only by announcing a change, only for the lists that changed, and only while it runs.
+    pub(crate) fn record(
+        &self,
+        key: &InstanceKey,
+        known: KnownListing,
+        previous: Option<&KnownListing>,
+        is_change: bool,
+    ) -> Option<KnownListing> {
+        let mut shared = self.lock();
+        let before = shared.current().cloned();
+        match (&before, previous) {
+            (Some(current), Some(previous)) if is_change && *key != InstanceKey::Shared => {
+                let listing = Arc::new(current.listing.with_changed_lists(&previous.listing, &known.listing));
+                let listing = KnownListing { listing, ..known };
+                shared.announced = Some(AnnouncedChange { instance: key.clone(), listing });
+            }
+            _ => {
+                shared.remove_announced(key);
+                let base = shared.base.as_ref();
+                let keeps_base = *key != InstanceKey::Shared
+                    && base.is_some_and(|base| shared.is_confirmed || base.listing.covers(&known.listing));
+                if !keeps_base {
+                    shared.base = Some(known);
+                    shared.is_confirmed = true;
+                }
+            }
+        }
+        shared.current().filter(|current| before.as_ref() != Some(current)).cloned()
+    }
+
+    /// Discards what a stopped instance has announced, and returns whether that changes the server's listing.
+    pub(crate) fn instance_stopped(&self, key: &InstanceKey) -> bool {
+        self.lock().remove_announced(key)
+    }
+
+    /// Reads the file. A file from before prompts and resources were listed counts as missing.
+    pub(crate) fn load(&self) -> Option<KnownListing> {
+        let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
+        let known = Object::parse(&text).ok()?;
+        let list = |kind: ListKind| ListedItem::parse_all(kind, known.get(kind.list_member())?).ok();
+        let listing = Listing {
+            tools: list(ListKind::Tools)?,
+            prompts: list(ListKind::Prompts)?,
+            resources: list(ListKind::Resources)?,
+            templates: list(ListKind::Templates)?,
+            capabilities: known.get("capabilities")?.clone(),
+            instructions: known.get_string("instructions").map(std::borrow::Cow::into_owned),
+            ..Listing::default()
+        };
+        Some(KnownListing {
+            revision: known.get_string("revision")?.parse().ok()?,
+            server_info: known.get("serverInfo").cloned(),
+            listing: Arc::new(listing),
+        })
+    }
+
+    /// Writes a listing to disk. Readers never see an incomplete one.
+    pub(crate) fn save(&self, known: &KnownListing) -> std::io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let folder = file.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder)?;
+        let mut text = Object::default();
+        text.set("revision", object::to_json_string(known.revision.as_str()));
+        if let Some(info) = &known.server_info {
+            text.set("serverInfo", info.clone());
+        }
+        text.set("capabilities", known.listing.capabilities.clone());
+        if let Some(instructions) = &known.listing.instructions {
+            text.set("instructions", object::to_json_string(instructions));
+        }
+        for kind in ListKind::ALL {
+            let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();
+            text.set(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
+        }
+        let options = ReplaceOptions { mode: FileMode::Umask, sync: false };
+        files::replace_file(file, &text.to_bytes(), options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{CommandSpec, ServerSpec};
+
+    fn spec(program: &str) -> ServerSpec {
+        ServerSpec::command("a".parse().unwrap(), CommandSpec::new(program))
+    }
+
+    fn full_listing() -> KnownListing {
+        let item =
+            |kind, text: &'static str| ListedItem::parse(kind, Bytes::from_static(text.as_bytes())).unwrap();
+        let tool = |text| item(ListKind::Tools, text);
+        let listing = Arc::new(Listing {
+            tools: vec![tool(r#"{"name":"b","n":1.10}"#), tool(r#"{"x":[ ],"name":"a"}"#)],
+            prompts: vec![item(ListKind::Prompts, r#"{"name":"p", "arguments":[]}"#)],
+            resources: vec![item(ListKind::Resources, r#"{"uri":"file:///x","name":"x"}"#)],
+            templates: vec![item(ListKind::Templates, r#"{"uriTemplate":"file:///{+x}","name":"x"}"#)],
+            capabilities: Bytes::from_static(br#"{"tools":{ },"resources":{"subscribe":true}}"#),
+            instructions: Some("say \"please\"\n".into()),
+            ..Listing::default()
+        });
+        KnownListing {
+            revision: Revision::V2025_06_18,
+            server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
+            listing,
+        }
+    }
+
+    #[test]
+    fn saved_listing_is_loaded_byte_for_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let listings = folder.path().join("listings");
+        let store = ListingStore::new(&spec("x"), Some(&listings));
+        assert_eq!(store.load(), None);
+        store.save(&full_listing()).unwrap();
+        assert_eq!(store.load(), Some(full_listing()));
+        assert_eq!(ListingStore::new(&spec("y"), Some(&listings)).load(), None, "of a changed spec");
+    }
+
+    fn listing(tools: &[&str], prompts: &[&str]) -> KnownListing {
+        let items = |names: &[&str]| {
+            names.iter().map(|name| ListedItem { name: (*name).into(), definition: Bytes::new() }).collect()
+        };
+        let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
+        KnownListing { revision: Revision::V2025_06_18, server_info: None, listing: Arc::new(listing) }
+    }
+
+    fn client(number: u64) -> InstanceKey {
+        InstanceKey::Client { number, capabilities: Bytes::new() }
+    }
+
+    #[test]
+    fn instance_changes_listing_only_by_announcing_while_it_runs() {
+        let store = ListingStore::new(&spec("x"), None);
+        let first = listing(&["a", "b"], &["p"]);
+        assert_eq!(store.record(&client(1), first.clone(), None, false), Some(first.clone()));
+        // Other instances that list less, or something else, when they start.
+        let less = listing(&["a"], &["p"]);
+        assert_eq!(store.record(&client(2), less.clone(), Some(&first), false), None);
+        assert_eq!(store.record(&client(3), listing(&["c"], &[]), Some(&first), false), None);
+        // A change of the prompts says nothing about the tools.
+        let more = listing(&["a"], &["p", "q"]);
+        let changed = listing(&["a", "b"], &["p", "q"]);
+        assert_eq!(store.record(&client(2), more.clone(), Some(&less), true), Some(changed.clone()));
+        assert_eq!(store.record(&client(2), more, Some(&less), true), None);
+        assert!(!store.instance_stopped(&client(1)) && store.get() == Some(changed));
+        assert!(store.instance_stopped(&client(2)) && store.get() == Some(first));
+    }
+
+    #[test]
+    fn loaded_listing_is_replaced_by_one_with_new_items() {
+        let folder = tempfile::tempdir().unwrap();
+        ListingStore::new(&spec("x"), Some(folder.path())).save(&full_listing()).unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        assert_eq!(store.get(), Some(full_listing()));
+        assert_eq!(store.record(&client(1), listing(&[], &[]), None, false), None);
+        assert!(store.record(&client(1), listing(&["new"], &[]), None, false).is_some());
+    }
+
+    /// A file from before prompts and resources were listed.
+    const OLD_FILE: &str = r#"{"revision":"2025-06-18","serverInfo":{},"tools":[{"name":"a"}]}"#;
+
+    #[test]
+    fn damaged_or_old_file_counts_as_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        store.save(&full_listing()).unwrap();
+        for content in ["", "{", r#"{"tools":7}"#, r#"{"tools":[],"revision":"x"}"#, OLD_FILE] {
+            std::fs::write(store.file.as_ref().unwrap(), content).unwrap();
+            assert_eq!(store.load(), None, "{content}");
+        }
+    }
+}

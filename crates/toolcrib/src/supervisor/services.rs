@@ -1,0 +1,165 @@
+//! Services that all supervisors of a crib share: tasks, event channels, slots, cache, pins and secrets.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use super::Supervisor;
+use super::slots::SlotPool;
+use crate::access::pins::{PinStore, Pins};
+use crate::cache::ResponseCache;
+use crate::model::event::{Event, ServerNotification};
+use crate::model::listing::Listing;
+use crate::model::log_line::LogSource;
+use crate::observer::log_sink::LogSink;
+use crate::process::Spawner;
+use crate::secrets::SecretStoreHandle;
+use crate::spec::{Pinning, ServerId, ServerSpec};
+use crate::util::clock::SuspendClock;
+use crate::util::locks::IgnorePoison as _;
+
+/// Capacity of the broadcast channels. A receiver that falls further behind misses messages.
+const CHANNEL_CAPACITY: usize = 1024;
+
+/// Services and shared state of all supervisors of a crib. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct SupervisorServices {
+    /// Owns all background tasks.
+    pub(crate) tasks: TaskTracker,
+    /// Lifecycle events of servers.
+    pub(crate) events: broadcast::Sender<Event>,
+    /// Notifications from servers that belong to no call.
+    pub(crate) notifications: broadcast::Sender<ServerNotification>,
+    /// Notified when a server's listing changes.
+    pub(crate) listing_changed: Arc<Notify>,
+    /// Cancelled when draining servers must stop without waiting for their calls.
+    pub(crate) abort_drain: CancellationToken,
+    /// Starts child processes.
+    pub(crate) spawner: Arc<Spawner>,
+    /// Limits how many servers run.
+    pub(crate) slots: Arc<SlotPool>,
+    /// Servers that finish their calls before they stop.
+    pub(crate) draining: Arc<DrainingSet>,
+    /// Measures how long the machine was suspended.
+    pub(crate) suspend_clock: SuspendClock,
+    /// Cached responses of servers.
+    pub(crate) cache: Arc<ResponseCache>,
+    /// Receives the log lines of all servers.
+    pub(crate) log: Option<LogSink>,
+    /// Approved tool definitions.
+    pub(crate) pins: Arc<PinStore>,
+    /// Resolves secrets.
+    pub(crate) secrets: Option<SecretStoreHandle>,
+}
+
+impl SupervisorServices {
+    /// Logs an event of a server and sends it to all subscribers.
+    pub(crate) fn emit(&self, server: &ServerId, event: Event) {
+        if let Some(log) = &self.log {
+            log.write(server, LogSource::Event(&event));
+        }
+        // Fails if there are no subscribers.
+        let _ = self.events.send(event);
+    }
+
+    /// Compares a listing with the approved definitions and reports new differences. `is_complete` says whether it is
+    /// the listing of the whole server rather than of one instance.
+    pub(crate) fn check_pins(
+        &self,
+        spec: &ServerSpec,
+        listing: &Arc<Listing>,
+        is_complete: bool,
+    ) -> Option<Arc<Pins>> {
+        let pins = self.pins.for_server(spec)?;
+        let server = &spec.id;
+        let check = pins.check_listing(listing, is_complete);
+        if let Some(error) = check.file_error {
+            warn!(%server, "no tool of it counts as approved: {error}");
+        }
+        if check.is_first {
+            self.save_pins(server, pins.clone(), listing.clone());
+        }
+        if !check.newly_unapproved.is_empty() {
+            let tools: Vec<String> = check
+                .newly_unapproved
+                .iter()
+                .map(|(tool, status)| format!("{tool} ({})", status.as_str()))
+                .collect();
+            let withheld = spec.pin == Pinning::Strict;
+            warn!(
+                %server,
+                tools = tools.join(", "),
+                withheld,
+                "lists tools that are not what was approved; see `toolcrib approve {server}`"
+            );
+            let tools = check.newly_unapproved;
+            self.emit(server, Event::Unapproved { server: server.clone(), tools, withheld });
+        }
+        Some(pins)
+    }
+
+    fn save_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
+        let server = server.clone();
+        self.tasks.spawn_blocking(move || {
+            if let Err(error) = pins.save_first_seen(&listing) {
+                warn!(%server, %error, "cannot save its pinned tools");
+            }
+        });
+    }
+
+    /// Returns the current time plus the time the machine was suspended, for the expiry of cached data. The suspended
+    /// time is in whole seconds, because the two clocks cannot be read at the same time.
+    pub(crate) fn now_including_suspend(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.suspend_clock.total_suspended().as_secs())
+    }
+}
+
+impl Default for SupervisorServices {
+    fn default() -> Self {
+        Self {
+            tasks: TaskTracker::new(),
+            events: broadcast::channel(CHANNEL_CAPACITY).0,
+            notifications: broadcast::channel(CHANNEL_CAPACITY).0,
+            listing_changed: Arc::default(),
+            abort_drain: CancellationToken::new(),
+            spawner: Arc::default(),
+            slots: Arc::new(SlotPool::new(usize::MAX)),
+            draining: Arc::default(),
+            suspend_clock: SuspendClock::default(),
+            cache: Arc::default(),
+            log: None,
+            pins: Arc::default(),
+            secrets: None,
+        }
+    }
+}
+
+/// Supervisors that were replaced or removed, until they have finished their calls and stopped.
+#[derive(Debug, Default)]
+pub(crate) struct DrainingSet(Mutex<Vec<Supervisor>>);
+
+impl DrainingSet {
+    fn lock(&self) -> MutexGuard<'_, Vec<Supervisor>> {
+        self.0.lock().ignore_poison()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Supervisor> {
+        self.lock().clone()
+    }
+
+    pub(super) fn add(&self, supervisor: Supervisor) {
+        self.lock().push(supervisor);
+    }
+
+    pub(super) fn remove(&self, supervisor: &Supervisor) {
+        let is_same = |other: &mut Supervisor| other.is_same(supervisor);
+        let removed: Vec<Supervisor> = self.lock().extract_if(.., is_same).collect();
+        // Dropping an embedder's in-process server may take a while and must not happen under the lock.
+        drop(removed);
+    }
+}

@@ -1,0 +1,264 @@
+//! Decides when a server may be started again. All instances of one server share a gate.
+//!
+//! Until a start has succeeded, only one instance tries at a time and the others wait for its result. Instances that
+//! are already running are not affected.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::time::{Duration, Instant};
+
+use super::restart::RestartBudget;
+use crate::model::error::Error;
+use crate::model::status::LastError;
+use crate::spec::Lifecycle;
+use crate::util::locks::IgnorePoison as _;
+
+/// Restart budget, backoff and ejection of one server, shared by its instances.
+#[derive(Debug)]
+pub(crate) struct StartGate {
+    state: Mutex<GateState>,
+    /// Notified whenever the answer of [`StartGate::decision`] may have changed.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct GateState {
+    budget: RestartBudget,
+    penalty: Option<Penalty>,
+    /// True if the last start succeeded; if so, instances may start in parallel.
+    last_start_succeeded: bool,
+    /// True if an instance is starting while no start has succeeded yet.
+    trial_in_progress: bool,
+    /// True if the server exited when probed for the stateless era and has not been up since.
+    needs_session_era: bool,
+    last_error: Option<LastError>,
+}
+
+/// The consequence of the last failure.
+#[derive(Debug, Clone)]
+pub(super) enum Penalty {
+    /// No start before the instant. Callers that waited for the failed start get the error.
+    BackOff { until: Instant, error: Error },
+    /// Calls are refused until the instant.
+    Pause { until: Instant, error: Error },
+    /// No start until an operator restarts the server or its spec changes.
+    Eject { error: Error },
+}
+
+/// The answer to a request to start an instance.
+#[derive(Debug)]
+pub(super) enum StartDecision {
+    Allowed,
+    WaitForTrial,
+    Denied(Penalty),
+}
+
+/// Permission to start one instance. Dropping it ends the trial, if it was one.
+#[derive(Debug)]
+pub(super) struct StartPermit {
+    gate: Arc<StartGate>,
+    is_trial: bool,
+}
+
+/// Restarts in the current window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RestartCounts {
+    pub(crate) spent: u32,
+    pub(crate) remaining: u32,
+}
+
+impl Drop for StartPermit {
+    fn drop(&mut self) {
+        if self.is_trial {
+            self.gate.lock().trial_in_progress = false;
+            self.gate.changed.notify_waiters();
+        }
+    }
+}
+
+impl StartGate {
+    pub(crate) fn new(lifecycle: &Lifecycle) -> Self {
+        let state = GateState {
+            budget: RestartBudget::new(lifecycle.restarts.clone(), lifecycle.backoff.clone()),
+            penalty: None,
+            last_start_succeeded: false,
+            trial_in_progress: false,
+            needs_session_era: false,
+            last_error: None,
+        };
+        Self { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().ignore_poison()
+    }
+
+    /// Waits until the decision may have changed.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Returns whether an instance may start at `now`.
+    pub(super) fn decision(&self, now: Instant) -> StartDecision {
+        self.lock().decision(now)
+    }
+
+    /// Returns a permit if an instance may start at `now`.
+    pub(super) fn try_acquire(self: &Arc<Self>, now: Instant) -> Option<StartPermit> {
+        let mut state = self.lock();
+        if !matches!(state.decision(now), StartDecision::Allowed) {
+            return None;
+        }
+        let is_trial = !state.last_start_succeeded;
+        state.trial_in_progress |= is_trial;
+        drop(state);
+        Some(StartPermit { gate: Arc::clone(self), is_trial })
+    }
+
+    /// Records that an instance is up. This does not lift an ejection.
+    pub(super) fn record_success(&self) {
+        let mut state = self.lock();
+        state.last_start_succeeded = true;
+        state.needs_session_era = false;
+        state.penalty.take_if(|penalty| !matches!(penalty, Penalty::Eject { .. }));
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Records the penalty for a failure, which applies to every instance that is not running.
+    pub(super) fn record_failure(&self, penalty: Penalty) {
+        let mut state = self.lock();
+        state.last_start_succeeded = false;
+        if !matches!(state.penalty, Some(Penalty::Eject { .. })) {
+            state.penalty = Some(penalty);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Refills the restart budget and lifts every penalty.
+    pub(crate) fn reset(&self) {
+        let mut state = self.lock();
+        state.budget.reset();
+        state.penalty = None;
+        state.last_start_succeeded = false;
+        state.needs_session_era = false;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Spends one restart and returns the wait before it; `None` if the budget is exhausted.
+    pub(super) fn spend_restart(&self, now: Instant, uptime: Duration, jitter: f64) -> Option<Duration> {
+        self.lock().budget.spend(now, uptime, jitter)
+    }
+
+    /// Returns the wait before the next start, without spending a restart.
+    pub(super) fn next_backoff(&self, uptime: Duration, jitter: f64) -> Duration {
+        self.lock().budget.next_wait(uptime, jitter)
+    }
+
+    pub(super) fn set_last_error(&self, error: LastError) {
+        self.lock().last_error = Some(error);
+    }
+
+    pub(crate) fn last_error(&self) -> Option<LastError> {
+        self.lock().last_error.clone()
+    }
+
+    /// Records that the server exited when it was probed for the stateless era.
+    pub(super) fn require_session_era(&self) {
+        self.lock().needs_session_era = true;
+    }
+
+    pub(super) fn needs_session_era(&self) -> bool {
+        self.lock().needs_session_era
+    }
+
+    pub(crate) fn is_ejected(&self) -> bool {
+        matches!(self.lock().penalty, Some(Penalty::Eject { .. }))
+    }
+
+    /// Returns the end of the current backoff or pause.
+    pub(crate) fn retry_at(&self, now: Instant) -> Option<Instant> {
+        match self.decision(now) {
+            StartDecision::Denied(Penalty::BackOff { until, .. } | Penalty::Pause { until, .. }) => {
+                Some(until)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the restarts of the window that ends at `now`.
+    pub(crate) fn restart_counts(&self, now: Instant) -> RestartCounts {
+        let state = self.lock();
+        RestartCounts { spent: state.budget.spent(now), remaining: state.budget.remaining(now) }
+    }
+}
+
+impl GateState {
+    fn decision(&self, now: Instant) -> StartDecision {
+        match &self.penalty {
+            Some(penalty) if penalty.is_active(now) => StartDecision::Denied(penalty.clone()),
+            _ if self.trial_in_progress && !self.last_start_succeeded => StartDecision::WaitForTrial,
+            _ => StartDecision::Allowed,
+        }
+    }
+}
+
+impl Penalty {
+    fn is_active(&self, now: Instant) -> bool {
+        match self {
+            Self::BackOff { until, .. } | Self::Pause { until, .. } => now < *until,
+            Self::Eject { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::error::ErrorKind;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn gate() -> Arc<StartGate> {
+        Arc::new(StartGate::new(&Lifecycle::default()))
+    }
+
+    fn failure() -> Error {
+        Error::new(ErrorKind::Lost, "it exited")
+    }
+
+    #[tokio::test]
+    async fn one_instance_tries_until_a_start_succeeds() {
+        let gate = gate();
+        let now = Instant::now();
+        let first = gate.try_acquire(now).unwrap();
+        assert!(gate.try_acquire(now).is_none());
+        assert!(matches!(gate.decision(now), StartDecision::WaitForTrial));
+        gate.record_success();
+        drop(first);
+        let parallel: Vec<_> = (0..3).map(|_| gate.try_acquire(now).unwrap()).collect();
+        gate.record_failure(Penalty::BackOff { until: now + SECOND, error: failure() });
+        assert!(gate.try_acquire(now).is_none());
+        let second = gate.try_acquire(now + SECOND).unwrap();
+        drop(parallel);
+        assert!(gate.try_acquire(now + SECOND).is_none(), "earlier permits do not end the trial");
+        drop(second);
+        assert!(gate.try_acquire(now + SECOND).is_some(), "dropping the permit ends the trial");
+    }
+
+    #[tokio::test]
+    async fn only_reset_ends_an_ejection() {
+        let gate = gate();
+        let now = Instant::now();
+        gate.record_failure(Penalty::Eject { error: failure() });
+        gate.record_success();
+        gate.record_failure(Penalty::Pause { until: now, error: failure() });
+        assert!(gate.is_ejected() && gate.try_acquire(now + 3600 * SECOND).is_none());
+        gate.reset();
+        assert!(!gate.is_ejected() && gate.try_acquire(now).is_some());
+    }
+}

@@ -1,0 +1,294 @@
+//! A live, multiplexed connection to one server.
+//!
+//! Any number of calls share it. It speaks the server's era, enforces the server's limits and knows how to stop the
+//! server. When the server exits, all calls in flight fail immediately.
+
+pub(crate) mod deadline;
+mod fair_queue;
+pub(crate) mod handshake;
+pub(crate) mod launch;
+pub(crate) mod listing;
+pub(crate) mod mux;
+mod pending;
+mod subscriptions;
+mod task_call;
+pub(crate) mod transport;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::call::Call;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::failure_class::Delivery;
+use crate::model::outcome::Outcome;
+use crate::process::ServerProcess;
+use crate::protocol::era::client::{DISCOVER, PING};
+use crate::protocol::era::handshake::HandshakeResult;
+use crate::protocol::era::{self, input};
+use crate::protocol::json::object::Object;
+use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
+use crate::spec::{InProcessServer, Limits, ServerId, ToolsSpec};
+use deadline::Deadline;
+use fair_queue::{FairQueue, Turn, TurnRequest};
+use mux::{Mux, PendingReply};
+use pending::ResponseReceiver;
+use subscriptions::ResourceSubscriptions;
+use task_call::TaskOnlyTools;
+
+/// Interval at which [`Connection::ping`] checks for other activity of the server.
+const ACTIVITY_POLL: Duration = Duration::from_millis(50);
+
+/// A live, multiplexed connection to one server.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) server: ServerId,
+    mux: Mux,
+    peer: Peer,
+    pub(crate) handshake: HandshakeResult,
+    limits: Limits,
+    tools: ToolsSpec,
+    call_queue: FairQueue,
+    subscriptions: ResourceSubscriptions,
+    task_only_tools: TaskOnlyTools,
+}
+
+/// The server's side of a connection.
+#[derive(Debug)]
+pub(crate) enum Peer {
+    Process(ServerProcess),
+    InProcess(AbortOnDropHandle<()>, InProcessServer),
+    /// A process that the gateway does not manage. The HTTP transport ends its session.
+    Remote,
+}
+
+impl Connection {
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match &self.peer {
+            Peer::Process(process) => Some(process.pid()),
+            Peer::InProcess(..) | Peer::Remote => None,
+        }
+    }
+
+    /// Returns the server's memory use in bytes, if it can be measured.
+    pub(crate) fn memory_usage(&self) -> Option<u64> {
+        match &self.peer {
+            Peer::Process(process) => process.memory_usage(),
+            Peer::InProcess(_, server) => server.0.memory(),
+            Peer::Remote => None,
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.mux.in_flight()
+    }
+
+    pub(crate) fn garbage_lines(&self) -> u64 {
+        self.mux.garbage_lines()
+    }
+
+    /// Waits until the server is gone and all calls in flight have ended.
+    pub(crate) async fn closed(&self) {
+        self.mux.closed().await;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.mux.is_closed()
+    }
+
+    /// Returns whether the server exited because it was asked to stop.
+    pub(crate) fn was_stopped(&self) -> bool {
+        self.mux.was_stopped()
+    }
+
+    /// Returns whether the server is not run by this gateway.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.peer, Peer::Remote)
+    }
+
+    /// Declares the server hung and fails all calls in flight immediately.
+    pub(crate) fn mark_hung(&self) {
+        self.mux.mark_hung();
+    }
+
+    /// Sets the error for calls in flight that a following stop interrupts.
+    pub(crate) fn set_stop_reason(&self, reason: &Error) {
+        self.mux.set_stop_reason(reason.clone());
+    }
+
+    /// Pings the server. Any message within the limit counts as a response. So does its exit, which is reported
+    /// elsewhere.
+    pub(crate) async fn ping(&self, limit: Duration) -> bool {
+        let received = self.mux.received_count();
+        let until = Instant::now() + limit;
+        let method = if self.era() == Era::Session { PING } else { DISCOVER };
+        let mut reply = match self.send_request(method, &mut Object::default(), None) {
+            Ok(reply) => reply,
+            Err(error) => return self.is_closed() || error.kind() == ErrorKind::BadReply,
+        };
+        loop {
+            match timeout_at(until.min(Instant::now() + ACTIVITY_POLL), &mut reply).await {
+                Ok(Ok(_)) => return true,
+                Ok(Err(error)) => return self.is_closed() || error.kind() == ErrorKind::BadReply,
+                Err(_) if self.is_closed() || self.mux.received_count() != received => return true,
+                Err(_) if Instant::now() >= until => return false,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Returns why the server is gone.
+    pub(crate) fn exit_error(&self) -> Error {
+        self.mux.exit_error(Delivery::MaybeSent)
+    }
+
+    /// Sends a notification in the session era; the stateless era has none.
+    pub(crate) fn notify(&self, method: &str) {
+        if self.era() == Era::Session {
+            self.mux.notify(method);
+        }
+    }
+
+    /// Requests a new listing, unless the server announces changes of this list itself.
+    pub(crate) fn request_relist(&self, kind: ListKind) {
+        if !self.announces_list_changes(kind.capability()) {
+            self.mux.request_relist();
+        }
+    }
+
+    /// Waits until the listing may have changed.
+    pub(crate) async fn listing_changed(&self) {
+        self.mux.listing_changed().await;
+    }
+
+    /// Closes the server's input, then stops the server: gracefully first, then by force.
+    pub(crate) async fn stop(&self) {
+        self.mux.request_stop();
+        match &self.peer {
+            Peer::Process(process) => process.stop(self.mux.is_hung()).await,
+            Peer::InProcess(task, _) => task.abort(),
+            Peer::Remote => {}
+        }
+        self.mux.closed().await;
+    }
+
+    /// Sends a call and waits for the response. Dropping the future cancels the call at the server.
+    pub(crate) async fn call(
+        &self,
+        call: &mut Call,
+        own_name: &str,
+        began: Instant,
+    ) -> Result<Outcome, Error> {
+        if self.era() == Era::Session && call.params.get(input::REQUEST_STATE).is_some() {
+            return Ok(self.to_outcome(ResponsePayload::Error(input::invalid_state_error())));
+        }
+        let deadline = Deadline::new(&self.limits, &self.tools, own_name, began);
+        let turn = self.acquire_turn(call.client.key, &deadline).await?;
+        if let Some(level) = call.client.log_level {
+            Box::pin(self.raise_log_level(level)).await;
+        }
+        call.set_own_name(own_name);
+        let receiver = ResponseReceiver {
+            client: call.client.clone(),
+            updates: call.update_sink.clone(),
+            turn: Some(turn),
+        };
+        let needs_task = self.needs_task(call, own_name);
+        if needs_task {
+            call.params.set("task", "{}");
+        }
+        let sent = self.send_request(&call.method, &mut call.params, Some(receiver));
+        if needs_task {
+            call.params.remove("task");
+        }
+        let reply = sent?;
+        call.dispatched = true;
+        let mut response = self.await_reply(reply, &deadline).await?;
+        if needs_task {
+            response = Box::pin(self.await_task_result(call, response, &deadline)).await?;
+        }
+        Ok(self.to_outcome(response))
+    }
+
+    fn era(&self) -> Era {
+        self.handshake.revision.era()
+    }
+
+    fn to_outcome(&self, response: ResponsePayload) -> Outcome {
+        Outcome { answer: response, era: self.era(), server: Some(self.server.clone()) }
+    }
+
+    /// Waits for one of the server's in-flight turns; the wait counts towards the call's deadline.
+    async fn acquire_turn(&self, client: u64, deadline: &Deadline<'_>) -> Result<Turn, Error> {
+        let server = &self.server;
+        let in_flight = self.limits.in_flight;
+        let refuse = |kind, message| {
+            let hint = format!("raise `servers.{server}.limits.in-flight`");
+            Error::new(kind, message).with_server(server).with_hint(hint).mark_not_sent()
+        };
+        let full = || {
+            let message = format!("`{server}` is busy with {in_flight} calls and its queue is full");
+            refuse(ErrorKind::Overloaded, message)
+        };
+        let mut queued = match self.call_queue.request(client) {
+            TurnRequest::Granted(turn) => return Ok(turn),
+            TurnRequest::Queued(queued) => queued,
+            TurnRequest::Full => return Err(full()),
+        };
+        match Box::pin(timeout_at(deadline.initial(), queued.wait())).await {
+            Ok(turn) => turn.ok_or_else(full),
+            Err(_) => {
+                let message =
+                    format!("`{server}` was busy with {in_flight} other calls until the call timed out");
+                Err(refuse(ErrorKind::TimedOut, message))
+            }
+        }
+    }
+
+    /// Sends a request of the gateway itself and waits for the response.
+    pub(crate) async fn request(&self, method: &str, mut params: Object) -> Result<ResponsePayload, Error> {
+        let deadline = Deadline::new(&self.limits, &self.tools, "", Instant::now());
+        let reply = self.send_request(method, &mut params, None)?;
+        self.await_reply(reply, &deadline).await
+    }
+
+    fn send_request(
+        &self,
+        method: &str,
+        params: &mut Object,
+        receiver: Option<ResponseReceiver>,
+    ) -> Result<PendingReply, Error> {
+        let revision = self.handshake.revision;
+        let client = receiver.as_ref().map(|receiver| receiver.client.clone());
+        let wants_updates = receiver.as_ref().is_some_and(|receiver| receiver.updates.is_some());
+        self.mux.send_request(method, receiver, |id, line| {
+            era::adapt_params_for_server(params, revision, client.as_ref(), wants_updates.then_some(id));
+            params.write_to(line);
+        })
+    }
+
+    /// Waits for a response. Progress extends the deadline up to the hard limit; an open question extends it to that
+    /// limit.
+    async fn await_reply(
+        &self,
+        mut reply: PendingReply,
+        deadline: &Deadline<'_>,
+    ) -> Result<ResponsePayload, Error> {
+        let mut until = deadline.initial();
+        loop {
+            if let Ok(response) = timeout_at(until, &mut reply).await {
+                return response;
+            }
+            match deadline.extend(until, reply.last_activity()) {
+                Some(extended) => until = extended,
+                None => return Err(deadline.timeout_error(&self.server, until)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! Starts a server: from its spec to a connection with a completed handshake and a listing.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::broadcast;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::fair_queue::FairQueue;
+use super::handshake::{HandshakeError, HandshakePlan, perform_handshake};
+use super::mux::{Mux, MuxContext};
+use super::subscriptions::ResourceSubscriptions;
+use super::task_call::TaskOnlyTools;
+use super::transport::Transport;
+use super::transport::http::HttpTransport;
+use super::transport::http::auth::StaticHeaders;
+use super::transport::stdio::StdioTransport;
+use super::{Connection, Peer};
+use crate::cache::ResponseCache;
+use crate::call::client_context::InstanceOwner;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::event::ServerNotification;
+use crate::model::exit_report::ProcessExit;
+use crate::model::failure_class::{Delivery, FailureClass};
+use crate::model::listing::Listing;
+use crate::process::stderr::StderrTail;
+use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
+use crate::protocol::versions::{Era, Revision};
+use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, TransportKind};
+use crate::upstream::listing::fetch_listing;
+use crate::upstream::transport::in_process::InProcessTransport;
+
+/// Buffer size in each direction for an in-process server.
+const PIPE_CAPACITY: usize = 64 << 10;
+
+/// The reason why a server did not start.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    /// Always has a failure class.
+    pub(crate) error: Error,
+    /// True if the server also exited when probed, so that probing again is pointless.
+    pub(crate) exited_on_probe: bool,
+}
+
+/// The services and identity that a connection is started with.
+#[derive(Debug, Clone)]
+pub(crate) struct LaunchContext {
+    /// Owns all tasks.
+    pub(crate) tasks: TaskTracker,
+    /// Tracks servers that were started and are not gone yet.
+    pub(crate) running: TaskTracker,
+    pub(crate) spawner: Arc<Spawner>,
+    pub(crate) stderr: Arc<StderrTail>,
+    /// Receives notifications that belong to no call.
+    pub(crate) notifications: broadcast::Sender<ServerNotification>,
+    pub(crate) cache: Arc<ResponseCache>,
+    /// The first line on stdout of this start that is not a message.
+    pub(crate) first_garbage_line: Arc<OnceLock<String>>,
+    /// The client that the instance belongs to, if any.
+    pub(crate) owner: Arc<InstanceOwner>,
+    pub(crate) secrets: Option<SecretStoreHandle>,
+}
+
+/// The secrets of the new connection, and the redactor that removes them from output.
+struct SecretsAndRedactor {
+    secrets: ResolvedSecrets,
+    redactor: Arc<Redactor>,
+}
+
+impl LaunchContext {
+    fn new_mux(&self, spec: &ServerSpec, redactor: Arc<Redactor>, transport: impl Transport) -> Mux {
+        let context = MuxContext {
+            owner: self.owner.clone(),
+            notifications: self.notifications.clone(),
+            cache: self.cache.clone(),
+            first_garbage_line: self.first_garbage_line.clone(),
+            redactor,
+            tasks: self.tasks.clone(),
+        };
+        Mux::new(spec.id.clone(), context, transport)
+    }
+}
+
+/// Starts a server, performs the handshake and fetches the listing. A server that exits when probed is started again
+/// and offered a session.
+///
+/// Dropping the future kills the started server. Earlier instances must be gone before the server is started.
+pub(crate) async fn launch(
+    spec: &ServerSpec,
+    remembered: Option<Revision>,
+    context: &LaunchContext,
+) -> Result<(Connection, Listing), StartFailure> {
+    let is_legacy_sse =
+        matches!(&spec.endpoint, Endpoint::Http(http) if http.transport == TransportKind::Sse);
+    let plan = match HandshakePlan::choose(spec.era, remembered) {
+        // HTTP+SSE is older than the probe.
+        HandshakePlan::Probe | HandshakePlan::RememberedSession if is_legacy_sse => {
+            HandshakePlan::Session(Revision::newest(Era::Session))
+        }
+        plan => plan,
+    };
+    let secrets_and_redactor = match ResolvedSecrets::resolve(spec, context.secrets.as_ref(), &context.tasks)
+        .await
+    {
+        Ok(secrets) => SecretsAndRedactor { redactor: Arc::new(secrets.redactor()), secrets },
+        Err((name, error)) => {
+            let error = Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(error.hint(&name));
+            let error = start_error(spec, &error, &Redactor::default()).with_class(FailureClass::NeedsAuth);
+            return Err(StartFailure { error, exited_on_probe: false });
+        }
+    };
+    let mut exited_on_probe = false;
+    let connected = match connect(spec, plan, context, &secrets_and_redactor).await {
+        Err(HandshakeError::ExitedOnProbe) => {
+            exited_on_probe = true;
+            connect(spec, HandshakePlan::AfterProbeExit, context, &secrets_and_redactor).await
+        }
+        connected => connected,
+    };
+    let failed = |error: Error| {
+        let class = failure_class(spec, &error);
+        let start_error = start_error(spec, &error, &secrets_and_redactor.redactor);
+        let start_error = match (class, error.own_hint()) {
+            (FailureClass::Misconfigured, None) => start_error.with_hint(repair_hint(spec)),
+            _ => start_error,
+        };
+        StartFailure { error: start_error.with_class(class), exited_on_probe }
+    };
+    let connection = connected.map_err(|error| match error {
+        HandshakeError::Failed(error) => failed(error),
+        HandshakeError::ExitedOnProbe => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
+    })?;
+    match fetch_listing(&connection).await {
+        Ok(listing) => Ok((connection, listing)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Waits until all servers that were started before are gone.
+pub(crate) async fn wait_until_exited(running: &TaskTracker) {
+    running.close();
+    running.wait().await;
+    running.reopen();
+}
+
+async fn connect(
+    spec: &ServerSpec,
+    plan: HandshakePlan,
+    context: &LaunchContext,
+    secrets_and_redactor: &SecretsAndRedactor,
+) -> Result<Connection, HandshakeError> {
+    wait_until_exited(&context.running).await;
+    let (mux, peer) = match &spec.endpoint {
+        Endpoint::Command(command) => open_process(spec, command, context, secrets_and_redactor).await?,
+        Endpoint::Http(http) => open_remote(spec, http, context, secrets_and_redactor).await?,
+        Endpoint::InProcess(server) => open_in_process(spec, server, context),
+    };
+    let wait_for_probe = matches!(peer, Peer::Remote);
+    let handshake =
+        match perform_handshake(&mux, plan, wait_for_probe, context.owner.capabilities.as_ref()).await {
+            Ok(handshake) => handshake,
+            Err(error) => return Err(explain_failure(&mux, error, plan)),
+        };
+    Ok(Connection {
+        server: spec.id.clone(),
+        mux,
+        peer,
+        handshake,
+        limits: spec.limits.clone(),
+        tools: spec.tools.clone(),
+        call_queue: FairQueue::new(spec.limits.in_flight.get()),
+        subscriptions: ResourceSubscriptions::default(),
+        task_only_tools: TaskOnlyTools::default(),
+    })
+}
+
+/// Turns a handshake error into a better one if the peer is evidently not an MCP server.
+fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> HandshakeError {
+    let exited_on_probe = matches!(error, HandshakeError::ExitedOnProbe);
+    let cause = match error {
+        HandshakeError::ExitedOnProbe => mux.exit_error(Delivery::MaybeSent),
+        HandshakeError::Failed(error) => error,
+    };
+    let exited_silently = || {
+        let success = cause.exit_report().is_some_and(|report| report.exit == Some(ProcessExit::Status(0)));
+        let session_only = matches!(plan, HandshakePlan::Session(_) | HandshakePlan::AfterProbeExit);
+        success && mux.received_count() == 0 && session_only
+    };
+    let reason = match mux.not_mcp_reason() {
+        Some(reason) => format!("{reason}: it is not an MCP server"),
+        None if cause.kind() == ErrorKind::Lost && exited_silently() => {
+            "it exited immediately with status 0 and no output: it is not an MCP server, or an argument is missing"
+                .to_owned()
+        }
+        None if exited_on_probe => return HandshakeError::ExitedOnProbe,
+        None => return HandshakeError::Failed(cause),
+    };
+    HandshakeError::Failed(
+        Error::new(ErrorKind::CouldNotStart, reason).with_class(FailureClass::Misconfigured),
+    )
+}
+
+/// Classifies a failed start whose error has no class yet. A remote server that is down is unreachable, not
+/// misconfigured.
+fn failure_class(spec: &ServerSpec, error: &Error) -> FailureClass {
+    let remote = matches!(spec.endpoint, Endpoint::Http(_));
+    match error.class() {
+        Some(FailureClass::Misconfigured) if remote && error.kind() == ErrorKind::BadReply => {
+            FailureClass::Unreachable
+        }
+        Some(class) => class,
+        None if remote => FailureClass::Unreachable,
+        None if error.kind() == ErrorKind::Lost => FailureClass::Crashed,
+        None => FailureClass::Refused,
+    }
+}
+
+fn misconfigured(reason: String) -> Error {
+    Error::new(ErrorKind::CouldNotStart, reason).with_class(FailureClass::Misconfigured)
+}
+
+/// Returns the hint for a misconfigured server.
+fn repair_hint(spec: &ServerSpec) -> String {
+    let server = &spec.id;
+    format!("fix `servers.{server}` in the config, then run: toolcrib restart {server}")
+}
+
+async fn open_process(
+    spec: &ServerSpec,
+    command: &CommandSpec,
+    context: &LaunchContext,
+    secrets_and_redactor: &SecretsAndRedactor,
+) -> Result<(Mux, Peer), Error> {
+    let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
+    let LaunchContext { tasks, running, spawner, stderr, .. } = context;
+    let spawned = ServerProcess::spawn(
+        command,
+        SpawnContext { spawner, stderr, tasks, live_processes: running, secrets, redactor },
+    )
+    .await;
+    let failed = |SpawnError { message: reason, class }| {
+        Error::new(ErrorKind::CouldNotStart, reason).with_class(class)
+    };
+    let (process, stdin, stdout) = spawned.map_err(failed)?;
+    let transport = StdioTransport {
+        reader: stdout,
+        writer: stdin,
+        message_limit: spec.limits.message,
+        exited: process.exited_plus_linger(),
+        exit_report: process.exit_report(),
+    };
+    Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Process(process)))
+}
+
+async fn open_remote(
+    spec: &ServerSpec,
+    http: &HttpSpec,
+    context: &LaunchContext,
+    secrets_and_redactor: &SecretsAndRedactor,
+) -> Result<(Mux, Peer), Error> {
+    let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
+    let auth = Arc::new(StaticHeaders);
+    let transport = HttpTransport::new(spec, http, secrets, redactor, auth, &context.tasks).await;
+    let transport = transport.map_err(misconfigured)?;
+    Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Remote))
+}
+
+fn open_in_process(spec: &ServerSpec, server: &InProcessServer, context: &LaunchContext) -> (Mux, Peer) {
+    let (ours, theirs) = tokio::io::duplex(PIPE_CAPACITY);
+    // Runs in its own task, so that a panic does not reach the supervisor.
+    let server = server.0.clone();
+    let serving = server.clone();
+    let served = async move { serving.serve(theirs).await };
+    let task = AbortOnDropHandle::new(context.tasks.spawn(context.running.track_future(served)));
+    let transport = InProcessTransport { pipe: ours, message_limit: spec.limits.message };
+    (context.new_mux(spec, Arc::default(), transport), Peer::InProcess(task, InProcessServer(server)))
+}
+
+/// Wraps the cause of a failed start and redacts secrets in it.
+fn start_error(spec: &ServerSpec, cause: &Error, redactor: &Redactor) -> Error {
+    let server = &spec.id;
+    let kind = match cause.kind() {
+        ErrorKind::AuthNeeded => ErrorKind::AuthNeeded,
+        _ => ErrorKind::CouldNotStart,
+    };
+    let reason = cause.exit_report().map_or_else(|| cause.to_string(), ToString::to_string);
+    let error = Error::new(kind, format!("`{server}` could not start: {}", redactor.redact(&reason)));
+    let error = match cause.own_hint() {
+        Some(hint) => error.with_server(server).with_hint(redactor.redact(hint)),
+        None => error.with_server(server),
+    };
+    let error = match cause.retry_in() {
+        Some(wait) => error.with_retry_in(wait),
+        None => error,
+    };
+    match cause.exit_report() {
+        Some(report) => error.with_exit_report(report.clone()),
+        None => error,
+    }
+}

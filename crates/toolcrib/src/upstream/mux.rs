@@ -1,0 +1,319 @@
+//! Requests multiplexed over the transport of one server.
+//!
+//! A request is in the table before its bytes are sent; dropping its `PendingReply` removes it and cancels it at the
+//! server. Notifications and requests of the server go to the client they belong to. When the transport breaks, all
+//! pending requests fail with the server's exit report.
+
+mod incoming;
+pub(super) mod link;
+mod pending_reply;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
+use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
+use crate::cache::ResponseCache;
+use crate::call::client_context::InstanceOwner;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::event::ServerNotification;
+use crate::model::exit_report::ExitReport;
+use crate::model::failure_class::Delivery;
+use crate::protocol::framing::replace_line_breaks;
+use crate::protocol::jsonrpc;
+use crate::secrets::Redactor;
+use crate::spec::ServerId;
+use crate::util::locks::IgnorePoison as _;
+
+pub(super) use pending_reply::PendingReply;
+
+/// Bytes that may be queued for a server that does not read its input.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+
+/// The gateway's end of a multiplexed connection.
+#[derive(Debug)]
+pub(crate) struct Mux {
+    inner: Arc<MuxInner>,
+}
+
+#[derive(Debug)]
+struct MuxInner {
+    server: ServerId,
+    owner: Arc<InstanceOwner>,
+    pending: Mutex<PendingRequests>,
+    outgoing: mpsc::UnboundedSender<QueuedMessage>,
+    queued_bytes: AtomicUsize,
+    garbage_lines: AtomicU64,
+    /// Grows with every read from the server, also when it holds no valid message.
+    received_count: AtomicU64,
+    /// Set by the first valid message from the server.
+    has_spoken_mcp: AtomicBool,
+    /// The first line that was not a message.
+    first_garbage_line: Arc<OnceLock<String>>,
+    /// Removes the server's secrets from messages about it.
+    redactor: Arc<Redactor>,
+    /// The reason why the peer is not an MCP server, once that is known.
+    not_mcp_reason: OnceLock<String>,
+    /// Set when the server is declared hung.
+    hung: AtomicBool,
+    /// Set while an oversized line is skipped whose head does not show which request it answers.
+    oversize_unidentified: AtomicBool,
+    /// Notified when the server's listing may have changed.
+    relist: Notify,
+    notifications: broadcast::Sender<ServerNotification>,
+    cache: Arc<ResponseCache>,
+    /// The newest acknowledgement of a listen request.
+    listen_ack: watch::Sender<ListenAck>,
+    tasks: TaskTracker,
+    /// Closes the server's input. Also cancelled when one direction breaks.
+    close_input: CancellationToken,
+    /// Set when the server is asked to stop, so that its exit is not a crash.
+    stop_requested: AtomicBool,
+    /// The error for calls that the stop interrupts, if it has a specific reason.
+    stop_reason: OnceLock<Error>,
+    /// Cancelled when one direction breaks; the parent of `close_input`.
+    broken: CancellationToken,
+    /// Cancelled when the peer is gone and all pending requests have ended.
+    closed: CancellationToken,
+    end: OnceLock<MuxEnd>,
+}
+
+/// The end of a connection.
+#[derive(Debug, Clone, Default)]
+struct MuxEnd {
+    report: ExitReport,
+    /// True if the gateway had asked the server to stop.
+    was_stopped: bool,
+}
+
+/// The server's acknowledgement of a `subscriptions/listen` request.
+#[derive(Debug, Default)]
+struct ListenAck {
+    request: u64,
+    params: Option<Bytes>,
+}
+
+/// The services that a [`Mux`] uses.
+#[derive(Debug)]
+pub(super) struct MuxContext {
+    pub(super) owner: Arc<InstanceOwner>,
+    pub(super) notifications: broadcast::Sender<ServerNotification>,
+    pub(super) cache: Arc<ResponseCache>,
+    /// Receives the first line from the server that is not a message.
+    pub(super) first_garbage_line: Arc<OnceLock<String>>,
+    pub(super) redactor: Arc<Redactor>,
+    pub(super) tasks: TaskTracker,
+}
+
+impl Mux {
+    /// Creates a mux and runs its transport.
+    pub(super) fn new(server: ServerId, context: MuxContext, transport: impl Transport) -> Self {
+        let MuxContext { owner, notifications, cache, first_garbage_line, redactor, tasks } = context;
+        let (outgoing, messages) = mpsc::unbounded_channel();
+        let broken = CancellationToken::new();
+        let inner = Arc::new(MuxInner {
+            server,
+            owner,
+            pending: Mutex::default(),
+            outgoing,
+            queued_bytes: AtomicUsize::new(0),
+            garbage_lines: AtomicU64::new(0),
+            received_count: AtomicU64::new(0),
+            has_spoken_mcp: AtomicBool::new(false),
+            first_garbage_line,
+            redactor,
+            not_mcp_reason: OnceLock::new(),
+            hung: AtomicBool::new(false),
+            oversize_unidentified: AtomicBool::new(false),
+            relist: Notify::new(),
+            notifications,
+            cache,
+            listen_ack: watch::Sender::default(),
+            tasks,
+            close_input: broken.child_token(),
+            stop_requested: AtomicBool::new(false),
+            stop_reason: OnceLock::new(),
+            broken,
+            closed: CancellationToken::new(),
+            end: OnceLock::new(),
+        });
+        let link = TransportLink::new(inner.clone());
+        let queue = OutgoingQueue::new(inner.clone(), messages);
+        let running = Box::new(transport).run(link.clone(), queue);
+        inner.tasks.spawn(async move { link.close(running.await) });
+        Self { inner }
+    }
+
+    pub(super) fn redactor(&self) -> &Redactor {
+        &self.inner.redactor
+    }
+
+    /// Sends a request. `params` gets the request id and writes a JSON object.
+    pub(super) fn send_request(
+        &self,
+        method: &str,
+        receiver: Option<ResponseReceiver>,
+        params: impl FnOnce(u64, &mut Vec<u8>),
+    ) -> Result<PendingReply, Error> {
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        let id = self.inner.pending().insert(PendingRequest::new(reply_sender, receiver));
+        let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
+        let pending_reply = PendingReply::new(self.inner.clone(), id, reply_receiver);
+        let mut line = Vec::with_capacity(256);
+        jsonrpc::write_request_head(&mut line, id, method);
+        params(id, &mut line);
+        line.push(b'}');
+        let queued = self.inner.queued_bytes.load(Ordering::Relaxed);
+        if queued > 0 && queued + line.len() > MAX_QUEUED_BYTES {
+            self.inner.pending().remove(id); // never sent, so there is nothing to cancel
+            let server = &self.inner.server;
+            let error = Error::new(ErrorKind::TimedOut, format!("`{server}` does not read its input"));
+            return Err(error.with_server(server).mark_not_sent());
+        }
+        self.inner.send(Some(id), line);
+        Ok(pending_reply)
+    }
+
+    pub(super) fn notify(&self, method: &str) {
+        self.inner.send(None, jsonrpc::encode_notification(method, None));
+    }
+
+    pub(super) fn request_stop(&self) {
+        self.inner.stop_requested.store(true, Ordering::Relaxed);
+        self.inner.close_input.cancel();
+    }
+
+    /// Sets the error for calls that the stop interrupts.
+    pub(super) fn set_stop_reason(&self, reason: Error) {
+        // Only the first reason counts.
+        let _ = self.inner.stop_reason.set(reason);
+    }
+
+    pub(super) async fn closed(&self) {
+        self.inner.closed.cancelled().await;
+    }
+
+    /// Returns whether the server exited because it was asked to stop.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.inner.end.get().is_some_and(|end| end.was_stopped)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.inner.pending().is_closed()
+    }
+
+    pub(super) fn request_relist(&self) {
+        self.inner.relist.notify_one();
+    }
+
+    pub(super) async fn listing_changed(&self) {
+        self.inner.relist.notified().await;
+    }
+
+    /// Waits until the server acknowledges the listen request `id`; returns the notification's parameters.
+    pub(super) async fn wait_acknowledged(&self, id: u64) -> Option<Bytes> {
+        let mut listen_ack = self.inner.listen_ack.subscribe();
+        // `inner` holds the sender, so waiting cannot fail.
+        listen_ack.wait_for(|ack| ack.request == id).await.ok()?.params.clone()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.inner.pending().in_flight()
+    }
+
+    /// Returns a count that grows with every read from the server.
+    pub(super) fn received_count(&self) -> u64 {
+        self.inner.received_count.load(Ordering::Relaxed)
+    }
+
+    /// Returns why the peer is not an MCP server, once that is known.
+    pub(super) fn not_mcp_reason(&self) -> Option<&str> {
+        self.inner.not_mcp_reason.get().map(String::as_str)
+    }
+
+    /// Declares the server hung and fails all pending requests.
+    pub(super) fn mark_hung(&self) {
+        self.inner.hung.store(true, Ordering::Relaxed);
+        self.inner.broken.cancel();
+    }
+
+    pub(super) fn is_hung(&self) -> bool {
+        self.inner.hung.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn garbage_lines(&self) -> u64 {
+        self.inner.garbage_lines.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn exit_error(&self, delivery: Delivery) -> Error {
+        self.inner.exit_error(delivery)
+    }
+}
+
+impl Drop for Mux {
+    fn drop(&mut self) {
+        self.inner.broken.cancel();
+    }
+}
+
+impl MuxInner {
+    fn pending(&self) -> MutexGuard<'_, PendingRequests> {
+        self.pending.lock().ignore_poison()
+    }
+
+    fn send(&self, id: Option<u64>, mut line: Vec<u8>) {
+        replace_line_breaks(&mut line);
+        line.push(b'\n');
+        let queued = self.queued_bytes.fetch_add(line.len(), Ordering::Relaxed);
+        if queued > 2 * MAX_QUEUED_BYTES {
+            self.broken.cancel(); // the server sends requests and never reads the answers
+        }
+        // The transport drops its queue when it ends. The request then fails as not sent.
+        if let Err(mpsc::error::SendError(QueuedMessage { id: Some(id), .. })) =
+            self.outgoing.send(QueuedMessage { id, line })
+        {
+            self.pending().mark_not_sent(id);
+        }
+    }
+
+    fn finish_request(&self, id: u64, end: RequestEnd) {
+        let request = self.pending().remove(id);
+        if let Some(request) = request {
+            request.finish(end);
+        }
+    }
+
+    fn close(&self, report: ExitReport) {
+        // Called once, when the transport has ended.
+        let _ = self.end.set(MuxEnd { report, was_stopped: self.stop_requested.load(Ordering::Relaxed) });
+        let requests = self.pending().close();
+        for request in requests {
+            request.finish_lost();
+        }
+        self.closed.cancel();
+    }
+
+    fn exit_error(&self, delivery: Delivery) -> Error {
+        let not_sent = delivery == Delivery::NotSent;
+        let MuxEnd { report, was_stopped } = self.end.get().cloned().unwrap_or_default();
+        if let Some(reason) = self.stop_reason.get().filter(|_| was_stopped).cloned() {
+            let error = reason.with_exit_report(report);
+            return if not_sent { error.mark_not_sent() } else { error };
+        }
+        let message = match (was_stopped, not_sent) {
+            _ if self.hung.load(Ordering::Relaxed) => {
+                format!("`{}` hung: it answered neither a call nor a ping, and was replaced", self.server)
+            }
+            (true, _) => format!("`{}` was stopped", self.server),
+            (false, true) => format!("`{}` is gone: {report}", self.server),
+            (false, false) => format!("`{}` died: {report}", self.server),
+        };
+        let error = Error::new(ErrorKind::Lost, message).with_server(&self.server).with_exit_report(report);
+        if not_sent { error.mark_not_sent() } else { error }
+    }
+}

@@ -1,0 +1,354 @@
+//! Messages from the server: responses go to pending requests, notifications and requests to the client they belong
+//! to.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::super::pending::{NoRecipient, RequestEnd};
+use super::{ListenAck, MuxInner};
+use crate::cache::Invalidation;
+use crate::call::updates::{CallUpdate, ServerRequest};
+use crate::model::event::ServerNotification;
+use crate::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT, LIST_ROOTS, LogLevel};
+use crate::protocol::era::client::{
+    CANCELLED, DISCOVER, ELICITATION_COMPLETE, INITIALIZE, LOG_MESSAGE, PING, PROGRESS, PROMPTS_CHANGED,
+    RESOURCE_UPDATED, RESOURCES_CHANGED, SUBSCRIPTION_ACKNOWLEDGED, TASK_STATUS, TOOLS_CHANGED,
+    missing_capability_error,
+};
+use crate::protocol::era::meta;
+use crate::protocol::framing::Frame;
+use crate::protocol::json::object::{Object, as_integer};
+use crate::protocol::jsonrpc::{
+    self, RequestId, ResponsePayload, ServerMessage, code, error_object, excerpt,
+};
+use crate::protocol::versions::Era;
+
+/// Garbage lines accepted before the first valid message; startup banners are shorter.
+const MAX_BANNER_LINES: u64 = 1000;
+
+/// A request of the server that was passed to a client.
+struct OpenQuestion {
+    id: u64,
+    answer: oneshot::Receiver<ResponsePayload>,
+}
+
+/// The error that answers a request of the server.
+struct QuestionRefusal {
+    code: i32,
+    message: String,
+}
+
+impl NoRecipient {
+    fn refusal(self, method: &str) -> QuestionRefusal {
+        let message = match self {
+            Self::NoCall | Self::CallEnded => {
+                format!("`{method}` does not belong to a call, so there is no client to ask")
+            }
+            Self::Ambiguous => {
+                format!("`{method}` may belong to calls of several clients, so none of them is asked")
+            }
+        };
+        QuestionRefusal { code: code::INVALID_REQUEST, message }
+    }
+}
+
+impl MuxInner {
+    /// Records why the peer is not an MCP server and closes the connection. Ignored after the first valid message.
+    pub(super) fn mark_not_mcp(&self, reason: impl Into<String>) {
+        if !self.has_spoken_mcp.load(Ordering::Relaxed) {
+            let _ = self.not_mcp_reason.set(reason.into()); // the first reason counts
+            self.broken.cancel();
+        }
+    }
+
+    /// Counts a line that is not a message. Returns `false` if there were too many before the first valid message.
+    fn count_garbage_line(&self, line: &Frame) -> bool {
+        let count = self.garbage_lines.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.has_spoken_mcp.load(Ordering::Relaxed) {
+            return true;
+        }
+        if let Frame::Line(line) = line
+            && !line.trim_ascii().is_empty()
+        {
+            self.first_garbage_line.get_or_init(|| excerpt(&self.redactor.redact_bytes(line.trim_ascii())));
+        }
+        if count >= MAX_BANNER_LINES {
+            let first = self.first_garbage_line.get().map_or("", String::as_str);
+            self.mark_not_mcp(format!(
+                "it writes {count} lines that are not messages, the first is `{first}`"
+            ));
+        }
+        count < MAX_BANNER_LINES
+    }
+
+    /// Handles one message, which arrived on the stream of the request `origin` if it arrived on one. Returns `false`
+    /// if the stream cannot be read further.
+    pub(super) fn receive(self: &Arc<Self>, frame: &Frame, origin: Option<u64>) -> bool {
+        let message = match frame {
+            Frame::Line(line) => ServerMessage::parse(line),
+            Frame::OversizeTail(_) if !self.oversize_unidentified.swap(false, Ordering::Relaxed) => {
+                return true;
+            }
+            Frame::OversizeTail(tail) => ServerMessage::from_oversize_tail(tail),
+            Frame::OversizeHead(head) => match ServerMessage::from_oversize_head(head) {
+                Some(message) => message,
+                None => {
+                    self.oversize_unidentified.store(true, Ordering::Relaxed);
+                    return head.trim_ascii_start().first() == Some(&b'{');
+                }
+            },
+        };
+        match message {
+            // The stream of a request carries no response to another request.
+            ServerMessage::Response { id, .. } if origin.is_some_and(|origin| origin != id) => {
+                self.fail_likely_owner(origin.as_slice(), format!("the id {id} belongs to another request"));
+            }
+            ServerMessage::BadResponse { reason, .. } if origin.is_some() => {
+                self.fail_likely_owner(origin.as_slice(), reason);
+            }
+            ServerMessage::Response { id, payload: answer } => {
+                self.has_spoken_mcp.store(true, Ordering::Relaxed);
+                self.finish_request(id, RequestEnd::Answered(answer));
+            }
+            ServerMessage::BadResponse { ids, reason } => self.fail_likely_owner(&ids, reason),
+            ServerMessage::Request { id, method, params } => {
+                self.handle_request(id, &method, params.as_ref(), origin);
+            }
+            ServerMessage::Notification { method, params } => {
+                self.handle_notification(&method, params, origin);
+            }
+            ServerMessage::Garbage => return self.count_garbage_line(frame),
+        }
+        true
+    }
+
+    fn fail_likely_owner(&self, ids: &[u64], reason: String) {
+        let owner = self.pending().take_likely_owner(ids);
+        match owner {
+            Some(request) => request.finish(RequestEnd::BadReply(reason)),
+            None => drop(self.garbage_lines.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Answers a request of the server: immediately, or when the client it belongs to has answered.
+    fn handle_request(
+        self: &Arc<Self>,
+        id: RequestId,
+        method: &str,
+        params: Option<&Bytes>,
+        origin: Option<u64>,
+    ) {
+        let question = match method {
+            PING => return self.reply(&id, &ResponsePayload::Result(Bytes::from_static(b"{}"))),
+            // Only clients send these: the peer echoes its input.
+            INITIALIZE | DISCOVER => return self.mark_not_mcp("it echoes its input, as `cat` does"),
+            CREATE_MESSAGE | ELICIT | LIST_ROOTS => self.ask_client(&id, method, params, origin),
+            _ => {
+                let message = format!("unknown method `{method}`");
+                Err(QuestionRefusal { code: code::METHOD_NOT_FOUND, message })
+            }
+        };
+        match question {
+            Err(QuestionRefusal { code, message }) => {
+                self.reply(&id, &ResponsePayload::Error(error_object(code, &message, None)));
+            }
+            Ok(question) => {
+                let inner = self.clone();
+                self.tasks.spawn(async move {
+                    let answer = tokio::select! {
+                        answer = question.answer => answer.unwrap_or_else(|_| {
+                            let reason = "the client disconnected without an answer";
+                            ResponsePayload::Error(error_object(code::INVALID_REQUEST, reason, None))
+                        }),
+                        () = inner.broken.cancelled() => return,
+                    };
+                    if inner.pending().close_question(question.id) {
+                        inner.reply(&id, &answer);
+                    }
+                });
+            }
+        }
+    }
+
+    fn reply(&self, id: &RequestId, answer: &ResponsePayload) {
+        self.send(None, jsonrpc::encode_response(id, answer));
+    }
+
+    /// Passes a request of the server to the client it belongs to. If no call identifies the client, the owner of the
+    /// instance is asked.
+    fn ask_client(
+        self: &Arc<Self>,
+        id: &RequestId,
+        method: &str,
+        params: Option<&Bytes>,
+        origin: Option<u64>,
+    ) -> Result<OpenQuestion, QuestionRefusal> {
+        let mut pending = self.pending();
+        let (call, client) = match pending.find_client(origin) {
+            Ok(found) => found,
+            Err(no_recipient) => {
+                drop(pending);
+                return self.ask_owner(id, method, params).ok_or_else(|| no_recipient.refusal(method));
+            }
+        };
+        let unable = || QuestionRefusal {
+            code: code::METHOD_NOT_FOUND,
+            message: format!("the client does not support `{method}`"),
+        };
+        if let Some(missing) = client.capabilities.missing_for(method, params) {
+            // In the stateless era a missing capability ends the call with its own error. Not for roots: servers ask
+            // for them whenever they can, and can do without.
+            let ends = client.era == Era::Stateless && method != LIST_ROOTS;
+            if let Some(request) = ends.then(|| pending.cancel(call)).flatten() {
+                drop(pending);
+                request
+                    .finish(RequestEnd::Answered(ResponsePayload::Error(missing_capability_error(&missing))));
+                self.send_cancelled(call);
+            }
+            return Err(unable());
+        }
+        let opened = pending.open_question(call, id.clone(), origin.is_some());
+        drop(pending);
+        if let Some((question, sink)) = opened {
+            let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
+            if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
+                return Ok(OpenQuestion { id: question, answer });
+            }
+            self.pending().close_question(question);
+        }
+        self.ask_owner(id, method, params).ok_or_else(unable)
+    }
+
+    /// Passes a request that belongs to no call to the owner of the instance, if it supports the method.
+    fn ask_owner(
+        self: &Arc<Self>,
+        id: &RequestId,
+        method: &str,
+        params: Option<&Bytes>,
+    ) -> Option<OpenQuestion> {
+        let sink = self.owner.update_sink.as_ref()?;
+        let capabilities = self.owner.capabilities.as_ref()?;
+        if capabilities.missing_for(method, params).is_some() {
+            return None;
+        }
+        let question = self.pending().open_owner_question(id.clone());
+        let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
+        if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
+            return Some(OpenQuestion { id: question, answer });
+        }
+        self.pending().close_question(question);
+        None
+    }
+
+    /// Makes a request expire when the server no longer waits for its answer.
+    fn with_expiry(self: &Arc<Self>, request: ServerRequest, question: u64) -> ServerRequest {
+        let inner = Arc::downgrade(self);
+        request.withdrawn_when(move || {
+            inner.upgrade().is_none_or(|inner| !inner.pending().is_question_open(question))
+        })
+    }
+
+    /// Sends an update to the client of a request, if it has one. A client that cannot keep up misses some.
+    fn send_update(&self, id: u64, update: CallUpdate) {
+        let sink = self.pending().update_sink(id, matches!(update, CallUpdate::Progress(_)));
+        if let Some(sink) = sink {
+            sink.deliver(update);
+        }
+    }
+
+    /// Cancels a request at the server.
+    pub(super) fn send_cancelled(&self, id: u64) {
+        let params = format!(r#"{{"requestId":{id},"reason":"cancelled by the caller"}}"#);
+        self.send(Some(id), jsonrpc::encode_notification(CANCELLED, Some(params.as_bytes())));
+    }
+
+    fn handle_notification(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        match method {
+            PROGRESS => {
+                let Some(Ok(mut progress)) = params.map(|params| Object::parse(&params)) else { return };
+                let token = progress.remove("progressToken").and_then(|raw| as_integer(&raw));
+                if let Some(id) = token {
+                    self.send_update(id, CallUpdate::Progress(progress));
+                }
+            }
+            LOG_MESSAGE => {
+                if let Some(params) = params {
+                    self.handle_log_message(params, origin);
+                }
+            }
+            CANCELLED => {
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                let id = params.and_then(|params| RequestId::parse(params.get("requestId")?.clone()));
+                let sink = id.and_then(|id| self.pending().withdraw_question(&id));
+                if let Some(sink) = sink.as_ref().or(self.owner.update_sink.as_ref()) {
+                    sink.deliver(CallUpdate::RequestWithdrawn);
+                }
+            }
+            ELICITATION_COMPLETE => self.publish_named(ELICITATION_COMPLETE, "elicitationId", params),
+            TASK_STATUS => self.publish_named(TASK_STATUS, "taskId", params),
+            TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => {
+                self.cache.invalidate(&self.server, Some(&self.owner.key), Invalidation::All);
+                self.relist.notify_one();
+            }
+            SUBSCRIPTION_ACKNOWLEDGED => {
+                let request = params.as_ref().and_then(subscription_id).or(origin);
+                self.listen_ack.send_replace(ListenAck { request: request.unwrap_or_default(), params });
+            }
+            RESOURCE_UPDATED => {
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                if let Some(uri) = params.as_ref().and_then(|params| params.get_string("uri")) {
+                    let server = self.server.clone();
+                    let instance = self.owner.key.clone();
+                    self.cache.invalidate(&server, Some(&instance), Invalidation::Resource(&uri));
+                    // There may be no subscriber.
+                    let _ = self.notifications.send(ServerNotification::ResourceUpdated {
+                        server,
+                        instance,
+                        uri: (&*uri).into(),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Publishes a notification about the object that the member `key` names.
+    fn publish_named(&self, method: &'static str, key: &str, params: Option<Bytes>) {
+        let Some(params) = params else { return };
+        let object = Object::parse(&params).ok();
+        if let Some(name) = object.as_ref().and_then(|object| object.get_string(key)) {
+            let server = self.server.clone();
+            let name = (&*name).into();
+            // There may be no subscriber.
+            let _ = self.notifications.send(ServerNotification::FollowUp { server, method, name, params });
+        }
+    }
+
+    /// Sends a log message to the only client with a call in flight or, if no call is in flight, to all subscribers.
+    fn handle_log_message(&self, params: Bytes, origin: Option<u64>) {
+        let level = LogLevel::from_message(&params);
+        let call = match self.pending().find_client(origin) {
+            Ok((call, client)) => client.wants_log(level).then_some(call),
+            Err(NoRecipient::Ambiguous | NoRecipient::CallEnded) => None,
+            Err(NoRecipient::NoCall) => {
+                // There may be no subscriber.
+                let server = self.server.clone();
+                let instance = self.owner.key.clone();
+                let _ = self.notifications.send(ServerNotification::Log { server, instance, params });
+                return;
+            }
+        };
+        if let Some(call) = call {
+            self.send_update(call, CallUpdate::Log(params));
+        }
+    }
+}
+
+/// Returns the listen request that a notification belongs to.
+fn subscription_id(params: &Bytes) -> Option<u64> {
+    let meta = Object::parse(Object::parse(params).ok()?.get("_meta")?).ok()?;
+    as_integer(meta.get(meta::SUBSCRIPTION_ID)?)
+}

@@ -1,0 +1,174 @@
+//! A transport's view of its mux.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::MuxInner;
+use crate::model::exit_report::ExitReport;
+use crate::protocol::framing::Frame;
+use crate::spec::ServerId;
+use crate::upstream::pending::RequestEnd;
+use crate::upstream::transport::QueuedMessage;
+
+/// Bytes of a message after its JSON.
+const LINE_END: usize = 1;
+
+/// The handle through which a transport reports to its mux.
+#[derive(Debug, Clone)]
+pub(in crate::upstream) struct TransportLink {
+    inner: Arc<MuxInner>,
+}
+
+impl TransportLink {
+    pub(super) fn new(inner: Arc<MuxInner>) -> Self {
+        Self { inner }
+    }
+
+    pub(in crate::upstream) fn server(&self) -> &ServerId {
+        &self.inner.server
+    }
+
+    /// Counts a read from the server, also if it contains no valid message.
+    pub(in crate::upstream) fn count_read(&self) {
+        self.inner.received_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Handles one message, which arrived on the stream of the request `origin` if it arrived on one. Returns `false`
+    /// if the stream cannot be read further.
+    pub(in crate::upstream) fn receive(&self, frame: &Frame, origin: Option<u64>) -> bool {
+        self.inner.receive(frame, origin)
+    }
+
+    /// Records that the first `written` bytes of these messages were written and the rest will not be. A message whose
+    /// JSON was not written completely was not sent; one that only misses its line end may have been read, because
+    /// servers accept an unterminated last line.
+    pub(in crate::upstream) fn report_written(&self, messages: &[QueuedMessage], written: usize) {
+        let mut end = 0;
+        for message in messages {
+            end += message.line.len();
+            if let Some(id) = message.id
+                && end > written + LINE_END
+            {
+                self.mark_not_sent(id);
+            }
+        }
+        self.inner.queued_bytes.fetch_sub(end, Ordering::Relaxed);
+    }
+
+    /// Returns a guard that counts a message towards the queued bytes until it is dropped.
+    pub(in crate::upstream) fn hold_queued_bytes(&self, message: &QueuedMessage) -> QueuedBytes {
+        QueuedBytes { inner: self.inner.clone(), bytes: message.line.len() }
+    }
+
+    /// Records that the server did not process a request and never will: it was not written, or it was rejected
+    /// unread. Its caller learns this when the request fails.
+    pub(in crate::upstream) fn mark_not_sent(&self, id: u64) {
+        self.inner.pending().mark_not_sent(id);
+    }
+
+    /// Ends one request; the connection goes on.
+    pub(in crate::upstream) fn finish_request(&self, id: u64, end: RequestEnd) {
+        self.inner.finish_request(id, end);
+    }
+
+    /// Returns whether a request still waits for its response.
+    pub(in crate::upstream) fn is_pending(&self, id: u64) -> bool {
+        self.inner.pending().is_pending(id)
+    }
+
+    /// Requests a new listing.
+    pub(in crate::upstream) fn request_relist(&self) {
+        self.inner.relist.notify_one();
+    }
+
+    /// Records why the peer is not an MCP server and disconnects. Ignored after the first valid message.
+    pub(in crate::upstream) fn mark_not_mcp(&self, reason: impl Into<String>) {
+        self.inner.mark_not_mcp(reason);
+    }
+
+    /// Stops both directions because one of them broke.
+    pub(in crate::upstream) fn disconnect(&self) {
+        self.inner.broken.cancel();
+    }
+
+    /// Returns the token that is cancelled when both directions must stop.
+    pub(in crate::upstream) fn disconnected(&self) -> &CancellationToken {
+        &self.inner.broken
+    }
+
+    /// Returns the token that is cancelled when the server's input must be closed, and on disconnect.
+    pub(in crate::upstream) fn close_requested(&self) -> &CancellationToken {
+        &self.inner.close_input
+    }
+
+    /// Spawns a task that the gateway waits for when it stops.
+    pub(in crate::upstream) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.inner.tasks.spawn(task)
+    }
+
+    /// Closes the connection after the transport has ended.
+    pub(super) fn close(&self, report: ExitReport) {
+        self.disconnect();
+        self.inner.close(report);
+    }
+}
+
+/// The messages that a transport has to send. Messages that are left when it is dropped were not sent.
+#[derive(Debug)]
+pub(in crate::upstream) struct OutgoingQueue {
+    inner: Arc<MuxInner>,
+    messages: mpsc::UnboundedReceiver<QueuedMessage>,
+}
+
+impl OutgoingQueue {
+    pub(super) fn new(inner: Arc<MuxInner>, messages: mpsc::UnboundedReceiver<QueuedMessage>) -> Self {
+        Self { inner, messages }
+    }
+
+    /// Waits for the next message. Dropping the future loses none.
+    pub(in crate::upstream) async fn recv(&mut self) -> Option<QueuedMessage> {
+        self.messages.recv().await
+    }
+
+    /// Waits for messages and appends up to `limit` of them to `batch`; returns their number. Dropping the future
+    /// loses none.
+    pub(in crate::upstream) async fn recv_many(
+        &mut self,
+        batch: &mut Vec<QueuedMessage>,
+        limit: usize,
+    ) -> usize {
+        self.messages.recv_many(batch, limit).await
+    }
+}
+
+impl Drop for OutgoingQueue {
+    fn drop(&mut self) {
+        self.messages.close();
+        while let Ok(message) = self.messages.try_recv() {
+            if let Some(id) = message.id {
+                self.inner.pending().mark_not_sent(id);
+            }
+        }
+    }
+}
+
+/// The bytes that a message adds to the queue until it is sent.
+#[derive(Debug)]
+pub(in crate::upstream) struct QueuedBytes {
+    inner: Arc<MuxInner>,
+    bytes: usize,
+}
+
+impl Drop for QueuedBytes {
+    fn drop(&mut self) {
+        self.inner.queued_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}

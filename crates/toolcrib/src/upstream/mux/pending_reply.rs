@@ -1,0 +1,72 @@
+//! The response to one request, as a future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use super::super::pending::{Activity, RequestEnd};
+use super::MuxInner;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::failure_class::Delivery;
+use crate::protocol::jsonrpc::ResponsePayload;
+
+/// The response to one request. Dropping it early removes the request and cancels it at the server.
+#[derive(Debug)]
+pub(in crate::upstream) struct PendingReply {
+    inner: Arc<MuxInner>,
+    id: u64,
+    receiver: oneshot::Receiver<RequestEnd>,
+    cancel_on_drop: bool,
+}
+
+impl PendingReply {
+    pub(super) fn new(inner: Arc<MuxInner>, id: u64, receiver: oneshot::Receiver<RequestEnd>) -> Self {
+        Self { inner, id, receiver, cancel_on_drop: true }
+    }
+
+    /// Returns the request's id.
+    pub(in crate::upstream) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the newest sign of life of the request.
+    pub(in crate::upstream) fn last_activity(&self) -> Option<Activity> {
+        self.inner.pending().last_activity(self.id)
+    }
+
+    /// Does not cancel the request on drop; the protocol does not allow that for every request.
+    pub(in crate::upstream) fn without_cancellation(mut self) -> Self {
+        self.cancel_on_drop = false;
+        self
+    }
+}
+
+impl Future for PendingReply {
+    type Output = Result<ResponsePayload, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.receiver).poll(context).map(|end| match end {
+            Ok(RequestEnd::Answered(response)) => Ok(response),
+            Ok(RequestEnd::BadReply(reason)) => {
+                let server = &self.inner.server;
+                Err(Error::new(ErrorKind::BadReply, format!("`{server}` sent a bad response: {reason}"))
+                    .with_server(server))
+            }
+            Ok(RequestEnd::Failed(error)) => Err(error),
+            Ok(RequestEnd::Lost(delivery)) => Err(self.inner.exit_error(delivery)),
+            Err(_) => Err(self.inner.exit_error(Delivery::MaybeSent)),
+        })
+    }
+}
+
+impl Drop for PendingReply {
+    fn drop(&mut self) {
+        let request = self.inner.pending().cancel(self.id);
+        if request.is_some() && self.cancel_on_drop {
+            self.inner.send_cancelled(self.id);
+        }
+    }
+}

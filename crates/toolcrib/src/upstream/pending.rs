@@ -1,0 +1,304 @@
+//! Requests in flight on one connection: assigns their ids and matches responses to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::fair_queue::Turn;
+use crate::call::updates::UpdateSink;
+use crate::model::error::Error;
+use crate::model::failure_class::Delivery;
+use crate::protocol::era::capabilities::Client;
+use crate::protocol::jsonrpc::{RequestId, ResponsePayload};
+
+/// Open questions that one call may have.
+const MAX_QUESTIONS_PER_CALL: usize = 64;
+
+/// Time in which a server may still act on a call after it was cancelled.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// The end of a request.
+#[derive(Debug)]
+pub(super) enum RequestEnd {
+    /// The server responded.
+    Answered(ResponsePayload),
+    /// The server sent something that is not a valid response; the text says why.
+    BadReply(String),
+    /// This request failed; the connection goes on.
+    Failed(Error),
+    /// The connection closed first.
+    Lost(Delivery),
+}
+
+/// A request that waits for its response.
+#[derive(Debug)]
+pub(super) struct PendingRequest {
+    reply: oneshot::Sender<RequestEnd>,
+    /// The client behind the request; `None` for the gateway's own requests.
+    receiver: Option<ResponseReceiver>,
+    /// `NotSent` only if the transport has reported that the server did not process the request.
+    delivery: Delivery,
+    /// When the server last reported progress.
+    progress: Option<Instant>,
+    /// Questions of the server that the client has not answered yet.
+    open_questions: usize,
+}
+
+/// A request of the server that waits for a client's answer.
+#[derive(Debug)]
+struct PendingQuestion {
+    /// The id that the server gave it.
+    id: RequestId,
+    /// The call whose client is asked; `None` if the owner of the instance is asked.
+    call: Option<u64>,
+    client: u64,
+    /// True if it arrived on the call's own stream. If not, it may belong to an earlier call of the same client.
+    is_certain: bool,
+}
+
+/// The client behind a request, and the sink for updates that arrive before the response.
+#[derive(Debug)]
+pub(super) struct ResponseReceiver {
+    pub(super) client: Client,
+    pub(super) updates: Option<Arc<dyn UpdateSink>>,
+    /// The call's in-flight turn, released while the client is asked a question.
+    pub(super) turn: Option<Turn>,
+}
+
+/// The newest sign of life of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activity {
+    /// The server reported progress at this time.
+    Progress(Instant),
+    /// A question to the client is open.
+    Question,
+}
+
+/// The reason why a message of the server has no recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoRecipient {
+    /// The request whose stream it arrived on has ended, or is the gateway's own.
+    CallEnded,
+    /// No client has a call in flight.
+    NoCall,
+    /// Several clients have calls in flight and the message does not say which one it belongs to.
+    Ambiguous,
+}
+
+/// A client whose request was cancelled, and until when its server may still work on it.
+#[derive(Debug)]
+struct CancelledClient {
+    client: u64,
+    until: Instant,
+}
+
+impl PendingRequest {
+    pub(super) fn new(reply: oneshot::Sender<RequestEnd>, receiver: Option<ResponseReceiver>) -> Self {
+        Self { reply, receiver, delivery: Delivery::MaybeSent, progress: None, open_questions: 0 }
+    }
+
+    pub(super) fn finish(self, end: RequestEnd) {
+        let end = match end {
+            RequestEnd::Failed(error) if self.delivery == Delivery::NotSent => {
+                RequestEnd::Failed(error.mark_not_sent())
+            }
+            end => end,
+        };
+        // The receiver is gone if the caller was dropped at the same time.
+        let _ = self.reply.send(end);
+    }
+
+    /// Ends the request because its connection closed.
+    pub(super) fn finish_lost(self) {
+        let lost = RequestEnd::Lost(self.delivery);
+        self.finish(lost);
+    }
+}
+
+/// The requests in flight on one connection. Ids are never reused, so a late response matches nothing.
+#[derive(Debug, Default)]
+pub(super) struct PendingRequests {
+    requests: BTreeMap<u64, PendingRequest>,
+    questions: BTreeMap<u64, PendingQuestion>,
+    /// Clients with a cancelled request that their server may still be working on.
+    recently_cancelled: Vec<CancelledClient>,
+    last_id: u64,
+    last_question_id: u64,
+    closed: bool,
+}
+
+impl PendingRequests {
+    /// Adds a request and returns its id, or `None` once the connection is closed.
+    pub(super) fn insert(&mut self, request: PendingRequest) -> Option<u64> {
+        if self.closed {
+            return None;
+        }
+        self.last_id += 1;
+        self.requests.insert(self.last_id, request);
+        Some(self.last_id)
+    }
+
+    /// Removes a request.
+    pub(super) fn remove(&mut self, id: u64) -> Option<PendingRequest> {
+        self.requests.remove(&id)
+    }
+
+    /// Records that the server did not process a request. Its caller learns this when the request fails.
+    pub(super) fn mark_not_sent(&mut self, id: u64) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.delivery = Delivery::NotSent;
+        }
+    }
+
+    /// Returns the update sink of a request. Progress extends the request's deadline.
+    pub(super) fn update_sink(&mut self, id: u64, progress: bool) -> Option<Arc<dyn UpdateSink>> {
+        let request = self.requests.get_mut(&id)?;
+        if progress {
+            request.progress = Some(Instant::now());
+        }
+        request.receiver.as_ref()?.updates.clone()
+    }
+
+    /// Opens a question to the client of a call and releases the call's turn. Returns the question's id and the
+    /// client's sink.
+    pub(super) fn open_question(
+        &mut self,
+        call: u64,
+        id: RequestId,
+        is_certain: bool,
+    ) -> Option<(u64, Arc<dyn UpdateSink>)> {
+        let request =
+            self.requests.get_mut(&call).filter(|request| request.open_questions < MAX_QUESTIONS_PER_CALL)?;
+        let receiver = request.receiver.as_mut()?;
+        let updates = receiver.updates.clone()?;
+        receiver.turn = None;
+        request.open_questions += 1;
+        let client = receiver.client.key;
+        Some((self.insert_question(PendingQuestion { id, call: Some(call), client, is_certain }), updates))
+    }
+
+    /// Opens a question to the owner of the instance and returns its id.
+    pub(super) fn open_owner_question(&mut self, id: RequestId) -> u64 {
+        self.insert_question(PendingQuestion { id, call: None, client: 0, is_certain: false })
+    }
+
+    fn insert_question(&mut self, question: PendingQuestion) -> u64 {
+        self.last_question_id += 1;
+        self.questions.insert(self.last_question_id, question);
+        self.last_question_id
+    }
+
+    /// Returns whether the server still waits for an answer: a call that the question can belong to is in flight.
+    pub(super) fn is_question_open(&self, question: u64) -> bool {
+        let Some(question) = self.questions.get(&question) else { return false };
+        let is_from_client = |request: &PendingRequest| {
+            request.receiver.as_ref().is_some_and(|receiver| receiver.client.key == question.client)
+        };
+        match question.call {
+            None => true,
+            Some(call) if question.is_certain => self.is_pending(call),
+            Some(call) => self.requests.range(..=call).any(|(_, request)| is_from_client(request)),
+        }
+    }
+
+    /// Removes a question that the server withdrew. Returns the client's sink, or `None` if the owner was asked.
+    pub(super) fn withdraw_question(&mut self, id: &RequestId) -> Option<Arc<dyn UpdateSink>> {
+        let (question_id, client) = self
+            .questions
+            .iter()
+            .find(|(_, question)| question.id == *id)
+            .map(|(question_id, question)| (*question_id, question.call.map(|_| question.client)))?;
+        self.close_question(question_id);
+        let mut receivers = self.requests.values().rev().filter_map(|request| request.receiver.as_ref());
+        receivers.find(|receiver| Some(receiver.client.key) == client)?.updates.clone()
+    }
+
+    pub(super) fn is_pending(&self, id: u64) -> bool {
+        self.requests.contains_key(&id)
+    }
+
+    /// Closes a question after its answer and resumes the call's deadline. Returns `false` if it was closed before.
+    pub(super) fn close_question(&mut self, question: u64) -> bool {
+        let Some(PendingQuestion { call, .. }) = self.questions.remove(&question) else { return false };
+        if let Some(request) = call.and_then(|call| self.requests.get_mut(&call)) {
+            request.open_questions -= 1;
+            request.progress = Some(Instant::now());
+        }
+        true
+    }
+
+    /// Returns the newest sign of life of a request.
+    pub(super) fn last_activity(&self, id: u64) -> Option<Activity> {
+        let request = self.requests.get(&id)?;
+        if request.open_questions > 0 {
+            Some(Activity::Question)
+        } else {
+            request.progress.map(Activity::Progress)
+        }
+    }
+
+    /// Returns the client that a message of the server belongs to, and the call to deliver it on.
+    ///
+    /// A message on the stream of request `origin` belongs to its client. Any other belongs to a client only if no
+    /// other client has a call in flight or recently cancelled: servers ask several times in one call, and go on
+    /// after a cancellation.
+    pub(super) fn find_client(&mut self, origin: Option<u64>) -> Result<(u64, &Client), NoRecipient> {
+        if let Some(origin) = origin {
+            let receiver = self.requests.get(&origin).and_then(|request| request.receiver.as_ref());
+            return receiver.map(|receiver| (origin, &receiver.client)).ok_or(NoRecipient::CallEnded);
+        }
+        let now = Instant::now();
+        self.recently_cancelled.retain(|cancelled| cancelled.until > now);
+        let requests = self.requests.iter().rev();
+        let mut newest_first =
+            requests.filter_map(|(id, request)| Some((*id, &request.receiver.as_ref()?.client)));
+        let newest = newest_first.next().ok_or(NoRecipient::NoCall)?;
+        let is_other = |key: u64| key != newest.1.key;
+        if newest_first.any(|(_, client)| is_other(client.key))
+            || self.recently_cancelled.iter().any(|cancelled| is_other(cancelled.client))
+        {
+            return Err(NoRecipient::Ambiguous);
+        }
+        Ok(newest)
+    }
+
+    /// Cancels a request; `None` if it has ended. The server may go on with it for a moment.
+    pub(super) fn cancel(&mut self, id: u64) -> Option<PendingRequest> {
+        let request = self.requests.remove(&id)?;
+        if let Some(receiver) = &request.receiver {
+            let until = Instant::now() + CANCEL_GRACE;
+            self.recently_cancelled.push(CancelledClient { client: receiver.client.key, until });
+        }
+        Some(request)
+    }
+
+    /// Takes the request that an unreadable response is most likely for: the first of `ids` that is pending, else the
+    /// only pending request. If `ids` names a request that has ended, there is none.
+    pub(super) fn take_likely_owner(&mut self, ids: &[u64]) -> Option<PendingRequest> {
+        let names_ended = ids.iter().any(|id| (1..=self.last_id).contains(id));
+        match ids.iter().find_map(|id| self.requests.remove(id)) {
+            None if !names_ended && self.requests.len() == 1 => {
+                self.requests.pop_first().map(|(_, request)| request)
+            }
+            named => named,
+        }
+    }
+
+    /// Refuses new requests and returns those in flight.
+    pub(super) fn close(&mut self) -> Vec<PendingRequest> {
+        self.closed = true;
+        std::mem::take(&mut self.requests).into_values().collect()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Counts the clients' requests in flight, without the gateway's own.
+    pub(super) fn in_flight(&self) -> usize {
+        self.requests.values().filter(|request| request.receiver.is_some()).count()
+    }
+}

@@ -1,0 +1,97 @@
+//! Listings besides tools.
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::model::listing::ListedItem;
+use crate::protocol::list_kind::ListKind;
+
+/// A session-era server with one tool and these capabilities.
+fn server_with(capabilities: &str) -> FakeServer {
+    let initialize = format!(
+        r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"instructions":"be kind"}}}}"#
+    );
+    FakeServer::with_tools(&["t"]).script("initialize", &[&initialize])
+}
+
+fn response(result: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#)
+}
+
+async fn listing(fake: &FakeServer) -> Listing {
+    try_connect(&spec(fake), None).await.unwrap().1
+}
+
+fn names(listed: &[ListedItem]) -> Vec<&str> {
+    listed.iter().map(|listed| &*listed.name).collect()
+}
+
+const ALL: &str = r#"{"tools":{},"prompts":{},"resources":{ "subscribe":true}}"#;
+const ERROR: &str = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"no"}}"#;
+
+#[tokio::test(start_paused = true)]
+async fn every_page_of_every_list_is_read() {
+    let fake = server_with(ALL)
+        .script("prompts/list", &[&response(r#"{"prompts":[{"name":"p"}]}"#)])
+        .script(
+            "resources/list",
+            &[
+                &response(r#"{"resources":[{"uri":"x://1","name":"n"}],"nextCursor":""}"#),
+                &response(r#"{"resources":[{"uri":"x://2"},{"name":"no address"}]}"#),
+            ],
+        )
+        .script(
+            "resources/templates/list",
+            &[&response(r#"{"resourceTemplates":[{"uriTemplate":"x://{n}"}]}"#)],
+        );
+    let listing = listing(&fake).await;
+    let all = ListKind::ALL.map(|kind| names(listing.items(kind)));
+    assert_eq!(all, [vec!["t"], vec!["p"], vec!["x://1", "x://2"], vec!["x://{n}"]]);
+    assert_eq!((&*listing.capabilities, listing.instructions.as_deref()), (ALL.as_bytes(), Some("be kind")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_declared_lists_are_fetched() {
+    let fake = server_with(r#"{"tools":{},"logging":{}}"#);
+    listing(&fake).await;
+    for kind in [ListKind::Prompts, ListKind::Resources, ListKind::Templates] {
+        assert!(fake.received(kind.method()).is_empty(), "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_list_is_left_out_unless_it_is_tools() {
+    let fake = server_with(ALL)
+        .script("prompts/list", &[ERROR])
+        .script("resources/list", &[&response(r#"{"resources":[{"uri":"x://1"}]}"#)]);
+    let found = listing(&fake).await;
+    assert_eq!(names(&found.tools), ["t"]);
+    assert_eq!((found.prompts.len(), names(&found.resources), found.templates.len()), (0, vec!["x://1"], 0));
+    let failure =
+        try_connect(&spec(&server_with(ALL).script("tools/list", &[ERROR])), None).await.unwrap_err();
+    assert!(failure.error.to_string().contains("`tools/list` failed: no"), "{}", failure.error);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unanswered_list_delays_the_listing_briefly() {
+    let page = response(r#"{"resources":[{"uri":"x://1"}]}"#);
+    // Not a response.
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/nothing"}"#;
+    let fake = server_with(ALL).script("prompts/list", &[notification]).script("resources/list", &[&page]);
+    let before = Instant::now();
+    let found = listing(&fake).await;
+    assert_eq!(
+        (before.elapsed().as_secs(), names(&found.tools), names(&found.resources)),
+        (5, vec!["t"], vec!["x://1"])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_refuses_discovery_is_asked_for_all_lists() {
+    let refusal = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32021,"message":"who are you?"}}"#;
+    let fake = FakeServer::with_tools(&["t"]).script("server/discover", &[refusal]);
+    let (connection, found) = try_connect(&spec(&fake), None).await.unwrap();
+    assert_eq!(connection.handshake.revision, Revision::V2026_07_28);
+    assert_eq!((names(&found.tools), found.prompts.len()), (vec!["t"], 0));
+    assert!(fake.received("initialize").is_empty());
+}

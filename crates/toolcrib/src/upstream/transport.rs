@@ -1,0 +1,44 @@
+//! The seam between a [`Mux`](super::mux::Mux) and what carries its messages: stdio pipes, HTTP, or an in-process
+//! pipe.
+
+pub(super) mod http;
+pub(crate) mod in_process;
+pub(super) mod stdio;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::model::exit_report::ExitReport;
+
+pub(super) use super::mux::link::{OutgoingQueue, TransportLink};
+
+/// The run loop of a transport, allocated once per connection.
+pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send>>;
+
+/// Carries the messages of one connection.
+///
+/// A transport reports facts; the mux decides what they mean for the callers. The contract:
+///
+/// - **Sending.** The transport takes messages from `outgoing` and sends each at most once. A message that it has
+///   taken counts as maybe sent, until it reports otherwise with [`TransportLink::report_written`] or
+///   [`TransportLink::mark_not_sent`]. Messages that are still queued when `outgoing` is dropped were not sent.
+/// - **Receiving.** Every message from the server goes to [`TransportLink::receive`].
+/// - **One request fails.** If the connection goes on, the transport ends that request with
+///   [`TransportLink::finish_request`].
+/// - **Closing.** After [`TransportLink::close_requested`] the transport sends nothing more and closes the server's
+///   input; it may still receive. After [`TransportLink::disconnected`] it stops both directions.
+/// - **End.** The future completes when the server is gone, with a report of how it ended. All requests that are
+///   still pending then fail with this report.
+pub(super) trait Transport: Send + 'static {
+    /// Runs the connection until it ends.
+    fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture;
+}
+
+/// A message waiting to be sent, and the id of the request it belongs to.
+#[derive(Debug)]
+pub(super) struct QueuedMessage {
+    /// The request that the message is, or that it cancels.
+    pub(super) id: Option<u64>,
+    /// The JSON text and a line end.
+    pub(super) line: Vec<u8>,
+}

@@ -1,0 +1,144 @@
+//! An HTTP spec with all references resolved.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use hyper::Uri;
+use hyper::header::{
+    ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
+};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::auth::Auth;
+use super::connector::{self, Connector, HttpClient};
+use super::header_params::HeaderParams;
+use super::http_error::HttpErrorMapper;
+use super::{HttpConnection, HttpRoute};
+use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::template::{TemplatePiece, TemplateText};
+use crate::spec::{self, HttpSpec, ServerSpec, TransportKind};
+use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
+
+/// The HTTP transport of one server, before the first request.
+pub(in crate::upstream) struct HttpTransport {
+    client: HttpClient,
+    url: Uri,
+    base_headers: HeaderMap,
+    auth: Arc<dyn Auth>,
+    transport: TransportKind,
+    message_limit: usize,
+    errors: HttpErrorMapper,
+    shutdown: CancellationToken,
+}
+
+impl HttpTransport {
+    /// Resolves references. Error messages name what is missing and never contain values, which may be secrets.
+    pub(in crate::upstream) async fn new(
+        spec: &ServerSpec,
+        http: &HttpSpec,
+        secrets: &ResolvedSecrets,
+        redactor: &Arc<Redactor>,
+        auth: Arc<dyn Auth>,
+        tasks: &TaskTracker,
+    ) -> Result<Self, String> {
+        check_secrets_in_host(&http.url, secrets)?;
+        let expanded = http.url.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
+        let url =
+            spec::parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
+        let mut base_headers = build_headers(http, secrets)?;
+        let connector = {
+            let url = url.clone();
+            let built = tasks.spawn_blocking(move || Connector::new(&url)).await;
+            built.map_err(|error| error.to_string())??
+        };
+        if let Some(value) = connector.proxy_authorization(&url) {
+            base_headers.insert(PROXY_AUTHORIZATION, value);
+        }
+        let shutdown = CancellationToken::new();
+        let client = connector::build_client(connector, tasks.clone(), shutdown.clone());
+        let errors = HttpErrorMapper::new(spec.id.clone(), &url, redactor.clone());
+        let message_limit = spec.limits.message;
+        Ok(Self {
+            client,
+            url,
+            base_headers,
+            auth,
+            transport: http.transport,
+            message_limit,
+            errors,
+            shutdown,
+        })
+    }
+
+    fn connect(self, link: TransportLink) -> HttpConnection {
+        HttpConnection {
+            link,
+            client: self.client,
+            url: self.url,
+            base_headers: self.base_headers,
+            auth: self.auth,
+            transport: self.transport,
+            message_limit: self.message_limit,
+            errors: self.errors,
+            route: Mutex::new(HttpRoute::Stateless),
+            renewing: tokio::sync::Mutex::default(),
+            listen_task: Mutex::default(),
+            sticky_requests: Mutex::default(),
+            header_params: HeaderParams::default(),
+            is_established: AtomicBool::new(false),
+            probe_body: OnceLock::new(),
+            lost_reason: OnceLock::new(),
+            shutdown: self.shutdown,
+        }
+    }
+}
+
+impl Transport for HttpTransport {
+    fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture {
+        let connection = Arc::new(self.connect(link));
+        Box::pin(connection.run(outgoing))
+    }
+}
+
+/// Rejects a secret that would end the host name early: the rest of it would be sent to DNS.
+fn check_secrets_in_host(url: &TemplateText, secrets: &ResolvedSecrets) -> Result<(), String> {
+    let mut before = String::new();
+    for piece in url.pieces() {
+        match piece {
+            TemplatePiece::Literal(text) => before.push_str(text),
+            TemplatePiece::Secret(name) => {
+                let is_in_host =
+                    before.split_once("://").is_none_or(|(_, host)| !host.contains(['/', '?', '#']));
+                let ends_host =
+                    secrets.get(name).is_ok_and(|value| value.expose().contains(['/', '?', '#', '@', '\\']));
+                if is_in_host && ends_host {
+                    return Err(format!(
+                        "its `url` cannot be used: `${{secret:{name}}}` has characters that are not allowed in a host"
+                    ));
+                }
+            }
+            TemplatePiece::Env { .. } | TemplatePiece::File(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn build_headers(http: &HttpSpec, secrets: &ResolvedSecrets) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let agent = concat!("toolcrib/", env!("CARGO_PKG_VERSION"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+    for (name, value) in &http.headers {
+        let value = value.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
+        let mut value = HeaderValue::from_str(value.trim()).map_err(|_| {
+            format!("the value of its header `{name}` has characters that are not allowed in a header")
+        })?;
+        value.set_sensitive(true);
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("`{}` is not a valid header name", name.escape_default()))?;
+        headers.insert(name, value);
+    }
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(headers)
+}

@@ -1,0 +1,9 @@
+//! Helpers without a subject of their own: encodings, text formatting, file replacement, locks and clocks.
+//!
+//! The program uses them too. They are not part of the public interface.
+
+pub(crate) mod clock;
+pub mod encoding;
+pub mod files;
+pub mod format;
+pub mod locks;
