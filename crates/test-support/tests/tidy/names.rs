@@ -107,8 +107,8 @@ fn contains_word(text: &str, word: &str) -> bool {
 /// The text files of the repository below a folder, with paths from the root.
 fn text_files(dir: &Path, found: &mut Vec<PathBuf>) {
     const EXTENSIONS: [&str; 8] = ["rs", "md", "toml", "py", "json", "sh", "txt", ""];
-    const SKIPPED: [&str; 7] =
-        ["target", ".git", "node_modules", "corpus", "artifacts", "results", "scratch"];
+    const SKIPPED: [&str; 8] =
+        ["target", ".git", "node_modules", "corpus", "artifacts", "results", "scratch", "site-packages"];
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
