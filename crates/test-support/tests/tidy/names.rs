@@ -93,6 +93,20 @@ fn banned() -> Banned {
     banned
 }
 
+/// Returns a line in lower case with the words of its identifiers apart: `snake_case` and `CamelCase` become two words.
+fn split_identifiers(line: &str) -> String {
+    let mut words = String::with_capacity(line.len());
+    let mut was_lower = false;
+    for letter in line.chars() {
+        if letter.is_uppercase() && was_lower {
+            words.push(' ');
+        }
+        was_lower = letter.is_lowercase();
+        words.extend(if letter == '_' { ' ' } else { letter }.to_lowercase());
+    }
+    words
+}
+
 /// Returns whether the text contains the word with no letter, digit or underscore on either side.
 fn contains_word(text: &str, word: &str) -> bool {
     let is_boundary =
@@ -135,8 +149,9 @@ fn texts_contain_no_banned_words() {
             continue;
         }
         let Ok(text) = std::fs::read_to_string(&file) else { continue };
-        for (number, line) in text.to_lowercase().lines().enumerate() {
-            for word in banned.words.iter().filter(|word| contains_word(line, word)) {
+        for (number, line) in text.lines().enumerate() {
+            let line = split_identifiers(line);
+            for word in banned.words.iter().filter(|word| contains_word(&line, word)) {
                 wrong.push(format!("{path}:{}: \"{word}\"", number + 1));
             }
         }
