@@ -26,7 +26,7 @@ use faults::{FaultInjector, Faults};
 use report::{PhaseFigures, Report};
 use resource_monitor::ResourceMonitor;
 use test_support::client::Era;
-use test_support::gateway::{Gateway, Home, server_config};
+use test_support::gateway::{GatewayProcess, Home, server_config};
 
 /// The size of a run, its seed and its programs.
 #[derive(Debug, Clone)]
@@ -170,7 +170,7 @@ pub async fn run(plan: &Plan) -> Report {
 }
 
 /// Opens the callers; every other one uses a session.
-fn open_callers(gateway: &Gateway, plan: &Plan) -> Vec<Caller> {
+fn open_callers(gateway: &GatewayProcess, plan: &Plan) -> Vec<Caller> {
     let era = |number| if number % 2 == 0 { Era::Stateless } else { Era::Session };
     let seed = |number: usize| plan.seed.wrapping_mul(1000).wrapping_add(number as u64);
     (0..plan.callers)

@@ -5,24 +5,16 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use serde_json::{Value, json};
+pub use toolcrib::Era;
 
 use crate::deadline::{self, HANG_TIMEOUT, Lines};
 use crate::http::{self, Response, Stream};
 
-/// The protocol era of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Era {
-    /// Handshake, then a session.
-    Session,
-    /// Every request carries its context.
-    Stateless,
-}
-
 /// Returns the protocol revision that clients of an era use.
 pub const fn revision(era: Era) -> &'static str {
     match era {
-        Era::Session => "2025-11-25",
         Era::Stateless => "2026-07-28",
+        _ => "2025-11-25",
     }
 }
 
@@ -59,7 +51,7 @@ impl HttpClient {
     pub fn new(address: SocketAddr, path: &str, era: Era) -> Self {
         match era {
             Era::Session => Self::session(address, path, revision(era)),
-            Era::Stateless => Self { address, path: path.to_owned(), era, session: None, next: 0 },
+            _ => Self { address, path: path.to_owned(), era, session: None, next: 0 },
         }
     }
 
@@ -192,7 +184,7 @@ pub fn tool_names(answer: &Value) -> Vec<String> {
 
 /// A client that starts a command and communicates over its pipes.
 #[derive(Debug)]
-pub struct PipeClient {
+pub struct StdioClient {
     child: Child,
     input: Option<ChildStdin>,
     output: Lines,
@@ -200,12 +192,12 @@ pub struct PipeClient {
     next: u64,
 }
 
-impl PipeClient {
+impl StdioClient {
     /// Starts the command and opens a session, if the era has sessions.
     pub fn new(command: Command, era: Era) -> Self {
         match era {
             Era::Session => Self::session(command, revision(era)),
-            Era::Stateless => Self::start(command, era),
+            _ => Self::start(command, era),
         }
     }
 
@@ -283,7 +275,7 @@ impl PipeClient {
     }
 }
 
-impl Drop for PipeClient {
+impl Drop for StdioClient {
     fn drop(&mut self) {
         self.close_input();
         if deadline::try_wait_for(&mut self.child, HANG_TIMEOUT).is_none() {

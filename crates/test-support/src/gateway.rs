@@ -64,19 +64,19 @@ impl Home {
     }
 
     /// Starts the gateway and waits until it listens.
-    pub fn serve(&self) -> Gateway {
+    pub fn serve(&self) -> GatewayProcess {
         self.serve_with(|_| {})
     }
 
     /// Starts the gateway with a modified command.
-    pub fn serve_with(&self, change: impl FnOnce(&mut Command)) -> Gateway {
+    pub fn serve_with(&self, change: impl FnOnce(&mut Command)) -> GatewayProcess {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         change(&mut command);
         self.serve_command(command)
     }
 
     /// Starts the gateway with a command that becomes the gateway.
-    pub fn serve_command(&self, mut command: Command) -> Gateway {
+    pub fn serve_command(&self, mut command: Command) -> GatewayProcess {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr_lines = Arc::new(Mutex::new(Vec::new()));
@@ -88,7 +88,7 @@ impl Home {
             }
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut gateway = Gateway { child, stderr_lines, next_line: AtomicUsize::new(0), address };
+        let mut gateway = GatewayProcess { child, stderr_lines, next_line: AtomicUsize::new(0), address };
         wait_until("the gateway listens", || gateway.find_address());
         gateway
     }
@@ -96,16 +96,16 @@ impl Home {
 
 /// A running gateway; dropping it stops it.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct GatewayProcess {
     child: Child,
     stderr_lines: Arc<Mutex<Vec<String>>>,
-    /// Index of the first line on stderr that [`Gateway::wait_for_line`] has not returned.
+    /// Index of the first line on stderr that [`GatewayProcess::wait_for_line`] has not returned.
     next_line: AtomicUsize,
     /// Address of its HTTP listener.
     pub address: SocketAddr,
 }
 
-impl Gateway {
+impl GatewayProcess {
     /// Looks for the listening address on stderr and stores it.
     fn find_address(&mut self) -> bool {
         if let Ok(Some(status)) = self.child.try_wait() {
@@ -179,7 +179,7 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
+impl Drop for GatewayProcess {
     fn drop(&mut self) {
         if let Ok(Some(_)) = self.child.try_wait() {
             return;

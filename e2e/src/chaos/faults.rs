@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::TestBed;
 use super::random::Random;
-use test_support::gateway::Gateway;
+use test_support::gateway::GatewayProcess;
 use test_support::{http, process};
 
 /// The faults of a phase. Numbers are calls in ten thousand that cause the fault.
@@ -112,7 +112,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(8);
 
 impl FaultInjector {
     /// Creates an injector that has not injected anything.
-    pub fn new(bed: &Arc<TestBed>, gateway: &Gateway, seed: u64) -> Self {
+    pub fn new(bed: &Arc<TestBed>, gateway: &GatewayProcess, seed: u64) -> Self {
         Self {
             bed: bed.clone(),
             gateway: gateway.pid(),

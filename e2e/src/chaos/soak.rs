@@ -11,7 +11,7 @@ use super::faults::{FaultInjector, Faults};
 use super::report::Report;
 use super::resource_monitor::ResourceMonitor;
 use super::{Phase, Plan, TestBed, open_callers, run_phase};
-use test_support::gateway::Gateway;
+use test_support::gateway::GatewayProcess;
 use test_support::process;
 
 /// Time between the starts of two rounds.
@@ -46,7 +46,7 @@ struct Pause {
 }
 
 impl Pause {
-    fn read(monitor: &ResourceMonitor, gateway: &Gateway) -> Self {
+    fn read(monitor: &ResourceMonitor, gateway: &GatewayProcess) -> Self {
         let pid = gateway.pid();
         let processes = process::children(pid).len() + process::zombies(pid).len();
         Self {
@@ -98,7 +98,7 @@ pub async fn run(plan: &Plan, length: Duration, interval: Duration, mut print: i
 /// Waits until no child process is left and no more files are open than in earlier pauses, at most until the round ends.
 async fn wait_for_pause(
     monitor: &ResourceMonitor,
-    gateway: &Gateway,
+    gateway: &GatewayProcess,
     before: &[Pause],
     deadline: Instant,
 ) -> Pause {

@@ -3,8 +3,8 @@
 #![expect(clippy::expect_used, reason = "tests panic on failure")]
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient, message};
-use test_support::gateway::{Gateway, Home};
+use test_support::client::{Era, HttpClient, StdioClient, message};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::http::{self, Response};
 
 /// Returns a home whose policy asks for approval of `record`, and the folder of its records.
@@ -30,7 +30,7 @@ fn record(number: u64) -> Value {
 }
 
 /// Sends a stateless request from a client that supports elicitation.
-fn ask(gateway: &Gateway, method: &str, params: &Value) -> Response {
+fn ask(gateway: &GatewayProcess, method: &str, params: &Value) -> Response {
     let mut body = message(Era::Stateless, &1.into(), method, params);
     body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
         json!({"elicitation": {"form": {}}});
@@ -97,7 +97,7 @@ fn approval_stateless_client_answers_with_a_retry() {
 #[test]
 fn approval_session_client_is_asked_during_the_call() {
     let (home, records) = home("");
-    let mut agent = PipeClient::session(home.command(&["stdio"]), "2025-11-25");
+    let mut agent = StdioClient::session(home.command(&["stdio"]), "2025-11-25");
     for (number, action, runs) in [(1, "accept", 1), (2, "decline", 1), (3, "cancel", 1)] {
         let id = agent.send("tools/call", &record(number));
         let elicitation = loop {

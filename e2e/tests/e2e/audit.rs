@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use test_support::client::{Era, message};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::http::{self, Response};
 use test_support::wait_until;
 
@@ -20,7 +20,7 @@ fn home(audit: &str) -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), &config)
 }
 
-fn call(gateway: &Gateway, token: &str, tool: &str, arguments: &Value) -> Response {
+fn call(gateway: &GatewayProcess, token: &str, tool: &str, arguments: &Value) -> Response {
     let params = json!({"name": tool, "arguments": arguments});
     let body = message(Era::Stateless, &1.into(), "tools/call", &params).to_string();
     let authorization = format!("Bearer {token}");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient, message};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{fake, http, process, wait_until};
 use tokio::task::JoinSet;
 use toolcrib::spec::ToolsSpec;
@@ -38,7 +38,7 @@ fn cacheable(home: &Home) -> Value {
 }
 
 /// Returns the response body of one call.
-fn body(gateway: &Gateway, token: Option<&str>, tool: &str, arguments: &Value) -> String {
+fn body(gateway: &GatewayProcess, token: Option<&str>, tool: &str, arguments: &Value) -> String {
     let params = json!({"name": tool, "arguments": arguments});
     let authorization = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
 use test_support::deadline;
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{http, wait_until};
 
 fn server(name: &str) -> String {
@@ -61,7 +61,7 @@ impl Workspace {
         active.map(|server| server["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    fn serve(&self) -> Gateway {
+    fn serve(&self) -> GatewayProcess {
         self.home.serve_with(|command| {
             command.current_dir(self.project.path());
         })
@@ -72,13 +72,13 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn served_names(gateway: &Gateway) -> Vec<String> {
+fn served_names(gateway: &GatewayProcess) -> Vec<String> {
     let status = http::request(gateway.address, "GET", "/api/v1/status", &[], b"").message();
     let servers = status["servers"].as_array().unwrap().iter();
     servers.map(|server| server["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn generation(gateway: &Gateway) -> u64 {
+fn generation(gateway: &GatewayProcess) -> u64 {
     let status = http::request(gateway.address, "GET", "/api/v1/status", &[], b"").message();
     status["config"]["generation"].as_u64().unwrap()
 }
@@ -338,7 +338,7 @@ fn free_port(address: &str) -> u16 {
     std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
 }
 
-fn serve_on_host(home: &Home, host: &str, listen: &str) -> Gateway {
+fn serve_on_host(home: &Home, host: &str, listen: &str) -> GatewayProcess {
     let mut command = home.command(&["serve", "--listen", listen]);
     command.env("TOOLCRIB_HOST", host).env("CRIB_TOKEN", "t0ken").current_dir(home.path());
     home.serve_command(command)

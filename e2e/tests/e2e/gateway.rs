@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient, count_tools, tool_names};
-use test_support::gateway::{Gateway, Home};
+use test_support::client::{Era, HttpClient, StdioClient, count_tools, tool_names};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{process, wait_until};
 
 const ERAS: [Era; 2] = [Era::Session, Era::Stateless];
@@ -21,7 +21,7 @@ fn home() -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), &both_eras())
 }
 
-fn client(gateway: &Gateway, era: Era) -> HttpClient {
+fn client(gateway: &GatewayProcess, era: Era) -> HttpClient {
     HttpClient::new(gateway.address, "/mcp", era)
 }
 
@@ -106,7 +106,13 @@ fn in_flight(home: &Home, server: &str) -> u64 {
 }
 
 /// Sends a call that never ends on its own connection, which ends when the returned stream is dropped.
-fn hang(gateway: &Gateway, client: &HttpClient, server: &str, id: u64, era: Era) -> std::net::TcpStream {
+fn hang(
+    gateway: &GatewayProcess,
+    client: &HttpClient,
+    server: &str,
+    id: u64,
+    era: Era,
+) -> std::net::TcpStream {
     use std::io::Write as _;
     let name = format!("{server}__hang");
     let params = json!({"name": name, "arguments": {}});
@@ -221,7 +227,7 @@ fn stdio_serves_both_eras_with_and_without_a_gateway() {
         let home = home();
         let gateway = with_gateway.then(|| home.serve());
         for era in ERAS {
-            let mut pipe = PipeClient::new(home.command(&["stdio"]), era);
+            let mut pipe = StdioClient::new(home.command(&["stdio"]), era);
             let tools = tool_names(&pipe.request("tools/list", &json!({})));
             let count = |server: &str| tools.iter().filter(|name| name.starts_with(server)).count();
             assert_eq!(
@@ -245,7 +251,7 @@ fn stdio_serves_both_eras_with_and_without_a_gateway() {
 }
 
 /// Reads the next message that is not about a changed list. Servers are discovered in the background.
-fn read_skipping_list_changes(pipe: &mut PipeClient) -> Value {
+fn read_skipping_list_changes(pipe: &mut StdioClient) -> Value {
     loop {
         let message = pipe.read().unwrap();
         if !message["method"].as_str().is_some_and(|method| method.ends_with("/list_changed")) {
@@ -258,7 +264,7 @@ fn read_skipping_list_changes(pipe: &mut PipeClient) -> Value {
 fn stdio_forwards_progress_and_cancellation() {
     let home = home();
     for (era, server) in combinations() {
-        let mut pipe = PipeClient::new(home.command(&["stdio"]), era);
+        let mut pipe = StdioClient::new(home.command(&["stdio"]), era);
         let params = json!({"name": format!("{server}__progress"), "arguments": {"steps": 2, "ms": 20}, "_meta": {"progressToken": 5}});
         let id = pipe.send("tools/call", &params);
         for step in 1..=2 {

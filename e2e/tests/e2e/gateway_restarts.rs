@@ -5,7 +5,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use test_support::client::{Era, PipeClient};
+use test_support::client::{Era, StdioClient};
 use test_support::gateway::Home;
 use test_support::{count_starts, wait_until};
 
@@ -21,7 +21,7 @@ fn count_calls(home: &Home) -> u64 {
 }
 
 /// Reads until each of these requests is answered; returns all messages in order.
-fn read_answers(pipe: &mut PipeClient, ids: &[u64]) -> Vec<Value> {
+fn read_answers(pipe: &mut StdioClient, ids: &[u64]) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     let answered =
         |all: &[Value], id: u64| all.iter().any(|line| line["id"] == id && line["method"].is_null());
@@ -43,7 +43,7 @@ fn killed_gateway_fails_only_the_call_that_may_have_run() {
     for era in [Era::Session, Era::Stateless] {
         let home = home();
         let mut gateway = home.serve();
-        let mut pipe = PipeClient::new(home.command(&["stdio"]), era);
+        let mut pipe = StdioClient::new(home.command(&["stdio"]), era);
         pipe.request("tools/list", &json!({}));
         let before = home.file("before");
         let during = home.file("during");
@@ -72,7 +72,7 @@ fn killed_gateway_fails_only_the_call_that_may_have_run() {
 fn replaced_gateway_fails_no_call() {
     let home = home();
     let mut gateway = home.serve();
-    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Session);
     pipe.text("fake__echo", &json!({"text": "up"}));
     let in_flight = pipe.send("tools/call", &json!({"name": "fake__sleep", "arguments": {"ms": 1500}}));
     wait_until("the call is in flight", || {
@@ -97,7 +97,7 @@ fn replaced_gateway_fails_no_call() {
 fn stdio_serves_itself_when_the_gateway_does_not_come_back() {
     let home = home();
     let mut gateway = home.serve();
-    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Session);
     assert_eq!(pipe.text("fake__echo", &json!({"text": "before"})), "before");
     gateway.signal(Signal::KILL);
     gateway.wait();
@@ -112,7 +112,7 @@ fn stdio_serves_itself_when_the_gateway_does_not_come_back() {
 fn stdio_attaches_again_when_a_gateway_starts() {
     let home = home();
     let mut gateway = home.serve();
-    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Session);
     assert_eq!(pipe.text("fake__echo", &json!({"text": "attached"})), "attached");
     assert!(gateway.stop().success());
     // Answered after the time that stdio waits for the gateway.

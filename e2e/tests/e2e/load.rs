@@ -8,7 +8,7 @@ use e2e::chaos::callers::{CallOutcome, Caller};
 use e2e::chaos::{TestBed, execution_log::Executions};
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{count_starts, http, wait_until};
 use tokio::task::JoinSet;
 use toolcrib::ErrorKind;
@@ -25,7 +25,7 @@ fn status(address: SocketAddr) -> Vec<Value> {
     answer["servers"].as_array().cloned().unwrap_or_default()
 }
 
-fn count_in_state(gateway: &Gateway, state: &str) -> usize {
+fn count_in_state(gateway: &GatewayProcess, state: &str) -> usize {
     status(gateway.address).iter().filter(|server| server["state"] == state).count()
 }
 

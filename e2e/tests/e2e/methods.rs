@@ -1,8 +1,8 @@
 //! Every method of both eras through the gateway: lists, prompts, resources, completions and discovery.
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient, count_tools};
-use test_support::gateway::{Gateway, Home};
+use test_support::client::{Era, HttpClient, StdioClient, count_tools};
+use test_support::gateway::{GatewayProcess, Home};
 
 fn home() -> Home {
     let server = |name, era| {
@@ -15,7 +15,7 @@ fn home() -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), &(server("old", "session") + &server("new", "stateless")))
 }
 
-fn client(gateway: &Gateway, path: &str, era: Era) -> HttpClient {
+fn client(gateway: &GatewayProcess, path: &str, era: Era) -> HttpClient {
     HttpClient::new(gateway.address, path, era)
 }
 
@@ -148,7 +148,7 @@ fn header_parameters_must_match_the_arguments() {
 #[test]
 fn both_eras_work_on_one_pipe() {
     let home = home();
-    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Session);
     let read = pipe.request("resources/read", &json!({"uri": "toolcrib://old/note%3A%2F%2Fone"}));
     assert_eq!(read["result"]["contents"][0]["text"], "read note://one", "{read}");
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});

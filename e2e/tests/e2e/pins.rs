@@ -7,7 +7,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 
 /// Returns a home whose server reads the description of `echo` from a file, and that file.
 fn home(more: &str) -> (Home, PathBuf) {
@@ -23,11 +23,11 @@ fn home(more: &str) -> (Home, PathBuf) {
     (home, text)
 }
 
-fn client(gateway: &Gateway, path: &str) -> HttpClient {
+fn client(gateway: &GatewayProcess, path: &str) -> HttpClient {
     HttpClient::new(gateway.address, path, Era::Stateless)
 }
 
-fn echo(gateway: &Gateway, path: &str, name: &str) -> Value {
+fn echo(gateway: &GatewayProcess, path: &str, name: &str) -> Value {
     let params = json!({"name": name, "arguments": {"text": "hello"}});
     client(gateway, path).request("tools/call", &params).message()
 }

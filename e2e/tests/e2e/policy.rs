@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use test_support::client::{Era, message};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::http::{self, Response};
 use test_support::wait_until;
 
@@ -38,12 +38,12 @@ fn count_recorded(records: &Path) -> usize {
 }
 
 /// Sends a request with these headers in addition to the usual ones.
-fn send(gateway: &Gateway, path: &str, headers: &[(&str, &str)], body: &Value) -> Response {
+fn send(gateway: &GatewayProcess, path: &str, headers: &[(&str, &str)], body: &Value) -> Response {
     let usual = [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")];
     http::request(gateway.address, "POST", path, &[&usual, headers].concat(), body.to_string().as_bytes())
 }
 
-fn ask(gateway: &Gateway, path: &str, token: Option<&str>, method: &str, params: &Value) -> Response {
+fn ask(gateway: &GatewayProcess, path: &str, token: Option<&str>, method: &str, params: &Value) -> Response {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
     let reference = params["ref"]["name"].as_str().or(params["ref"]["uri"].as_str());

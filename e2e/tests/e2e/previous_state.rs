@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::process::{self, KillOnDrop};
 use test_support::wait_until;
 use toolcrib::config::text_digest;
@@ -53,17 +53,17 @@ fn search_path(home: &Home) -> String {
     format!("{}:{}", home.file("bin").display(), std::env::var("PATH").unwrap())
 }
 
-fn serve(home: &Home) -> Gateway {
+fn serve(home: &Home) -> GatewayProcess {
     home.serve_with(|command| {
         command.env("PATH", search_path(home));
     })
 }
 
-fn client(gateway: &Gateway) -> HttpClient {
+fn client(gateway: &GatewayProcess) -> HttpClient {
     HttpClient::new(gateway.address, "/mcp", Era::Stateless)
 }
 
-fn search(gateway: &Gateway) -> Value {
+fn search(gateway: &GatewayProcess) -> Value {
     let params = json!({"name": "notes__search", "arguments": {"text": "milk"}});
     client(gateway).request("tools/call", &params).message()
 }

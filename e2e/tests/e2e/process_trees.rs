@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use test_support::client::{Era, HttpClient};
 use test_support::deadline::skip;
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::process::{self, find_by_mark, is_alive};
 use test_support::{call, eventually, server_id, status, text, wait_until};
 use toolcrib::{CommandSpec, Crib, ServerSpec};
@@ -38,7 +38,7 @@ fn home(mark: &str) -> Home {
 }
 
 /// Starts the server and returns its process id.
-fn start_server(gateway: &Gateway, mark: &str) -> u32 {
+fn start_server(gateway: &GatewayProcess, mark: &str) -> u32 {
     let pid = HttpClient::new(gateway.address, "/mcp", Era::Stateless).text("fake__pid", &json!({}));
     wait_until("the tree is complete", || find_by_mark(mark).len() == TREE_SIZE);
     pid.parse().unwrap()

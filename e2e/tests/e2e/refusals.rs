@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use test_support::client::{Era, HttpClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::http::{self, Response};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -17,13 +17,13 @@ fn home(config: &str) -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), config)
 }
 
-fn post(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> Response {
+fn post(gateway: &GatewayProcess, headers: &[(&str, &str)], body: &str) -> Response {
     let headers = [&[JSON, BOTH], headers].concat();
     http::request(gateway.address, "POST", "/mcp", &headers, body.as_bytes())
 }
 
 /// Sends a stateless request with these headers in addition to the usual ones.
-fn stateless(gateway: &Gateway, headers: &[(&str, &str)], method: &str, params: &str) -> Response {
+fn stateless(gateway: &GatewayProcess, headers: &[(&str, &str)], method: &str, params: &str) -> Response {
     post(gateway, headers, &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#))
 }
 

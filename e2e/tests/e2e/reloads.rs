@@ -7,7 +7,7 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{http, process, wait_until};
 
 fn server(name: &str) -> String {
@@ -18,11 +18,11 @@ fn home(config: &str) -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), config)
 }
 
-fn status(gateway: &Gateway) -> Value {
+fn status(gateway: &GatewayProcess) -> Value {
     http::request(gateway.address, "GET", "/api/v1/status", &[], b"").message()
 }
 
-fn server_names(gateway: &Gateway) -> Vec<String> {
+fn server_names(gateway: &GatewayProcess) -> Vec<String> {
     let status = status(gateway);
     let servers = status["servers"].as_array().unwrap().iter();
     servers.map(|server| server["name"].as_str().unwrap().to_owned()).collect()

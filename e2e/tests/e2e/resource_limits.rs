@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
 use test_support::deadline::{self, skip};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{call, fake_server, http, process, wait_until};
 use toolcrib::ErrorKind;
 
@@ -37,7 +37,7 @@ fn limit(pid: u32, user: Option<u32>, name: &str, most: Option<u64>) {
 }
 
 /// Stops the server, waits until no process is left and at most `files` files are open, and returns how many are.
-fn stop_server(home: &Home, gateway: &Gateway, files: usize) -> usize {
+fn stop_server(home: &Home, gateway: &GatewayProcess, files: usize) -> usize {
     let stopped = http::request(gateway.address, "POST", "/api/v1/servers/s0/stop", &[], b"");
     assert_eq!(stopped.status, 200, "{}", stopped.text());
     wait_until("the gateway has no children", || {
@@ -168,7 +168,7 @@ fn embedder_that_could_not_start_a_thread_recovers() {
 }
 
 /// Starts a gateway whose state folder is a 64 KiB tmpfs; `None` if it cannot be mounted.
-fn with_small_disk(home: &Home) -> Option<Gateway> {
+fn with_small_disk(home: &Home) -> Option<GatewayProcess> {
     let mount = r#"mount -t tmpfs -o size=64k,mode=700 none "$TOOLCRIB_HOME/state" && exec "$@""#;
     let in_namespace = |args: &[&str]| {
         let mut command = Command::new("unshare");

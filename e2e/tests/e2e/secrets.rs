@@ -8,7 +8,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{http, wait_until};
 
 /// A value that occurs nowhere else, with characters that are escaped in URLs and base64.
@@ -66,12 +66,12 @@ fn files_with_canary(folder: &Path) -> Vec<String> {
     found
 }
 
-fn call(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
+fn call(gateway: &GatewayProcess, tool: &str, arguments: &Value) -> Value {
     let params = json!({"name": tool, "arguments": arguments});
     HttpClient::new(gateway.address, "/mcp", Era::Stateless).request("tools/call", &params).message()
 }
 
-fn call_env(gateway: &Gateway) -> Value {
+fn call_env(gateway: &GatewayProcess) -> Value {
     call(gateway, "fake__env", &json!({"name": "TOKEN"}))
 }
 

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient, message};
+use test_support::client::{Era, HttpClient, StdioClient, message};
 use test_support::gateway::Home;
 use test_support::{count_starts, http, process, wait_until};
 
@@ -178,7 +178,7 @@ fn crash_is_reported_to_the_client_and_the_next_call_succeeds() {
 fn killed_gateway_leaves_no_server() {
     let home = home(&server("fake", &[]));
     let mut gateway = home.serve();
-    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Stateless);
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Stateless);
     let child: u32 = pipe.text("fake__pid", &json!({})).parse().unwrap();
     gateway.signal(Signal::KILL);
     gateway.wait();

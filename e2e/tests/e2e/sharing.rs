@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient};
-use test_support::gateway::{Gateway, Home};
+use test_support::client::{Era, HttpClient, StdioClient};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::{process, wait_until};
 
 /// Returns a config with one fake server of this era and this sharing.
@@ -18,7 +18,7 @@ fn home(sharing: &str) -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), &config("session", sharing, ""))
 }
 
-fn session(gateway: &Gateway) -> HttpClient {
+fn session(gateway: &GatewayProcess) -> HttpClient {
     HttpClient::new(gateway.address, "/mcp", Era::Session)
 }
 
@@ -31,11 +31,11 @@ fn pid(client: &mut HttpClient) -> u32 {
 }
 
 /// Opens a `toolcrib stdio` whose working directory is `folder`.
-fn pipe(home: &Home, folder: &str) -> PipeClient {
+fn pipe(home: &Home, folder: &str) -> StdioClient {
     std::fs::create_dir_all(home.file(folder)).unwrap();
     let mut command = home.command(&["stdio"]);
     command.current_dir(home.file(folder));
-    PipeClient::new(command, Era::Session)
+    StdioClient::new(command, Era::Session)
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn stateless_client_is_identified_by_its_connection() {
     wait_until("the first connection's instance has exited", || !process::is_alive(first));
     let mut command = home.command(&["stdio"]);
     command.current_dir(home.path());
-    let mut pipe = PipeClient::new(command, Era::Stateless);
+    let mut pipe = StdioClient::new(command, Era::Stateless);
     assert_eq!(pipe.text("s__pid", &json!({})), pipe.text("s__pid", &json!({})));
 }
 
@@ -143,7 +143,7 @@ fn per_project_instance_is_shared_within_a_folder() {
 }
 
 /// Answers `roots/list` requests until the response to `id` arrives.
-fn answer_roots_until(pipe: &mut PipeClient, id: u64, roots: &Value) -> Value {
+fn answer_roots_until(pipe: &mut StdioClient, id: u64, roots: &Value) -> Value {
     loop {
         let message = pipe.read().unwrap();
         match message["method"].as_str() {

@@ -1,8 +1,8 @@
 //! Messages beside the responses: server requests, resumed streams, notifications and subscriptions.
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, PipeClient, count_tools, message};
-use test_support::gateway::{Gateway, Home};
+use test_support::client::{Era, HttpClient, StdioClient, count_tools, message};
+use test_support::gateway::{GatewayProcess, Home};
 use test_support::http::{self, Stream};
 
 const ASK: &str = "elicitation/create";
@@ -14,7 +14,7 @@ fn home() -> Home {
     Home::new(env!("CARGO_BIN_EXE_crib"), &(server("old", "session") + &server("new", "stateless")))
 }
 
-fn client(gateway: &Gateway, era: Era) -> HttpClient {
+fn client(gateway: &GatewayProcess, era: Era) -> HttpClient {
     HttpClient::new(gateway.address, "/mcp", era)
 }
 
@@ -23,7 +23,7 @@ fn ask(server: &str) -> Value {
 }
 
 /// Sends a GET in a session, with `Last-Event-ID` if given.
-fn get(gateway: &Gateway, client: &HttpClient, after: Option<&str>) -> Stream {
+fn get(gateway: &GatewayProcess, client: &HttpClient, after: Option<&str>) -> Stream {
     let mut headers = client.headers("", None);
     headers.extend(after.map(|id| ("Last-Event-ID".to_owned(), id.to_owned())));
     let headers: Vec<(&str, &str)> =
@@ -82,7 +82,7 @@ fn session_client_is_asked_during_its_call() {
 fn stdio_client_is_asked_during_its_call() {
     let home = home();
     for server in ["old", "new"] {
-        let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Session);
+        let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Session);
         let id = pipe.send("tools/call", &ask(server));
         let question = loop {
             let message = pipe.read().unwrap();
@@ -254,7 +254,7 @@ fn listen_stream_carries_only_what_was_requested() {
 #[test]
 fn stdio_listens_until_the_subscription_is_cancelled() {
     let home = home();
-    let mut pipe = PipeClient::new(home.command(&["stdio"]), Era::Stateless);
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Stateless);
     assert_eq!(pipe.text("old__echo", &json!({"text": "hi"})), "hi");
     let id = pipe.send("subscriptions/listen", &json!({"notifications": {"toolsListChanged": true}}));
     let first = pipe.read().unwrap();
@@ -301,7 +301,7 @@ fn batch() -> Value {
 #[test]
 fn stdio_accepts_batches_only_in_2025_03_26() {
     let home = home();
-    let mut old = PipeClient::session(home.command(&["stdio"]), "2025-03-26");
+    let mut old = StdioClient::session(home.command(&["stdio"]), "2025-03-26");
     old.write(&batch().to_string());
     let answers = loop {
         let message = old.read().unwrap();
@@ -320,7 +320,7 @@ fn stdio_accepts_batches_only_in_2025_03_26() {
         "a batch of notifications has no response"
     );
     for era in [Era::Session, Era::Stateless] {
-        let mut new = PipeClient::new(home.command(&["stdio"]), era);
+        let mut new = StdioClient::new(home.command(&["stdio"]), era);
         new.write(&batch().to_string());
         let refused = new.read().unwrap();
         assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(null), &json!(-32600)), "{refused}");

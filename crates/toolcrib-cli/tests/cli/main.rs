@@ -16,7 +16,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::deadline::{self, Lines};
-use test_support::gateway::Gateway;
+use test_support::gateway::GatewayProcess;
 use test_support::{process, wait_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_toolcrib");
@@ -95,7 +95,7 @@ impl Home {
         deadline::output_with_input(&mut self.command(args), input).into()
     }
 
-    fn serve(&self, args: &[&str]) -> Gateway {
+    fn serve(&self, args: &[&str]) -> GatewayProcess {
         self.0.serve_with(|command| {
             command.args(args);
         })

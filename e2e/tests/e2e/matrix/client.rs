@@ -127,9 +127,7 @@ impl MatrixClient {
         let transport = StreamableHttpClientTransport::with_client(client, config);
         let lifecycle = match era {
             Era::Session => ClientLifecycleMode::Initialize,
-            Era::Stateless => {
-                ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
-            }
+            _ => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
         let (sender, received) = mpsc::unbounded_channel();
         let service = Handler(sender.clone()).serve_with_lifecycle(transport, lifecycle).await.unwrap();
@@ -151,7 +149,7 @@ impl MatrixClient {
             (Era::Session, Some(uri)) => {
                 self.service.subscribe(SubscribeRequestParams::new(uri)).await.unwrap();
             }
-            (Era::Stateless, uri) => {
+            (_, uri) => {
                 let filter = SubscriptionFilter::builder()
                     .tools_list_changed()
                     .prompts_list_changed()
@@ -174,7 +172,7 @@ impl MatrixClient {
     pub(crate) async fn unsubscribe(&mut self, uri: &str) {
         match self.era {
             Era::Session => self.service.unsubscribe(UnsubscribeRequestParams::new(uri)).await.unwrap(),
-            Era::Stateless => {
+            _ => {
                 self.streams.shutdown().await;
                 self.listen(None).await;
             }

@@ -1,7 +1,7 @@
 //! `Setup`: one gateway with servers of one era, and clients of one era.
 
 use test_support::client::Era;
-use test_support::gateway::{Gateway, Home, server_config};
+use test_support::gateway::{GatewayProcess, Home, server_config};
 
 use super::client::MatrixClient;
 
@@ -16,14 +16,14 @@ pub(crate) const ALL: &str = "/mcp";
 pub(crate) struct Setup {
     pub(crate) client: Era,
     home: Home,
-    _gateway: Gateway,
+    _gateway: GatewayProcess,
 }
 
 impl Setup {
     pub(crate) fn new(client: Era, servers: Era) -> Self {
         let era = match servers {
             Era::Session => "session",
-            Era::Stateless => "stateless",
+            _ => "stateless",
         };
         let config =
             server_config(env!("CARGO_BIN_EXE_reference-server"), "reference", &["--stdio", "--era", era])

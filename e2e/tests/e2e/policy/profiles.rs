@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use test_support::client::{Era, PipeClient, tool_names as listed};
+use test_support::client::{Era, StdioClient, tool_names as listed};
 use test_support::gateway::Home;
 
 use super::{ask, count_recorded, error_message, home, names, server};
@@ -98,7 +98,7 @@ fn profile_selects_servers_by_tags() {
 fn stdio_uses_a_profile_with_and_without_a_gateway() {
     let (home, _records) = home(RULES);
     let list = |home: &Home| {
-        let mut pipe = PipeClient::new(home.command(&["stdio", "--profile", "work"]), Era::Stateless);
+        let mut pipe = StdioClient::new(home.command(&["stdio", "--profile", "work"]), Era::Stateless);
         let tools: BTreeSet<String> = listed(&pipe.request("tools/list", &json!({}))).into_iter().collect();
         let refused = pipe.request("tools/call", &json!({"name": "fake__record", "arguments": {}}));
         assert_eq!(refused["error"]["code"], -31010, "{refused}");

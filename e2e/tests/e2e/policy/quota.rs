@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use test_support::gateway::Gateway;
+use test_support::gateway::GatewayProcess;
 use test_support::http::{self, Response};
 use test_support::wait_until;
 
@@ -10,11 +10,11 @@ use super::{ask, count_recorded, home, send};
 
 const RECORD: &str = "fake__record";
 
-fn record(gateway: &Gateway, token: Option<&str>) -> Response {
+fn record(gateway: &GatewayProcess, token: Option<&str>) -> Response {
     ask(gateway, "/mcp", token, "tools/call", &json!({"name": RECORD, "arguments": {"token": "recorded"}}))
 }
 
-fn status(gateway: &Gateway, token: &str) -> Value {
+fn status(gateway: &GatewayProcess, token: &str) -> Value {
     let authorization = format!("Bearer {token}");
     let headers = [("Authorization", authorization.as_str())];
     let answer = http::request(gateway.address, "GET", "/api/v1/status", &headers, b"");
