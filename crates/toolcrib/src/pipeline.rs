@@ -14,14 +14,19 @@ use tokio::time::Instant;
 
 use crate::cache::SingleFlight;
 use crate::call::Call;
-use crate::model::error::Error;
+use crate::model::error::{Error, ErrorKind};
 use crate::model::outcome::Outcome;
 use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
+use crate::protocol::member_names;
 use cache::CacheLookup;
 
 /// Runs one call.
 pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
+    member_names::check_params(&call.params).map_err(|lookalike| {
+        let error = Error::new(ErrorKind::BadArguments, lookalike.to_string());
+        error.with_hint("remove the member, or spell it exactly as the protocol does")
+    })?;
     let (target, visible) = match router.find_target(&call.caller, &call.selector).await {
         Ok(found) => found,
         Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
