@@ -88,7 +88,7 @@ impl Callers {
     ) -> Result<Self, Box<Problem>> {
         let digests = config::resolve_token_digests(specs, secret)?;
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
-            let caller = Caller::new(&spec.name);
+            let caller = Caller::new(&spec.name).with_admin(spec.admin);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
             CallerEntry { token_digest, authenticated: AuthenticatedCaller::new(caller, spec.admin) }
         });

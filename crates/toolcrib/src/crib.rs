@@ -105,6 +105,7 @@ impl Crib {
             Ok(()) if telemetry::is_enabled() => Box::pin(inner.run_traced(&mut observed.call)).await,
             Ok(()) => inner.run(&mut observed.call).await,
         };
+        let outcome = outcome.map_err(|error| inner.router.hide_stderr(error, &observed.call.caller));
         observed.finish(&outcome);
         outcome
     }

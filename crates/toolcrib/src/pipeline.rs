@@ -7,6 +7,7 @@ mod retry;
 pub(crate) mod router;
 pub(crate) mod subscription;
 pub(crate) mod suspended_calls;
+mod task_access;
 mod task_owners;
 pub(crate) mod telemetry;
 
@@ -32,6 +33,7 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
         Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
     };
     call.trace.record(|facts| facts.target = Some(target.clone()));
+    router.check_task_owner(call, &target)?;
     let decision = router.authorize(call, &target, Some(visible)).await?;
     call.trace.record(|facts| facts.decision = decision);
     router.check_arguments(call, &target)?;
@@ -42,6 +44,10 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
         CacheLookup::Cacheable(cacheable) => Box::pin(cacheable.execute(router, &mut call, &target)).await,
         CacheLookup::Bypass => send_to_server(router, &mut call, &target, None).await,
     };
+    let outcome = outcome.map(|outcome| match call.method() {
+        "tasks/list" => router.with_own_tasks(outcome, &call, &target),
+        _ => outcome,
+    });
     let outcome =
         outcome.map(|outcome| public_names::with_public_names(outcome, &call, &target, &router.task_owners));
     call.commit(outcome)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 pub struct Caller {
     name: Arc<str>,
     profile: Option<Arc<str>>,
+    is_admin: bool,
 }
 
 impl PartialEq for Caller {
@@ -27,7 +28,7 @@ impl Hash for Caller {
 impl Caller {
     /// Creates a caller without a profile.
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), profile: None }
+        Self { name: name.into(), profile: None, is_admin: false }
     }
 
     /// Returns the caller for local use by the same user.
@@ -40,6 +41,18 @@ impl Caller {
     pub fn with_profile(mut self, profile: &str) -> Self {
         self.profile = Some(profile.into());
         self
+    }
+
+    /// Makes the caller an administrator, who may see what servers write about all callers.
+    #[must_use]
+    pub fn with_admin(mut self, is_admin: bool) -> Self {
+        self.is_admin = is_admin;
+        self
+    }
+
+    /// Returns whether the caller may see what servers write about all callers: it is local or an administrator.
+    pub(crate) fn can_see_all(&self) -> bool {
+        self.is_admin || *self == Self::local()
     }
 
     /// Returns the name.

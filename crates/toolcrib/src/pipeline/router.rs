@@ -42,7 +42,7 @@ pub(crate) struct CallRouter {
     pub(crate) services: SupervisorServices,
     pub(crate) visible_catalogs: VisibleCatalogs,
     pub(crate) limiter: Limiter,
-    /// The tools that created the running tasks.
+    /// The callers and tools that created the running tasks.
     pub(crate) task_owners: TaskOwners,
     /// Decisions of people about calls.
     pub(crate) approvals: Approvals,
@@ -196,7 +196,7 @@ impl CallRouter {
             visible = self.callable_catalog(&call.caller);
         }
         visible_catalogs::authorize(policy, &visible, call, target, |task| {
-            self.task_owners.find_tool(&target.server, task)
+            self.task_owners.find(&target.server, task).map(|origin| origin.tool)
         })?;
         match visible_catalogs::required_approval(policy, call, target) {
             None => Ok(Decision::Allowed),
