@@ -24,6 +24,7 @@ mod secrets;
 mod sources;
 mod timestamp;
 mod tool_listing;
+mod visible_text;
 
 use std::process::ExitCode;
 

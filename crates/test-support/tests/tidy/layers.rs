@@ -67,6 +67,7 @@ const CRATES: &[Crate] = &[
             "exit",
             "command_error",
             "timestamp",
+            "visible_text",
             "listen",
             "prompt",
             "hints",
