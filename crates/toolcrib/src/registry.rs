@@ -376,6 +376,12 @@ impl Registry {
         !is_same && !self.closed.load(Ordering::Acquire)
     }
 
+    /// Returns the number of tools in all known listings.
+    pub(crate) fn count_tools(&self) -> usize {
+        let listings = self.enabled().into_iter().filter_map(|entry| entry.listing());
+        listings.map(|listing| listing.tools.len()).sum()
+    }
+
     /// Returns the visible listing of every enabled server, `None` if it is not known yet.
     pub(crate) fn listings(&self) -> BTreeMap<ServerId, Option<Arc<Listing>>> {
         let visible = |entry: &RegisteredServer| {
@@ -396,6 +402,7 @@ impl Registry {
             visible.tools.retain(|tool| pins.check_tool(tool).is_none());
         }
         let public_names = spec.tools.rename.clone();
+        let pin_statuses = pin_statuses.into_iter().collect();
         visible.tool_facts = Arc::new(DeclaredToolFacts { public_names, pin_statuses });
         Arc::new(visible)
     }

@@ -359,6 +359,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
+            problems: known.map(|known| known.listing.problems.clone()).unwrap_or_default(),
             ..ServerStatus::disabled(&self.0.spec)
         }
     }
@@ -416,6 +417,7 @@ impl ServerStatus {
             start: spec.lifecycle.start,
             protocol: None,
             server_info: None,
+            problems: Vec::new(),
             pin: spec.pin,
             unapproved: Vec::new(),
             sharing: spec.sharing,

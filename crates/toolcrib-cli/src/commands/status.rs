@@ -67,7 +67,12 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
 }
 
 fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
-    let mut warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
+    let left_out = server.problems.iter().map(|problem| ServerWarning {
+        message: format!("`{}`: {problem}", server.name),
+        hint: format!("toolcrib logs {}", server.name),
+    });
+    let mut warnings =
+        unavailable_warning(server).into_iter().chain(unapproved_warning(server)).chain(left_out);
     warnings.try_for_each(|warning| out.warn(&warning.message, Some(&warning.hint)))
 }
 
@@ -153,7 +158,9 @@ fn print_server(server: &ServerReport, out: &mut Output) -> std::io::Result<()> 
 fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
     let report = server.to_json();
     let mut fields: Vec<(&String, &Value)> = report.as_object().into_iter().flatten().collect();
-    fields.retain(|(field, _)| !["stderr_tail", "instances_list", "unapproved"].contains(&field.as_str()));
+    fields.retain(|(field, _)| {
+        !["stderr_tail", "instances_list", "unapproved", "problems"].contains(&field.as_str())
+    });
     fields.sort_by_key(|(field, _)| {
         FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())
     });

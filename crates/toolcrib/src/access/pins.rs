@@ -171,6 +171,19 @@ impl Pins {
         result
     }
 
+    /// Computes the fingerprints of tools, so that checking a listing with them is cheap.
+    pub(crate) fn compute_fingerprints(&self, tools: &[ListedItem]) {
+        let computed: Vec<Fingerprint> =
+            tools.iter().map(|tool| Fingerprint::from_definition(&tool.definition)).collect();
+        let mut state = self.lock();
+        if state.fingerprints.len() > tools.len() {
+            state.fingerprints.clear();
+        }
+        for (tool, fingerprint) in tools.iter().zip(computed) {
+            state.fingerprints.insert(tool.name.clone(), (tool.definition.clone(), fingerprint));
+        }
+    }
+
     /// Writes the tools that a server offered when it was first seen.
     pub(crate) fn save_first_seen(&self, listing: &Listing) -> std::io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };

@@ -4,8 +4,9 @@ use crate::model::pin_status::PinStatus;
 use crate::protocol::era::handshake::declares_capability;
 use crate::protocol::json::object::{self, Object, as_integer};
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::member_names;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,6 +27,8 @@ pub(crate) struct Listing {
     pub(crate) instructions: Option<String>,
     /// Lists that could not be read.
     pub(crate) unread: Vec<ListKind>,
+    /// What was left out of its lists, and why.
+    pub(crate) problems: Vec<String>,
     pub(crate) ttls: ListTtls,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
@@ -81,7 +84,7 @@ pub(crate) struct DeclaredToolFacts {
     /// Public names by own name, where they differ.
     pub(crate) public_names: BTreeMap<String, String>,
     /// Tools whose definition differs from the approved one.
-    pub(crate) pin_statuses: Vec<(Arc<str>, PinStatus)>,
+    pub(crate) pin_statuses: BTreeMap<Arc<str>, PinStatus>,
 }
 
 impl DeclaredToolFacts {
@@ -97,7 +100,7 @@ impl DeclaredToolFacts {
 
     /// Returns how a tool differs from its approved definition.
     pub(crate) fn pin_status(&self, own_name: &str) -> Option<PinStatus> {
-        self.pin_statuses.iter().find(|(name, _)| **name == *own_name).map(|(_, mark)| *mark)
+        self.pin_statuses.get(own_name).copied()
     }
 }
 
@@ -106,6 +109,8 @@ impl DeclaredToolFacts {
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
     pub(crate) ttl: ListTtl,
+    /// What was left out, and why.
+    pub(crate) problems: Vec<String>,
 }
 
 /// One item of a list, as the server defined it.
@@ -117,16 +122,31 @@ pub(crate) struct ListedItem {
 }
 
 impl ListedItem {
-    /// Parses a definition; `None` if it has no name or cannot be read.
+    /// Parses a definition; `None` if it has no name or cannot be read, or if clients could read another definition than
+    /// the one that was checked.
     pub(crate) fn parse(kind: ListKind, definition: Bytes) -> Option<Self> {
-        let name = Object::parse(&definition).ok()?.get_string(kind.id_member())?.as_ref().into();
-        Some(Self { name, definition })
+        let object = Object::parse(&definition).ok()?;
+        let name = object.get_string(kind.id_member())?;
+        if let Err(lookalike) = member_names::check_definition(&object) {
+            tracing::warn!(item = ?name, "an item of a list is left out: {lookalike}");
+            return None;
+        }
+        Some(Self { name: name.as_ref().into(), definition })
     }
 
-    /// Parses a raw list and skips items that cannot be read.
-    pub(crate) fn parse_all(kind: ListKind, list: &Bytes) -> Result<Vec<Self>, object::BadJson> {
-        let definitions = object::parse_array(list)?.into_iter();
-        Ok(definitions.filter_map(|definition| Self::parse(kind, definition)).collect())
+    /// Parses a raw list, in which items have at most `max_bytes`, and skips items that cannot be read. Returns the items and
+    /// the number of larger ones.
+    pub(crate) fn parse_all(
+        kind: ListKind,
+        list: &Bytes,
+        max_bytes: usize,
+    ) -> Result<(Vec<Self>, usize), object::BadJson> {
+        let mut definitions = object::parse_array(list)?;
+        let count = definitions.len();
+        definitions.retain(|definition| definition.len() <= max_bytes);
+        let too_large = count - definitions.len();
+        let items = definitions.into_iter().filter_map(|definition| Self::parse(kind, definition));
+        Ok((items.collect(), too_large))
     }
 }
 
@@ -162,8 +182,10 @@ impl Listing {
 
     /// Returns whether this listing has every name that `other` has.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let has = |list: &[ListedItem], item: &ListedItem| list.iter().any(|listed| listed.name == item.name);
-        ListKind::ALL.into_iter().all(|kind| other.items(kind).iter().all(|item| has(self.items(kind), item)))
+        ListKind::ALL.into_iter().all(|kind| {
+            let own: HashSet<&str> = self.items(kind).iter().map(|item| &*item.name).collect();
+            other.items(kind).iter().all(|item| own.contains(&*item.name))
+        })
     }
 
     /// Returns this listing with only the names for which `keep` returns true.
@@ -203,6 +225,7 @@ impl Listing {
 
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
+        self.problems.extend(pages.problems);
         Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
     }
 

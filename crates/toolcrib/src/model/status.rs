@@ -126,6 +126,8 @@ pub struct ServerStatus {
     pub protocol: Option<Revision>,
     /// The `serverInfo` of the handshake, as JSON.
     pub server_info: Option<Bytes>,
+    /// What was left out of its lists, and why.
+    pub problems: Vec<String>,
     /// The treatment of unapproved tools.
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.

@@ -42,6 +42,10 @@ use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
 /// Shortest time between two listings of a server that keeps announcing changes.
 const RELIST_INTERVAL: Duration = Duration::from_secs(1);
+/// The time that a server is not listed again, as a multiple of the time that listing it took.
+const RELIST_PAUSE_FACTOR: u32 = 10;
+/// Tools above which fingerprints are computed on a blocking thread.
+const LARGE_LISTING: usize = 1000;
 
 /// Retry time given to calls that are refused while a probe is in flight.
 const PROBE_RETRY: Duration = Duration::from_secs(1);

@@ -25,6 +25,8 @@ use crate::util::locks::IgnorePoison as _;
 
 /// Capacity of the broadcast channels. A receiver that falls further behind misses messages.
 const CHANNEL_CAPACITY: usize = 1024;
+/// Tools that a log line names.
+const MAX_LOGGED_TOOLS: usize = 20;
 
 /// Services and shared state of all supervisors of a crib. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -85,11 +87,13 @@ impl SupervisorServices {
             self.save_pins(server, pins.clone(), listing.clone());
         }
         if !check.newly_unapproved.is_empty() {
-            let tools: Vec<String> = check
-                .newly_unapproved
-                .iter()
-                .map(|(tool, status)| format!("{tool} ({})", status.as_str()))
-                .collect();
+            let count = check.newly_unapproved.len();
+            let first = check.newly_unapproved.iter().take(MAX_LOGGED_TOOLS);
+            let mut tools: Vec<String> =
+                first.map(|(tool, status)| format!("{tool} ({})", status.as_str())).collect();
+            if count > tools.len() {
+                tools.push(format!("and {} more", count - tools.len()));
+            }
             let withheld = spec.pin == Pinning::Strict;
             warn!(
                 %server,

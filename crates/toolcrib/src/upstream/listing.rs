@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -14,11 +15,15 @@ use crate::protocol::era::handshake::{error_code, error_message};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code};
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::member_names;
+use crate::spec::Limits;
 
 /// Pages that a list may have.
 const MAX_PAGES: usize = 1000;
 /// Total bytes of definitions that a list may have.
 const MAX_BYTES: usize = 64 << 20;
+/// Bytes above which a page is parsed on a blocking thread.
+const LARGE_PAGE: usize = 256 << 10;
 /// Extra time for the other lists after the tools have arrived.
 const OPTIONAL_LIST_GRACE: Duration = Duration::from_secs(5);
 
@@ -84,24 +89,25 @@ async fn fetch_optional_list(
 }
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, Error> {
-    let mut items = Vec::new();
-    let mut bytes = 0;
-    let mut seen_cursors = HashSet::new();
-    let mut ttl = ListTtl::NoList;
+    let mut list = ListPages { items: Vec::new(), ttl: ListTtl::NoList, problems: Vec::new() };
     if !connection.handshake.has_capability(kind.capability()) {
-        return Ok(ListPages { items, ttl });
+        return Ok(list);
     }
+    let Limits { tools: max_items, definition: max_definition, .. } = connection.limits;
+    let mut bytes = 0;
+    let mut too_large = 0;
+    let mut seen_cursors = HashSet::new();
     let method = kind.method();
     let member = kind.list_member();
     let mut params = Object::default();
     for _ in 0..MAX_PAGES {
         let page = match connection.request(method, params).await? {
-            ResponsePayload::Result(page) => Object::parse(&page).map_err(|bad| bad_reply(&bad.reason))?,
+            ResponsePayload::Result(page) => parse_large_page(kind, page, max_definition).await?,
             // Many servers with resources do not know templates.
             ResponsePayload::Error(error)
                 if kind == ListKind::Templates && error_code(&error) == Some(code::METHOD_NOT_FOUND) =>
             {
-                return Ok(ListPages { items, ttl });
+                return Ok(list);
             }
             ResponsePayload::Error(error) => {
                 let message = error_message(&error);
@@ -111,19 +117,18 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
                 )));
             }
         };
-        let raw_items = page
-            .get(member)
-            .ok_or_else(|| bad_reply(&format!("the response to `{method}` has no `{member}`")))?;
-        bytes += raw_items.len();
+        bytes += page.bytes;
         if bytes > MAX_BYTES {
             return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")));
         }
-        ttl = ttl.combine(ListTtl::from_page(&page, Instant::now()));
-        let parsed = ListedItem::parse_all(kind, raw_items);
-        items.extend(parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?);
+        list.ttl = list.ttl.combine(ListTtl::from_page(&page.members, Instant::now()));
+        list.items.extend(page.items);
+        too_large += page.too_large;
         // An empty string is a valid cursor.
-        let Some(cursor) = page.get_string("nextCursor").map(std::borrow::Cow::into_owned) else {
-            return Ok(ListPages { items, ttl });
+        let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
+        let Some(cursor) = cursor.filter(|_| list.items.len() <= max_items) else {
+            list.problems = omit_items(kind, &mut list.items, &connection.limits, too_large);
+            return Ok(list);
         };
         params = Object::default();
         params.set("cursor", object::to_json_string(&cursor));
@@ -133,6 +138,58 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         }
     }
     Err(bad_reply(&format!("its list of {member} has more than 1000 pages")))
+}
+
+/// Removes the items that a list has too many, and says what is left out.
+fn omit_items(kind: ListKind, items: &mut Vec<ListedItem>, limits: &Limits, too_large: usize) -> Vec<String> {
+    let member = kind.list_member();
+    let mut problems = Vec::new();
+    if items.len() > limits.tools {
+        items.truncate(limits.tools);
+        problems.push(format!("its {member} after the first {} are left out: `limits.tools`", limits.tools));
+    }
+    if too_large > 0 {
+        let limit = limits.definition;
+        problems.push(format!(
+            "{too_large} of its {member} are left out: larger than {limit} bytes, `limits.definition`"
+        ));
+    }
+    problems
+}
+
+/// A page of a list.
+struct ListPage {
+    members: Object,
+    items: Vec<ListedItem>,
+    /// The size of the items, in bytes.
+    bytes: usize,
+    /// The number of items that were left out because of their size.
+    too_large: usize,
+}
+
+/// Parses a page; a large one on a blocking thread, so that calls go on meanwhile.
+async fn parse_large_page(kind: ListKind, page: Bytes, max_definition: usize) -> Result<ListPage, Error> {
+    if page.len() <= LARGE_PAGE {
+        return ListPage::parse(kind, &page, max_definition);
+    }
+    let parsed = tokio::task::spawn_blocking(move || ListPage::parse(kind, &page, max_definition)).await;
+    parsed.unwrap_or_else(|error| Err(bad_reply(&error.to_string())))
+}
+
+impl ListPage {
+    fn parse(kind: ListKind, page: &Bytes, max_definition: usize) -> Result<Self, Error> {
+        let member = kind.list_member();
+        let members = Object::parse(page).map_err(|bad| bad_reply(&bad.reason))?;
+        member_names::check_page(&members).map_err(|lookalike| bad_reply(&lookalike.to_string()))?;
+        let raw_items = members
+            .get(member)
+            .ok_or_else(|| bad_reply(&format!("the response to `{}` has no `{member}`", kind.method())))?;
+        let bytes = raw_items.len();
+        let parsed = ListedItem::parse_all(kind, raw_items, max_definition);
+        let (items, too_large) =
+            parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?;
+        Ok(Self { members, items, bytes, too_large })
+    }
 }
 
 fn bad_reply(reason: &str) -> Error {

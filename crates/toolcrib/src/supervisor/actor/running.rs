@@ -1,6 +1,7 @@
 //! The parts that several states share: events of a running server, leases, listings, commands and the snapshot.
 
 use super::*;
+use crate::access::pins::Pins;
 use crate::cache::Invalidation;
 use crate::upstream::listing::fetch_listing;
 
@@ -220,7 +221,8 @@ impl Actor {
         let now = Instant::now();
         self.metrics.consecutive_failures.store(0, Ordering::Relaxed);
         self.start_gate.record_success();
-        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone());
+        let pins = self.services.pins.for_server(&self.spec);
+        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone(), pins);
         self.services.tasks.spawn(watcher);
         self.services.slots.mark_idle(&self.metrics);
         ActorState::Ready(RunningServer {
@@ -404,12 +406,26 @@ impl Actor {
     }
 }
 
+/// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
+async fn compute_fingerprints(listing: Listing, pins: &Arc<Pins>) -> Listing {
+    if listing.tools.len() <= LARGE_LISTING {
+        return listing;
+    }
+    let pins = pins.clone();
+    let listing = Arc::new(listing);
+    let shared = listing.clone();
+    // If this fails, they are computed later.
+    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.tools)).await;
+    Arc::unwrap_or_clone(listing)
+}
+
 /// Reports the end of a connection to the actor, and new listings after announced changes, at most one per
 /// [`RELIST_INTERVAL`].
 async fn watch_connection(
     connection: Arc<Connection>,
     generation: u64,
     actor: mpsc::WeakUnboundedSender<ActorCommand>,
+    pins: Option<Arc<Pins>>,
 ) {
     let report = |event| match actor.upgrade() {
         Some(actor) => actor.send(ActorCommand::Watched { generation, event }).is_ok(),
@@ -418,10 +434,17 @@ async fn watch_connection(
     let relist = async {
         loop {
             connection.listing_changed().await;
-            if !report(WatchEvent::Relisted(fetch_listing(&connection).await.map(Box::new))) {
+            let began = Instant::now();
+            let listed = match (fetch_listing(&connection).await, &pins) {
+                (Ok(listing), Some(pins)) => Ok(compute_fingerprints(listing, pins).await),
+                (listed, _) => listed,
+            };
+            let took = began.elapsed();
+            if !report(WatchEvent::Relisted(listed.map(Box::new))) {
                 return;
             }
-            sleep(RELIST_INTERVAL).await;
+            // A server that is expensive to list is listed less often.
+            sleep(RELIST_INTERVAL.max(took * RELIST_PAUSE_FACTOR)).await;
         }
     };
     tokio::select! {
