@@ -2,6 +2,7 @@
 
 pub(crate) mod stream;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use toolcrib::Caller;
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 
@@ -36,6 +38,36 @@ struct OpenSessions {
     sessions: HashMap<String, Arc<Session>>,
     /// True if the expiry task runs.
     has_expiry_task: bool,
+}
+
+impl OpenSessions {
+    /// Returns the session that must end so that a caller can open another one: `None` if there is room, `Some(None)` if
+    /// every such session is in use.
+    fn find_excess(&self, caller: &Caller, max_sessions: usize) -> Option<Option<String>> {
+        // Without declared callers everyone is the same caller.
+        let max_per_caller =
+            if *caller == Caller::local() { max_sessions } else { (max_sessions / 2).max(1) };
+        // Cheap while there is room: only then a caller can have too many.
+        if self.sessions.len() < max_per_caller.min(max_sessions) {
+            return None;
+        }
+        let mut counts: HashMap<&Caller, usize> = HashMap::new();
+        for session in self.sessions.values() {
+            *counts.entry(&session.client.scope.caller).or_default() += 1;
+        }
+        let has_too_many = counts.get(caller).is_some_and(|count| *count >= max_per_caller);
+        if !has_too_many && self.sessions.len() < max_sessions {
+            return None;
+        }
+        let count = |session: &Session| counts.get(&session.client.scope.caller).copied().unwrap_or(0);
+        let is_candidate = |session: &Session| {
+            session.is_idle() && (!has_too_many || session.client.scope.caller == *caller)
+        };
+        let candidates = self.sessions.iter().filter(|(_, session)| is_candidate(session));
+        // The most sessions first, then the longest idle.
+        let excess = candidates.min_by_key(|(_, session)| (Reverse(count(session)), session.last_used()));
+        Some(excess.map(|(id, _)| id.clone()))
+    }
 }
 
 /// One client's session over HTTP.
@@ -70,16 +102,15 @@ impl Sessions {
     }
 
     /// Opens a session, which ends when `revoked` is cancelled. If there are too many, the session that has been idle
-    /// longest is ended. Returns `None` if none is idle or no random id is available.
+    /// longest is ended: one of the same caller if that has too many, otherwise one of the caller that has the most. Returns
+    /// `None` if none of them is idle or no random id is available.
     pub(crate) fn open(&self, client: SessionClientState, revoked: &CancellationToken) -> Option<NewSession> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).ok()?;
         let id = encoding::to_hex(&random);
         let mut state = self.state();
-        if state.sessions.len() >= self.max_sessions {
-            let idle = state.sessions.iter().filter(|(_, session)| session.is_idle());
-            let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
-            state.sessions.remove(&oldest).inspect(|session| session.end());
+        if let Some(removed) = state.find_excess(&client.scope.caller, self.max_sessions) {
+            state.sessions.remove(&removed?).inspect(|session| session.end());
         }
         state.sessions.insert(id.clone(), Arc::new(Session::new(client, revoked.child_token())));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);

@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::call::client_context::InstanceOwner;
+use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::{LastError, ServerState, ServerStatus};
@@ -51,7 +52,13 @@ enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
     Lease(oneshot::Sender<Result<Lease, Error>>),
     /// Releases a lease.
-    Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool },
+    Release {
+        generation: u64,
+        health: Option<CallHealth>,
+        caller: Option<Caller>,
+        is_probe: bool,
+        timed_out: bool,
+    },
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
     /// Stops the server if it is idle, because another server needs its slot.

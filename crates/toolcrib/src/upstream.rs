@@ -186,7 +186,9 @@ impl Connection {
             return Ok(self.to_outcome(ResponsePayload::Error(input::invalid_state_error())));
         }
         let deadline = Deadline::new(&self.limits, &self.tools, own_name, began);
-        let turn = self.acquire_turn(call.client.key, &deadline).await?;
+        let requested = self.call_queue.request(call.client.key);
+        call.sent_late |= !matches!(requested, TurnRequest::Granted(_));
+        let turn = self.wait_for_turn(requested, &deadline).await?;
         if let Some(level) = call.client.log_level {
             Box::pin(self.raise_log_level(level)).await;
         }
@@ -223,6 +225,10 @@ impl Connection {
 
     /// Waits for one of the server's in-flight turns; the wait counts towards the call's deadline.
     async fn acquire_turn(&self, client: u64, deadline: &Deadline<'_>) -> Result<Turn, Error> {
+        self.wait_for_turn(self.call_queue.request(client), deadline).await
+    }
+
+    async fn wait_for_turn(&self, requested: TurnRequest, deadline: &Deadline<'_>) -> Result<Turn, Error> {
         let server = &self.server;
         let in_flight = self.limits.in_flight;
         let refuse = |kind, message| {
@@ -233,7 +239,7 @@ impl Connection {
             let message = format!("`{server}` is busy with {in_flight} calls and its queue is full");
             refuse(ErrorKind::Overloaded, message)
         };
-        let mut queued = match self.call_queue.request(client) {
+        let mut queued = match requested {
             TurnRequest::Granted(turn) => return Ok(turn),
             TurnRequest::Queued(queued) => queued,
             TurnRequest::Full => return Err(full()),

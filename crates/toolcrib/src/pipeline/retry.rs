@@ -69,6 +69,7 @@ pub(super) async fn retry(
     let deadline = Deadline::new(&entry.spec().limits, &entry.spec().tools, &target.name, started).initial();
     let may_have_run = first_error.delivery() == Delivery::MaybeSent;
     call.dispatched = may_have_run;
+    call.sent_late = true;
     let Ok(lease) = timeout_at(deadline, router.registry.lease(&target.server, call)).await else {
         return Err(first_error);
     };

@@ -215,8 +215,8 @@ impl Actor {
                 ActorEvent::Released { health: Some(CallHealth::PauseRequested { class, wait }), .. } => {
                     return self.pause_running(server, class, wait);
                 }
-                ActorEvent::Released { health: Some(health), .. }
-                    if self.record_health(&mut server, health) =>
+                ActorEvent::Released { health: Some(health), caller, .. }
+                    if self.record_health(&mut server, health, caller.as_ref()) =>
                 {
                     let until = Instant::now() + server.breaker.cool_off();
                     return self.trip(server, until);
@@ -273,7 +273,9 @@ impl Actor {
                 ActorEvent::LeaseRequested(waiter) => {
                     self.refuse(waiter, self.tripped_error(&server, Instant::now() + PROBE_RETRY, None));
                 }
-                ActorEvent::Released { is_probe: true, health } => return self.finish_probe(server, health),
+                ActorEvent::Released { is_probe: true, health, .. } => {
+                    return self.finish_probe(server, health);
+                }
                 ActorEvent::Released { .. } | ActorEvent::PingAnswered => {}
                 event => return self.leave_running(server, event),
             }
@@ -285,7 +287,7 @@ impl Actor {
         match health {
             None => ActorState::Tripped { server, until: now, pause: None },
             Some(CallHealth::PauseRequested { class, wait }) => self.pause_running(server, class, wait),
-            Some(health) if self.record_health(&mut server, health) => {
+            Some(health) if self.record_probe(&mut server, health) => {
                 let until = now + server.breaker.cool_off();
                 ActorState::Tripped { server, until, pause: None }
             }

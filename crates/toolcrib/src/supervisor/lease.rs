@@ -11,6 +11,7 @@ use super::breaker::CallHealth;
 use super::metrics::ServerMetrics;
 use crate::access::pins::PinnedTools;
 use crate::call::Call;
+use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::{FailureClass, Treatment};
 use crate::model::outcome::Outcome;
@@ -27,6 +28,8 @@ pub(crate) struct Lease {
     /// True if this is the one call that tests a tripped server.
     pub(super) is_probe: bool,
     pub(super) health: Option<CallHealth>,
+    /// The caller of the call that was made.
+    pub(super) caller: Option<Caller>,
     /// Start time of the call that is in flight.
     pub(super) in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
@@ -65,6 +68,7 @@ impl Lease {
             pinned.check_call(&self.connection.server, tool)?;
         }
         self.in_flight_since = Some(began);
+        self.caller = Some(call.caller.clone());
         let outcome = self.connection.call(call, tool, began).await;
         self.in_flight_since = None;
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
@@ -75,14 +79,16 @@ impl Lease {
                 Ok(outcome)
             }
             Err(error) => {
-                self.health = self.call_health(&error);
+                self.health = self.call_health(&error, call.sent_late);
                 self.timed_out = error.kind() == ErrorKind::TimedOut && !error.is_not_sent();
                 Err(error.mark_dispatched())
             }
         }
     }
 
-    fn call_health(&self, error: &Error) -> Option<CallHealth> {
+    /// Returns what an error says about the server. A timeout says nothing if the server had the call for less than the
+    /// whole time limit.
+    fn call_health(&self, error: &Error, sent_late: bool) -> Option<CallHealth> {
         if error.is_not_sent() {
             return None;
         }
@@ -94,6 +100,7 @@ impl Lease {
                 Some(CallHealth::PauseRequested { class, wait })
             }
             _ => match error.kind() {
+                ErrorKind::TimedOut if sent_late => None,
                 ErrorKind::TimedOut | ErrorKind::BadReply => Some(CallHealth::Unhealthy),
                 // A remote server can drop one call and stay connected.
                 ErrorKind::Lost if !self.connection.is_closed() => Some(CallHealth::Unhealthy),
@@ -109,6 +116,7 @@ impl Drop for Lease {
         let release = ActorCommand::Release {
             generation: self.generation,
             health: self.health,
+            caller: self.caller.take(),
             is_probe: self.is_probe,
             timed_out: self.timed_out || cancelled_late,
         };

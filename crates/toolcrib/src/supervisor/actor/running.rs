@@ -3,6 +3,7 @@
 use super::*;
 use crate::access::pins::Pins;
 use crate::cache::Invalidation;
+use crate::model::caller::Caller;
 use crate::upstream::listing::fetch_listing;
 
 impl Actor {
@@ -42,14 +43,14 @@ impl Actor {
                 Some(ActorEvent::Closed)
             }
             ActorCommand::Lease(waiter) => Some(ActorEvent::LeaseRequested(waiter)),
-            ActorCommand::Release { generation, health, is_probe, timed_out }
+            ActorCommand::Release { generation, health, caller, is_probe, timed_out }
                 if generation == self.generation =>
             {
                 self.count_release(server);
                 if timed_out && !server.connection.is_remote() {
                     self.ping(server);
                 }
-                Some(ActorEvent::Released { health, is_probe })
+                Some(ActorEvent::Released { health, caller, is_probe })
             }
             ActorCommand::Watched { generation, event } if generation == self.generation => {
                 self.watch_event(server, event)
@@ -126,6 +127,7 @@ impl Actor {
             generation: self.generation,
             is_probe,
             health: None,
+            caller: None,
             in_flight_since: None,
             timed_out: false,
             pinned_tools: self.pinned_tools.clone(),
@@ -143,10 +145,22 @@ impl Actor {
     }
 
     /// Counts a call for the breaker and returns whether the breaker trips.
-    pub(super) fn record_health(&self, server: &mut RunningServer, health: CallHealth) -> bool {
-        let trips = server.breaker.record(health);
+    pub(super) fn record_health(
+        &self,
+        server: &mut RunningServer,
+        health: CallHealth,
+        caller: Option<&Caller>,
+    ) -> bool {
+        let trips = server.breaker.record(health, caller, Instant::now());
         self.metrics.consecutive_failures.store(server.breaker.failures(), Ordering::Relaxed);
         trips
+    }
+
+    /// Counts the call that tests a tripped server and returns whether the breaker stays open.
+    pub(super) fn record_probe(&self, server: &mut RunningServer, health: CallHealth) -> bool {
+        let stays_open = server.breaker.record_probe(health);
+        self.metrics.consecutive_failures.store(server.breaker.failures(), Ordering::Relaxed);
+        stays_open
     }
 
     pub(super) fn trip(&mut self, server: RunningServer, until: Instant) -> ActorState {
