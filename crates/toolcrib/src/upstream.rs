@@ -28,7 +28,7 @@ use crate::protocol::era::client::{DISCOVER, PING};
 use crate::protocol::era::handshake::HandshakeResult;
 use crate::protocol::era::{self, input};
 use crate::protocol::json::object::Object;
-use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::jsonrpc::{ResponsePayload, move_own_code};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::{InProcessServer, Limits, ServerId, ToolsSpec};
@@ -220,6 +220,10 @@ impl Connection {
     }
 
     fn to_outcome(&self, response: ResponsePayload) -> Outcome {
+        let response = match response {
+            ResponsePayload::Error(error) => ResponsePayload::Error(move_own_code(error)),
+            response => response,
+        };
         Outcome { answer: response, era: self.era(), server: Some(self.server.clone()) }
     }
 
