@@ -9,7 +9,8 @@ use test_support::client::{Era, message};
 use test_support::gateway::{Home, server_config};
 use test_support::{WAIT_LIMIT, wait_until};
 
-const CALLERS: &str = "[callers.ci]\ntoken = 'ci-token-1234567'\n[callers.root]\ntoken = 'root-token-123456'\nadmin = true\n";
+const CALLERS: &str =
+    "[callers.ci]\ntoken = 'ci-token-1234567'\n[callers.root]\ntoken = 'root-token-123456'\nadmin = true\n";
 
 fn home(more: &str) -> Home {
     let server = server_config(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
@@ -82,7 +83,11 @@ fn approval_path_in_any_spelling_is_refused_over_tcp() {
         stream
     };
     let id = assert_no_approval(connect, "none");
-    assert_eq!(home.run(&["approve", "--call", &id, "--yes"]).status.code(), Some(0), "the own socket approves");
+    assert_eq!(
+        home.run(&["approve", "--call", &id, "--yes"]).status.code(),
+        Some(0),
+        "the own socket approves"
+    );
 }
 
 #[test]

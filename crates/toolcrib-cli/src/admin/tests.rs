@@ -74,7 +74,9 @@ async fn unknown_paths_and_methods_have_different_statuses() {
 async fn route_has_one_spelling_and_approves_only_if_trusted() {
     let test = TestAdmin::new();
     let refused = StatusCode::FORBIDDEN.as_u16();
-    for path in ["/api/v1/calls/x/approve", "/api/v1/calls/%78/approve", "/api/v1/servers/house/approve?seal=1"] {
+    for path in
+        ["/api/v1/calls/x/approve", "/api/v1/calls/%78/approve", "/api/v1/servers/house/approve?seal=1"]
+    {
         assert_eq!(test.post(path).await.0, refused, "{path}");
     }
     for path in
