@@ -76,7 +76,7 @@ impl Output {
         self.hints = hints;
     }
 
-    /// Prints one line of data to stdout, with characters escaped that a terminal would obey or hide.
+    /// Prints one line of data to stdout, with characters escaped that a terminal would interpret or hide.
     pub(crate) fn print_line(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.stdout, "{}", escape_lines(line))?;
         self.stdout.flush()

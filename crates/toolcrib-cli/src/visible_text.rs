@@ -1,4 +1,4 @@
-//! Makes characters visible that terminals obey, hide or reorder. Servers, files and peers choose much of what is printed.
+//! Makes characters visible that terminals interpret, hide or reorder. Servers, files and peers choose much of what is printed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

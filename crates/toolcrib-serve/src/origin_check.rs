@@ -1,7 +1,7 @@
 //! Checks the `Host` and `Origin` headers, so that web pages cannot use the gateway through a browser (DNS rebinding).
 
 use hyper::HeaderMap;
-use hyper::header::{HOST, ORIGIN};
+use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::{Uri, Version};
 
 /// The host names under which the gateway may be addressed.
@@ -15,7 +15,7 @@ pub(crate) struct HostAllowList {
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// The header in which browsers say which kind of page sent a request.
-const FETCH_SITE: &str = "sec-fetch-site";
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 impl HostAllowList {
     pub(crate) fn new(mut hosts: Vec<String>) -> Self {
@@ -38,7 +38,7 @@ impl HostAllowList {
         if target.authority().is_some_and(|authority| !self.allows(authority.as_str())) {
             return Err("the host of the request target is not allowed".to_owned());
         }
-        if headers.get(FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
+        if headers.get(&FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
             return Err("requests of web pages from elsewhere are not allowed".to_owned());
         }
         let authority = host_header.and_then(|host| host.to_str().ok());
@@ -143,11 +143,10 @@ mod tests {
         for refused in ["http://localhost:3000", "http://localhost", "https://127.0.0.1"] {
             assert!(!is_allowed(&[(HOST, "localhost:7717"), (ORIGIN, refused)]), "{refused}");
         }
-        let fetch_site = hyper::header::HeaderName::from_static(FETCH_SITE);
         for (site, is_served) in
             [("cross-site", false), ("same-site", false), ("same-origin", true), ("none", true)]
         {
-            assert_eq!(is_allowed(&[(HOST, "localhost"), (fetch_site.clone(), site)]), is_served, "{site}");
+            assert_eq!(is_allowed(&[(HOST, "localhost"), (FETCH_SITE, site)]), is_served, "{site}");
         }
         for refused in [
             "null",

@@ -135,11 +135,11 @@ impl Bus {
         while filled < buffer.len() {
             let remaining = self.deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
+                return Err(ErrorKind::TimedOut.into());
             }
             self.stream.set_read_timeout(Some(remaining))?;
             match self.stream.read(&mut buffer[filled..])? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
                 count => filled += count,
             }
         }

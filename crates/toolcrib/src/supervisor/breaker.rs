@@ -148,7 +148,7 @@ mod tests {
         }
         // With a failure of the other caller the server is to blame.
         assert!(breaker.clone().record(CallHealth::Unhealthy, Some(&ann), at(20)));
-        // Alone, the failing caller is the only one that a wait concerns.
+        // Without other callers, only the failing caller has to wait.
         assert!(breaker.record(CallHealth::Unhealthy, Some(&ben), at(31)));
         assert!(breaker.record_probe(CallHealth::Unhealthy) && !breaker.record_probe(CallHealth::Healthy));
     }
