@@ -15,9 +15,9 @@ use toolcrib::{Caller, Secret, SecretError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entrypoint {
-    /// The public address, TCP or a configured Unix socket.
+    /// A TCP address.
     Tcp,
-    /// The gateway's own socket, which only its user can open. Its clients need no token.
+    /// A Unix socket, which only the gateway's user can use. Its clients need no token.
     Socket,
 }
 

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 use test_support::client::{Era, message};
@@ -66,7 +67,7 @@ fn assert_no_approval<S: Read + Write>(connect: impl Fn() -> S, token: &str) -> 
         assert_eq!(status, 403, "{route}: {body}");
         for path in spellings(&route) {
             let (status, body) = send(connect(), "POST", &path, token, "");
-            assert!(matches!(status, 403 | 404), "{path}: {status} {body}");
+            assert!(matches!(status, 403..=405), "{path}: {status} {body}");
         }
     }
     assert_eq!(send(connect(), "POST", "/mcp", token, &call).1["error"]["code"], -31010);
@@ -108,18 +109,37 @@ fn approval_path_needs_an_admin_with_callers() {
 }
 
 #[test]
-fn approval_path_in_any_spelling_is_refused_on_a_unix_listener() {
+fn unix_listener_approves_for_its_user_in_one_spelling() {
     let home = home("");
     let socket = home.file("public.sock");
     let mut command = home.command(&["serve", "--listen", &format!("unix:{}", socket.display())]);
-    let mut gateway = command.spawn().unwrap();
+    let mut gateway = KillOnDrop(command.stderr(Stdio::null()).spawn().unwrap());
     wait_until("the gateway listens", || UnixStream::connect(&socket).is_ok());
     let connect = || {
         let stream = UnixStream::connect(&socket).unwrap();
         stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         stream
     };
-    assert_no_approval(connect, "none");
-    test_support::process::send_signal(gateway.id(), rustix::process::Signal::TERM);
-    gateway.wait().unwrap();
+    let params = json!({"name": "fake__echo", "arguments": {"text": "x"}});
+    let call = message(Era::Stateless, &1.into(), "tools/call", &params).to_string();
+    let refused = send(connect(), "POST", "/mcp", "none", &call).1;
+    let route = format!("/api/v1/calls/{}/approve", refused["error"]["data"]["approval"].as_str().unwrap());
+    for path in spellings(&route) {
+        assert_eq!(send(connect(), "POST", &path, "none", "").0, 404, "{path}");
+    }
+    assert_eq!(send(connect(), "POST", "/mcp", "none", &call).1["error"]["code"], -31010);
+    assert_eq!(send(connect(), "POST", &route, "none", "").0, 200);
+    test_support::process::send_signal(gateway.0.id(), rustix::process::Signal::TERM);
+    gateway.0.wait().unwrap();
+}
+
+/// A process that ends with the test.
+struct KillOnDrop(Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
