@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn is_allowed(headers: &[(hyper::header::HeaderName, &str)]) -> bool {
+    fn is_allowed(headers: &[(HeaderName, &str)]) -> bool {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(name.clone(), HeaderValue::from_str(value).unwrap());

@@ -1,5 +1,7 @@
 //! Approvals in every spelling of their path, on every listener.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

@@ -3,8 +3,9 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use toolcrib::util::encoding;
 use zeroize::Zeroizing;
 
@@ -252,6 +253,7 @@ fn encode_call(serial: u32, call: DbusCall<'_>, body: &[u8]) -> Zeroizing<Vec<u8
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
 
@@ -264,6 +266,29 @@ mod tests {
         assert_eq!(&bytes[..12], b"l\x01\0\x01\x07\0\0\0\x07\0\0\0");
         assert_eq!(&bytes[16..27], b"\x01\x01o\0\x02\0\0\0/c\0");
         assert!(bytes.ends_with(b"\x02\0\0\0hi\0") && (bytes.len() - 7).is_multiple_of(8));
+    }
+
+    #[test]
+    fn slow_bus_times_out_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bus");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let bus = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // One byte every 20 ms, up to the longest line.
+            for _ in 0..512 {
+                if stream.write_all(b"O").is_err()
+                    || stopped.recv_timeout(Duration::from_millis(20)) != Err(RecvTimeoutError::Timeout)
+                {
+                    break;
+                }
+            }
+        });
+        let result = Bus::connect(&format!("unix:path={}", path.display()), Duration::from_millis(200));
+        assert!(matches!(result, Err(DbusError::Timeout)), "{result:?}");
+        drop(stop);
+        bus.join().unwrap();
     }
 
     #[test]

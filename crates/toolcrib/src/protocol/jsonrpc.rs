@@ -431,10 +431,11 @@ pub fn move_own_code(error: Bytes) -> Bytes {
         return error;
     }
     let mut data = Object::default();
-    data.set("server_error", error.clone());
+    let message = object.get("message").cloned().unwrap_or(Bytes::from_static(b"\"\""));
+    data.set("server_error", error);
     let mut moved = Object::default();
     moved.set("code", code::SERVER_ERROR.to_string());
-    moved.set("message", object.get("message").cloned().unwrap_or(Bytes::from_static(b"\"\"")));
+    moved.set("message", message);
     moved.set("data", data.to_bytes());
     moved.to_bytes()
 }
