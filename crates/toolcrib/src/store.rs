@@ -51,8 +51,9 @@ pub type StoreResult<T> = StoreReply<Result<T, StoreError>>;
 /// - **Time.** Lifetimes and periods are measured by the store. A store that replicas share uses its own clock and ignores
 ///   `now`, which is the clock of one replica.
 /// - **Waiting.** Every reply arrives or fails within a time that the store bounds. Calls wait for it.
-/// - **Lifetime.** A value is never returned after its time to live. Any value can disappear earlier, when the store is
-///   full or was restarted; a missing value therefore must never grant anything.
+/// - **Lifetime.** A value is never returned after its time to live, and can disappear earlier, when the store is full or
+///   was restarted; a missing value therefore must never grant anything. Approved tools have no time to live and are kept
+///   until they are removed: a server without any counts as new, and its tools as approved.
 ///
 /// The methods must not block. A store that cannot answer immediately copies what it needs from the arguments.
 pub trait Store: Debug + Send + Sync + 'static {

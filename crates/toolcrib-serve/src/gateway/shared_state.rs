@@ -12,6 +12,7 @@ use toolcrib::store::{Store, StoreError, StoreKind, StoreNotice};
 
 use crate::callers::ActiveCallers;
 use crate::service::McpService;
+use crate::service::session_record::SessionNotice;
 use crate::session::Sessions;
 
 /// Pause before revocations are read again from a store that did not answer.
@@ -109,21 +110,21 @@ impl SessionWatcher {
         while let Some(notice) = next_notice(&mut self.notices, &self.closed).await {
             let Some(sessions) = self.sessions.upgrade() else { return };
             match notice {
-                StoreNotice::Changed(id) => self.apply(sessions, vec![id.to_string()]),
+                StoreNotice::Changed(name) => self.apply(sessions, vec![SessionNotice::parse(&name)]),
                 _ => {
-                    let ids = sessions.ids();
-                    self.apply(sessions, ids);
+                    let notices = sessions.ids().into_iter().map(SessionNotice::Changed).collect();
+                    self.apply(sessions, notices);
                 }
             }
         }
     }
 
-    fn apply(&self, sessions: Arc<Sessions>, ids: Vec<String>) {
+    fn apply(&self, sessions: Arc<Sessions>, notices: Vec<SessionNotice>) {
         let service = self.service.clone();
         let closed = self.closed.clone();
         let changes = async move {
-            for id in ids {
-                if let Err(error) = sessions.apply_change(&service, &id).await {
+            for notice in notices {
+                if let Err(error) = sessions.apply_notice(&service, &notice).await {
                     tracing::warn!("cannot read what another gateway changed in a session: {error}");
                 }
             }

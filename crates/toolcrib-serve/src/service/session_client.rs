@@ -92,9 +92,13 @@ impl SessionClientState {
     pub(crate) fn put_record(&self, ttl: Duration) -> Option<StoreResult<()>> {
         let shared = self.shared.as_ref()?;
         let log_level = *self.log_level.lock().ignore_poison();
+        Some(shared.put(&self.scope, log_level, self.subscribed_uris(), ttl))
+    }
+
+    /// Returns the URIs of the resources that the client has subscribed to.
+    pub(crate) fn subscribed_uris(&self) -> Vec<String> {
         let subscriptions = self.subscriptions.lock().ignore_poison();
-        let uris = subscriptions.iter().map(|subscription| subscription.uri().to_owned()).collect();
-        Some(shared.put(&self.scope, log_level, uris, ttl))
+        subscriptions.iter().map(|subscription| subscription.uri().to_owned()).collect()
     }
 
     /// Returns the lowest log level that the client wants.
@@ -163,12 +167,18 @@ impl SessionClientState {
         out: Option<&impl MessageSink>,
     ) -> ResponsePayload {
         match method {
-            SET_LEVEL => return self.share_change(service, self.set_level(params.as_ref())).await,
+            SET_LEVEL => {
+                let response = self.set_level(params.as_ref());
+                return Box::pin(self.share_change(service, response)).await;
+            }
             SUBSCRIBE => {
                 let response = self.subscribe(service, params.as_ref()).await;
-                return self.share_change(service, response).await;
+                return Box::pin(self.share_change(service, response)).await;
             }
-            UNSUBSCRIBE => return self.share_change(service, self.unsubscribe(params.as_ref())).await,
+            UNSUBSCRIBE => {
+                let response = self.unsubscribe(params.as_ref());
+                return Box::pin(self.share_change(service, response)).await;
+            }
             _ => {}
         }
         if let Some(kind) = ListKind::from_method(method) {

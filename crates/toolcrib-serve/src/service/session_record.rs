@@ -73,6 +73,36 @@ impl SessionRecord {
     }
 }
 
+/// The end of the notice that a session has ended. Other notices are the id of a session that has changed.
+const ENDED_SUFFIX: &str = "/ended";
+
+/// A change of a session that another gateway announces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionNotice {
+    Changed(String),
+    Ended(String),
+}
+
+impl SessionNotice {
+    /// Parses the name in a notice of the store.
+    pub(crate) fn parse(name: &str) -> Self {
+        match name.strip_suffix(ENDED_SUFFIX) {
+            Some(id) => Self::Ended(id.to_owned()),
+            None => Self::Changed(name.to_owned()),
+        }
+    }
+
+    /// Announces the change to all gateways.
+    pub(crate) fn publish(&self, store: &Arc<dyn Store>) -> StoreResult<()> {
+        match self {
+            Self::Changed(id) => store.publish(StoreKey::new(StoreKind::Session, id)),
+            Self::Ended(id) => {
+                store.publish(StoreKey::new(StoreKind::Session, &format!("{id}{ENDED_SUFFIX}")))
+            }
+        }
+    }
+}
+
 /// A session that other gateways on the same store can continue.
 #[derive(Debug)]
 pub(crate) struct SharedSession {
@@ -126,7 +156,7 @@ impl SharedSession {
 
     /// Announces a change of the record to other gateways.
     pub(crate) fn publish(&self) -> StoreResult<()> {
-        self.store.publish(self.key())
+        SessionNotice::Changed(self.id.clone()).publish(&self.store)
     }
 }
 

@@ -14,7 +14,7 @@ use toolcrib::util::encoding;
 use super::{IDLE_TIMEOUT, NewSession, RENEWAL_INTERVAL, Sessions};
 use crate::callers::CallerAccess;
 use crate::service::session_client::SessionClientState;
-use crate::service::session_record::{RECORD_TTL, SessionRecord, SharedSession};
+use crate::service::session_record::{RECORD_TTL, SessionNotice, SessionRecord, SharedSession};
 use crate::service::{EndpointScope, McpService};
 
 const _: () = assert!(RECORD_TTL.as_secs() == IDLE_TIMEOUT.as_secs() + RENEWAL_INTERVAL.as_secs());
@@ -55,7 +55,7 @@ impl SharedSessions {
     /// Removes a record and ends the session in other gateways.
     async fn remove_record(&self, id: &str) -> Result<(), StoreError> {
         let removed = self.store.remove(key(id));
-        let published = self.store.publish(key(id));
+        let published = SessionNotice::Ended(id.to_owned()).publish(&self.store);
         removed.wait().await?;
         published.wait().await
     }
@@ -128,15 +128,23 @@ impl Sessions {
     }
 
     /// Takes over what another gateway has changed in a session that is open here as well.
-    pub(crate) async fn apply_change(&self, service: &McpService, id: &str) -> Result<(), StoreError> {
+    pub(crate) async fn apply_notice(
+        &self,
+        service: &McpService,
+        notice: &SessionNotice,
+    ) -> Result<(), StoreError> {
         let Some(shared) = &self.shared else { return Ok(()) };
+        let (SessionNotice::Changed(id) | SessionNotice::Ended(id)) = notice;
         let Some(session) = self.state().sessions.get(id).cloned() else { return Ok(()) };
-        match shared.find_record(id).await? {
-            Some(record) if record.writer != shared.writer => {
-                session.client.apply_record(service, &record).await;
-            }
-            Some(_) => {}
-            None => self.discard(id),
+        if let SessionNotice::Ended(id) = notice {
+            self.discard(id);
+            // This gateway may have renewed the record after it was removed.
+            return shared.store.remove(key(id)).wait().await.map(drop);
+        }
+        if let Some(record) = shared.find_record(id).await?
+            && record.writer != shared.writer
+        {
+            session.client.apply_record(service, &record).await;
         }
         Ok(())
     }

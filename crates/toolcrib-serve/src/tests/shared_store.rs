@@ -2,7 +2,7 @@
 
 use tokio::task::yield_now;
 use toolcrib::store::{Store, StoreKey, StoreKind};
-use toolcrib::{Caller, Crib};
+use toolcrib::{Caller, Crib, LogLevel};
 
 use super::delayed_store::DelayedStore;
 use super::*;
@@ -165,7 +165,7 @@ async fn log_level_follows_the_session() {
     assert_eq!(record["params"]["clientInfo"]["name"], "t");
     let scope = EndpointScope::all(Caller::new("one"));
     let found = pair.gateways[1].state.sessions.find(&session, &scope).unwrap();
-    let level = found.client.log_level().map(|level| level.as_str());
+    let level = found.client.log_level().map(LogLevel::as_str);
     assert_eq!(level, Some("warning"), "a gateway that has the session open is notified");
     drop(found);
     pair.finish().await;

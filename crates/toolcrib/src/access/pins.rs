@@ -446,9 +446,10 @@ impl PinnedTools {
         if self.pins.check_tool(listed).is_none() {
             return Ok(());
         }
-        // The tool may have been approved through another process.
+        // The tool may have been approved through another process. Boxed, because hardly any call gets here.
         if self.pins.store.is_shared() {
-            self.pins.load(&self.listing).await.map_err(|error| self.pins.store_error(&error))?;
+            let loaded = Box::pin(self.pins.load(&self.listing)).await;
+            loaded.map_err(|error| self.pins.store_error(&error))?;
         }
         match self.pins.lock_and_reload().check(listed) {
             None => Ok(()),

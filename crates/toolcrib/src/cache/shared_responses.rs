@@ -115,7 +115,7 @@ impl SharedResponses {
         let name = if directive.is_public { &slot.public_name } else { &slot.private_name };
         let key = StoreKey::new(StoreKind::CachedResponse, name);
         let stored = self.store.put(key, value.into(), Some(ttl));
-        stored.finish(&self.tasks, |stored| or_warn(stored));
+        stored.finish(&self.tasks, or_warn);
     }
 
     /// Outdates the stored responses of a server. If one resource has changed, those of all its resources are outdated.
