@@ -38,7 +38,7 @@ use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::registry::{RegisteredServer, RosterChanges};
-use crate::spec::{Capacity, Roster, ServerId};
+use crate::spec::{Capacity, Roster, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
 use crate::util::format;
@@ -432,7 +432,14 @@ impl Crib {
         match self.router().discover(std::slice::from_ref(&entry)).await.pop().flatten() {
             Some(failure) => Err(failure),
             None => match self.pins(&entry) {
-                Some(pins) => pins.differences().await,
+                Some(pins) => {
+                    if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
+                        pins.prepare(&listing).await;
+                        let is_complete = entry.spec().sharing == Sharing::Shared;
+                        self.router().services.check_pins(entry.spec(), &listing, is_complete);
+                    }
+                    pins.differences().await
+                }
                 None => Ok(Unapproved::default()),
             },
         }

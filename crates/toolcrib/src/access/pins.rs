@@ -210,6 +210,21 @@ impl Pins {
         Ok(())
     }
 
+    /// Returns whether a store that other processes use was not asked yet which tools are approved.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.store.is_shared() && self.lock().approved.is_none()
+    }
+
+    /// Waits until it is known which tools are approved. Without an answer of the store, none is.
+    pub(crate) async fn prepare(&self, listing: &Listing) {
+        if self.is_unknown()
+            && let Err(error) = self.load(listing).await
+        {
+            let server = &self.server;
+            tracing::warn!(%server, "no tool of it counts as approved: {error}");
+        }
+    }
+
     /// Returns `true` unless a task already loads the approved tools. It then must call [`Pins::finish_loading`].
     pub(crate) fn start_loading(&self) -> bool {
         !std::mem::replace(&mut self.lock().is_loading, true)

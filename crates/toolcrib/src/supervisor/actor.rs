@@ -169,7 +169,15 @@ impl Actor {
             }
         };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, revision, &context)));
+        let pins = self.services.pins.for_server(&spec);
+        let launch_and_prepare = async {
+            let launched = launch(&spec, revision, &context).await;
+            if let (Ok((_, listing)), Some(pins)) = (&launched, &pins) {
+                pins.prepare(listing).await;
+            }
+            launched
+        };
+        let mut launch = std::pin::pin!(timeout(limit, launch_and_prepare));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
