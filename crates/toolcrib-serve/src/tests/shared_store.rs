@@ -78,7 +78,13 @@ async fn session_continues_at_another_gateway_for_the_same_caller() {
     let pair = GatewayPair::new(CALLERS);
     let session = pair.open(0, "first").await;
     assert_eq!(pair.post(1, "second", &session, PING).await, "404", "the session of another caller");
-    assert_eq!(pair.open_sessions(1), 0);
+    for method in ["GET", "DELETE"] {
+        let head = format!(
+            "{method} /mcp HTTP/1.1|Accept: text/event-stream|Mcp-Session-Id: {session}|Authorization: Bearer second"
+        );
+        assert_eq!(status(&pair.gateways[1].send(&head, "").await.read_head().await), "404", "{method}");
+    }
+    assert_eq!((pair.open_sessions(1), pair.records().await), (0, 1));
     assert_eq!(pair.post(1, "first", &session, PING).await, "200");
     assert_eq!(pair.post(1, "second", &session, PING).await, "404");
     assert_eq!(pair.post(0, "first", &session, PING).await, "200", "it stays open at the first gateway");
