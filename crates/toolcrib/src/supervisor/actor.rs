@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, CallHealth};
+use super::cards::ServerCards;
 use super::listing_store::{KnownListing, ListingStore};
 use super::metrics::ServerMetrics;
 use super::slots::Slot;
@@ -58,6 +59,7 @@ pub(super) struct Actor {
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
     listing_store: ListingStore,
+    cards: Arc<ServerCards>,
     last_error: Option<LastError>,
     lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Answered when the server's processes have ended.
@@ -98,6 +100,7 @@ impl Actor {
             known_listing,
             pinned_tools: None,
             listing_store: records.listing_store,
+            cards: records.cards,
             last_error: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
@@ -203,6 +206,7 @@ impl Actor {
             first_garbage_line: Arc::default(),
             owner: self.owner.clone(),
             secrets: self.services.secrets.clone(),
+            published_card: Some(self.cards.published().clone()),
         }
     }
 
