@@ -11,6 +11,8 @@ mod roster;
 pub mod secret;
 pub mod template;
 mod tools;
+#[cfg(any(feature = "config", feature = "http"))]
+pub(crate) mod url;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +28,6 @@ use crate::spec::template::TemplateText;
 use crate::util::encoding;
 
 pub use http::{HttpSpec, TransportKind};
-pub(crate) use http::{is_header_name, parse_url};
 pub use lifecycle::{
     BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing,
     StartPolicy,
@@ -204,6 +205,11 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Returns whether this build of the library can connect to it. A remote server needs the feature `http`.
+    pub fn is_supported(&self) -> bool {
+        cfg!(feature = "http") || !matches!(self, Self::Http(_))
+    }
+
     /// Returns every string that may contain references.
     pub fn templates(&self) -> impl Iterator<Item = &TemplateText> {
         let (command, http) = match self {

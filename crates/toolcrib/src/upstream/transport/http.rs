@@ -28,16 +28,17 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
-use crate::spec::TransportKind;
+use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::{HttpSpec, ServerSpec, TransportKind};
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::{OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
-use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, is_auth_status};
+use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use connector::HttpClient;
 use header_params::HeaderParams;
 use http_error::{HttpError, HttpErrorMapper};
@@ -52,6 +53,17 @@ const MAX_REDIRECTS: usize = 3;
 const END_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a message without a response.
 const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Prepares the transport of a server with static headers; see [`HttpTransport::new`].
+pub(in crate::upstream) async fn open(
+    spec: &ServerSpec,
+    remote: &HttpSpec,
+    secrets: &ResolvedSecrets,
+    redactor: &Arc<Redactor>,
+    tasks: &TaskTracker,
+) -> Result<HttpTransport, String> {
+    HttpTransport::new(spec, remote, secrets, redactor, Arc::new(StaticHeaders), tasks).await
+}
 
 /// The running HTTP transport of one server.
 struct HttpConnection {
