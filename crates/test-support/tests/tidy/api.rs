@@ -27,11 +27,11 @@ struct ApiItems<'a> {
     exhaustive: Vec<String>,
 }
 
-fn has_attribute(attributes: &[syn::Attribute], name: &str) -> bool {
+pub(super) fn has_attribute(attributes: &[syn::Attribute], name: &str) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident(name))
 }
 
-fn is_public(visibility: &syn::Visibility) -> bool {
+pub(super) fn is_public(visibility: &syn::Visibility) -> bool {
     matches!(visibility, syn::Visibility::Public(_))
 }
 
