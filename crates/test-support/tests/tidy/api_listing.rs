@@ -8,7 +8,8 @@ use super::pages::assert_page;
 use super::{is_test_only, sources};
 
 /// Published packages.
-const PACKAGES: [&str; 4] = ["toolcrib", "toolcrib-agents", "toolcrib-serve", "toolcrib-cli"];
+const PACKAGES: [&str; 5] =
+    ["toolcrib", "toolcrib-agents", "toolcrib-serve", "toolcrib-testkit", "toolcrib-cli"];
 
 const HEADER: &str = "\
 # The public API, one item per paragraph. Generated from the sources:
