@@ -1,4 +1,4 @@
-//! `Instance`: one run of a server, from its start until its input is closed or it crashes.
+//! `ScriptedInstance`: one run of a server, from its start until its input is closed or it crashes.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -34,18 +34,18 @@ pub(crate) enum InstanceEnd {
 
 /// One run of a server.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct ScriptedInstance {
     shared: Arc<SharedState>,
     number: usize,
 }
 
-impl Drop for Instance {
+impl Drop for ScriptedInstance {
     fn drop(&mut self) {
         self.shared.end_instance();
     }
 }
 
-impl Instance {
+impl ScriptedInstance {
     /// Counts a start.
     pub(crate) fn begin(shared: Arc<SharedState>) -> Self {
         Self { number: shared.begin_instance(), shared }
@@ -70,7 +70,7 @@ impl Instance {
         let mut list_changes = self.shared.list_changes.subscribe();
         let (output, mut lines_out) = mpsc::unbounded_channel();
         let era = self.shared.script().era;
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(ScriptedConnection {
             shared: self.shared.clone(),
             mode,
             era,
@@ -125,18 +125,18 @@ async fn write_line<W: AsyncWrite + Unpin>(
 
 /// What the requests of one instance share.
 #[derive(Debug)]
-struct Connection {
+struct ScriptedConnection {
     shared: Arc<SharedState>,
     mode: StartMode,
     era: ScriptedEra,
     output: mpsc::UnboundedSender<String>,
-    state: Mutex<ConnectionState>,
+    state: Mutex<ScriptedConnectionState>,
     /// The number of questions to the client.
     questions: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct ConnectionState {
+struct ScriptedConnectionState {
     /// Questions without a response, by their ids.
     waiting: HashMap<String, oneshot::Sender<Value>>,
     /// Requests in flight, by their ids.
@@ -153,8 +153,8 @@ struct Request {
     params: Value,
 }
 
-impl Connection {
-    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+impl ScriptedConnection {
+    fn state(&self) -> MutexGuard<'_, ScriptedConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

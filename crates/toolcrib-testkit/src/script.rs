@@ -91,7 +91,7 @@ impl Script {
         self.step(Step::AddTool(name.into()))
     }
 
-    /// Asks the client, for example with `sampling/createMessage` or `roots/list`, and waits for its response. In the
+    /// Asks the client with any method, and waits for its response. In the
     /// stateless era the answer of the call is the question, and the script goes on when the client calls again.
     #[must_use]
     pub fn ask(self, method: impl Into<String>, params: Value) -> Self {
@@ -103,6 +103,19 @@ impl Script {
     pub fn elicit(self, message: &str) -> Self {
         let schema = json!({"type": "object", "properties": {}});
         self.ask("elicitation/create", json!({"message": message, "requestedSchema": schema}))
+    }
+
+    /// Asks the model of the client to continue after a text.
+    #[must_use]
+    pub fn sample(self, text: &str) -> Self {
+        let message = json!({"role": "user", "content": {"type": "text", "text": text}});
+        self.ask("sampling/createMessage", json!({"messages": [message], "maxTokens": 100}))
+    }
+
+    /// Asks the client for its roots.
+    #[must_use]
+    pub fn list_roots(self) -> Self {
+        self.ask("roots/list", json!({}))
     }
 
     /// Answers with a text.

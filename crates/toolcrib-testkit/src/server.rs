@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::DuplexStream;
 use toolcrib::{CommandSpec, InProcess};
 
-use crate::instance::Instance;
+use crate::instance::ScriptedInstance;
 use crate::script::{Script, ScriptedEra, ServerScript, StartMode};
 use crate::shared::SharedState;
 
@@ -125,8 +125,8 @@ impl ScriptedServer {
     }
 
     /// Counts a start and returns the new instance.
-    pub(crate) fn begin_instance(&self) -> Instance {
-        Instance::begin(self.shared.clone())
+    pub(crate) fn begin_instance(&self) -> ScriptedInstance {
+        ScriptedInstance::begin(self.shared.clone())
     }
 }
 

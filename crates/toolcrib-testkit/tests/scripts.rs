@@ -31,7 +31,7 @@ async fn text(crib: &Crib, tool: &str) -> String {
 /// Calls a tool, answers every question with `answer`, and returns the result and everything before it.
 async fn call_and_answer(crib: &Crib, tool: &str, answer: &Value) -> (String, Vec<String>) {
     let (sender, mut updates) = mpsc::channel(16);
-    let capabilities = ClientCapabilities::parse(&r#"{"elicitation":{}}"#.into());
+    let capabilities = ClientCapabilities::parse(&r#"{"elicitation":{},"sampling":{},"roots":{}}"#.into());
     let client = Client { key: 1, capabilities, ..Client::without_capabilities() };
     let call = crib.call(Call::tool(tool).client(client).updates(sender));
     let collect = async {
@@ -129,6 +129,17 @@ async fn questions_progress_and_logs_reach_the_client() {
     assert_eq!(seen.len(), 3, "{seen:?}");
     assert!(seen[0].starts_with("progress") && seen[1].contains("working"), "{seen:?}");
     assert_eq!(seen[2], "elicitation/create");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_question_is_asked_in_order() {
+    for server in [ScriptedServer::new(), ScriptedServer::new().stateless()] {
+        let script = Script::new().sample("once upon").list_roots().elicit("Really?").response();
+        let crib = in_process(&server.tool("ask", script));
+        let (result, seen) = call_and_answer(&crib, "ask", &json!({"n": 1})).await;
+        assert_eq!(seen, ["sampling/createMessage", "roots/list", "elicitation/create"]);
+        assert_eq!(result, r#"{"n":1}"#);
+    }
 }
 
 #[tokio::test(start_paused = true)]

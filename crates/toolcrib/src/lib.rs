@@ -55,6 +55,7 @@
 //! |---|---|---|
 //! | `config` | `config`: config files in TOML and JSON. | yes |
 //! | `http` | Remote servers, with TLS and proxies. Without it, [`CribBuilder::build`] refuses them. | yes |
+//! | `serde` | `Serialize` for [`ServerStatus`] and [`Event`], in the form of the program's JSON; `Serialize` and `Deserialize` for [`ServerSpec`] and its parts. A spec contains the values of variables and headers that are not references. | no |
 //!
 //! With `default-features = false`, the crate runs child processes and servers in this process, and compiles neither TLS
 //! nor TOML.
@@ -87,6 +88,8 @@ mod process;
 pub mod protocol;
 mod registry;
 mod secrets;
+#[cfg(feature = "serde")]
+mod serialize;
 #[doc(hidden)]
 pub mod spec;
 pub mod store;

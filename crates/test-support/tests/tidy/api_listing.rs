@@ -12,7 +12,7 @@ const PACKAGES: [&str; 5] =
     ["toolcrib", "toolcrib-agents", "toolcrib-serve", "toolcrib-testkit", "toolcrib-cli"];
 
 const HEADER: &str = "\
-# The public API, one item per paragraph. Generated from the sources:
+# The public API with all features, one item per paragraph. Generated from the sources:
 # UPDATE_DOCS=1 cargo test -p test-support --test tidy
 ";
 
@@ -124,6 +124,7 @@ impl Library {
                         self.add_module([&*path, &[module.ident.to_string()]].concat(), inner.clone());
                     }
                 }
+                syn::Item::Macro(item) if item.ident.is_none() => self.add_serialized(&item.mac),
                 syn::Item::Struct(item) => self.add_derived(&item.ident, &item.attrs),
                 syn::Item::Enum(item) => self.add_derived(&item.ident, &item.attrs),
                 _ => {}
@@ -136,12 +137,27 @@ impl Library {
         self.members.entry(name.to_string()).or_default().traits.extend(derived_traits(attributes));
     }
 
+    /// Adds the traits of the types that `serialize_as!` and `serialize_as_text!` name in front of `=>`.
+    fn add_serialized(&mut self, called: &syn::Macro) {
+        let traits: &[&str] = match &*text_of(&called.path) {
+            "serialize_as" => &["Serialize", "Deserialize"],
+            "serialize_as_text" => &["Serialize"],
+            _ => return,
+        };
+        for line in called.tokens.to_string().split(',') {
+            let Some((name, _)) = line.split_once("=>") else { continue };
+            let members = self.members.entry(name.trim().to_owned()).or_default();
+            members.traits.extend(traits.iter().map(ToString::to_string));
+        }
+    }
+
     fn add_impl(&mut self, block: &syn::ItemImpl) {
         let syn::Type::Path(self_type) = &*block.self_ty else { return };
         let Some(name) = self_type.path.segments.last() else { return };
         let members = self.members.entry(name.ident.to_string()).or_default();
         if let Some((_, implemented, _)) = &block.trait_ {
-            members.traits.extend(implemented.segments.last().map(text_of));
+            let name = implemented.segments.last().map(text_of);
+            members.traits.extend(name.map(|name| name.replace("Deserialize<'de>", "Deserialize")));
             return;
         }
         for item in &block.items {

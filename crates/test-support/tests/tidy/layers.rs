@@ -16,6 +16,7 @@ const CRATES: &[Crate] = &[
             "protocol",
             "spec",
             "model",
+            "serialize",
             "store",
             "call",
             "observer",
@@ -70,7 +71,6 @@ const CRATES: &[Crate] = &[
         layers: &[
             "exit",
             "command_error",
-            "timestamp",
             "listen",
             "prompt",
             "hints",

@@ -69,6 +69,13 @@ pub struct LastError {
     pub at: SystemTime,
 }
 
+impl LastError {
+    /// Creates an error without a class.
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>, at: SystemTime) -> Self {
+        Self { kind, class: None, message: message.into(), hint: hint.into(), at }
+    }
+}
+
 /// The status of one server.
 #[derive(Debug, Clone)]
 pub struct ServerStatus {
@@ -146,6 +153,13 @@ pub struct InstanceStatus {
     pub last_used: Duration,
     /// The status of the instance.
     pub status: ServerStatus,
+}
+
+impl InstanceStatus {
+    /// Creates the status of an instance that was last used this long ago.
+    pub fn new(key: InstanceKey, last_used: Duration, status: ServerStatus) -> Self {
+        Self { key, last_used, status }
+    }
 }
 
 impl ServerStatus {
