@@ -97,7 +97,7 @@ fn imports(before: &[String], tree: &syn::UseTree) -> Vec<Import> {
         syn::UseTree::Name(name) => import(&name.ident, &name.ident),
         syn::UseTree::Rename(renamed) => import(&renamed.ident, &renamed.rename),
         syn::UseTree::Group(group) => group.items.iter().flat_map(|tree| imports(before, tree)).collect(),
-        syn::UseTree::Glob(glob) => panic!("{}: the listing has no glob imports", text_of(glob)),
+        syn::UseTree::Glob(_) => Vec::new(),
     }
 }
 
@@ -258,6 +258,11 @@ impl Library {
         used: &syn::ItemUse,
         listing: &mut BTreeMap<String, String>,
     ) {
+        let written = text_of(used);
+        assert!(
+            !written.contains('*'),
+            "{public_path}: name each item of `{written}`, so that it can be listed"
+        );
         for import in imports(&[], &used.tree) {
             let path = format!("{public_path}::{}", import.name);
             let found = self.resolve(module, &import.path).and_then(|target| self.find(&target));
