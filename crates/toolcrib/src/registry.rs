@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::access::pins::withheld_error;
 use crate::cache::Invalidation;
 use crate::call::Call;
+use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
@@ -45,7 +46,10 @@ pub(crate) enum RegisteredServer {
     /// One instance for all clients.
     Shared(Supervisor),
     /// One instance per key.
-    PerKey(Arc<Instances>),
+    PerKey {
+        spec: Arc<ServerSpec>,
+        instances: Arc<Instances>,
+    },
     Disabled(Arc<ServerSpec>),
 }
 
@@ -60,7 +64,7 @@ impl RegisteredServer {
     pub(crate) fn spec(&self) -> &ServerSpec {
         match self {
             Self::Shared(supervisor) => supervisor.spec(),
-            Self::PerKey(instances) => instances.spec(),
+            Self::PerKey { spec, .. } => spec,
             Self::Disabled(spec) => spec,
         }
     }
@@ -69,11 +73,39 @@ impl RegisteredServer {
         !matches!(self, Self::Disabled(_))
     }
 
+    /// Returns whether both are the same server, possibly with different settings.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Shared(one), Self::Shared(other)) => one.is_same(other),
+            (Self::PerKey { instances: one, .. }, Self::PerKey { instances: other, .. }) => {
+                Arc::ptr_eq(one, other)
+            }
+            (Self::Disabled(one), Self::Disabled(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Takes over a changed spec without a restart, and returns the entry with it; `None` if the change needs one.
+    fn update(&self, spec: &ServerSpec) -> Option<Self> {
+        if self.spec().needs_restart(spec) {
+            return None;
+        }
+        Some(match self {
+            Self::Shared(supervisor) => Self::Shared(supervisor.update(spec.clone())),
+            Self::PerKey { instances, .. } => {
+                let spec = Arc::new(spec.clone());
+                instances.update(spec.clone());
+                Self::PerKey { spec, instances: instances.clone() }
+            }
+            Self::Disabled(_) => Self::Disabled(Arc::new(spec.clone())),
+        })
+    }
+
     /// Adds no more instances and returns all existing ones, to be retired.
     fn close(self) -> Vec<KeyedSupervisor> {
         match self {
             Self::Shared(supervisor) => vec![KeyedSupervisor { key: InstanceKey::Shared, supervisor }],
-            Self::PerKey(instances) => instances.close(),
+            Self::PerKey { instances, .. } => instances.close(),
             Self::Disabled(_) => Vec::new(),
         }
     }
@@ -82,7 +114,7 @@ impl RegisteredServer {
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         match self {
             Self::Shared(supervisor) => supervisor.listing(),
-            Self::PerKey(instances) => instances.listing(),
+            Self::PerKey { instances, .. } => instances.listing(),
             Self::Disabled(_) => None,
         }
     }
@@ -91,7 +123,7 @@ impl RegisteredServer {
     pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
         match self {
             Self::Shared(supervisor) => supervisor.list_ttl(kind, now),
-            Self::PerKey(_) => ListTtl::Unspecified,
+            Self::PerKey { .. } => ListTtl::Unspecified,
             Self::Disabled(_) => ListTtl::NoList,
         }
     }
@@ -100,7 +132,7 @@ impl RegisteredServer {
     pub(crate) fn is_worth_listing(&self) -> bool {
         match self {
             Self::Shared(supervisor) => supervisor.is_worth_listing(),
-            Self::PerKey(instances) => instances.is_worth_listing(),
+            Self::PerKey { instances, .. } => instances.is_worth_listing(),
             Self::Disabled(_) => false,
         }
     }
@@ -109,7 +141,7 @@ impl RegisteredServer {
     pub(crate) fn mark_slow(&self) {
         match self {
             Self::Shared(supervisor) => supervisor.mark_slow(),
-            Self::PerKey(instances) => instances.mark_slow(),
+            Self::PerKey { instances, .. } => instances.mark_slow(),
             Self::Disabled(_) => {}
         }
     }
@@ -118,7 +150,7 @@ impl RegisteredServer {
     pub(crate) async fn discover(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.lease().await.map(drop),
-            Self::PerKey(instances) => instances.discover().await,
+            Self::PerKey { instances, .. } => instances.discover().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -126,7 +158,7 @@ impl RegisteredServer {
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         match self {
             Self::Shared(supervisor) => supervisor.status(now),
-            Self::PerKey(instances) => instances.status(now),
+            Self::PerKey { instances, .. } => instances.status(now),
             Self::Disabled(spec) => ServerStatus::disabled(spec),
         }
     }
@@ -135,7 +167,7 @@ impl RegisteredServer {
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.restart().await,
-            Self::PerKey(instances) => instances.restart().await,
+            Self::PerKey { instances, .. } => instances.restart().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -143,7 +175,7 @@ impl RegisteredServer {
     pub(crate) async fn stop(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.stop().await,
-            Self::PerKey(instances) => instances.stop().await,
+            Self::PerKey { instances, .. } => instances.stop().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -152,7 +184,7 @@ impl RegisteredServer {
     pub(crate) fn stderr(&self) -> Option<&StderrTail> {
         match self {
             Self::Shared(supervisor) => Some(supervisor.stderr()),
-            Self::PerKey(instances) => Some(instances.stderr()),
+            Self::PerKey { instances, .. } => Some(instances.stderr()),
             Self::Disabled(_) => None,
         }
     }
@@ -168,6 +200,8 @@ pub struct RosterChanges {
     pub removed: Vec<ServerId>,
     /// Servers whose spec has changed.
     pub changed: Vec<ServerId>,
+    /// The changed servers that need a new process or connection. The others took over their new settings while running.
+    pub restarted: Vec<ServerId>,
 }
 
 impl Registry {
@@ -189,8 +223,9 @@ impl Registry {
         self.servers.write().ignore_poison()
     }
 
-    /// Applies a roster: adds new servers, keeps unchanged ones and replaces those whose spec has changed. Replaced and
-    /// removed servers finish their calls in the background.
+    /// Applies a roster: adds new servers and keeps unchanged ones. Changed ones take over their new settings, or are
+    /// replaced if their process cannot serve the new spec. Replaced and removed servers finish their calls in the
+    /// background.
     pub(crate) fn apply(&self, roster: Roster) -> RosterChanges {
         let mut changes = RosterChanges::default();
         let mut draining = Vec::new();
@@ -209,7 +244,14 @@ impl Registry {
             let id = spec.id.clone();
             match servers.get(&id) {
                 Some(entry) if *entry.spec() == spec => continue,
-                Some(_) => changes.changed.push(id.clone()),
+                Some(entry) => {
+                    changes.changed.push(id.clone());
+                    if let Some(updated) = entry.update(&spec) {
+                        servers.insert(id, updated);
+                        continue;
+                    }
+                    changes.restarted.push(id.clone());
+                }
                 None => changes.added.push(id.clone()),
             }
             let replaced = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
@@ -265,7 +307,7 @@ impl Registry {
     pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
         let instances = |entry: &RegisteredServer| match entry {
             RegisteredServer::Shared(supervisor) => vec![supervisor.clone()],
-            RegisteredServer::PerKey(instances) => instances.supervisors(),
+            RegisteredServer::PerKey { instances, .. } => instances.supervisors(),
             RegisteredServer::Disabled(_) => Vec::new(),
         };
         let mut all: Vec<Supervisor> = self.servers().values().flat_map(instances).collect();
@@ -295,7 +337,7 @@ impl Registry {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
                 RegisteredServer::Shared(supervisor) => supervisor.lease().await,
-                RegisteredServer::PerKey(instances) => {
+                RegisteredServer::PerKey { instances, .. } => {
                     Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
                 }
                 RegisteredServer::Disabled(_) => Err(disabled_error(server)),
@@ -319,7 +361,7 @@ impl Registry {
                 RegisteredServer::Shared(supervisor) => {
                     supervisor.lease().await.map(|lease| (lease, LeaseOrigin::shared(supervisor)))
                 }
-                RegisteredServer::PerKey(instances) => instances.lease(call).await,
+                RegisteredServer::PerKey { instances, .. } => instances.lease(call).await,
                 RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             };
             match leased {
@@ -332,7 +374,7 @@ impl Registry {
     /// Drains the instances that belong to a client that has disconnected.
     pub(crate) fn client_disconnected(&self, client: u64) {
         for entry in self.servers().values() {
-            if let RegisteredServer::PerKey(instances) = entry {
+            if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.drain_matching(|key| key.belongs_to(client));
             }
         }
@@ -341,7 +383,7 @@ impl Registry {
     /// Sends a notification to the instances that belong to a client.
     pub(crate) fn notify_client(&self, client: u64, method: &str) {
         for entry in self.servers().values() {
-            if let RegisteredServer::PerKey(instances) = entry {
+            if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.notify_client(client, method);
             }
         }
@@ -363,16 +405,17 @@ impl Registry {
             let supervisor = Supervisor::start(spec, supervisors, listings, services);
             return (RegisteredServer::Shared(supervisor), Vec::new());
         }
+        let spec = Arc::new(spec);
         let listing_store = ListingStore::new(&spec, listings);
-        let instances = Instances::new(spec, listing_store, replaced, services);
-        (RegisteredServer::PerKey(Arc::new(instances)), supervisors)
+        let instances = Arc::new(Instances::new(spec.clone(), listing_store, replaced, services));
+        (RegisteredServer::PerKey { spec, instances }, supervisors)
     }
 
     /// Returns whether a server was replaced or removed, other than by closing the registry.
     pub(crate) fn is_replaced(&self, entry: &RegisteredServer) -> bool {
         let servers = self.servers();
         let current = servers.get(&entry.spec().id);
-        let is_same = current.is_some_and(|current| std::ptr::eq(current.spec(), entry.spec()));
+        let is_same = current.is_some_and(|current| current.is_same(entry));
         !is_same && !self.closed.load(Ordering::Acquire)
     }
 
@@ -382,6 +425,13 @@ impl Registry {
             entry.listing().map(|listing| self.visible_listing(entry.spec(), listing))
         };
         self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
+    }
+
+    /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.
+    pub(crate) fn is_listed_in(&self, server: &ServerId, catalog: &Catalog) -> bool {
+        let Some(Ok(entry)) = self.get(server) else { return true };
+        let listing = entry.listing().map(|listing| self.visible_listing(entry.spec(), listing));
+        catalog.listing(server) == listing.as_ref()
     }
 
     /// Adds the configured tool names and pin states to a listing, and removes withheld tools.

@@ -54,6 +54,8 @@ enum ActorCommand {
     Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool },
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
+    /// Takes over a spec that the running process can serve.
+    Update(Arc<ServerSpec>),
     /// Stops the server if it is idle, because another server needs its slot.
     FreeSlot,
     /// Acts on the memory usage of the server.
@@ -124,7 +126,7 @@ pub(crate) struct ServerRecords {
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor(Arc<SupervisorInner>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct SupervisorInner {
     spec: Arc<ServerSpec>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
@@ -207,8 +209,21 @@ impl Supervisor {
     }
 
     /// Returns whether both are handles on the same actor.
-    fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.0.mailbox.same_channel(&other.0.mailbox)
+    }
+
+    /// Takes over a changed spec without a restart, and returns a handle with it. The spec must not need a restart.
+    pub(crate) fn update(&self, spec: ServerSpec) -> Self {
+        let spec = Arc::new(spec);
+        let connection = self.0.snapshot.borrow().connection.upgrade();
+        // Before the actor does it, so that the next call follows the new settings.
+        if let Some(connection) = connection {
+            connection.apply_settings(&spec);
+        }
+        // Fails if the actor has ended.
+        let _ = self.0.mailbox.send(ActorCommand::Update(spec.clone()));
+        Self(Arc::new(SupervisorInner { spec, ..SupervisorInner::clone(&self.0) }))
     }
 
     /// Sends a notification to the server if it runs.

@@ -331,7 +331,8 @@ impl CallRouter {
             let all_added = enabled.iter().all(|entry| catalog.has_server(&entry.spec().id));
             let is_removed =
                 |server: &ServerId| !catalog.has_server(server) || self.registry.get(server).is_some();
-            all_added && changes.removed.iter().all(is_removed)
+            let is_updated = |server: &ServerId| self.registry.is_listed_in(server, catalog);
+            all_added && changes.removed.iter().all(is_removed) && changes.changed.iter().all(is_updated)
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;

@@ -7,6 +7,7 @@ mod bounds;
 mod failing;
 mod running;
 mod state;
+mod updating;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -143,9 +144,14 @@ impl Actor {
     async fn run_asleep(&mut self) -> ActorState {
         self.notify_stopped().await;
         while !self.has_lease_waiters() {
+            let was_on_demand = self.spec.lifecycle.start == StartPolicy::OnDemand;
             let command = self.commands.recv().await;
+            let is_update = matches!(command, Some(ActorCommand::Update(_)));
             if let Some(state) = self.handle_command(command) {
                 return state;
+            }
+            if is_update && was_on_demand && self.spec.lifecycle.start == StartPolicy::AtBoot {
+                return ActorState::Starting;
             }
         }
         ActorState::Starting
@@ -342,6 +348,16 @@ impl Actor {
                 | ActorCommand::FreeSlot
                 | ActorCommand::MemoryChecked { .. },
             ) => then,
+            Some(ActorCommand::Update(spec)) => {
+                self.take_spec(spec);
+                match then {
+                    AfterStop::BackOff { .. } | AfterStop::Pause { .. } | AfterStop::Eject { .. } => {
+                        self.start_gate.reset();
+                        self.start_or_sleep()
+                    }
+                    then => then,
+                }
+            }
             Some(ActorCommand::Restart(done)) => {
                 self.start_gate.reset();
                 self.stop_waiters.push(done);

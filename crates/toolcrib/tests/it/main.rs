@@ -8,6 +8,7 @@ mod cache;
 mod call_records;
 mod cancel;
 mod capacity;
+mod changed_settings;
 mod crash_recovery;
 mod deadlines;
 #[path = "../../src/supervisor/actor/fake.rs"]

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use toolcrib::{ErrorKind, Lifecycle, RosterChanges, StartPolicy};
+use toolcrib::{Era, EraChoice, ErrorKind, Lifecycle, RosterChanges, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, kind, on, roster, settle, spawn, spec, with};
@@ -88,8 +88,7 @@ async fn shutdown_cuts_draining_servers_short() {
     spawn(&mut calls, &crib, on("removed", "hang"));
     spawn(&mut calls, &crib, on("replaced", "hang"));
     settle().await;
-    let mut other = spec("replaced", &replaced);
-    other.limits.call_timeout = 59 * SECOND;
+    let other = spec("replaced", &replaced).era(EraChoice::Era(Era::Session));
     let applying = crib.clone();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { applying.apply_roster(roster([other])).await });

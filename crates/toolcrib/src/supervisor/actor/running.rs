@@ -53,6 +53,10 @@ impl Actor {
             ActorCommand::Watched { generation, event } if generation == self.generation => {
                 self.watch_event(server, event)
             }
+            ActorCommand::Update(spec) => {
+                self.update_running(server, spec);
+                None
+            }
             ActorCommand::FreeSlot if server.leases == 0 => Some(ActorEvent::Idle),
             ActorCommand::FreeSlot => {
                 self.keep_slot();
@@ -217,6 +221,8 @@ impl Actor {
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         self.update_listing(&connection, listing, false);
+        // The spec may have changed since the start began.
+        connection.apply_settings(&self.spec);
         let now = Instant::now();
         self.metrics.consecutive_failures.store(0, Ordering::Relaxed);
         self.start_gate.record_success();
@@ -292,7 +298,7 @@ impl Actor {
     }
 
     /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
-    fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
+    pub(super) fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
         let is_complete = self.owner.key == InstanceKey::Shared;
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
@@ -315,6 +321,10 @@ impl Actor {
             ActorCommand::Release { .. }
             | ActorCommand::Watched { .. }
             | ActorCommand::MemoryChecked { .. } => None,
+            ActorCommand::Update(spec) => {
+                self.take_spec(spec);
+                None
+            }
             ActorCommand::FreeSlot => {
                 self.keep_slot();
                 None

@@ -35,7 +35,7 @@ use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
 use crate::spec::TransportKind;
 use crate::upstream::pending::RequestEnd;
-use crate::upstream::transport::{OutgoingQueue, TransportLink};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, is_auth_status};
 use connector::HttpClient;
@@ -62,8 +62,7 @@ struct HttpConnection {
     base_headers: HeaderMap,
     auth: Arc<dyn Auth>,
     transport: TransportKind,
-    /// Maximum message size in bytes.
-    message_limit: usize,
+    message_limit: MessageLimit,
     errors: HttpErrorMapper,
     route: Mutex<HttpRoute>,
     /// Held while an expired session is replaced.
