@@ -53,7 +53,7 @@ impl Pool {
         for (_, spec) in servers.iter() {
             roster.add(spec.clone())?;
         }
-        self.crib.apply_roster(roster).await;
+        self.crib.apply_roster(roster).await?;
         Ok(id)
     }
 }

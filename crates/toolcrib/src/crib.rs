@@ -2,6 +2,7 @@
 
 mod builder;
 mod freshness;
+mod servers;
 mod settings;
 
 use std::sync::Arc;
@@ -37,8 +38,8 @@ use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
-use crate::registry::{RegisteredServer, RosterChanges};
-use crate::spec::{Capacity, Roster, ServerId};
+use crate::registry::RegisteredServer;
+use crate::spec::{Capacity, ServerId};
 use crate::supervisor::Supervisor;
 use crate::util::format;
 pub use builder::CribBuilder;
@@ -339,33 +340,6 @@ impl Crib {
             stderr.wait_for_line(after).await;
         }
         Ok(stderr.lines_after(after))
-    }
-
-    /// Replaces the servers, rules, limits and capacity. Rules and limits apply before new servers are visible. Only servers
-    /// that changed are stopped and started; the catalog is up to date when this returns. Replaced and removed servers
-    /// finish their calls in flight, within their limits, in the background.
-    ///
-    /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
-    pub async fn apply(&self, settings: Settings) -> RosterChanges {
-        let Settings { roster, policy, limits, capacity } = settings;
-        self.set_policy(policy);
-        self.set_limits(limits);
-        self.set_capacity(capacity);
-        self.apply_roster(roster).await
-    }
-
-    /// Replaces the set of servers and leaves the other settings as they are.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::apply`].
-    pub async fn apply_roster(&self, roster: Roster) -> RosterChanges {
-        let changes = self.router().registry.apply(roster);
-        self.router().services.listing_changed.notify_one();
-        // The memory limits of servers may have changed.
-        self.inner.capacity.send_modify(|_| ());
-        self.router().wait_until_applied(&changes).await;
-        changes
     }
 
     /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.

@@ -117,7 +117,7 @@ pub use crate::protocol::json::object::{BadJson, Object};
 pub use crate::protocol::jsonrpc::ResponsePayload;
 pub use crate::protocol::list_kind::ListKind;
 pub use crate::protocol::versions::{Era, Revision, UnknownRevision};
-pub use crate::registry::RosterChanges;
+pub use crate::registry::{FailedStart, RosterChanges};
 pub use crate::secrets::SecretStore;
 pub use crate::spec::secret::{Secret, SecretError};
 pub use crate::spec::template::{

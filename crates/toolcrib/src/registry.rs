@@ -1,6 +1,7 @@
 //! The servers that exist, and what changes when the roster does.
 
 mod instances;
+mod roster_edit;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +27,9 @@ use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::{Lease, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
 use instances::{Instances, LeaseOrigin};
+use roster_edit::RosterEdit;
+pub(crate) use roster_edit::{AppliedRoster, failed_starts};
+pub use roster_edit::{FailedStart, RosterChanges};
 
 /// The servers of one crib. Disabled servers are included but have no supervisor.
 #[derive(Debug)]
@@ -190,20 +194,6 @@ impl RegisteredServer {
     }
 }
 
-/// The difference between two rosters.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RosterChanges {
-    /// New servers.
-    pub added: Vec<ServerId>,
-    /// Servers that are no longer in the roster.
-    pub removed: Vec<ServerId>,
-    /// Servers whose spec has changed.
-    pub changed: Vec<ServerId>,
-    /// The changed servers that need a new process or connection. The others took over their new settings while running.
-    pub restarted: Vec<ServerId>,
-}
-
 impl Registry {
     pub(crate) fn new(listings: Option<PathBuf>, services: SupervisorServices) -> Self {
         Self {
@@ -226,39 +216,77 @@ impl Registry {
     /// Applies a roster: adds new servers and keeps unchanged ones. Changed ones take over their new settings, or are
     /// replaced if their process cannot serve the new spec. Replaced and removed servers finish their calls in the
     /// background.
-    pub(crate) fn apply(&self, roster: Roster) -> RosterChanges {
-        let mut changes = RosterChanges::default();
-        let mut draining = Vec::new();
-        let mut servers = self.servers_mut();
-        let old = servers.clone();
-        if self.closed.load(Ordering::Acquire) {
-            return changes;
-        }
-        let removed: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
-        for id in removed {
-            let instances = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
-            draining.extend(instances.into_iter().map(|old| old.supervisor));
-            changes.removed.push(id);
-        }
-        for spec in roster.into_servers() {
-            let id = spec.id.clone();
-            match servers.get(&id) {
-                Some(entry) if *entry.spec() == spec => continue,
-                Some(entry) => {
-                    changes.changed.push(id.clone());
-                    if let Some(updated) = entry.update(&spec) {
-                        servers.insert(id, updated);
-                        continue;
-                    }
-                    changes.restarted.push(id.clone());
-                }
-                None => changes.added.push(id.clone()),
+    pub(crate) fn apply(&self, roster: Roster) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            let removed: Vec<ServerId> =
+                edit.servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
+            removed.into_iter().for_each(|id| edit.remove(id));
+            roster.into_servers().for_each(|spec| edit.put(spec));
+            Ok(())
+        })
+    }
+
+    /// Adds one server, and leaves the others as they are. Its name must be free.
+    pub(crate) fn add(&self, spec: ServerSpec) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            edit.check_name(&spec.id)?;
+            edit.put(spec);
+            Ok(())
+        })
+    }
+
+    /// Changes one server or adds it, and leaves the others as they are.
+    pub(crate) fn replace(&self, spec: ServerSpec) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            if !edit.servers.contains_key(&spec.id) {
+                edit.check_name(&spec.id)?;
             }
-            let replaced = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
-            let (entry, to_drain) = self.register(spec, replaced);
-            draining.extend(to_drain);
-            servers.insert(id, entry);
+            edit.put(spec);
+            Ok(())
+        })
+    }
+
+    /// Removes one server, and leaves the others as they are.
+    pub(crate) fn remove(&self, server: &ServerId) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            if !edit.servers.contains_key(server) {
+                return Err(unknown_server(server));
+            }
+            edit.remove(server.clone());
+            Ok(())
+        })
+    }
+
+    /// Returns the specs of all servers.
+    pub(crate) fn roster(&self) -> Roster {
+        let mut roster = Roster::default();
+        for entry in self.all() {
+            // The names of registered servers do not conflict.
+            let _ = roster.add(entry.spec().clone());
         }
+        roster
+    }
+
+    /// Returns the spec of a server, also of one that is disabled.
+    pub(crate) fn spec(&self, server: &ServerId) -> Option<ServerSpec> {
+        self.servers().get(server).map(|entry| entry.spec().clone())
+    }
+
+    /// Changes the servers. Nothing must be changed if `change` fails.
+    fn edit(
+        &self,
+        change: impl FnOnce(&mut RosterEdit<'_>) -> Result<(), Error>,
+    ) -> Result<AppliedRoster, Error> {
+        let mut servers = self.servers_mut();
+        if self.closed.load(Ordering::Acquire) {
+            return Err(shut_down_error());
+        }
+        let old = servers.clone();
+        let changes = RosterChanges::default();
+        let mut edit = RosterEdit { registry: self, servers: &mut servers, changes, draining: Vec::new() };
+        change(&mut edit)?;
+        let booting = edit.booting(&old);
+        let RosterEdit { changes, draining, .. } = edit;
         self.invalidate_cache(&servers, &changes);
         let checks_arguments = servers.values().any(|entry| entry.spec().tools.check_arguments);
         self.checks_arguments.store(checks_arguments, Ordering::Relaxed);
@@ -266,7 +294,7 @@ impl Registry {
         drop(servers);
         drop(old);
         draining.iter().for_each(|supervisor| supervisor.drain_in_background(&self.services));
-        changes
+        Ok(AppliedRoster { changes, booting })
     }
 
     /// Discards the cached responses of servers that were removed or changed.
@@ -477,6 +505,11 @@ fn unknown_server(server: &ServerId) -> Error {
     Error::new(ErrorKind::Unknown, format!("no server is called `{server}`"))
 }
 
+/// Returns the error for a change of the servers after the crib was shut down.
+pub(crate) fn shut_down_error() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "toolcrib is shut down: its servers can no longer be changed")
+}
+
 fn disabled_error(server: &ServerId) -> Error {
     let error = Error::new(ErrorKind::Unknown, format!("`{server}` is disabled"));
     error.with_server(server).with_hint(format!("set `servers.{server}.enabled = true`"))
@@ -500,7 +533,7 @@ mod tests {
         assert!(has_panicked && registry.servers.is_poisoned());
         let mut roster = Roster::default();
         roster.add(ServerSpec::command("git".parse().unwrap(), CommandSpec::new("true"))).unwrap();
-        let changes = registry.apply(roster);
+        let changes = registry.apply(roster).unwrap().changes;
         assert_eq!((changes.added.len(), registry.all().len()), (1, 1));
         assert_eq!(registry.close().len(), 1);
     }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
@@ -93,6 +93,8 @@ struct Snapshot {
     /// True if the server is about to stop and has calls to finish first.
     is_draining: bool,
     last_error: Option<LastError>,
+    /// The reason for `last_error`, until a start succeeds.
+    failure: Option<Error>,
     known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
 }
@@ -107,6 +109,7 @@ impl Snapshot {
             state_ends_at: None,
             is_draining: false,
             last_error: None,
+            failure: None,
             known_listing,
             connection: Weak::new(),
         }
@@ -240,6 +243,23 @@ impl Supervisor {
             |snapshot: &Snapshot| matches!(snapshot.state, ServerState::Ready | ServerState::Starting);
         // Fails if the actor has ended.
         let _ = self.0.snapshot.clone().wait_for(is_up).await;
+    }
+
+    /// Waits until the server is up, or returns its first failure.
+    pub(crate) async fn wait_for_first_start(&self, deadline: Instant) -> Result<(), Error> {
+        let mut snapshot = self.0.snapshot.clone();
+        let is_decided =
+            |snapshot: &Snapshot| snapshot.state == ServerState::Ready || snapshot.failure.is_some();
+        match timeout_at(deadline, snapshot.wait_for(is_decided)).await {
+            Ok(Ok(snapshot)) => snapshot.failure.clone().map_or(Ok(()), Err),
+            // The actor has ended, because the server was replaced or removed.
+            Ok(Err(_)) => Ok(()),
+            Err(_) => {
+                let server = &self.0.spec.id;
+                let error = Error::new(ErrorKind::CouldNotStart, format!("`{server}` is still starting"));
+                Err(error.with_server(server))
+            }
+        }
     }
 
     /// Waits until the server is being stopped or drained.

@@ -253,7 +253,8 @@ impl CribBuilder {
             ..SupervisorServices::default()
         };
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
-        registry.apply(self.roster);
+        // A new registry is not closed, and its servers start in the background.
+        let _ = registry.apply(self.roster);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
             visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),

@@ -60,6 +60,8 @@ pub(super) struct Actor {
     pinned_tools: Option<PinnedTools>,
     listing_store: ListingStore,
     last_error: Option<LastError>,
+    /// The reason for `last_error`, until a start succeeds.
+    failure: Option<Error>,
     lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Answered when the server's processes have ended.
     stop_waiters: Vec<oneshot::Sender<()>>,
@@ -100,6 +102,7 @@ impl Actor {
             pinned_tools: None,
             listing_store: records.listing_store,
             last_error: None,
+            failure: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
             live_processes: TaskTracker::new(),

@@ -60,7 +60,7 @@ async fn only_settings_of_the_process_restart_it() {
         let mut calls = JoinSet::new();
         spawn(&mut calls, &crib, on("git", "hold"));
         settle().await;
-        let changes = crib.apply_roster(roster([after])).await;
+        let changes = crib.apply_roster(roster([after])).await.unwrap();
         assert_eq!((&*changes.changed, changes.restarted.len()), (&[id("git")][..], usize::from(*restarts)));
         settle().await;
         if !restarts {
@@ -98,7 +98,7 @@ impl Changing {
     async fn apply(&self, change: impl Fn(&mut ServerSpec)) {
         let mut spec = self.original.clone();
         change(&mut spec);
-        let changes = self.crib.apply_roster(roster([spec])).await;
+        let changes = self.crib.apply_roster(roster([spec])).await.unwrap();
         assert_eq!((changes.changed.len(), changes.restarted.len()), (1, 0));
     }
 }
@@ -221,7 +221,7 @@ async fn every_instance_takes_over_changed_settings() {
     let limits = Limits { call_timeout: 5 * SECOND, ..Limits::default() };
     let memory = MemoryLimits { soft: None, hard: Some(1 << 40) };
     let lifecycle = Lifecycle { memory, ..Lifecycle::default() };
-    let changes = crib.apply_roster(roster([per_client.limits(limits).lifecycle(lifecycle)])).await;
+    let changes = crib.apply_roster(roster([per_client.limits(limits).lifecycle(lifecycle)])).await.unwrap();
     assert_eq!((changes.changed.len(), changes.restarted.len()), (1, 0));
     for key in [1, 2, 3] {
         let began = Instant::now();

@@ -21,6 +21,7 @@ mod limits;
 mod merged_calls;
 mod multiple_cribs;
 mod notifying_server;
+mod one_server;
 mod policy;
 mod prompts_and_resources;
 mod registration;

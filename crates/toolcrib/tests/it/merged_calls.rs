@@ -109,7 +109,8 @@ async fn answer_of_replaced_server_is_not_cached() {
         settle().await;
         fake.set_hold_open(true);
     };
-    tokio::join!(applied, opened);
+    let (applied, ()) = tokio::join!(applied, opened);
+    assert_eq!(applied.unwrap().restarted.len(), 1);
     calls.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!(status(&crib, "git").cache_entries, 0);
     crib.call(cacheable_call("hold", 1)).await.unwrap();

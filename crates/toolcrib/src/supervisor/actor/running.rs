@@ -226,6 +226,7 @@ impl Actor {
         let now = Instant::now();
         self.metrics.consecutive_failures.store(0, Ordering::Relaxed);
         self.start_gate.record_success();
+        self.failure = None;
         let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone());
         self.services.tasks.spawn(watcher);
         self.services.slots.mark_idle(&self.metrics);
@@ -384,6 +385,7 @@ impl Actor {
             at: clock::wall_time(),
         };
         self.start_gate.set_last_error(last_error.clone());
+        self.failure = Some(error.clone());
         self.last_error = Some(last_error);
     }
 
@@ -410,6 +412,7 @@ impl Actor {
             snapshot.up_since = server.map(|server| server.up_since);
             snapshot.connection = server.map(|server| Arc::downgrade(&server.connection)).unwrap_or_default();
             snapshot.last_error.clone_from(&self.last_error);
+            snapshot.failure.clone_from(&self.failure);
         });
     }
 }
