@@ -48,6 +48,8 @@ pub struct Call {
     pub(crate) client_context: Option<Arc<ClientContext>>,
     /// The budget that this call shares with others.
     pub(crate) budget: Option<Budget>,
+    /// The number of the held lease that the call is made through.
+    pub(crate) held_lease: Option<u64>,
     /// Facts about the call for its [`CallRecord`](crate::CallRecord).
     pub(crate) trace: CallTrace,
 }
@@ -86,6 +88,7 @@ impl Call {
             dispatched: false,
             client_context: None,
             budget: None,
+            held_lease: None,
             trace: CallTrace::default(),
         }
     }

@@ -1,7 +1,9 @@
 //! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
+mod adhoc;
 mod builder;
 mod freshness;
+mod lease;
 mod servers;
 mod settings;
 
@@ -44,6 +46,7 @@ use crate::supervisor::Supervisor;
 use crate::util::format;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
+pub use lease::{LeaseOptions, ServerLease};
 pub use settings::Settings;
 
 /// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
@@ -258,25 +261,29 @@ impl Crib {
 
     /// Returns whether a server with this name is declared.
     pub fn contains(&self, server: &ServerId) -> bool {
-        self.router().registry.get(server).is_some()
+        self.router().registry.is_declared(server)
     }
 
     /// Returns the status of every server, sorted by name.
     pub fn status(&self) -> Vec<ServerStatus> {
-        let now = Instant::now();
+        self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()
+    }
+
+    /// Returns the status of one server, also of a disabled one.
+    pub fn server_status(&self, server: &ServerId) -> Option<ServerStatus> {
+        self.router().registry.find(server).map(|entry| self.entry_status(&entry))
+    }
+
+    fn entry_status(&self, entry: &RegisteredServer) -> ServerStatus {
         let services = &self.router().services;
-        let registry = &self.router().registry;
-        let status = |entry: &RegisteredServer| {
-            let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
-            ServerStatus {
-                cache_entries: cache.entries,
-                cache_hits: cache.hits,
-                cache_misses: cache.misses,
-                unapproved: registry.unapproved_tools(entry.spec()),
-                ..entry.status(now)
-            }
-        };
-        registry.all().iter().map(status).collect()
+        let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
+        ServerStatus {
+            cache_entries: cache.entries,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            unapproved: self.router().registry.unapproved_tools(entry.spec()),
+            ..entry.status(Instant::now())
+        }
     }
 
     /// Stops every instance of a server, clears its failures, and waits until it is up again.

@@ -1,10 +1,12 @@
 //! The servers that exist, and what changes when the roster does.
 
+mod adhoc;
+mod held_leases;
 mod instances;
 mod roster_edit;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -26,7 +28,11 @@ use crate::spec::{Pinning, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::{Lease, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
-use instances::{Instances, LeaseOrigin};
+use adhoc::AdhocServers;
+pub(crate) use held_leases::HeldLease;
+use held_leases::HeldLeases;
+use instances::Instances;
+pub(crate) use instances::LeaseOrigin;
 use roster_edit::RosterEdit;
 pub(crate) use roster_edit::{AppliedRoster, failed_starts};
 pub use roster_edit::{FailedStart, RosterChanges};
@@ -39,6 +45,10 @@ pub(crate) struct Registry {
     closed: AtomicBool,
     /// True if any server has argument checks, so that calls without them pay nothing.
     checks_arguments: AtomicBool,
+    /// Servers that are not in the roster.
+    adhoc: AdhocServers,
+    /// Leases that are not bound to one call.
+    pub(crate) held_leases: HeldLeases,
     /// The folder of saved listings.
     listings: Option<PathBuf>,
     services: SupervisorServices,
@@ -75,6 +85,15 @@ impl RegisteredServer {
 
     fn is_enabled(&self) -> bool {
         !matches!(self, Self::Disabled(_))
+    }
+
+    /// Returns whether no call uses the server.
+    fn is_idle(&self) -> bool {
+        match self {
+            Self::Shared(supervisor) => supervisor.is_idle(),
+            Self::PerKey { instances, .. } => instances.supervisors().iter().all(Supervisor::is_idle),
+            Self::Disabled(_) => true,
+        }
     }
 
     /// Returns whether both are the same server, possibly with different settings.
@@ -195,11 +214,14 @@ impl RegisteredServer {
 }
 
 impl Registry {
-    pub(crate) fn new(listings: Option<PathBuf>, services: SupervisorServices) -> Self {
+    /// Creates a registry without servers. At most `max_adhoc` servers that are not in the roster exist at a time.
+    pub(crate) fn new(listings: Option<PathBuf>, max_adhoc: usize, services: SupervisorServices) -> Self {
         Self {
             servers: RwLock::default(),
             closed: AtomicBool::new(false),
             checks_arguments: AtomicBool::new(false),
+            adhoc: AdhocServers::new(max_adhoc),
+            held_leases: HeldLeases::default(),
             listings,
             services,
         }
@@ -318,7 +340,8 @@ impl Registry {
         self.closed.store(true, Ordering::Release);
         let all = std::mem::take(&mut *servers);
         drop(servers);
-        all.into_values().flat_map(RegisteredServer::close).map(|old| old.supervisor).collect()
+        let declared = all.into_values().flat_map(RegisteredServer::close).map(|old| old.supervisor);
+        declared.chain(self.adhoc.close()).collect()
     }
 
     /// Returns every server, sorted by name.
@@ -339,6 +362,7 @@ impl Registry {
             RegisteredServer::Disabled(_) => Vec::new(),
         };
         let mut all: Vec<Supervisor> = self.servers().values().flat_map(instances).collect();
+        all.extend(self.adhoc.all().iter().flat_map(instances));
         all.extend(self.services.draining.all());
         all
     }
@@ -347,20 +371,36 @@ impl Registry {
     pub(crate) fn has_memory_limit(&self) -> bool {
         let is_limited =
             |entry: &RegisteredServer| entry.is_enabled() && entry.spec().lifecycle.memory.is_some();
-        self.servers().values().any(is_limited)
+        self.servers().values().any(is_limited) || self.adhoc.all().iter().any(is_limited)
+    }
+
+    /// Returns a server, also a disabled one and one that is not in the roster.
+    pub(crate) fn find(&self, server: &ServerId) -> Option<RegisteredServer> {
+        let declared = self.servers().get(server).cloned();
+        declared.or_else(|| self.adhoc.get(server))
+    }
+
+    /// Returns whether a server is in the roster.
+    pub(crate) fn is_declared(&self, server: &ServerId) -> bool {
+        self.servers().contains_key(server)
     }
 
     /// Returns an enabled server, an error if it is disabled, or `None` if it does not exist.
     pub(crate) fn get(&self, server: &ServerId) -> Option<Result<RegisteredServer, Error>> {
-        Some(match self.servers().get(server)? {
+        Some(match self.find(server)? {
             RegisteredServer::Disabled(_) => Err(disabled_error(server)),
-            enabled => Ok(enabled.clone()),
+            enabled => Ok(enabled),
         })
     }
 
     /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced
     /// meanwhile, the lease is on its replacement.
     pub(crate) async fn lease(&self, server: &ServerId, call: &Call) -> Result<Lease, Error> {
+        if let Some(number) = call.held_lease
+            && let Some(lease) = self.held_leases.reuse(number, server, call)
+        {
+            return Ok(lease);
+        }
         loop {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
@@ -399,9 +439,18 @@ impl Registry {
         }
     }
 
+    /// Returns whether the server of a lease was replaced or removed since.
+    pub(crate) fn is_origin_replaced(&self, server: &ServerId, origin: &LeaseOrigin) -> bool {
+        match self.get(server) {
+            Some(Ok(RegisteredServer::Shared(supervisor))) => !supervisor.is_same(&origin.supervisor),
+            Some(Ok(RegisteredServer::PerKey { instances, .. })) => !origin.is_of(&instances),
+            _ => true,
+        }
+    }
+
     /// Drains the instances that belong to a client that has disconnected.
     pub(crate) fn client_disconnected(&self, client: u64) {
-        for entry in self.servers().values() {
+        for entry in self.all().iter().chain(&self.adhoc.all()) {
             if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.drain_matching(|key| key.belongs_to(client));
             }
@@ -410,7 +459,7 @@ impl Registry {
 
     /// Sends a notification to the instances that belong to a client.
     pub(crate) fn notify_client(&self, client: u64, method: &str) {
-        for entry in self.servers().values() {
+        for entry in self.all().iter().chain(&self.adhoc.all()) {
             if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.notify_client(client, method);
             }
@@ -423,12 +472,20 @@ impl Registry {
         spec: ServerSpec,
         replaced: Vec<KeyedSupervisor>,
     ) -> (RegisteredServer, Vec<Supervisor>) {
+        Self::register_with(spec, replaced, self.listings.as_deref(), self.services.clone())
+    }
+
+    /// Like [`Registry::register`], with listings remembered in another folder, and other services.
+    fn register_with(
+        spec: ServerSpec,
+        replaced: Vec<KeyedSupervisor>,
+        listings: Option<&Path>,
+        services: SupervisorServices,
+    ) -> (RegisteredServer, Vec<Supervisor>) {
         let supervisors: Vec<Supervisor> = replaced.iter().map(|old| old.supervisor.clone()).collect();
         if !spec.enabled {
             return (RegisteredServer::Disabled(Arc::new(spec)), supervisors);
         }
-        let listings = self.listings.as_deref();
-        let services = self.services.clone();
         if spec.sharing == Sharing::Shared {
             let supervisor = Supervisor::start(spec, supervisors, listings, services);
             return (RegisteredServer::Shared(supervisor), Vec::new());
@@ -441,8 +498,7 @@ impl Registry {
 
     /// Returns whether a server was replaced or removed, other than by closing the registry.
     pub(crate) fn is_replaced(&self, entry: &RegisteredServer) -> bool {
-        let servers = self.servers();
-        let current = servers.get(&entry.spec().id);
+        let current = self.find(&entry.spec().id);
         let is_same = current.is_some_and(|current| current.is_same(entry));
         !is_same && !self.closed.load(Ordering::Acquire)
     }
@@ -522,7 +578,7 @@ mod tests {
 
     #[tokio::test]
     async fn poisoned_lock_is_usable() {
-        let registry = Registry::new(None, SupervisorServices::default());
+        let registry = Registry::new(None, 1, SupervisorServices::default());
         let has_panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {
                 let _held = registry.servers_mut();

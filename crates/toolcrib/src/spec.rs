@@ -194,6 +194,25 @@ impl ServerSpec {
     }
 }
 
+/// The name of a spec that was made from a command or URL alone; [`Crib::call_spec`](crate::Crib::call_spec) replaces it.
+fn unnamed() -> ServerId {
+    ServerId::from_static("adhoc")
+}
+
+impl From<CommandSpec> for ServerSpec {
+    /// Creates a spec called `adhoc`, with default settings.
+    fn from(command: CommandSpec) -> Self {
+        Self::command(unnamed(), command)
+    }
+}
+
+impl From<HttpSpec> for ServerSpec {
+    /// Creates a spec called `adhoc`, with default settings.
+    fn from(http: HttpSpec) -> Self {
+        Self::http(unnamed(), http)
+    }
+}
+
 /// Digest of a server's endpoint and era: sixteen hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpecDigest(String);

@@ -50,8 +50,8 @@ const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
 enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
     Lease(oneshot::Sender<Result<Lease, Error>>),
-    /// Releases a lease.
-    Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool },
+    /// Reports the end of a call. With `ends_lease`, also releases its lease.
+    Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool, ends_lease: bool },
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
     /// Takes over a spec that the running process can serve.

@@ -37,6 +37,9 @@ use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, u
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 
+/// Servers that are called by their spec without being declared, unless the embedder sets another number.
+const MAX_ADHOC_SERVERS: usize = 16;
+
 /// Builds a [`Crib`].
 #[derive(Default)]
 pub struct CribBuilder {
@@ -57,6 +60,7 @@ pub struct CribBuilder {
     log: Option<LogSink>,
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
+    max_adhoc_servers: Option<usize>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -110,6 +114,14 @@ impl CribBuilder {
     #[must_use]
     pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
         self.discovery_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how many servers exist at the same time that are called by their spec without being declared; see
+    /// [`Crib::call_spec`]. The default is 16.
+    #[must_use]
+    pub fn max_adhoc_servers(mut self, max: usize) -> Self {
+        self.max_adhoc_servers = Some(max);
         self
     }
 
@@ -252,7 +264,9 @@ impl CribBuilder {
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
-        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
+        let listings = self.state_dir.map(|dir| dir.join("listings"));
+        let max_adhoc = self.max_adhoc_servers.unwrap_or(MAX_ADHOC_SERVERS);
+        let registry = Registry::new(listings, max_adhoc, services.clone());
         // A new registry is not closed, and its servers start in the background.
         let _ = registry.apply(self.roster);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));

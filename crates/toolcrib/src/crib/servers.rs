@@ -130,7 +130,7 @@ impl Crib {
     }
 
     /// Returns an error if the crib is shut down, or is being shut down.
-    fn check_open(&self) -> Result<(), Error> {
+    pub(super) fn check_open(&self) -> Result<(), Error> {
         match self.inner.closing.load(Ordering::Acquire) {
             true => Err(registry::shut_down_error()),
             false => Ok(()),

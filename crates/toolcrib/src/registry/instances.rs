@@ -323,6 +323,11 @@ impl LeaseOrigin {
         Self { instances: None, key: InstanceKey::Shared, supervisor: supervisor.clone() }
     }
 
+    /// Returns whether the instance is one of these.
+    pub(super) fn is_of(&self, instances: &Arc<Instances>) -> bool {
+        self.instances.as_ref().is_some_and(|own| own.ptr_eq(&Arc::downgrade(instances)))
+    }
+
     /// Waits until the instance, or a new one with the same key, is up. Returns immediately if the server was replaced.
     pub(crate) async fn wait_until_up(&self) {
         self.supervisor.wait_until_up().await;

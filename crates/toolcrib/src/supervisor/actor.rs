@@ -58,6 +58,8 @@ pub(super) struct Actor {
     known_listing: Option<KnownListing>,
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
+    /// The terms of the leases that are granted now. Leases granted under other terms are not reused.
+    lease_terms: u64,
     listing_store: ListingStore,
     last_error: Option<LastError>,
     /// The reason for `last_error`, until a start succeeds.
@@ -100,6 +102,7 @@ impl Actor {
             generation: 0,
             known_listing,
             pinned_tools: None,
+            lease_terms: 0,
             listing_store: records.listing_store,
             last_error: None,
             failure: None,
@@ -226,7 +229,7 @@ impl Actor {
                     let until = Instant::now() + server.breaker.cool_off();
                     return self.trip(server, until);
                 }
-                ActorEvent::Released { .. } => {}
+                ActorEvent::Released { .. } => self.allow_reuse_of_leases(),
                 event => return self.leave_running(server, event),
             }
         }

@@ -1,6 +1,7 @@
 //! A claim on a running server. Calls are made through a lease, and dropping it releases the server.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -35,11 +36,47 @@ pub(crate) struct Lease {
     pub(super) pinned_tools: Option<PinnedTools>,
     pub(super) mailbox: mpsc::UnboundedSender<ActorCommand>,
     pub(super) metrics: Arc<ServerMetrics>,
+    /// The terms under which this was granted; they change with the process and its approved tools.
+    pub(super) terms: u64,
+    /// The lease that this one reuses for a call. It is released on its own.
+    pub(super) reused: Option<Arc<Lease>>,
 }
 
 impl Lease {
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
+    }
+
+    /// Returns a lease for one call that reuses this one, without asking the actor. `None` if the actor has to decide about
+    /// the call: the server is not ready, its process was replaced, or it is pinned strictly, so that its tools must be
+    /// checked again.
+    pub(crate) fn for_call(self: &Arc<Self>) -> Option<Self> {
+        let is_current = self.metrics.lease_terms.load(Ordering::Acquire) == self.terms;
+        if !is_current || self.pinned_tools.is_some() || self.connection.is_closed() {
+            return None;
+        }
+        Some(Self {
+            connection: self.connection.clone(),
+            generation: self.generation,
+            is_probe: false,
+            health: None,
+            in_flight_since: None,
+            timed_out: false,
+            pinned_tools: None,
+            mailbox: self.mailbox.clone(),
+            metrics: self.metrics.clone(),
+            terms: self.terms,
+            reused: Some(self.clone()),
+        })
+    }
+
+    /// Returns whether the actor has to know how a call ended: a success changes nothing unless calls failed before.
+    fn changes_health(&self) -> bool {
+        match self.health {
+            Some(CallHealth::Healthy) => self.metrics.consecutive_failures.load(Ordering::Relaxed) > 0,
+            Some(_) => true,
+            None => false,
+        }
     }
 
     /// Releases the server and reports it as healthy.
@@ -106,11 +143,20 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let cancelled_late = self.in_flight_since.is_some_and(|began| began.elapsed() >= PING_AFTER);
+        let timed_out = self.timed_out || cancelled_late;
+        let ends_lease = self.reused.is_none();
+        if timed_out || self.changes_health() {
+            // The breaker may open: the next call asks the actor, which reads this report first.
+            self.metrics.lease_terms.store(0, Ordering::Release);
+        } else if !ends_lease {
+            return;
+        }
         let release = ActorCommand::Release {
             generation: self.generation,
             health: self.health,
             is_probe: self.is_probe,
-            timed_out: self.timed_out || cancelled_late,
+            timed_out,
+            ends_lease,
         };
         // Fails if the actor has ended, which needs no release.
         let _ = self.mailbox.send(release);

@@ -14,6 +14,9 @@ pub(crate) struct ServerMetrics {
     pub(crate) leases: AtomicUsize,
     /// Position in the order in which servers became idle; 0 while in use.
     idle_rank: AtomicU64,
+    /// The terms under which leases may be reused for further calls; 0 while none may. Set by the actor, and cleared by a
+    /// lease whose call the actor has to know of first.
+    pub(super) lease_terms: AtomicU64,
     /// True if a client has waited in vain for the first listing.
     pub(crate) is_slow_to_list: AtomicBool,
     /// Failed calls in a row. Written only by the actor.
@@ -30,6 +33,7 @@ impl Default for ServerMetrics {
         Self {
             leases: AtomicUsize::new(0),
             idle_rank: AtomicU64::new(0),
+            lease_terms: AtomicU64::new(0),
             is_slow_to_list: AtomicBool::new(false),
             consecutive_failures: AtomicU32::new(0),
             calls: AtomicU64::new(0),

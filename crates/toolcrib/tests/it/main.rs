@@ -17,6 +17,7 @@ mod fake;
 mod hung_servers;
 mod in_process_servers;
 mod lazy_start;
+mod leases;
 mod limits;
 mod merged_calls;
 mod multiple_cribs;

@@ -41,10 +41,12 @@ impl Actor {
                 Some(ActorEvent::Closed)
             }
             ActorCommand::Lease(waiter) => Some(ActorEvent::LeaseRequested(waiter)),
-            ActorCommand::Release { generation, health, is_probe, timed_out }
+            ActorCommand::Release { generation, health, is_probe, timed_out, ends_lease }
                 if generation == self.generation =>
             {
-                self.count_release(server);
+                if ends_lease {
+                    self.count_release(server);
+                }
                 if timed_out && !server.connection.is_remote() {
                     self.ping(server);
                 }
@@ -134,6 +136,8 @@ impl Actor {
             pinned_tools: self.pinned_tools.clone(),
             mailbox,
             metrics: self.metrics.clone(),
+            terms: self.lease_terms,
+            reused: None,
         };
         // If the requester no longer waits, the lease is dropped here, which releases it.
         let _ = waiter.send(Ok(lease));
@@ -303,6 +307,7 @@ impl Actor {
         let is_complete = self.owner.key == InstanceKey::Shared;
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
+        self.change_lease_terms();
         self.pinned_tools = pins.map(|pins| PinnedTools { pins, listing: listing.clone() });
     }
 
@@ -389,8 +394,23 @@ impl Actor {
         self.last_error = Some(last_error);
     }
 
+    /// Lets leases that were granted under the current terms be reused. Only for a server that is ready.
+    pub(super) fn allow_reuse_of_leases(&self) {
+        self.metrics.lease_terms.store(self.lease_terms, Ordering::Release);
+    }
+
+    /// Ends the reuse of the leases granted so far. It is called for every new process, and when approved tools change.
+    fn change_lease_terms(&mut self) {
+        self.lease_terms += 1;
+        if self.metrics.lease_terms.load(Ordering::Relaxed) != 0 {
+            self.metrics.lease_terms.store(self.lease_terms, Ordering::Release);
+        }
+    }
+
     /// Writes the state to the snapshot that handles read.
     pub(super) fn publish(&self, state: &ActorState) {
+        let terms = if matches!(state, ActorState::Ready(_)) { self.lease_terms } else { 0 };
+        self.metrics.lease_terms.store(terms, Ordering::Release);
         let (name, server, ends_at) = match state {
             ActorState::Asleep => (ServerState::Asleep, None, None),
             ActorState::Starting => (ServerState::Starting, None, None),
