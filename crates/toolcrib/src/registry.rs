@@ -117,7 +117,7 @@ impl RegisteredServer {
             Self::Shared(supervisor) => Self::Shared(supervisor.update(spec.clone())),
             Self::PerKey { instances, .. } => {
                 let spec = Arc::new(spec.clone());
-                instances.update(spec.clone());
+                instances.update(&spec);
                 Self::PerKey { spec, instances: instances.clone() }
             }
             Self::Disabled(_) => Self::Disabled(Arc::new(spec.clone())),

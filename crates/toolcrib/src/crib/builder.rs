@@ -38,7 +38,7 @@ use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 
 /// Servers that are called by their spec without being declared, unless the embedder sets another number.
-const MAX_ADHOC_SERVERS: usize = 16;
+const MAX_ADHOC: usize = 16;
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -265,10 +265,8 @@ impl CribBuilder {
             ..SupervisorServices::default()
         };
         let listings = self.state_dir.map(|dir| dir.join("listings"));
-        let max_adhoc = self.max_adhoc_servers.unwrap_or(MAX_ADHOC_SERVERS);
-        let registry = Registry::new(listings, max_adhoc, services.clone());
-        // A new registry is not closed, and its servers start in the background.
-        let _ = registry.apply(self.roster);
+        let registry = Registry::new(listings, self.max_adhoc_servers.unwrap_or(MAX_ADHOC), services.clone());
+        let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
             visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),

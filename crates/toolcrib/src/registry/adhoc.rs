@@ -183,7 +183,7 @@ impl Registry {
         Ok(evicted.entry)
     }
 
-    /// Returns services that keep nothing on disk about a server that nobody has declared.
+    /// Returns services that keep nothing on disk about a server that is not declared.
     fn adhoc_services(&self) -> SupervisorServices {
         SupervisorServices { pins: Arc::new(PinStore::new(None)), ..self.services.clone() }
     }

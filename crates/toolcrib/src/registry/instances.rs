@@ -115,7 +115,7 @@ impl Instances {
     }
 
     /// Takes over a changed spec without a restart. New instances and those that run follow it.
-    pub(super) fn update(&self, spec: Arc<ServerSpec>) {
+    pub(super) fn update(&self, spec: &Arc<ServerSpec>) {
         let gate = &self.records.start_gate;
         gate.apply_lifecycle(&spec.lifecycle);
         if gate.is_ejected() {
@@ -124,7 +124,7 @@ impl Instances {
         let mut table = self.lock();
         table.spec = spec.clone();
         for instance in table.instances.values_mut() {
-            instance.supervisor = instance.supervisor.update(instance_spec(&spec, instance.folder.clone()));
+            instance.supervisor = instance.supervisor.update(instance_spec(spec, instance.folder.clone()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Leases keep a server running, whatever happens to its process.
+//! Leases keep a server running, also when its process is replaced.
 
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ mod tests {
     fn command_is_split_into_words_without_a_shell() {
         let parsed = spec(Some(r#"prog 'a b' "c $HOME" d\ e '' ;"#), None).unwrap().unwrap();
         let Endpoint::Command(command) = &parsed.endpoint else { panic!("{parsed:?}") };
-        let args: Vec<&str> = command.args.iter().map(|arg| arg.source()).collect();
+        let args: Vec<&str> = command.args.iter().map(toolcrib::TemplateText::source).collect();
         assert_eq!((command.program.source(), args), ("prog", vec!["a b", "c $HOME", "d e", "", ";"]));
         assert!(spec(Some("prog 'a"), None).unwrap_err().contains("not closed"));
         assert_eq!(spec(Some(" "), None).unwrap_err(), "`--command` is empty");
