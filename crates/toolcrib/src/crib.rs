@@ -512,6 +512,9 @@ impl CribInner {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
+        if let Some(invalid) = call.invalid.take() {
+            return Err(invalid);
+        }
         let Some(limit) = call.timeout else {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         };

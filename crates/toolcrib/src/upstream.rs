@@ -198,7 +198,7 @@ impl Connection {
         };
         let needs_task = self.needs_task(call, own_name);
         if needs_task {
-            call.params.set("task", "{}");
+            call.params.set_unchecked("task", "{}");
         }
         let sent = self.send_request(&call.method, &mut call.params, Some(receiver));
         if needs_task {

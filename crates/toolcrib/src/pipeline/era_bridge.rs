@@ -90,11 +90,11 @@ async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome,
             Box::pin(sleep(REPEAT_DELAY)).await;
         }
         match Box::pin(ask_client(call, questions)).await {
-            Ok(responses) => call.params.set(input::INPUT_RESPONSES, responses),
+            Ok(responses) => call.params.set_unchecked(input::INPUT_RESPONSES, responses),
             Err(refusal) => return Ok(Outcome { answer: refusal_payload(call, refusal), ..outcome }),
         }
         match state {
-            Some(state) => call.params.set(input::REQUEST_STATE, state),
+            Some(state) => call.params.set_unchecked(input::REQUEST_STATE, state),
             None => drop(call.params.remove(input::REQUEST_STATE)),
         }
     }
@@ -158,7 +158,7 @@ fn with_elicitation_id(params: Bytes) -> Bytes {
             if object.get_string("mode").as_deref() == Some("url")
                 && object.get("elicitationId").is_none() =>
         {
-            object.set(
+            object.set_unchecked(
                 "elicitationId",
                 object::to_json_string(&suspended_calls::random_id().unwrap_or_default()),
             );

@@ -147,17 +147,17 @@ impl ListingStore {
         let folder = file.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder)?;
         let mut text = Object::default();
-        text.set("revision", object::to_json_string(known.revision.as_str()));
+        text.set_unchecked("revision", object::to_json_string(known.revision.as_str()));
         if let Some(info) = &known.server_info {
-            text.set("serverInfo", info.clone());
+            text.set_unchecked("serverInfo", info.clone());
         }
-        text.set("capabilities", known.listing.capabilities.clone());
+        text.set_unchecked("capabilities", known.listing.capabilities.clone());
         if let Some(instructions) = &known.listing.instructions {
-            text.set("instructions", object::to_json_string(instructions));
+            text.set_unchecked("instructions", object::to_json_string(instructions));
         }
         for kind in ListKind::ALL {
             let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();
-            text.set(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
+            text.set_unchecked(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
         }
         let options = ReplaceOptions { mode: FileMode::Umask, sync: false };
         files::replace_file(file, &text.to_bytes(), options)
