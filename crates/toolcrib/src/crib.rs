@@ -34,6 +34,7 @@ use crate::observer::{ObservedCall, Observers};
 use crate::pipeline::router::CallRouter;
 use crate::pipeline::subscription::{self, Subscription};
 use crate::pipeline::suspended_calls::SuspendedCalls;
+use crate::pipeline::telemetry::TracedCall;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
@@ -530,10 +531,9 @@ impl CribInner {
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {
-        let started = Instant::now();
-        let span = telemetry::call_span(call);
-        let outcome = self.run(call).instrument(span.clone()).await;
-        span.in_scope(|| telemetry::record_end(&outcome, started.elapsed()));
+        let traced = TracedCall::start(call);
+        let outcome = self.run(call).instrument(traced.span.clone()).await;
+        traced.finish(&outcome);
         outcome
     }
 }
