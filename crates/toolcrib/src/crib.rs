@@ -4,8 +4,8 @@ mod builder;
 mod freshness;
 mod settings;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
@@ -42,6 +42,7 @@ use crate::registry::{RegisteredServer, RosterChanges};
 use crate::spec::{Capacity, Roster, ServerId};
 use crate::supervisor::Supervisor;
 use crate::util::format;
+use crate::util::locks::IgnorePoison as _;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
 pub use settings::Settings;
@@ -66,6 +67,9 @@ struct CribInner {
     observers: Observers,
     /// Calls in flight, so that a shutdown can wait for them.
     in_flight: TaskTracker,
+    /// Servers that a shutdown is stopping, so that another one can continue if it is dropped.
+    stopping: Mutex<Vec<Supervisor>>,
+    observers_closed: Once,
 }
 
 impl std::fmt::Debug for CribInner {
@@ -465,20 +469,24 @@ impl Crib {
         decided.ok_or_else(|| Error::no_pending_call(id))
     }
 
-    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest.
+    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest. The stream
+    /// ends with the shutdown.
     pub fn notifications(&self) -> broadcast::Receiver<ServerNotification> {
         self.router().services.notifications.subscribe()
     }
 
-    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest.
+    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest. The stream ends with the
+    /// shutdown.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.router().services.events.subscribe()
     }
 
-    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, and waits for every task.
+    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, waits for every task, closes the
+    /// observers and ends the streams of events and notifications.
     ///
     /// # Cancel safety
-    /// Not cancel safe: observers may not be closed, and servers may still be stopping. New calls stay refused.
+    /// Dropping the future leaves the shutdown unfinished: servers may still run, and new calls stay refused. The next
+    /// `shutdown` finishes it.
     pub async fn shutdown(&self, grace: Duration) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
@@ -487,11 +495,16 @@ impl Crib {
         let _ = timeout(grace, inner.in_flight.wait()).await;
         inner.router.services.abort_drain.cancel();
         inner.suspended.close().await;
-        stop_supervisors(inner.router.registry.close(), Duration::ZERO).await;
+        inner.stopping.lock().ignore_poison().extend(inner.router.registry.close());
+        let stopping = inner.stopping.lock().ignore_poison().clone();
+        stop_supervisors(stopping, Duration::ZERO).await;
+        inner.stopping.lock().ignore_poison().clear();
         inner.stop_tasks.cancel();
         inner.router.services.tasks.close();
         inner.router.services.tasks.wait().await;
-        inner.observers.close();
+        inner.observers_closed.call_once(|| inner.observers.close());
+        inner.router.services.events.close();
+        inner.router.services.notifications.close();
     }
 
     fn router(&self) -> &CallRouter {

@@ -32,6 +32,7 @@ use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::{InProcessServer, Limits, ServerId, ToolsSpec};
+use crate::util::panics;
 use deadline::Deadline;
 use fair_queue::{FairQueue, Turn, TurnRequest};
 use mux::{Mux, PendingReply};
@@ -77,7 +78,7 @@ impl Connection {
     pub(crate) fn memory_usage(&self) -> Option<u64> {
         match &self.peer {
             Peer::Process(process) => process.memory_usage(),
-            Peer::InProcess(_, server) => server.0.memory(),
+            Peer::InProcess(_, server) => panics::contain("in-process server", || server.0.memory())?,
             Peer::Remote => None,
         }
     }

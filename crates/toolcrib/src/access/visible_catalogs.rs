@@ -23,6 +23,7 @@ use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 use crate::util::encoding::percent_decode;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::panics;
 
 /// Views that are cached. All are dropped when there are more.
 const MAX_VIEWS: usize = 1000;
@@ -182,7 +183,9 @@ impl VisibleCatalogs {
             |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
         ));
         let listed = match &self.exposure {
-            Some(exposure) => exposure.listed(caller, &callable),
+            Some(exposure) => {
+                panics::contain("exposure", || exposure.listed(caller, &callable)).unwrap_or_default()
+            }
             None => callable.clone(),
         };
         let deciding_policy = policy.is_rules_only().then(|| policy.clone());

@@ -5,6 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::ResponsePayload;
+use crate::util::panics;
 
 /// An update about a running call. Updates arrive in order, all of them before the outcome.
 #[derive(Debug)]
@@ -20,10 +21,17 @@ pub enum CallUpdate {
     RequestWithdrawn,
 }
 
-/// Receives the updates of a call. It must not block.
+/// Receives the updates of a call. It must not block; a panic drops the update.
 pub trait UpdateSink: std::fmt::Debug + Send + Sync {
     /// Delivers an update; returns `false` if it was dropped.
     fn deliver(&self, update: CallUpdate) -> bool;
+}
+
+impl dyn UpdateSink {
+    /// Delivers an update; one that makes the sink panic was dropped.
+    pub(crate) fn deliver_contained(&self, update: CallUpdate) -> bool {
+        panics::contain("update sink", || self.deliver(update)).unwrap_or(false)
+    }
 }
 
 impl UpdateSink for mpsc::Sender<CallUpdate> {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Once};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
+use crate::store::{ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 
@@ -233,13 +233,14 @@ impl CribBuilder {
         if let Some(clash) = self.clash {
             return Err(clash);
         }
-        let usage_file = self.usage_file.filter(|_| self.store.is_none());
+        let store = self.store.map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
+        let usage_file = self.usage_file.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref());
         let tasks = TaskTracker::new();
-        let cache = Arc::new(open_cache(self.store.as_ref(), &tasks));
+        let cache = Arc::new(open_cache(store.as_ref(), &tasks));
         cache.set_max_bytes(self.capacity.cache);
-        let notices = self.store.as_ref().map(|store| store.watch(StoreKind::CachedResponse));
-        let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
+        let notices = store.as_ref().map(|store| store.watch(StoreKind::CachedResponse));
+        let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
         let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let services = SupervisorServices {
@@ -276,6 +277,8 @@ impl CribBuilder {
             stop_tasks: CancellationToken::new(),
             observers: Observers::new(services.events.clone(), self.observers),
             in_flight: TaskTracker::new(),
+            stopping: Mutex::default(),
+            observers_closed: Once::new(),
         });
         if let Some(file) = usage_file {
             spawn_usage_writer(&inner, &memory, file);

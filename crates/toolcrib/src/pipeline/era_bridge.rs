@@ -122,7 +122,7 @@ async fn ask_client(call: &Call, questions: Vec<InputRequest>) -> Result<Bytes, 
         let params = if method == ELICIT { params.map(with_elicitation_id) } else { params };
         let (request, receiver) = ServerRequest::new(method, params);
         let sink = call.update_sink.as_ref().ok_or_else(no_answer_error)?;
-        if !sink.deliver(CallUpdate::Request(request)) {
+        if !sink.deliver_contained(CallUpdate::Request(request)) {
             return Err(no_answer_error());
         }
         pending.push((key, receiver));

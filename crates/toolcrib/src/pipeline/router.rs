@@ -25,6 +25,7 @@ use crate::pipeline::task_owners::TaskOwners;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
+use crate::util::panics;
 
 /// The number of servers that are started in parallel to be listed.
 const MAX_PARALLEL_STARTS: usize = 8;
@@ -276,7 +277,7 @@ impl CallRouter {
         let catalog = self.callable_catalog(&call.caller);
         match &self.fallback {
             Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.has_match(&call.selector) => {
-                fallback(call).await
+                run_contained(fallback, call).await
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }
@@ -336,6 +337,15 @@ impl CallRouter {
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
     }
+}
+
+/// Runs the fallback; its panic is an error of the call.
+async fn run_contained(fallback: &Fallback, call: Call) -> Result<Outcome, Error> {
+    let outcome = match panics::contain("fallback", || fallback(call)) {
+        Some(running) => panics::contain_future("fallback", running).await,
+        None => None,
+    };
+    outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::BadReply, "the fallback panicked")))
 }
 
 /// Starts a server without a known listing when a permit is free.

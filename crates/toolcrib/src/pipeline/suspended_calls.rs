@@ -152,7 +152,7 @@ impl RunningCall {
 fn forward(sink: Option<&Arc<dyn UpdateSink>>, update: CallUpdate) {
     if let Some(sink) = sink {
         // A sink that cannot keep up misses updates.
-        let _ = sink.deliver(update);
+        let _ = sink.deliver_contained(update);
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,12 +24,14 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
 use crate::model::failure_class::Delivery;
+use crate::observer::event_channel::EventChannel;
 use crate::protocol::framing::replace_line_breaks;
 use crate::protocol::jsonrpc;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
 
+use link::CloseOnDrop;
 pub(super) use pending_reply::PendingReply;
 
 /// Bytes that may be queued for a server that does not read its input.
@@ -65,7 +67,7 @@ struct MuxInner {
     oversize_unidentified: AtomicBool,
     /// Notified when the server's listing may have changed.
     relist: Notify,
-    notifications: broadcast::Sender<ServerNotification>,
+    notifications: EventChannel<ServerNotification>,
     cache: Arc<ResponseCache>,
     /// The newest acknowledgement of a listen request.
     listen_ack: watch::Sender<ListenAck>,
@@ -102,7 +104,7 @@ struct ListenAck {
 #[derive(Debug)]
 pub(super) struct MuxContext {
     pub(super) owner: Arc<InstanceOwner>,
-    pub(super) notifications: broadcast::Sender<ServerNotification>,
+    pub(super) notifications: EventChannel<ServerNotification>,
     pub(super) cache: Arc<ResponseCache>,
     /// Receives the first line from the server that is not a message.
     pub(super) first_garbage_line: Arc<OnceLock<String>>,
@@ -144,8 +146,9 @@ impl Mux {
         });
         let link = TransportLink::new(inner.clone());
         let queue = OutgoingQueue::new(inner.clone(), messages);
-        let running = Box::new(transport).run(link.clone(), queue);
-        inner.tasks.spawn(async move { link.close(running.await) });
+        let closer = CloseOnDrop::new(link.clone());
+        let running = Box::new(transport).run(link, queue);
+        inner.tasks.spawn(async move { closer.close(running.await) });
         Self { inner }
     }
 

@@ -11,6 +11,7 @@ mod capacity;
 mod crash_recovery;
 mod deadlines;
 mod embedder_input;
+mod embedder_panics;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;

@@ -285,9 +285,7 @@ impl Actor {
         if !lists.is_empty() {
             let server = self.spec.id.clone();
             let instance = self.owner.key.clone();
-            // Fails if there are no subscribers.
-            let _ =
-                self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
+            self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
         }
     }
 

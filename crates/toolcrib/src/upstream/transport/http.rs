@@ -104,8 +104,10 @@ impl HttpConnection {
                 biased;
                 () = self.link.close_requested().cancelled() => break,
                 Some(done) = tasks.join_next() => {
-                    if let Ok(Some(id)) = done {
-                        in_flight.remove(&id);
+                    match done {
+                        Ok(Some(id)) => drop(in_flight.remove(&id)),
+                        Err(error) if error.is_panic() => self.mark_lost("a request to it panicked"),
+                        _ => {}
                     }
                     continue;
                 }
