@@ -94,7 +94,7 @@ pub use crate::call::client_context::ClientContext;
 pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
 pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
 pub use crate::config::Config;
-pub use crate::crib::{Crib, CribBuilder, Discovery, ListFreshness, Settings};
+pub use crate::crib::{BuildError, Crib, CribBuilder, Discovery, ListFreshness, Settings};
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
 pub use crate::model::caller::Caller;
 pub use crate::model::denial::Denial;

@@ -37,6 +37,7 @@ use tokio_util::task::TaskTracker;
 #[cfg(target_os = "linux")]
 use self::linux as os;
 pub use self::os::run_shim;
+pub(crate) use self::os::{is_unprepared_shim, own_program};
 #[cfg(not(target_os = "linux"))]
 use self::other_unix as os;
 pub(crate) use self::spawner::Spawner;

@@ -2,15 +2,17 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Once};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
+use tokio::net::UnixDatagram;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Crib, CribInner};
+use super::{BuildError, Crib, CribInner};
 use crate::access::approvals::Approvals;
 use crate::access::pins::PinStore;
 use crate::access::policy::{GuardVerdict, Policy};
@@ -28,7 +30,7 @@ use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
 use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
 use crate::pipeline::suspended_calls::{SuspendedCalls, random_id};
-use crate::process::Spawner;
+use crate::process::{self, Spawner};
 use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
@@ -36,6 +38,7 @@ use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::{ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
+use crate::util::panics;
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -97,13 +100,38 @@ impl CribBuilder {
     }
 
     /// Sets a program that runs between this process and each server. It ends the server and its whole process tree when
-    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`;
-    /// `/proc/self/exe` is the current program. Without a shim the server gets a parent-death signal, and processes that
-    /// it started may survive. Only used on Linux.
+    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`. Without a
+    /// shim the server gets a parent-death signal, and processes that it started may survive. Only used on Linux.
     #[must_use]
     pub fn shim(mut self, program: impl Into<PathBuf>) -> Self {
         self.shim = Some(program.into());
         self
+    }
+
+    /// Like [`CribBuilder::shim`] with the program that is running, even after its file has been replaced. Its `main` must
+    /// call [`run_shim`](crate::run_shim) first.
+    ///
+    /// ```no_run
+    /// use std::process::ExitCode;
+    /// use toolcrib::Crib;
+    ///
+    /// fn main() -> ExitCode {
+    ///     if let Some(code) = toolcrib::run_shim() {
+    ///         return code;
+    ///     }
+    ///     let runtime = tokio::runtime::Runtime::new().expect("cannot start a runtime");
+    ///     runtime.block_on(async {
+    ///         let _crib = Crib::builder().shim_self().build().expect("cannot build the crib");
+    ///     });
+    ///     ExitCode::SUCCESS
+    /// }
+    /// ```
+    #[must_use]
+    pub fn shim_self(self) -> Self {
+        match process::own_program() {
+            Some(program) => self.shim(program),
+            None => self,
+        }
     }
 
     /// Sets how long a list waits for servers without a known listing. The default is 10 s.
@@ -222,16 +250,18 @@ impl CribBuilder {
         self
     }
 
-    /// Builds the crib in the current tokio runtime.
+    /// Builds the crib in the current tokio runtime, which needs timers and I/O.
     ///
     /// # Errors
-    /// Fails if two servers have the same name.
-    ///
-    /// # Panics
-    /// Panics if there is no tokio runtime.
-    pub fn build(self) -> Result<Crib, NameClash> {
+    /// Fails if two servers have the same name, if there is no suitable runtime, or if this program is to be its own shim
+    /// and has not called [`run_shim`](crate::run_shim).
+    pub fn build(self) -> Result<Crib, BuildError> {
         if let Some(clash) = self.clash {
-            return Err(clash);
+            return Err(clash.into());
+        }
+        check_runtime()?;
+        if self.shim.as_deref().is_some_and(process::is_unprepared_shim) {
+            return Err(BuildError::ShimNotRun);
         }
         let store = self.store.map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
         let usage_file = self.usage_file.filter(|_| store.is_none());
@@ -291,6 +321,18 @@ impl CribBuilder {
         spawn_catalog_publisher(&inner, catalog_sender);
         Ok(Crib { inner })
     }
+}
+
+/// Checks that there is a runtime with timers and I/O. tokio has no function that tells, and panics where one is missing.
+fn check_runtime() -> Result<(), BuildError> {
+    if Handle::try_current().is_err() {
+        return Err(BuildError::NoRuntime);
+    }
+    let has_timer = panics::contain("tokio timer", || drop(tokio::time::sleep(Duration::ZERO)));
+    has_timer.ok_or(BuildError::NoTimer)?;
+    // An error of the socket itself does not matter here.
+    let has_io = panics::contain("tokio I/O driver", || drop(UnixDatagram::unbound()));
+    has_io.ok_or(BuildError::NoIo)
 }
 
 /// Creates a cache that announces its invalidations if the store is shared.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use super::journal::{Journal, JournalEntry};
 pub use super::shim::run_shim;
+pub(crate) use super::shim::{is_unprepared_shim, own_program};
 
 use super::SpawnError;
 use super::control::{self, REPORT_LEN, ShimReport};

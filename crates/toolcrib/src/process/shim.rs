@@ -5,10 +5,15 @@
 //! ignored.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,13 +41,36 @@ const SYSTEM_GROWTH: u16 = 64;
 /// Maximum number of processes in a tree.
 const MAX_PROCESSES: usize = 512;
 
+/// Whether [`run_shim`] was called in this process, so that the program can run as a shim.
+static CAN_BE_SHIM: AtomicBool = AtomicBool::new(false);
+
 /// Runs as a shim if this process was started as one, and returns the exit code to end with. Call it first in `main` of
 /// the program passed to [`CribBuilder::shim`](crate::CribBuilder::shim).
+#[must_use = "a process that was started as a shim must end with this exit code"]
 pub fn run_shim() -> Option<ExitCode> {
-    (std::env::args_os().nth(1)? == SHIM_ARG).then(|| match start_and_watch() {
+    if std::env::args_os().nth(1).is_none_or(|first| first != SHIM_ARG) {
+        CAN_BE_SHIM.store(true, Ordering::Relaxed);
+        return None;
+    }
+    Some(match start_and_watch() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
+}
+
+/// Returns a path that runs this program even after its file has been replaced: a descriptor that stays open for the life
+/// of the process. `/proc/self/exe` itself is not usable, because under a debugger or profiler it names that program.
+pub(crate) fn own_program() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<Option<File>> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| File::open("/proc/self/exe").ok());
+    program.as_ref().map(|program| format!("/proc/self/fd/{}", program.as_raw_fd()).into())
+}
+
+/// Returns whether `program` is this one, and would run as another copy of itself instead of as a shim.
+pub(crate) fn is_unprepared_shim(program: &Path) -> bool {
+    let file_id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    let own = file_id(Path::new("/proc/self/exe"));
+    !CAN_BE_SHIM.load(Ordering::Relaxed) && own.is_some() && file_id(program) == own
 }
 
 fn start_and_watch() -> io::Result<()> {

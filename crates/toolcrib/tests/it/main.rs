@@ -28,6 +28,7 @@ mod registration;
 mod reload;
 mod restart_budget;
 mod routing;
+mod runtimes;
 mod server_isolation;
 mod server_requests;
 mod shared_store;
