@@ -188,7 +188,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
         if !self.can_see(caller, server) {
-            return Err(self.catalog_for(caller).unknown_server_error(server.as_str()));
+            return Err(self.router().hidden_server_error(caller, server));
         }
         let entry = self.registered(server)?;
         match self.router().discover(&[entry]).await.pop().flatten() {
