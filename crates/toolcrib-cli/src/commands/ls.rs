@@ -62,7 +62,15 @@ pub(super) fn print_value(declared: &DeclaredValue, out: &mut Output) -> std::io
     for (value, origin) in declared.overrides.iter().rev() {
         out.print_line(&format!("    overrides {value}  ({})", format_origin(origin)))?;
     }
-    Ok(())
+    print_replaced(&declared.replaces, out)
+}
+
+/// Prints the values of another kind of endpoint that a value replaces, from near to far.
+fn print_replaced(replaced: &[DeclaredValue], out: &mut Output) -> std::io::Result<()> {
+    for DeclaredValue { key, value, origin, .. } in replaced {
+        out.print_line(&format!("    replaces {key} = {value}  ({})", format_origin(origin)))?;
+    }
+    replaced.iter().try_for_each(|value| print_replaced(&value.replaces, out))
 }
 
 /// Finds a declared server by name.
@@ -106,5 +114,6 @@ pub(super) fn value_json(declared: &DeclaredValue) -> Value {
         "file": declared.origin.file.display().to_string(),
         "line": declared.origin.line,
         "overrides": overrides.collect::<Vec<_>>(),
+        "replaces": declared.replaces.iter().map(value_json).collect::<Vec<_>>(),
     })
 }
