@@ -5,6 +5,7 @@ mod builder;
 mod freshness;
 mod settings;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -40,14 +41,18 @@ use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::registry::{RegisteredServer, RosterChanges};
-use crate::spec::{Capacity, Roster, ServerId};
+use crate::spec::{Capacity, Roster, ServerId, ServerSpec};
 use crate::supervisor::Supervisor;
+use crate::supervisor::listing_store::ListingStore;
 use crate::util::format;
 use crate::util::locks::IgnorePoison as _;
 pub use build_error::BuildError;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
 pub use settings::Settings;
+
+/// The folder of remembered listings, below the state folder.
+const LISTINGS_FOLDER: &str = "listings";
 
 /// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
 /// clone is dropped.
@@ -551,6 +556,11 @@ impl CribInner {
         traced.finish(&outcome);
         outcome
     }
+}
+
+/// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
+pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
+    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.transport()
 }
 
 async fn stop_supervisors(supervisors: Vec<Supervisor>, drain: Duration) {

@@ -110,6 +110,11 @@ impl Connection {
         matches!(self.peer, Peer::Remote)
     }
 
+    /// Returns whether the server speaks HTTP+SSE.
+    pub(crate) fn is_legacy_sse(&self) -> bool {
+        self.mux.is_legacy_sse()
+    }
+
     /// Declares the server hung and fails all calls in flight immediately.
     pub(crate) fn mark_hung(&self) {
         self.mux.mark_hung();

@@ -14,7 +14,8 @@ use crate::paths::Paths;
 pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let config = paths.read_config()?;
     if out.json {
-        out.print_json(&config.declared.iter().map(declared_json).collect())?;
+        let declared = config.declared.iter().map(|server| declared_json(server, &config, paths));
+        out.print_json(&declared.collect())?;
         return Ok(ExitStatus::Success);
     }
     let row = |server: &DeclaredServer| {
@@ -22,7 +23,7 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
         vec![
             server.id.to_string(),
             active.to_owned(),
-            server.transport().to_owned(),
+            transport(server, &config, paths).to_owned(),
             server.command_or_url(),
             server.reason.clone(),
         ]
@@ -45,7 +46,7 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
     let server = find_declared(&config, server)?;
     let values = layered.server_values(&server.id);
     if out.json {
-        let mut object = declared_json(server);
+        let mut object = declared_json(server, &config, paths);
         object["values"] = values.iter().map(value_json).collect();
         out.print_json(&object)?;
         return Ok(ExitStatus::Success);
@@ -90,12 +91,19 @@ pub(super) fn format_origin(origin: &Origin) -> String {
     format!("{}:{}", origin.file.display(), origin.line)
 }
 
-fn declared_json(server: &DeclaredServer) -> Value {
+/// Returns the transport of a server: the one that it turned out to have when it was last listed, else the declared one.
+fn transport(server: &DeclaredServer, config: &Config, paths: &Paths) -> &'static str {
+    let spec = config.roster.get(&server.id);
+    let remembered = spec.and_then(|spec| toolcrib::crib::remembered_transport(spec, paths.state_dir()));
+    remembered.unwrap_or_else(|| server.transport())
+}
+
+fn declared_json(server: &DeclaredServer, config: &Config, paths: &Paths) -> Value {
     json!({
         "name": server.id.as_str(),
         "active": server.active,
         "enabled": server.enabled,
-        "transport": server.transport(),
+        "transport": transport(server, config, paths),
         "endpoint": server.command_or_url(),
         "tags": server.when.as_ref().map(toolcrib::config::TagCondition::required_tags).unwrap_or_default(),
         "origin": {"file": server.origin.file.display().to_string(), "line": server.origin.line},

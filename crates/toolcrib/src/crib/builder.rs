@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{BuildError, Crib, CribInner};
+use super::{BuildError, Crib, CribInner, LISTINGS_FOLDER};
 use crate::access::approvals::Approvals;
 use crate::access::pins::PinStore;
 use crate::access::policy::{GuardVerdict, Policy};
@@ -283,7 +283,7 @@ impl CribBuilder {
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
-        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
+        let registry = Registry::new(self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER)), services.clone());
         registry.apply(self.roster);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {

@@ -161,6 +161,9 @@ async fn connect(
             Ok(handshake) => handshake,
             Err(error) => return Err(explain_failure(&mux, error, plan)),
         };
+    if handshake.revision.era() == Era::Session {
+        mux.enable_ping();
+    }
     Ok(Connection {
         server: spec.id.clone(),
         mux,

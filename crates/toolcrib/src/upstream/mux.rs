@@ -25,6 +25,7 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
 use crate::model::failure_class::Delivery;
 use crate::observer::event_channel::EventChannel;
+use crate::protocol::era::client::PING;
 use crate::protocol::framing::replace_line_breaks;
 use crate::protocol::jsonrpc;
 use crate::secrets::Redactor;
@@ -61,6 +62,10 @@ struct MuxInner {
     redactor: Arc<Redactor>,
     /// The reason why the peer is not an MCP server, once that is known.
     not_mcp_reason: OnceLock<String>,
+    /// Set when the server has methods of the session era, such as `ping`.
+    has_ping: AtomicBool,
+    /// Set when the server turns out to speak HTTP+SSE.
+    legacy_sse: AtomicBool,
     /// Set when the server is declared hung.
     hung: AtomicBool,
     /// Set while an oversized line is skipped whose head does not show which request it answers.
@@ -130,6 +135,8 @@ impl Mux {
             first_garbage_line,
             redactor,
             not_mcp_reason: OnceLock::new(),
+            has_ping: AtomicBool::new(false),
+            legacy_sse: AtomicBool::new(false),
             hung: AtomicBool::new(false),
             oversize_unidentified: AtomicBool::new(false),
             relist: Notify::new(),
@@ -164,8 +171,12 @@ impl Mux {
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<PendingReply, Error> {
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let id = self.inner.pending().insert(PendingRequest::new(reply_sender, receiver));
+        let mut pending = self.inner.pending();
+        let id = pending.insert(PendingRequest::new(reply_sender, receiver));
+        let ping = self.inner.add_ping_after_cancellation(&mut pending);
+        drop(pending);
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
+        self.inner.send_ping(ping);
         let pending_reply = PendingReply::new(self.inner.clone(), id, reply_receiver);
         let mut line = Vec::with_capacity(256);
         jsonrpc::write_request_head(&mut line, id, method);
@@ -245,6 +256,16 @@ impl Mux {
         self.inner.broken.cancel();
     }
 
+    /// Records that the server can be pinged.
+    pub(super) fn enable_ping(&self) {
+        self.inner.has_ping.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server turned out to speak HTTP+SSE.
+    pub(super) fn is_legacy_sse(&self) -> bool {
+        self.inner.legacy_sse.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_hung(&self) -> bool {
         self.inner.hung.load(Ordering::Relaxed)
     }
@@ -281,6 +302,21 @@ impl MuxInner {
             self.outgoing.send(QueuedMessage { id, line })
         {
             self.pending().mark_not_sent(id);
+        }
+    }
+
+    /// Adds a ping if a cancelled request makes it unclear which client a question belongs to.
+    fn add_ping_after_cancellation(&self, pending: &mut PendingRequests) -> Option<u64> {
+        self.has_ping.load(Ordering::Relaxed).then(|| pending.insert_ping_after_cancellation()).flatten()
+    }
+
+    /// Sends a ping with this id, if there is one.
+    fn send_ping(&self, id: Option<u64>) {
+        if let Some(id) = id {
+            let mut line = Vec::new();
+            jsonrpc::write_request_head(&mut line, id, PING);
+            line.extend_from_slice(b"{}}");
+            self.send(Some(id), line);
         }
     }
 

@@ -245,6 +245,7 @@ impl Actor {
         let known = KnownListing {
             revision: connection.handshake.revision,
             server_info: connection.handshake.server_info.clone(),
+            is_legacy_sse: connection.is_legacy_sse(),
             listing: Arc::new(listing.with_unread_from(last)),
         };
         self.update_pinned_tools(&known.listing);

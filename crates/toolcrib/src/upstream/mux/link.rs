@@ -91,6 +91,11 @@ impl TransportLink {
         self.inner.mark_not_mcp(reason);
     }
 
+    /// Records that the server speaks HTTP+SSE.
+    pub(in crate::upstream) fn mark_legacy_sse(&self) {
+        self.inner.legacy_sse.store(true, Ordering::Relaxed);
+    }
+
     /// Stops both directions because one of them broke.
     pub(in crate::upstream) fn disconnect(&self) {
         self.inner.broken.cancel();

@@ -224,6 +224,7 @@ impl HttpConnection {
             *request.uri_mut() = url.clone();
             *request.headers_mut() = headers.clone();
             let response = self.client.request(request).await?;
+            self.link.count_read();
             if !matches!(response.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
                 return Ok(response);
             }
