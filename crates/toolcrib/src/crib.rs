@@ -32,6 +32,7 @@ use crate::model::outcome::Outcome;
 use crate::model::pin_status::Unapproved;
 use crate::model::selector::Selector;
 use crate::model::status::ServerStatus;
+use crate::model::target::Target;
 use crate::observer::{ObservedCall, Observers};
 use crate::pipeline::router::CallRouter;
 use crate::pipeline::subscription::{self, Subscription};
@@ -385,6 +386,16 @@ impl Crib {
         self.router().services.slots.resize(capacity.servers);
         self.router().services.cache.set_max_bytes(capacity.cache);
         self.inner.capacity.send_replace(capacity);
+    }
+
+    /// Returns the servers and ids of the tasks that a caller created and that can still exist: their servers run or are
+    /// remote. The oldest come first.
+    pub fn tasks_of(&self, caller: &Caller) -> Vec<Target> {
+        let mut tasks = self.router().task_owners.tasks_of(caller);
+        tasks.retain(|task| {
+            self.router().registry.get(&task.server).and_then(Result::ok).is_some_and(|entry| entry.is_up())
+        });
+        tasks
     }
 
     /// Subscribes the local caller to changes of a resource. Changes arrive at [`Crib::notifications`]; dropping the

@@ -24,7 +24,7 @@ pub(crate) fn with_public_names(
     let ResponsePayload::Result(result) = &mut outcome.answer else { return outcome };
     let may_create_task = call.method == "tools/call" && allows_task(call);
     if may_create_task && let Some(task) = task_id(result) {
-        tasks.record(&target.server, &task, &target.name);
+        tasks.record(target, &task, &call.caller);
     }
     let renamed = match &call.selector {
         Selector::Resource(requested) if call.method == "resources/read" && **requested != *target.name => {
