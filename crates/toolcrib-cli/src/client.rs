@@ -53,6 +53,11 @@ pub(crate) async fn connect(paths: &Paths) -> Result<Option<UnixStream>, Command
     }
 }
 
+/// Returns whether a gateway of this config is running. Blocks.
+pub(crate) fn is_running(paths: &Paths) -> bool {
+    std::os::unix::net::UnixStream::connect(paths.socket_path()).is_ok()
+}
+
 impl GatewayClient {
     /// Returns the gateway of this config, if one is running.
     pub(crate) async fn find(paths: &Paths) -> Result<Option<Self>, CommandError> {

@@ -28,6 +28,8 @@ pub struct DeclaredServer {
     pub endpoint: Option<Endpoint>,
     /// Its tag condition.
     pub when: Option<TagCondition>,
+    /// Port of this host's gateway, if `run-on` places the server in that gateway and nothing answers there.
+    pub missing_gateway: Option<u16>,
     /// Place of its first declaration; nearer layers may add to it.
     pub origin: Origin,
 }
