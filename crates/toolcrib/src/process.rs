@@ -153,6 +153,8 @@ impl ServerProcess {
             started_tx: Some(started_tx),
             exit_tx,
             tasks: context.tasks.clone(),
+            seen: Vec::new(),
+            has_survivors: false,
             _tree_ended: tree_ended.clone().drop_guard(),
         };
         let handle = start_process(request, pipes.child_ends, tracker, context).await?;

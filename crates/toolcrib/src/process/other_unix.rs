@@ -23,6 +23,10 @@ impl Journal {
     }
 }
 
+/// A process that was seen in a tree; none is on this platform.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SeenProcess {}
+
 impl JournalEntry {
     pub(super) fn record_processes(&self, _shim: Option<u32>, _server: u32) {}
 
@@ -30,7 +34,9 @@ impl JournalEntry {
 }
 
 /// Does nothing on this platform.
-pub(super) fn kill_tree(_tree_id: String) {}
+pub(super) fn kill_tree(_tree_id: String, _seen: Vec<SeenProcess>) -> bool {
+    true
+}
 
 /// Always `None` on this platform.
 pub(super) fn tree_memory(_root: u32, _include_root: bool) -> Option<u64> {

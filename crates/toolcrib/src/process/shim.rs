@@ -34,10 +34,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(4);
 const SHUTDOWN_POLL: Duration = Duration::from_millis(20);
 /// Interval between checks for growth of the tree.
 const GROWTH_CHECK: Duration = Duration::from_secs(1);
-/// Growth checks after which the tree is counted even if the system as a whole has not grown.
+/// Growth checks after which the tree is read even if the number of processes in the system is the same.
 const CHECKS_PER_COUNT: u32 = 10;
-/// New processes in the whole system, since the last check, that cause the tree to be counted.
-const SYSTEM_GROWTH: u16 = 64;
 /// Maximum number of processes in a tree.
 const MAX_PROCESSES: usize = 512;
 
@@ -105,10 +103,12 @@ struct Shim {
     shutdown: Option<TreeShutdown>,
     /// Time of the next growth check.
     next_check: Duration,
-    /// Growth checks since the tree was last counted.
+    /// Growth checks since the tree was last read.
     checks_since_count: u32,
     /// Processes and threads of the whole system at the last check.
     system_processes: u16,
+    /// Processes in other sessions that were reported.
+    reported: BTreeSet<u32>,
 }
 
 /// Times at which a tree that is shutting down is killed, and at which the shim exits without the remaining processes.
@@ -133,6 +133,7 @@ impl Shim {
             next_check: now() + GROWTH_CHECK,
             checks_since_count: 0,
             system_processes: rustix::system::sysinfo().procs,
+            reported: BTreeSet::new(),
         }
     }
 
@@ -239,21 +240,40 @@ impl Shim {
         }
     }
 
-    /// Kills a tree that has too many processes. Counting the tree is expensive, so it is skipped while the system as a
-    /// whole does not grow.
+    /// Kills a tree that has too many processes, and reports its processes in other sessions. Reading the tree is
+    /// expensive, so it is skipped while the number of processes in the whole system stays the same.
     fn check_growth(&mut self) {
         self.next_check = now() + GROWTH_CHECK;
         let total = rustix::system::sysinfo().procs;
-        let growth = total.saturating_sub(std::mem::replace(&mut self.system_processes, total));
+        let before = std::mem::replace(&mut self.system_processes, total);
         self.checks_since_count += 1;
-        if growth < SYSTEM_GROWTH && self.checks_since_count < CHECKS_PER_COUNT {
+        if total == before && self.checks_since_count < CHECKS_PER_COUNT {
             return;
         }
         self.checks_since_count = 0;
-        let count = proc::descendants(std::process::id()).len();
-        if count > MAX_PROCESSES {
-            self.report(ShimReport::TooManyProcesses(i32::try_from(count).unwrap_or(i32::MAX)));
+        let tree = proc::descendants(std::process::id());
+        if tree.len() > MAX_PROCESSES {
+            self.report(ShimReport::TooManyProcesses(i32::try_from(tree.len()).unwrap_or(i32::MAX)));
             self.shut_down(Duration::ZERO);
+            return;
+        }
+        self.report_other_sessions(&tree);
+    }
+
+    /// Reports processes that could not be found without the shim: they have left the server's session, and may have
+    /// cleared their environment.
+    fn report_other_sessions(&mut self, tree: &[u32]) {
+        self.reported.retain(|pid| tree.contains(pid));
+        // A child that has not called `setsid` yet is in the shim's own session, which is not part of the tree.
+        let own_session = proc::read(std::process::id()).map_or(0, |own| own.session);
+        let known_sessions = [self.server.cast_unsigned(), own_session];
+        for pid in tree {
+            let is_new = !self.reported.contains(pid)
+                && proc::read(*pid).is_some_and(|process| !known_sessions.contains(&process.session));
+            if is_new && let Ok(number) = i32::try_from(*pid) {
+                self.report(ShimReport::InOtherSession(number));
+                self.reported.insert(*pid);
+            }
         }
     }
 
