@@ -80,11 +80,11 @@ impl DraftReader {
     /// Takes the names and values of a table.
     fn take_pairs(&mut self, field: &str, key: &str) -> Vec<(String, String)> {
         let value = self.take_first(&[key]);
-        self.to_pairs(field, value)
+        self.read_pairs(field, value)
     }
 
     /// Returns names and values, and notes values that are not texts.
-    fn to_pairs(&mut self, field: &str, value: Option<Json>) -> Vec<(String, String)> {
+    fn read_pairs(&mut self, field: &str, value: Option<Json>) -> Vec<(String, String)> {
         let members = value.and_then(|value| value.as_object().cloned()).unwrap_or_default();
         let mut pairs = Vec::new();
         for (name, value) in members {
@@ -193,7 +193,7 @@ impl DraftReader {
             self.draft.url = Some(self.convert_references(&url)?);
         }
         let options = self.take_first(&["requestOptions"]).map(|mut options| options["headers"].take());
-        let mut headers = self.to_pairs("headers", options);
+        let mut headers = self.read_pairs("headers", options);
         headers.extend(self.take_pairs("headers", "headers"));
         headers.extend(self.take_pairs("headers", "http_headers"));
         for (name, value) in headers {

@@ -256,13 +256,7 @@ impl CribBuilder {
     /// Fails if two servers have the same name, if there is no suitable runtime, or if this program is to be its own shim
     /// and has not called [`run_shim`](crate::run_shim).
     pub fn build(self) -> Result<Crib, BuildError> {
-        if let Some(clash) = self.clash {
-            return Err(clash.into());
-        }
-        check_runtime()?;
-        if self.shim.as_deref().is_some_and(process::is_unprepared_shim) {
-            return Err(BuildError::ShimNotRun);
-        }
+        self.check()?;
         let store = self.store.map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
         let usage_file = self.usage_file.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref());
@@ -320,6 +314,18 @@ impl CribBuilder {
         spawn_memory_watch(&inner);
         spawn_catalog_publisher(&inner, catalog_sender);
         Ok(Crib { inner })
+    }
+
+    /// Checks everything that can prevent a crib from being built.
+    fn check(&self) -> Result<(), BuildError> {
+        if let Some(clash) = &self.clash {
+            return Err(clash.clone().into());
+        }
+        check_runtime()?;
+        match self.shim.as_deref().is_some_and(process::is_unprepared_shim) {
+            true => Err(BuildError::ShimNotRun),
+            false => Ok(()),
+        }
     }
 }
 

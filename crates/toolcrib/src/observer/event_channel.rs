@@ -90,7 +90,7 @@ mod tests {
         let mut receiver = channel.subscribe();
         assert!(channel.has_receivers());
         channel.send(2);
-        channel.clone().close();
+        channel.close();
         channel.send(3);
         assert!(!channel.has_receivers());
         assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(2), Err(TryRecvError::Closed)));

@@ -74,7 +74,7 @@ impl Store for ContainedStore {
     }
 
     fn callers(&self) -> StoreResult<Vec<Caller>> {
-        self.run(|store| store.callers())
+        self.run(<dyn Store>::callers)
     }
 
     fn clear_usage(&self, caller: &Caller, counters: &CounterList<'_>) -> StoreResult<()> {
