@@ -221,7 +221,7 @@ impl Call {
     pub(crate) fn set_own_name(&mut self, own_name: &str) {
         let member = match &*self.method {
             "tools/call" | "prompts/get" => "name",
-            "resources/read" => "uri",
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
             "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" => "taskId",
             "completion/complete" => return self.set_reference(own_name),
             // Other methods have no name that rules apply to.

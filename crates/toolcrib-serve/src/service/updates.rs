@@ -104,7 +104,7 @@ impl PendingQuestions {
         let number = as_string(id.as_bytes()).and_then(|id| id.strip_prefix(ID_PREFIX)?.parse().ok());
         let question = number.and_then(|number: u64| self.state().questions.remove(&number));
         if let Some(question) = question {
-            question.answer(answer);
+            question.answer_scanned(answer);
         }
     }
 

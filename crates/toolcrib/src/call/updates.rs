@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::protocol::json::object::Object;
-use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::json::object::{self, Object};
+use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::util::panics;
 
 /// An update about a running call. Updates arrive in order, all of them before the outcome.
@@ -74,8 +74,19 @@ impl ServerRequest {
         self.reply.is_closed() || self.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn())
     }
 
-    /// Sends the client's answer to the server.
+    /// Sends the client's answer to the server. If it is not exactly one JSON value, the server gets an error instead.
     pub fn answer(self, answer: ResponsePayload) {
+        let (ResponsePayload::Result(raw) | ResponsePayload::Error(raw)) = &answer;
+        let checked = object::check_value(raw).map(|()| answer);
+        self.answer_scanned(checked.unwrap_or_else(|error| {
+            let message = format!("the client's answer is not valid JSON: {error}");
+            ResponsePayload::Error(error_object(code::INVALID_REQUEST, &message, None))
+        }));
+    }
+
+    /// Like [`ServerRequest::answer`], for an answer that is known to be JSON because it was scanned before.
+    #[doc(hidden)]
+    pub fn answer_scanned(self, answer: ResponsePayload) {
         // An error means that the server is gone.
         let _ = self.reply.send(answer);
     }

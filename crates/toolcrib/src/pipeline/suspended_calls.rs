@@ -207,7 +207,7 @@ impl SuspendedCalls {
         let mut missing = Vec::new();
         for (key, request) in requests {
             match responses.get(&key) {
-                Some(response) => request.answer(ResponsePayload::Result(response.clone())),
+                Some(response) => request.answer_scanned(ResponsePayload::Result(response.clone())),
                 None => missing.push(request),
             }
         }

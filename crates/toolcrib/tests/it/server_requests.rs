@@ -394,3 +394,22 @@ async fn client_error_to_a_request_fails_the_tool() {
     let outcome = outcome.unwrap();
     assert!(outcome.is_error() && outcome.text().contains("the user declined"), "{outcome:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn answer_that_is_not_json_is_an_error_for_the_server() {
+    for server in [AskingServer::in_session(), AskingServer::stateless()] {
+        let crib = crib_of(&server);
+        let (sink, mut updates) = mpsc::channel(8);
+        let call = call(&asking(ELICIT, &json!({})))
+            .client(eliciting_client(1, Era::Session))
+            .update_sink(std::sync::Arc::new(sink));
+        let (outcome, ()) = tokio::join!(crib.call(call), async {
+            let Some(CallUpdate::Request(ask)) = updates.recv().await else { panic!("no request arrived") };
+            ask.answer(ResponsePayload::Result(r#"{}},"name":"other","x":{"y":{}"#.into()));
+        });
+        assert!(outcome.unwrap().text().contains("not valid JSON"));
+        let names: Vec<Value> =
+            server.received_of("tools/call").iter().map(|call| call["params"]["name"].clone()).collect();
+        assert!(names.iter().all(|name| name == "ask"), "{names:?}");
+    }
+}
