@@ -232,7 +232,7 @@ impl Crib {
     async fn lease_once(&self, server: &ServerId, request: &Call) -> Result<LeasedServer, Error> {
         self.check_open()?;
         if !self.can_see(&request.caller, server) {
-            return Err(self.catalog_for(&request.caller).unknown_server_error(server.as_str()));
+            return Err(self.router().hidden_server_error(&request.caller, server));
         }
         self.registered(server)?;
         let (lease, origin) = self.router().registry.lease_with_origin(server, request).await?;
