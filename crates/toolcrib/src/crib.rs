@@ -1,11 +1,16 @@
 //! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
+mod adhoc;
+mod build_error;
 mod builder;
 mod freshness;
+mod lease;
+mod servers;
 mod settings;
 
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
@@ -30,20 +35,30 @@ use crate::model::outcome::Outcome;
 use crate::model::pin_status::Unapproved;
 use crate::model::selector::Selector;
 use crate::model::status::ServerStatus;
+use crate::model::target::Target;
 use crate::observer::{ObservedCall, Observers};
 use crate::pipeline::router::CallRouter;
 use crate::pipeline::subscription::{self, Subscription};
 use crate::pipeline::suspended_calls::SuspendedCalls;
+use crate::pipeline::telemetry::TracedCall;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
-use crate::registry::{RegisteredServer, RosterChanges};
-use crate::spec::{Capacity, Roster, ServerId};
+use crate::registry::RegisteredServer;
+use crate::spec::{Capacity, ServerId, ServerSpec, Sharing};
+use crate::store::Store;
 use crate::supervisor::Supervisor;
+use crate::supervisor::listing_store::ListingStore;
 use crate::util::format;
+use crate::util::locks::IgnorePoison as _;
+pub use build_error::BuildError;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
+pub use lease::{LeaseOptions, ServerLease};
 pub use settings::Settings;
+
+/// The folder of remembered listings, below the state folder.
+const LISTINGS_FOLDER: &str = "listings";
 
 /// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
 /// clone is dropped.
@@ -54,6 +69,8 @@ pub struct Crib {
 
 struct CribInner {
     router: Arc<CallRouter>,
+    /// State that other cribs may share.
+    store: Arc<dyn Store>,
     /// Calls that wait for input from a stateless client.
     suspended: Arc<SuspendedCalls>,
     /// Whether new calls are refused.
@@ -65,6 +82,9 @@ struct CribInner {
     observers: Observers,
     /// Calls in flight, so that a shutdown can wait for them.
     in_flight: TaskTracker,
+    /// Servers that a shutdown is stopping, so that another one can continue if it is dropped.
+    stopping: Mutex<Vec<Supervisor>>,
+    observers_closed: Once,
 }
 
 impl std::fmt::Debug for CribInner {
@@ -182,7 +202,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
         if !self.can_see(caller, server) {
-            return Err(self.catalog_for(caller).unknown_server_error(server.as_str()));
+            return Err(self.router().hidden_server_error(caller, server));
         }
         let entry = self.registered(server)?;
         match self.router().discover(&[entry]).await.pop().flatten() {
@@ -258,25 +278,29 @@ impl Crib {
 
     /// Returns whether a server with this name is declared.
     pub fn contains(&self, server: &ServerId) -> bool {
-        self.router().registry.get(server).is_some()
+        self.router().registry.is_declared(server)
     }
 
     /// Returns the status of every server, sorted by name.
     pub fn status(&self) -> Vec<ServerStatus> {
-        let now = Instant::now();
+        self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()
+    }
+
+    /// Returns the status of one server, also of a disabled one.
+    pub fn server_status(&self, server: &ServerId) -> Option<ServerStatus> {
+        self.router().registry.find(server).map(|entry| self.entry_status(&entry))
+    }
+
+    fn entry_status(&self, entry: &RegisteredServer) -> ServerStatus {
         let services = &self.router().services;
-        let registry = &self.router().registry;
-        let status = |entry: &RegisteredServer| {
-            let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
-            ServerStatus {
-                cache_entries: cache.entries,
-                cache_hits: cache.hits,
-                cache_misses: cache.misses,
-                unapproved: registry.unapproved_tools(entry.spec()),
-                ..entry.status(now)
-            }
-        };
-        registry.all().iter().map(status).collect()
+        let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
+        ServerStatus {
+            cache_entries: cache.entries,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            unapproved: self.router().registry.unapproved_tools(entry.spec()),
+            ..entry.status(Instant::now())
+        }
     }
 
     /// Stops every instance of a server, clears its failures, and waits until it is up again.
@@ -342,38 +366,21 @@ impl Crib {
         Ok(stderr.lines_after(after))
     }
 
-    /// Replaces the servers, rules, limits and capacity. Rules and limits apply before new servers are visible. Only servers
-    /// that changed are stopped and started; the catalog is up to date when this returns. Replaced and removed servers
-    /// finish their calls in flight, within their limits, in the background.
-    ///
-    /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
-    pub async fn apply(&self, settings: Settings) -> RosterChanges {
-        let Settings { roster, policy, limits, capacity } = settings;
-        self.set_policy(policy);
-        self.set_limits(limits);
-        self.set_capacity(capacity);
-        self.apply_roster(roster).await
-    }
-
-    /// Replaces the set of servers and leaves the other settings as they are.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::apply`].
-    pub async fn apply_roster(&self, roster: Roster) -> RosterChanges {
-        let changes = self.router().registry.apply(roster);
-        self.router().services.listing_changed.notify_one();
-        // The memory limits of servers may have changed.
-        self.inner.capacity.send_modify(|_| ());
-        self.router().wait_until_applied(&changes).await;
-        changes
-    }
-
     /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.
     pub fn set_capacity(&self, capacity: Capacity) {
         self.router().services.slots.resize(capacity.servers);
         self.router().services.cache.set_max_bytes(capacity.cache);
         self.inner.capacity.send_replace(capacity);
+    }
+
+    /// Returns the servers and ids of the tasks that a caller created and that can still exist: their servers run or are
+    /// remote. The oldest come first.
+    pub fn tasks_of(&self, caller: &Caller) -> Vec<Target> {
+        let mut tasks = self.router().task_owners.tasks_of(caller);
+        tasks.retain(|task| {
+            self.router().registry.get(&task.server).and_then(Result::ok).is_some_and(|entry| entry.is_up())
+        });
+        tasks
     }
 
     /// Subscribes the local caller to changes of a resource. Changes arrive at [`Crib::notifications`]; dropping the
@@ -417,10 +424,11 @@ impl Crib {
     }
 
     /// Returns the tools of a server that differ from the approved ones, with their approved definitions. Starts a server
-    /// without a known listing. Reads a file.
+    /// without a known listing.
     ///
     /// # Errors
-    /// Fails if the server is unknown or cannot be listed.
+    /// Fails if the server is unknown or cannot be listed, or with [`ErrorKind::StoreUnavailable`] if the store does not
+    /// answer.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
@@ -428,19 +436,41 @@ impl Crib {
         let entry = self.registered(server)?;
         match self.router().discover(std::slice::from_ref(&entry)).await.pop().flatten() {
             Some(failure) => Err(failure),
-            None => Ok(self.pins(&entry).map(|pins| pins.differences()).unwrap_or_default()),
+            None => match self.pins(&entry) {
+                Some(pins) => {
+                    if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
+                        pins.prepare(&listing).await;
+                        let is_complete = entry.spec().sharing == Sharing::Shared;
+                        self.router().services.check_pins(entry.spec(), &listing, is_complete);
+                    }
+                    pins.differences().await
+                }
+                None => Ok(Unapproved::default()),
+            },
         }
     }
 
-    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Writes a file.
+    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
+    /// the approval.
     ///
     /// # Errors
-    /// Fails, and approves nothing, if the server is unknown or its tools have changed since.
-    pub fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
-        let pins = self.pins(&self.registered(server)?);
-        let approved = pins.map_or_else(|| Ok(Vec::new()), |pins| pins.approve(server, digest));
+    /// Fails, and approves nothing, if the server is unknown, its tools have changed since, or the approval cannot be saved.
+    /// If a shared store does not answer, the error is [`ErrorKind::StoreUnavailable`] and the approval may have been saved.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the approval may have been saved.
+    pub async fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
+        let approved = match self.pins(&self.registered(server)?) {
+            Some(pins) => pins.approve(digest).await,
+            None => Ok(Vec::new()),
+        };
         self.router().services.listing_changed.notify_one();
         approved
+    }
+
+    /// Returns the store that this crib shares with others.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
     }
 
     /// Returns the calls that need approval and whose clients could not be asked.
@@ -455,30 +485,37 @@ impl Crib {
     /// minutes.
     ///
     /// # Errors
-    /// Fails if the approval is no longer pending.
+    /// Fails if the approval is no longer pending, or with [`ErrorKind::StoreUnavailable`] if the store does not answer. The
+    /// decision may have been made then.
     ///
     /// # Cancel safety
-    /// Not cancel safe with a store that answers later: the approval may be removed without a decision, and the call
-    /// must be made again.
+    /// If the future is dropped, the decision is made or the approval is still pending.
     pub async fn decide_approval(&self, id: &str, approved: bool) -> Result<PendingApproval, Error> {
-        let decided = self.router().approvals.decide(id, approved).await;
+        let decided = self.router().approvals.decide(id, approved).await.map_err(|error| {
+            let message = format!("the call `{id}` could not be decided: {error}");
+            Error::new(ErrorKind::StoreUnavailable, message)
+        })?;
         decided.ok_or_else(|| Error::no_pending_call(id))
     }
 
-    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest.
+    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest. The stream
+    /// ends with the shutdown.
     pub fn notifications(&self) -> broadcast::Receiver<ServerNotification> {
         self.router().services.notifications.subscribe()
     }
 
-    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest.
+    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest. The stream ends with the
+    /// shutdown.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.router().services.events.subscribe()
     }
 
-    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, and waits for every task.
+    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, waits for every task, closes the
+    /// observers and ends the streams of events and notifications.
     ///
     /// # Cancel safety
-    /// Not cancel safe: observers may not be closed, and servers may still be stopping. New calls stay refused.
+    /// Dropping the future leaves the shutdown unfinished: servers may still run, and new calls stay refused. The next
+    /// `shutdown` finishes it.
     pub async fn shutdown(&self, grace: Duration) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
@@ -487,11 +524,16 @@ impl Crib {
         let _ = timeout(grace, inner.in_flight.wait()).await;
         inner.router.services.abort_drain.cancel();
         inner.suspended.close().await;
-        stop_supervisors(inner.router.registry.close(), Duration::ZERO).await;
+        inner.stopping.lock().ignore_poison().extend(inner.router.registry.close());
+        let stopping = inner.stopping.lock().ignore_poison().clone();
+        stop_supervisors(stopping, Duration::ZERO).await;
+        inner.stopping.lock().ignore_poison().clear();
         inner.stop_tasks.cancel();
         inner.router.services.tasks.close();
         inner.router.services.tasks.wait().await;
-        inner.observers.close();
+        inner.observers_closed.call_once(|| inner.observers.close());
+        inner.router.services.events.close();
+        inner.router.services.notifications.close();
     }
 
     fn router(&self) -> &CallRouter {
@@ -513,6 +555,9 @@ impl CribInner {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
+        if let Some(invalid) = call.invalid.take() {
+            return Err(invalid);
+        }
         let Some(limit) = call.timeout else {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         };
@@ -528,12 +573,16 @@ impl CribInner {
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {
-        let started = Instant::now();
-        let span = telemetry::call_span(call);
-        let outcome = self.run(call).instrument(span.clone()).await;
-        span.in_scope(|| telemetry::record_end(&outcome, started.elapsed()));
+        let traced = TracedCall::start(call);
+        let outcome = self.run(call).instrument(traced.span.clone()).await;
+        traced.finish(&outcome);
         outcome
     }
+}
+
+/// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
+pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
+    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.transport()
 }
 
 async fn stop_supervisors(supervisors: Vec<Supervisor>, drain: Duration) {

@@ -1,8 +1,10 @@
 //! `ServerSpec`: how to reach one MCP server and how to supervise it.
 //!
-//! Specs are validated and immutable, and comparing two of them tells whether a reload has to restart the server.
+//! Specs are validated and immutable, and comparing two of them tells whether a reload changes a server, and whether it
+//! has to be restarted for that.
 //! References to secrets and variables are resolved when a connection starts.
 
+mod card;
 mod http;
 mod lifecycle;
 mod name;
@@ -11,6 +13,8 @@ mod roster;
 pub mod secret;
 pub mod template;
 mod tools;
+#[cfg(any(feature = "config", feature = "http"))]
+pub(crate) mod url;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +29,8 @@ use crate::protocol::versions::{Era, Revision};
 use crate::spec::template::TemplateText;
 use crate::util::encoding;
 
+pub use card::{CardTool, InvalidCard, ServerCard};
 pub use http::{HttpSpec, TransportKind};
-pub(crate) use http::{is_header_name, parse_url};
 pub use lifecycle::{
     BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing,
     StartPolicy,
@@ -68,6 +72,8 @@ pub struct ServerSpec {
     pub pin: Pinning,
     /// Clients that share an instance.
     pub sharing: Sharing,
+    /// Description that is shown and listed before the server has been started.
+    pub card: Option<ServerCard>,
 }
 
 impl ServerSpec {
@@ -98,6 +104,7 @@ impl ServerSpec {
             trust: Trust::Normal,
             pin: Pinning::Mark,
             sharing: Sharing::Shared,
+            card: None,
         }
     }
 
@@ -143,11 +150,42 @@ impl ServerSpec {
         self
     }
 
+    /// Sets the description that is shown and listed before the server has been started.
+    #[must_use]
+    pub fn card(mut self, card: ServerCard) -> Self {
+        self.card = Some(card);
+        self
+    }
+
     /// Sets the protocol era.
     #[must_use]
     pub fn era(mut self, era: EraChoice) -> Self {
         self.era = era;
         self
+    }
+
+    /// Returns whether a process or connection of this spec cannot serve `new`, so that it has to be replaced. All other
+    /// settings are taken over while the server runs.
+    pub(crate) fn needs_restart(&self, new: &Self) -> bool {
+        // Names every field, so that a new one must be assigned to a side.
+        let Self {
+            id,
+            enabled,
+            endpoint,
+            era,
+            sharing,
+            lifecycle: _,
+            limits: _,
+            tools: _,
+            trust: _,
+            pin: _,
+            card: _,
+        } = self;
+        *id != new.id
+            || *enabled != new.enabled
+            || *endpoint != new.endpoint
+            || *era != new.era
+            || *sharing != new.sharing
     }
 
     /// Returns whether results of any of its tools may be cached.
@@ -180,6 +218,25 @@ impl ServerSpec {
     }
 }
 
+/// The name of a spec that was made from a command or URL alone; [`Crib::call_spec`](crate::Crib::call_spec) replaces it.
+fn unnamed() -> ServerId {
+    ServerId::from_static("adhoc")
+}
+
+impl From<CommandSpec> for ServerSpec {
+    /// Creates a spec called `adhoc`, with default settings.
+    fn from(command: CommandSpec) -> Self {
+        Self::command(unnamed(), command)
+    }
+}
+
+impl From<HttpSpec> for ServerSpec {
+    /// Creates a spec called `adhoc`, with default settings.
+    fn from(http: HttpSpec) -> Self {
+        Self::http(unnamed(), http)
+    }
+}
+
 /// Digest of a server's endpoint and era: sixteen hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpecDigest(String);
@@ -204,6 +261,11 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Returns whether this build of the library can connect to it. A remote server needs the feature `http`.
+    pub fn is_supported(&self) -> bool {
+        cfg!(feature = "http") || !matches!(self, Self::Http(_))
+    }
+
     /// Returns every string that may contain references.
     pub fn templates(&self) -> impl Iterator<Item = &TemplateText> {
         let (command, http) = match self {
@@ -361,6 +423,20 @@ mod tests {
         let shown = format!("{spec:?} {spec:#?}");
         assert!(shown.contains("TOKEN") && shown.contains("\"y\""), "{shown}");
         assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
+    /// Listings that were remembered by an earlier release are found by these digests.
+    #[test]
+    fn digests_are_those_of_earlier_releases() {
+        let id = || "a".parse().unwrap();
+        let command = CommandSpec::argv(["uvx", "mcp-server-time"]).unwrap().env("TZ", "UTC").cwd("/tmp");
+        let digest = |spec: ServerSpec| spec.digest().unwrap().as_str().to_owned();
+        assert_eq!(digest(ServerSpec::command(id(), command)), "6519d4c7bec0b54e");
+        let http = HttpSpec::new("https://example.test/mcp").header("X-Key", "1");
+        assert_eq!(
+            digest(ServerSpec::http(id(), http).era(EraChoice::Era(Era::Session))),
+            "9b65d1f6d5f6f31b"
+        );
     }
 
     #[test]

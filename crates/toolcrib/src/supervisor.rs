@@ -6,10 +6,13 @@
 
 mod actor;
 mod breaker;
+pub(crate) mod cards;
 mod lease;
+mod lease_gate;
 pub(crate) mod listing_store;
 pub(crate) mod memory_watch;
 pub(crate) mod metrics;
+mod recent_callers;
 mod restart;
 mod services;
 pub(crate) mod slots;
@@ -21,10 +24,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
+use crate::access::pins::PinnedTools;
 use crate::call::client_context::InstanceOwner;
-use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::{LastError, ServerState, ServerStatus};
@@ -32,11 +35,13 @@ use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
+use crate::util::clock::{self, SuspendClock};
 #[cfg(test)]
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox};
-use breaker::CallHealth;
+use cards::ServerCards;
 pub(crate) use lease::Lease;
+use lease::{LeasedServer, ReleaseReport};
 use listing_store::{KnownListing, ListingStore};
 use memory_watch::{MemorySample, MemoryUsage, MemoryVerdict};
 use metrics::ServerMetrics;
@@ -51,16 +56,12 @@ const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
 enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
     Lease(oneshot::Sender<Result<Lease, Error>>),
-    /// Releases a lease.
-    Release {
-        generation: u64,
-        health: Option<CallHealth>,
-        caller: Option<Caller>,
-        is_probe: bool,
-        timed_out: bool,
-    },
+    /// Reports a released lease: while the gate is closed, when no lease is left, or if the outcome of its call matters.
+    Release(ReleaseReport),
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
+    /// Takes over a spec that the running process can serve.
+    Update(Arc<ServerSpec>),
     /// Stops the server if it is idle, because another server needs its slot.
     FreeSlot,
     /// Acts on the memory usage of the server.
@@ -98,11 +99,21 @@ struct Snapshot {
     /// True if the server is about to stop and has calls to finish first.
     is_draining: bool,
     last_error: Option<LastError>,
+    /// The reason for `last_error`, until a start succeeds.
+    failure: Option<Error>,
     known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
+    /// The server that callers lease, while it runs.
+    leased: Option<Arc<LeasedServer>>,
+    /// The tools that leases may call, if the server is pinned strictly.
+    pinned_tools: Option<PinnedTools>,
 }
 
 impl Snapshot {
+    fn leases(&self) -> usize {
+        self.leased.as_ref().map_or(0, |server| server.gate.leases())
+    }
+
     /// Returns the state of a server that has not been started.
     fn new(known_listing: Option<KnownListing>) -> Self {
         Self {
@@ -112,8 +123,11 @@ impl Snapshot {
             state_ends_at: None,
             is_draining: false,
             last_error: None,
+            failure: None,
             known_listing,
             connection: Weak::new(),
+            leased: None,
+            pinned_tools: None,
         }
     }
 }
@@ -122,6 +136,7 @@ impl Snapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct ServerRecords {
     pub(crate) listing_store: ListingStore,
+    pub(crate) cards: Arc<ServerCards>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) stderr: Arc<StderrTail>,
     pub(crate) start_gate: Arc<StartGate>,
@@ -131,14 +146,16 @@ pub(crate) struct ServerRecords {
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor(Arc<SupervisorInner>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct SupervisorInner {
     spec: Arc<ServerSpec>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
     snapshot: watch::Receiver<Snapshot>,
+    cards: Arc<ServerCards>,
     metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
     start_gate: Arc<StartGate>,
+    suspend_clock: SuspendClock,
 }
 
 impl Supervisor {
@@ -154,6 +171,7 @@ impl Supervisor {
         let new_stderr = || Arc::new(StderrTail::new(&spec.id, services.log.as_ref()));
         let records = ServerRecords {
             listing_store: ListingStore::new(&spec, listings),
+            cards: Arc::new(ServerCards::new(&spec)),
             metrics: Arc::default(),
             stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
@@ -172,7 +190,9 @@ impl Supervisor {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let spec = Arc::new(spec);
         let tasks = services.tasks.clone();
+        let suspend_clock = services.suspend_clock.clone();
         replaced.iter().for_each(|old| old.drain_in_background(&services));
+        let cards = records.cards.clone();
         let metrics = records.metrics.clone();
         let stderr = records.stderr.clone();
         let start_gate = records.start_gate.clone();
@@ -184,7 +204,16 @@ impl Supervisor {
             }
             actor.run().await;
         });
-        Self(Arc::new(SupervisorInner { spec, mailbox, snapshot, metrics, stderr, start_gate }))
+        Self(Arc::new(SupervisorInner {
+            spec,
+            mailbox,
+            snapshot,
+            cards,
+            metrics,
+            stderr,
+            start_gate,
+            suspend_clock,
+        }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -210,12 +239,26 @@ impl Supervisor {
 
     /// Returns whether the server has no leases.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.metrics.leases.load(Ordering::Relaxed) == 0
+        self.0.snapshot.borrow().leases() == 0
     }
 
     /// Returns whether both are handles on the same actor.
-    fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.0.mailbox.same_channel(&other.0.mailbox)
+    }
+
+    /// Takes over a changed spec without a restart, and returns a handle with it. The spec must not need a restart.
+    pub(crate) fn update(&self, spec: ServerSpec) -> Self {
+        self.0.cards.update(&spec);
+        let spec = Arc::new(spec);
+        let connection = self.0.snapshot.borrow().connection.upgrade();
+        // Before the actor does it, so that the next call follows the new settings.
+        if let Some(connection) = connection {
+            connection.apply_settings(&spec);
+        }
+        // Fails if the actor has ended.
+        let _ = self.0.mailbox.send(ActorCommand::Update(spec.clone()));
+        Self(Arc::new(SupervisorInner { spec, ..SupervisorInner::clone(&self.0) }))
     }
 
     /// Sends a notification to the server if it runs.
@@ -232,6 +275,23 @@ impl Supervisor {
             |snapshot: &Snapshot| matches!(snapshot.state, ServerState::Ready | ServerState::Starting);
         // Fails if the actor has ended.
         let _ = self.0.snapshot.clone().wait_for(is_up).await;
+    }
+
+    /// Waits until the server is up, or returns its first failure.
+    pub(crate) async fn wait_for_first_start(&self, deadline: Instant) -> Result<(), Error> {
+        let mut snapshot = self.0.snapshot.clone();
+        let is_decided =
+            |snapshot: &Snapshot| snapshot.state == ServerState::Ready || snapshot.failure.is_some();
+        match timeout_at(deadline, snapshot.wait_for(is_decided)).await {
+            Ok(Ok(snapshot)) => snapshot.failure.clone().map_or(Ok(()), Err),
+            // The actor has ended, because the server was replaced or removed.
+            Ok(Err(_)) => Ok(()),
+            Err(_) => {
+                let server = &self.0.spec.id;
+                let error = Error::new(ErrorKind::CouldNotStart, format!("`{server}` is still starting"));
+                Err(error.with_server(server))
+            }
+        }
     }
 
     /// Waits until the server is being stopped or drained.
@@ -257,9 +317,10 @@ impl Supervisor {
         self.0.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the last known listing.
+    /// Returns the last known listing, or the tools of its card if it was never listed.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone())
+        let known = self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone());
+        known.or_else(|| self.0.cards.listing())
     }
 
     /// Returns how long one of the lists is valid. If it has expired and the server runs, a new one is requested; the
@@ -278,22 +339,49 @@ impl Supervisor {
     /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
     /// server cannot be used.
     pub(crate) async fn lease(&self) -> Result<Lease, Error> {
-        self.request(ActorCommand::Lease).await?
+        match self.try_lease() {
+            Some(lease) => Ok(lease),
+            None => self.request(ActorCommand::Lease).await?,
+        }
+    }
+
+    /// Makes callers ask the actor, so that no call passes a command that is about to be sent.
+    fn close_gate(&self) {
+        if let Some(server) = &self.0.snapshot.borrow().leased {
+            server.gate.set_open(false);
+        }
+    }
+
+    /// Returns a lease without asking the actor, if the server is ready.
+    fn try_lease(&self) -> Option<Lease> {
+        let snapshot = self.0.snapshot.borrow();
+        let server = snapshot.leased.as_ref()?;
+        // The actor decides what follows after the end of a connection, and after the machine was suspended.
+        let was_suspended =
+            || clock::was_suspended(server.gate.suspended_before(), self.0.suspend_clock.total_suspended());
+        if server.connection.is_closed() || server.gate.leases() == 0 && was_suspended() {
+            return None;
+        }
+        let is_entered = server.gate.try_enter();
+        is_entered.then(|| Lease::new(server.clone(), snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
     }
 
     /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
+        self.close_gate();
         self.request(ActorCommand::Restart).await?;
         self.lease().await.map(drop)
     }
 
     /// Stops the server even if leases exist.
     pub(crate) async fn stop(&self) -> Result<(), Error> {
+        self.close_gate();
         self.request(ActorCommand::Stop).await
     }
 
     /// Waits up to `drain` for leases, then stops the server and ends the actor.
     pub(crate) async fn retire(&self, drain: Duration) {
+        self.close_gate();
         // Fails if the actor has ended already.
         let _ = self.request(|done| ActorCommand::Retire { drain, done }).await;
     }
@@ -344,12 +432,14 @@ impl Supervisor {
         let known = snapshot.known_listing.as_ref();
         let connection = snapshot.connection.upgrade();
         let restarts = self.0.start_gate.restart_counts(now);
+        let declared = ServerStatus::disabled(&self.0.spec);
         ServerStatus {
+            transport: known.and_then(KnownListing::transport).unwrap_or(declared.transport),
             state: snapshot.state,
             pid: connection.as_ref().and_then(|connection| connection.pid()),
             uptime: snapshot.up_since.map(|since| now.duration_since(since)),
             generation: snapshot.generation,
-            leases: metrics.leases.load(Ordering::Relaxed),
+            leases: snapshot.leases(),
             in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
             restarts: restarts.spent,
             restarts_left: restarts.remaining,
@@ -358,7 +448,8 @@ impl Supervisor {
             last_error: snapshot.last_error.clone(),
             stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: known.map(|known| known.listing.tools.len()),
+            tools: known.map(|known| known.listing.tools.len()).or_else(|| self.0.cards.tool_count()),
+            card: self.0.cards.combined(),
             memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
             calls: metrics.calls(),
             errors: metrics.errors(),
@@ -367,7 +458,7 @@ impl Supervisor {
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
             problems: known.map(|known| known.listing.problems.clone()).unwrap_or_default(),
-            ..ServerStatus::disabled(&self.0.spec)
+            ..declared
         }
     }
 }
@@ -424,6 +515,7 @@ impl ServerStatus {
             start: spec.lifecycle.start,
             protocol: None,
             server_info: None,
+            card: spec.card.clone(),
             problems: Vec::new(),
             pin: spec.pin,
             unapproved: Vec::new(),

@@ -1,5 +1,6 @@
 //! Tests of the library and the program against real child processes.
 
+mod adhoc;
 mod admin_paths;
 mod approvals;
 mod audit;

@@ -23,9 +23,10 @@ pub(super) fn forbidden_reply(message: &str) -> AdminReply {
 pub(super) fn failure_reply(error: &Error) -> AdminReply {
     let status = match error.kind() {
         ErrorKind::Unknown => StatusCode::NOT_FOUND,
-        ErrorKind::ShuttingDown | ErrorKind::Overloaded | ErrorKind::Unrecorded => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        ErrorKind::ShuttingDown
+        | ErrorKind::Overloaded
+        | ErrorKind::Unrecorded
+        | ErrorKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };

@@ -95,27 +95,40 @@ impl SettingsTarget {
 
     /// Applies settings that were checked.
     ///
+    /// # Errors
+    /// If the gateway is being shut down.
+    ///
     /// # Cancel safety
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
-    pub(super) async fn apply(&self, settings: GatewaySettings) -> RosterChanges {
+    pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
         self.apply_in_steps(settings, || {}).await
     }
 
     /// Applies settings and calls `after_step` between the steps. Requests are served meanwhile, so the order matters:
     /// no caller may use a server under rules that do not name it. Access that ends is revoked first; new access is
     /// granted once its rules and limits are in force; new servers come last.
-    async fn apply_in_steps(&self, settings: GatewaySettings, after_step: impl Fn()) -> RosterChanges {
+    async fn apply_in_steps(
+        &self,
+        settings: GatewaySettings,
+        after_step: impl Fn(),
+    ) -> Result<RosterChanges, CommandError> {
         let GatewaySettings { settings, callers, secrets, audit, .. } = settings;
         self.audit.apply(audit);
-        self.callers.revoke_changed(&callers);
+        let revoked = self.callers.revoke_changed(&callers);
         after_step();
         self.crib.set_policy(settings.policy.clone());
         self.crib.set_limits(settings.limits.clone());
         after_step();
-        self.callers.replace(callers);
+        let replaced = self.callers.replace(callers);
         after_step();
         self.secrets.set_backend(secrets);
-        self.crib.apply(settings).await
+        // The next reload must not wait for a slow start.
+        let (changes, revoked, replaced) =
+            tokio::join!(self.crib.apply_without_boot(settings), revoked.wait(), replaced.wait());
+        if let Err(error) = revoked.and(replaced) {
+            tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
+        }
+        Ok(changes?)
     }
 }
 
@@ -169,7 +182,7 @@ mod tests {
         let target = target(settings(before));
         let access = RefCell::new(vec![can_use(&target, token)]);
         let observe = || access.borrow_mut().push(can_use(&target, token));
-        target.apply_in_steps(settings(after), observe).await;
+        target.apply_in_steps(settings(after), observe).await.unwrap();
         observe();
         target.crib.shutdown(Duration::ZERO).await;
         access.into_inner()

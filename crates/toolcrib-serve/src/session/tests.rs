@@ -9,9 +9,13 @@ fn service() -> McpService {
     McpService::new(toolcrib::Crib::builder().build().unwrap())
 }
 
+fn access(credential: &str) -> CallerAccess {
+    CallerAccess { revoked: CancellationToken::new(), credential: credential.into() }
+}
+
 fn open(sessions: &Sessions, service: &McpService) -> NewSession {
     let client = SessionClientState::new(service, EndpointScope::local(), None, None);
-    sessions.open(client, &CancellationToken::new()).unwrap()
+    sessions.open(client, &access("local"), None).unwrap()
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {
@@ -60,7 +64,7 @@ async fn sessions_of_one_caller_do_not_end_those_of_another() {
     let open = async |name: &str| {
         tokio::time::advance(Duration::from_secs(1)).await;
         let client = SessionClientState::new(&service, scope(name), None, None);
-        sessions.open(client, &CancellationToken::new()).map(|new| new.id)
+        sessions.open(client, &access(name), None).map(|new| new.id)
     };
     let is_open = |name: &str, id: &str| sessions.find(id, &scope(name)).is_some();
     let ann = open("ann").await.unwrap();

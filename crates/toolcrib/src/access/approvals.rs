@@ -122,7 +122,8 @@ impl Approvals {
     ) -> Result<(), Error> {
         let key = approval_key(call, target);
         let deny = |reason: &str| denied(call, target, verdict, reason);
-        match self.find_decision(&key).await {
+        let unavailable = |error: StoreError| store_error(&error, target);
+        match self.find_decision(&key).await.map_err(unavailable)? {
             Some(true) => return Ok(()),
             Some(false) => return Err(deny("this call was declined a moment ago")),
             None => {}
@@ -147,17 +148,17 @@ impl Approvals {
             ApprovalReply::CannotAsk => {
                 let error = deny("it needs approval and this client cannot be asked");
                 let Some(id) = self.pending_id(&key) else { return Err(error) };
-                self.add_pending(key, &id, call, target, arguments).await;
+                self.add_pending(key, &id, call, target, arguments).await.map_err(unavailable)?;
                 Err(error.with_hint(format!("toolcrib approve --call {id}")).with_approval_id(id))
             }
         }
     }
 
-    /// Returns a recent decision. Without an answer of the store there is none, and the call is asked about again.
-    async fn find_decision(&self, key: &str) -> Option<bool> {
+    /// Returns a recent decision.
+    async fn find_decision(&self, key: &str) -> Result<Option<bool>, StoreError> {
         let key = StoreKey::new(StoreKind::ApprovalDecision, key);
-        let value = or_warn(self.store.get(key).wait().await)?;
-        [true, false].into_iter().find(|is_approved| decision_value(*is_approved) == value)
+        let Some(value) = self.store.get(key).wait().await? else { return Ok(None) };
+        Ok([true, false].into_iter().find(|is_approved| decision_value(*is_approved) == value))
     }
 
     async fn save_decision(&self, key: &str, is_approved: bool) {
@@ -175,7 +176,14 @@ impl Approvals {
     }
 
     /// Lets an operator decide about a refused call.
-    async fn add_pending(&self, key: String, id: &str, call: &Call, target: &Target, arguments: String) {
+    async fn add_pending(
+        &self,
+        key: String,
+        id: &str,
+        call: &Call,
+        target: &Target,
+        arguments: String,
+    ) -> Result<(), StoreError> {
         let approval = PendingApproval {
             id: id.to_owned(),
             caller: call.caller.clone(),
@@ -185,7 +193,7 @@ impl Approvals {
         };
         let value = PendingEntry { key, approval }.to_bytes();
         let key = StoreKey::new(StoreKind::PendingApproval, id);
-        or_warn(self.store.put(key, value, Some(PENDING_TTL)).wait().await);
+        self.store.put(key, value, Some(PENDING_TTL)).wait().await
     }
 
     /// Returns the calls that an operator can decide about, ordered by id.
@@ -195,12 +203,20 @@ impl Approvals {
         entries.map(|entry| entry.approval).collect()
     }
 
-    /// Approves or declines a pending call. Returns `None` if the id is unknown or has expired.
-    pub(crate) async fn decide(&self, id: &str, is_approved: bool) -> Option<PendingApproval> {
-        let taken = self.store.take(StoreKey::new(StoreKind::PendingApproval, id)).wait().await;
-        let entry = PendingEntry::parse(&or_warn(taken)?)?;
-        self.save_decision(&entry.key, is_approved).await;
-        Some(entry.approval)
+    /// Approves or declines a pending call. Returns `None` if the id is unknown or has expired. The approval is replaced by
+    /// the decision in one step: it is never lost, and of several decisions one is made.
+    pub(crate) async fn decide(
+        &self,
+        id: &str,
+        is_approved: bool,
+    ) -> Result<Option<PendingApproval>, StoreError> {
+        let pending = StoreKey::new(StoreKind::PendingApproval, id);
+        let found = self.store.get(pending).wait().await?;
+        let Some(entry) = found.and_then(|value| PendingEntry::parse(&value)) else { return Ok(None) };
+        let decision = StoreKey::new(StoreKind::ApprovalDecision, &entry.key);
+        let value = decision_value(is_approved);
+        let taken = self.store.take_and_put(pending, decision, value, Some(DECISION_TTL)).wait().await?;
+        Ok(taken.map(|_| entry.approval))
     }
 }
 
@@ -227,7 +243,7 @@ async fn ask_client(call: &Call, message: &str) -> ApprovalReply {
         return ApprovalReply::CannotAsk;
     }
     let (request, answer) = ServerRequest::new(ELICIT.to_owned(), Some(params));
-    if !call.update_sink.as_ref().is_some_and(|sink| sink.deliver(CallUpdate::Request(request))) {
+    if !call.update_sink.as_ref().is_some_and(|sink| sink.deliver_contained(CallUpdate::Request(request))) {
         return ApprovalReply::CannotAsk;
     }
     match timeout(ANSWER_TIMEOUT, answer).await {
@@ -277,6 +293,14 @@ fn approval_key(call: &Call, target: &Target) -> String {
         digest.update(part.as_bytes());
     }
     to_hex(&digest.finalize())
+}
+
+/// Returns the error for a call whose approval could not be looked up.
+fn store_error(error: &StoreError, target: &Target) -> Error {
+    let Target { server, name } = target;
+    let message =
+        format!("`{server}.{name}` was not called, because its approval could not be checked: {error}");
+    Error::new(ErrorKind::StoreUnavailable, message).with_server(server)
 }
 
 impl Error {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits, reads a clock or knows public names. A policy decides about an item that has already been found.
 
+#[cfg_attr(not(feature = "config"), expect(dead_code, reason = "config files use more of it"))]
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use crate::access::uri_forms::UriForms;
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::spec::{Origin, ServerId};
+use crate::util::panics;
 pub use rule::{AllowList, InvalidRule, Rule, Rules};
 
 /// The verdict of an embedder's guard.
@@ -190,7 +192,11 @@ impl Policy {
         if let Some(denial) = verdicts.find(PolicyVerdict::is_denial) {
             return Err(Denial { rule: denial.to_string(), origin: denial.origin().cloned() });
         }
-        match self.guard.as_ref().map(|guard| guard(caller, server, name)) {
+        let verdict = self.guard.as_ref().map(|guard| {
+            panics::contain("guard", || guard(caller, server, name))
+                .unwrap_or_else(|| GuardVerdict::Deny("the guard panicked".to_owned()))
+        });
+        match verdict {
             Some(GuardVerdict::Deny(rule)) => Err(Denial { rule, origin: None }),
             Some(GuardVerdict::Allow) | None => Ok(()),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// A fact, or the reason why it is unknown.
 pub type Fact<T> = Result<T, String>;
@@ -25,10 +26,14 @@ pub struct HostFacts {
     pub ssid: Fact<String>,
     /// First matching file of each required glob.
     pub files: BTreeMap<String, Fact<Option<String>>>,
+    /// Contents of each required card file.
+    pub card_files: BTreeMap<PathBuf, Fact<String>>,
     /// Name of the project folder.
     pub project: Option<String>,
     /// Tags that are active regardless of scopes.
     pub tags: BTreeSet<String>,
+    /// Words that were given as such tags and are not valid.
+    pub invalid_tags: BTreeSet<String>,
     /// True if this process is the gateway, which runs the servers of this host.
     pub is_gateway: bool,
     /// Required ports of this machine that accept connections.
@@ -48,8 +53,10 @@ impl Default for HostFacts {
             gateway_mac: Err(unknown()),
             ssid: Err(unknown()),
             files: BTreeMap::new(),
+            card_files: BTreeMap::new(),
             project: None,
             tags: BTreeSet::new(),
+            invalid_tags: BTreeSet::new(),
             is_gateway: true,
             open_ports: BTreeSet::new(),
         }
@@ -71,6 +78,8 @@ pub struct RequiredFacts {
     pub ssid: bool,
     /// Globs of project files.
     pub files: BTreeSet<String>,
+    /// Card files of servers.
+    pub card_files: BTreeSet<PathBuf>,
     /// Ports of this machine.
     pub ports: BTreeSet<u16>,
 }

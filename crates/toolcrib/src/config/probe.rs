@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use super::facts::{Fact, HostFacts, RequiredFacts};
-use super::{glob, scope};
+use super::scope::TAGS_VARIABLE;
+use super::{file, glob, scope};
 
 /// Time limit for all probes together.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,17 +66,24 @@ impl HostFacts {
     ) -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut facts = Self { project, is_gateway, ..Self::default() };
-        facts.user = variable("USER").or_else(|| variable("LOGNAME")).ok_or("`USER` is not set".to_owned());
+        facts.user = variable("USER").or_else(|| variable("LOGNAME")).map_or_else(user_name, Ok);
         facts.env =
             required.env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect();
-        let tags = variable("TOOLCRIB_TAGS").unwrap_or_default();
-        facts.tags =
-            tags.split(',').map(str::trim).filter(|tag| scope::is_tag(tag)).map(str::to_owned).collect();
+        let tags = variable(TAGS_VARIABLE).unwrap_or_default();
+        let tags = tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned);
+        (facts.tags, facts.invalid_tags) = tags.partition(|tag| scope::is_tag(tag));
         if required.host {
             facts.host = variable("TOOLCRIB_HOST").map_or_else(host_name, Ok);
         }
+        facts.read_card_files(required);
         facts.run_probes(required, folder);
         facts
+    }
+
+    /// Reads the required card files.
+    pub(super) fn read_card_files(&mut self, required: &RequiredFacts) {
+        let read = |path: &PathBuf| file::read(path).map(|file| file.text).map_err(|problem| problem.message);
+        self.card_files = required.card_files.iter().map(|path| (path.clone(), read(path))).collect();
     }
 
     fn run_probes(&mut self, required: &RequiredFacts, folder: &Path) {
@@ -150,6 +158,34 @@ fn host_name() -> Fact<String> {
 #[cfg(not(unix))]
 fn host_name() -> Fact<String> {
     std::env::var("COMPUTERNAME").map_err(|_| "`COMPUTERNAME` is not set".to_owned())
+}
+
+/// Returns the name of the user that runs this process.
+#[cfg(unix)]
+fn user_name() -> Fact<String> {
+    let uid = rustix::process::getuid().as_raw();
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    if let Some(name) = find_user(&users, uid) {
+        return Ok(name.to_owned());
+    }
+    // Users of a directory service are not in the file.
+    let name = command_output("id", &["-un"]).unwrap_or_default().trim().to_owned();
+    if name.is_empty() { Err(format!("`USER` is not set and the user {uid} has no name")) } else { Ok(name) }
+}
+
+#[cfg(not(unix))]
+fn user_name() -> Fact<String> {
+    std::env::var("USERNAME").map_err(|_| "`USERNAME` is not set".to_owned())
+}
+
+/// Finds the name of a user in the text of `/etc/passwd`.
+#[cfg(unix)]
+fn find_user(users: &str, uid: u32) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
 }
 
 fn is_port_open(port: u16) -> bool {

@@ -252,6 +252,7 @@ fn add_server(
     let activation = table.activation(tags);
     let enabled = table.is_enabled();
     let when = table.when().cloned();
+    let missing_gateway = table.missing_gateway().filter(|_| activation.active);
     let rules = table.rules().clone();
     let mut spec = table.into_spec(id.clone());
     spec.limits.gateway_call_timeout_max = sections.limits.call_timeout_max;
@@ -261,7 +262,9 @@ fn add_server(
         enabled,
         reason: activation.reason,
         endpoint: Some(spec.endpoint.clone()),
+        card: spec.card.clone(),
         when,
+        missing_gateway,
         origin,
     });
     // A disabled server is listed as such; one whose tags are not active here is left out.
@@ -276,7 +279,17 @@ fn add_server(
 fn declare_invalid(source: &SourceMap, id: ServerId, origin: Origin) -> DeclaredServer {
     let problem = source.first_server_problem(id.as_str()).map(|problem| format!(": {}", problem.message));
     let reason = format!("off: its config has errors{}", problem.unwrap_or_default());
-    DeclaredServer { id, active: false, enabled: true, reason, endpoint: None, when: None, origin }
+    DeclaredServer {
+        id,
+        active: false,
+        enabled: true,
+        reason,
+        endpoint: None,
+        card: None,
+        when: None,
+        missing_gateway: None,
+        origin,
+    }
 }
 
 fn report_not_a_table(source: &mut SourceMap, entry: &TableEntry, name: &str) {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::card;
 use super::hosts::{self, RunLocation};
 use super::lifecycle::LifecycleSettings;
 use super::reader::TableReader;
@@ -15,7 +16,7 @@ use crate::access::policy::Rules;
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::public_name::{MAX_LENGTH, SEPARATOR, public_name};
 use crate::spec::template::TemplateText;
-use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
+use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerCard, ServerId, ServerSpec};
 
 /// The contents of a server's table.
 pub(super) struct ServerTable {
@@ -25,9 +26,11 @@ pub(super) struct ServerTable {
     when: Option<TagCondition>,
     /// Explanation of `run-on`, if it is set.
     run_on_reason: Option<String>,
+    missing_gateway: Option<u16>,
     endpoint: Endpoint,
     era: EraChoice,
     settings: LifecycleSettings,
+    card: Option<ServerCard>,
 }
 
 /// State of a server, on or off, with the reason.
@@ -45,6 +48,11 @@ impl ServerTable {
     /// Returns whether it is not disabled with `enabled = false`.
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled
+    }
+
+    /// Returns the port of this host's gateway, if that gateway runs the server and does not answer.
+    pub(super) fn missing_gateway(&self) -> Option<u16> {
+        self.missing_gateway
     }
 
     pub(super) fn when(&self) -> Option<&TagCondition> {
@@ -82,6 +90,7 @@ impl ServerTable {
             trust: settings.trust,
             pin: settings.pin,
             sharing: settings.sharing,
+            card: self.card,
         }
     }
 }
@@ -111,11 +120,13 @@ pub(super) fn read(
     let disabled_at = find_enabled_key(&reader);
     let when = TagCondition::read(&mut reader, name, context.tags);
     let run_on = hosts::read_run_on(&mut reader, name, context);
+    let card = card::read(&mut reader, context.facts);
     if json {
         reader.finish_with_notes();
     } else {
         reader.finish();
     }
+    let missing_gateway = run_on.as_ref().and_then(|run_on| run_on.missing_gateway);
     let (location, run_on_reason) = run_on.map(|run_on| (run_on.location, run_on.reason)).unzip();
     let endpoint = match (remote, location) {
         (_, Some(RunLocation::Remote(http))) => Endpoint::Http(*http),
@@ -125,7 +136,17 @@ pub(super) fn read(
             Endpoint::Command(CommandSpec { program: program?, args, env, inherit_env, cwd })
         }
     };
-    Some(ServerTable { enabled, disabled_at, when, run_on_reason, endpoint, era, settings })
+    Some(ServerTable {
+        enabled,
+        disabled_at,
+        when,
+        run_on_reason,
+        missing_gateway,
+        endpoint,
+        era,
+        settings,
+        card,
+    })
 }
 
 fn find_enabled_key(reader: &TableReader<'_>) -> String {
@@ -261,7 +282,7 @@ fn check_no_tilde(reader: &mut TableReader<'_>, key: &str, written: &str) -> Opt
         return Some(());
     }
     let message = format!("`~` is not expanded in `{key}`: there is no shell");
-    let hint = if matches!(key, "cwd" | "audit") {
+    let hint = if matches!(key, "cwd" | "audit" | "card") {
         "write the absolute path"
     } else {
         "write `${env:HOME}` instead"

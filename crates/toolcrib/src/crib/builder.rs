@@ -2,17 +2,20 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::net::UnixDatagram;
+use tokio::runtime::Handle;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Crib, CribInner};
+use super::build_error::{BuildError, check_supported};
+use super::{Crib, CribInner, LISTINGS_FOLDER};
 use crate::access::approvals::Approvals;
-use crate::access::pins::PinStore;
+use crate::access::pins::{PinStore, watch_pins};
 use crate::access::policy::{GuardVerdict, Policy};
 use crate::access::visible_catalogs::{Exposure, VisibleCatalogs};
 use crate::cache::{CachePeers, ResponseCache, watch_peers};
@@ -27,15 +30,21 @@ use crate::model::outcome::Outcome;
 use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
 use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
-use crate::pipeline::suspended_calls::{SuspendedCalls, random_id};
-use crate::process::Spawner;
+use crate::pipeline::suspended_calls::SuspendedCalls;
+use crate::process::{self, Spawner};
 use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
+use crate::store::{
+    ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice, usage_file,
+};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
+use crate::util::{encoding, panics};
+
+/// Servers that are called by their spec without being declared, unless the embedder sets another number.
+const MAX_ADHOC: usize = 16;
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -57,6 +66,7 @@ pub struct CribBuilder {
     log: Option<LogSink>,
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
+    max_adhoc_servers: Option<usize>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -89,7 +99,8 @@ impl CribBuilder {
         self
     }
 
-    /// Sets the folder of the approved tool definitions. The default is `pins` in the state folder.
+    /// Sets the folder of the approved tool definitions. The default is `pins` in the state folder. It is not used if
+    /// [`CribBuilder::store`] is set.
     #[must_use]
     pub fn pins_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.pins_dir = Some(dir.into());
@@ -97,19 +108,52 @@ impl CribBuilder {
     }
 
     /// Sets a program that runs between this process and each server. It ends the server and its whole process tree when
-    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`;
-    /// `/proc/self/exe` is the current program. Without a shim the server gets a parent-death signal, and processes that
-    /// it started may survive. Only used on Linux.
+    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`. Without a
+    /// shim the server gets a parent-death signal, and processes that it started may survive. Only used on Linux.
     #[must_use]
     pub fn shim(mut self, program: impl Into<PathBuf>) -> Self {
         self.shim = Some(program.into());
         self
     }
 
+    /// Like [`CribBuilder::shim`] with the program that is running, even after its file has been replaced. Its `main` must
+    /// call [`run_shim`](crate::run_shim) first.
+    ///
+    /// ```no_run
+    /// use std::process::ExitCode;
+    /// use toolcrib::Crib;
+    ///
+    /// fn main() -> ExitCode {
+    ///     if let Some(code) = toolcrib::run_shim() {
+    ///         return code;
+    ///     }
+    ///     let runtime = tokio::runtime::Runtime::new().expect("cannot start a runtime");
+    ///     runtime.block_on(async {
+    ///         let _crib = Crib::builder().shim_self().build().expect("cannot build the crib");
+    ///     });
+    ///     ExitCode::SUCCESS
+    /// }
+    /// ```
+    #[must_use]
+    pub fn shim_self(self) -> Self {
+        match process::own_program() {
+            Some(program) => self.shim(program),
+            None => self,
+        }
+    }
+
     /// Sets how long a list waits for servers without a known listing. The default is 10 s.
     #[must_use]
     pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
         self.discovery_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how many servers exist at the same time that are called by their spec without being declared; see
+    /// [`Crib::call_spec`]. The default is 16.
+    #[must_use]
+    pub fn max_adhoc_servers(mut self, max: usize) -> Self {
+        self.max_adhoc_servers = Some(max);
         self
     }
 
@@ -188,7 +232,8 @@ impl CribBuilder {
         self
     }
 
-    /// Sets the store that this crib shares with others. The default is a [`MemoryStore`] of its own.
+    /// Sets the store that this crib shares with others: usage of limits, approvals, approved tool definitions, records of
+    /// suspended calls and, if other processes use it, cached responses. The default is a [`MemoryStore`] of its own.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
@@ -222,38 +267,38 @@ impl CribBuilder {
         self
     }
 
-    /// Builds the crib in the current tokio runtime.
+    /// Builds the crib in the current tokio runtime, which needs timers and I/O.
     ///
     /// # Errors
-    /// Fails if two servers have the same name.
-    ///
-    /// # Panics
-    /// Panics if there is no tokio runtime.
-    pub fn build(self) -> Result<Crib, NameClash> {
-        if let Some(clash) = self.clash {
-            return Err(clash);
-        }
-        let usage_file = self.usage_file.filter(|_| self.store.is_none());
-        let memory = open_memory_store(&self.limits, usage_file.as_deref());
-        let tasks = TaskTracker::new();
-        let cache = Arc::new(open_cache(self.store.as_ref(), &tasks));
-        cache.set_max_bytes(self.capacity.cache);
-        let notices = self.store.as_ref().map(|store| store.watch(StoreKind::CachedResponse));
-        let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
-        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+    /// Fails if two servers have the same name, if a server is remote and the library was compiled without the feature
+    /// `http`, if there is no suitable runtime, or if this program is to be its own shim and has not called
+    /// [`run_shim`](crate::run_shim).
+    pub fn build(self) -> Result<Crib, BuildError> {
+        self.check()?;
+        let store = self.store.map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
+        let usage_file = self.usage_file.filter(|_| store.is_none());
         let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let pins_dir = pins_dir.filter(|_| store.is_none());
+        let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
+        let tasks = TaskTracker::new();
+        let cache = Arc::new(open_cache(store.as_ref(), &tasks));
+        cache.set_max_bytes(self.capacity.cache);
+        let notices = store.as_ref().map(StoreNotices::watch);
+        let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
+        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let services = SupervisorServices {
             cache,
+            pins: Arc::new(PinStore::new(store.clone(), pins_dir, tasks.clone())),
             tasks,
             spawner: Arc::new(Spawner::new(self.shim, trees_dir)),
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log,
-            pins: Arc::new(PinStore::new(pins_dir)),
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
-        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
-        registry.apply(self.roster);
+        let listings = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
+        let registry = Registry::new(listings, self.max_adhoc_servers.unwrap_or(MAX_ADHOC), services.clone());
+        let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
             visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),
@@ -270,30 +315,57 @@ impl CribBuilder {
         );
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
-            suspended: Arc::new(SuspendedCalls::new(store, self.signing_key, services.tasks.clone())),
+            suspended: Arc::new(SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())),
+            store,
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
             stop_tasks: CancellationToken::new(),
             observers: Observers::new(services.events.clone(), self.observers),
             in_flight: TaskTracker::new(),
+            stopping: Mutex::default(),
+            observers_closed: Once::new(),
         });
         if let Some(file) = usage_file {
             spawn_usage_writer(&inner, &memory, file);
         }
         if let Some(notices) = notices {
-            let cache = Arc::downgrade(&services.cache);
-            services.tasks.spawn(watch_peers(cache, notices, inner.stop_tasks.clone()));
+            notices.spawn_watchers(&services, &inner.stop_tasks);
         }
         spawn_memory_watch(&inner);
         spawn_catalog_publisher(&inner, catalog_sender);
         Ok(Crib { inner })
     }
+
+    /// Checks everything that can prevent a crib from being built.
+    fn check(&self) -> Result<(), BuildError> {
+        if let Some(clash) = &self.clash {
+            return Err(clash.clone().into());
+        }
+        check_supported(&self.roster)?;
+        check_runtime()?;
+        match self.shim.as_deref().is_some_and(process::is_unprepared_shim) {
+            true => Err(BuildError::ShimNotRun),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Checks that there is a runtime with timers and I/O. tokio has no function that tells, and panics where one is missing.
+fn check_runtime() -> Result<(), BuildError> {
+    if Handle::try_current().is_err() {
+        return Err(BuildError::NoRuntime);
+    }
+    let has_timer = panics::contain("tokio timer", || drop(tokio::time::sleep(Duration::ZERO)));
+    has_timer.ok_or(BuildError::NoTimer)?;
+    // An error of the socket itself does not matter here.
+    let has_io = panics::contain("tokio I/O driver", || drop(UnixDatagram::unbound()));
+    has_io.ok_or(BuildError::NoIo)
 }
 
 /// Creates a cache that announces its invalidations if the store is shared.
 fn open_cache(store: Option<&Arc<dyn Store>>, tasks: &TaskTracker) -> ResponseCache {
     let cache = ResponseCache::default();
-    match (store, random_id()) {
+    match (store, encoding::random_hex()) {
         (Some(store), Some(replica)) => {
             cache.with_peers(CachePeers::new(store.clone(), replica, tasks.clone()))
         }
@@ -301,9 +373,34 @@ fn open_cache(store: Option<&Arc<dyn Store>>, tasks: &TaskTracker) -> ResponseCa
     }
 }
 
-/// Creates a store that continues from the usage in the file.
-fn open_memory_store(limits: &UsageLimits, usage_file: Option<&Path>) -> Arc<MemoryStore> {
-    let memory = MemoryStore::default();
+/// The notices of a store that other cribs use, received before anything is read from it.
+struct StoreNotices {
+    responses: broadcast::Receiver<StoreNotice>,
+    pins: broadcast::Receiver<StoreNotice>,
+}
+
+impl StoreNotices {
+    fn watch(store: &Arc<dyn Store>) -> Self {
+        Self { responses: store.watch(StoreKind::CachedResponse), pins: store.watch(StoreKind::Pin) }
+    }
+
+    /// Spawns the tasks that take over what other cribs change.
+    fn spawn_watchers(self, services: &SupervisorServices, stop: &CancellationToken) {
+        let cache = Arc::downgrade(&services.cache);
+        services.tasks.spawn(watch_peers(cache, self.responses, stop.clone()));
+        let pins = Arc::downgrade(&services.pins);
+        let changed = services.listing_changed.clone();
+        services.tasks.spawn(watch_pins(pins, self.pins, changed, stop.clone()));
+    }
+}
+
+/// Creates a store that continues from the usage in the file and keeps approved tools in the folder.
+fn open_memory_store(
+    limits: &UsageLimits,
+    usage_file: Option<&Path>,
+    pins_dir: Option<PathBuf>,
+) -> Arc<MemoryStore> {
+    let memory = pins_dir.into_iter().fold(MemoryStore::default(), MemoryStore::with_pins_dir);
     if let Some(file) = usage_file {
         let limits = CountedLimits::new(limits.clone());
         memory.restore_usage(file, |caller, config_key| limits.named(caller, config_key));

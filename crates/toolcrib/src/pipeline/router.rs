@@ -1,5 +1,6 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::model::caller::Caller;
+use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::Decision;
 use crate::model::outcome::Outcome;
@@ -25,6 +27,7 @@ use crate::pipeline::task_owners::TaskOwners;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
+use crate::util::panics;
 
 /// The number of servers that are started in parallel to be listed.
 const MAX_PARALLEL_STARTS: usize = 8;
@@ -118,6 +121,9 @@ impl CallRouter {
         let visible = self.visible_catalog(caller);
         let catalog = &visible.callable;
         let found = match (catalog.find_listed(selector), selector) {
+            (Err(_), Selector::OnServer(server, name)) if self.registry.is_adhoc(server) => {
+                Ok(Target::new(server, name))
+            }
             (Err(_), Selector::Tool(name) | Selector::Prompt(name) | Selector::Resource(name))
                 if !catalog.has_match(selector) =>
             {
@@ -184,6 +190,13 @@ impl CallRouter {
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
         let mut visible = self.callable_catalog(&call.caller);
+        if self.registry.is_adhoc(&target.server)
+            && policy.can_see(&call.caller, &target.server)
+            && !policy.is_unrestricted(&call.caller, &target.server)
+        {
+            self.discover_server(&target.server).await?;
+            visible = self.adhoc_catalog(policy, &call.caller, &target.server);
+        }
         let is_undiscovered =
             |catalog: &Catalog| catalog.undiscovered().any(|server| *server == target.server);
         if matches!(call.selector, Selector::OnServer(..))
@@ -204,6 +217,16 @@ impl CallRouter {
                 self.approvals.require(call, target, &finding).await.map(|()| Decision::Approved)
             }
         }
+    }
+
+    /// Returns the catalog of a server that is not in the roster, as far as a caller may use it.
+    fn adhoc_catalog(&self, policy: &Policy, caller: &Caller, server: &ServerId) -> Arc<Catalog> {
+        let listing = self.registry.find(server).and_then(|entry| entry.listing());
+        let full = Catalog::build(0, &BTreeMap::from([(server.clone(), listing)]));
+        Arc::new(full.filtered(
+            |server| policy.can_see(caller, server),
+            |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
+        ))
     }
 
     /// Lists a server that has no known listing, or its replacement if the roster changes in the meantime.
@@ -238,25 +261,34 @@ impl CallRouter {
     pub(crate) fn denial_error(&self, call: &Call) -> Option<Error> {
         let policy = self.visible_catalogs.policy_for(&call.caller)?;
         let catalog = self.catalog();
-        let Ok(target) = catalog.find_listed(&call.selector) else {
+        let candidates = catalog.candidates(&call.selector);
+        let Some(first) = candidates.first() else {
             let server = catalog.undiscovered_by_prefix(call.name())?;
             let denial = policy.authorize(&call.caller, server, None).err()?;
             let target = Target { server: server.clone(), name: call.name().into() };
-            call.trace.record(|facts| {
-                facts.target = Some(target);
-                facts.denial = Some(denial);
-            });
-            return None;
+            record_denial(call, target, &denial);
+            return denies_openly(&policy, &call.caller, server)
+                .then(|| denial.into_server_error(&call.caller, server));
         };
+        // A bare name may belong to several servers. If one of them is known to the caller, its rule is named.
+        let shown = candidates.iter().find(|target| denies_openly(&policy, &call.caller, &target.server));
+        let target = shown.unwrap_or(first);
         let denial = policy.authorize(&call.caller, &target.server, Some(&target.name)).err()?;
-        let error = policy
-            .can_see(&call.caller, &target.server)
-            .then(|| denial.clone().into_error(&call.caller, &target.server, &target.name));
-        call.trace.record(|facts| {
-            facts.target = Some(target);
-            facts.denial = Some(denial);
-        });
-        error
+        record_denial(call, target.clone(), &denial);
+        shown.map(|target| denial.into_error(&call.caller, &target.server, &target.name))
+    }
+
+    /// Returns the error for a server that a caller cannot see.
+    pub(crate) fn hidden_server_error(&self, caller: &Caller, server: &ServerId) -> Error {
+        let unknown = || self.listed_catalog(caller).unknown_server_error(server.as_str());
+        let is_declared = self.registry.get(server).is_some();
+        match self.visible_catalogs.policy_for(caller) {
+            Some(policy) if *caller == Caller::local() && is_declared => {
+                let denial = policy.authorize(caller, server, None).err();
+                denial.map_or_else(unknown, |denial| denial.into_server_error(caller, server))
+            }
+            _ => unknown(),
+        }
     }
 
     /// Returns the error for a tool that exists but is not approved yet.
@@ -276,7 +308,7 @@ impl CallRouter {
         let catalog = self.callable_catalog(&call.caller);
         match &self.fallback {
             Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.has_match(&call.selector) => {
-                fallback(call).await
+                run_contained(fallback, call).await
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }
@@ -331,11 +363,33 @@ impl CallRouter {
             let all_added = enabled.iter().all(|entry| catalog.has_server(&entry.spec().id));
             let is_removed =
                 |server: &ServerId| !catalog.has_server(server) || self.registry.get(server).is_some();
-            all_added && changes.removed.iter().all(is_removed)
+            let is_updated = |server: &ServerId| self.registry.is_listed_in(server, catalog);
+            all_added && changes.removed.iter().all(is_removed) && changes.changed.iter().all(is_updated)
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
     }
+}
+
+/// Returns whether a caller may know that a server exists which it may not use. The local user wrote the rules.
+fn denies_openly(policy: &Policy, caller: &Caller, server: &ServerId) -> bool {
+    *caller == Caller::local() || policy.can_see(caller, server)
+}
+
+fn record_denial(call: &Call, target: Target, denial: &Denial) {
+    call.trace.record(|facts| {
+        facts.target = Some(target);
+        facts.denial = Some(denial.clone());
+    });
+}
+
+/// Runs the fallback; its panic is an error of the call.
+async fn run_contained(fallback: &Fallback, call: Call) -> Result<Outcome, Error> {
+    let outcome = match panics::contain("fallback", || fallback(call)) {
+        Some(running) => panics::contain_future("fallback", running).await,
+        None => None,
+    };
+    outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::BadReply, "the fallback panicked")))
 }
 
 /// Starts a server without a known listing when a permit is free.

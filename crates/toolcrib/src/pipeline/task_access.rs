@@ -69,7 +69,7 @@ fn retain_tasks(result: &Bytes, keep: impl Fn(&Bytes) -> bool) -> Option<Bytes> 
     if kept.len() == tasks.len() {
         return None;
     }
-    object.set("tasks", [b"[", &*kept.join(&b","[..]), b"]"].concat());
+    object.set_unchecked("tasks", [b"[", &*kept.join(&b","[..]), b"]"].concat());
     Some(object.to_bytes())
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use crate::model::caller::Caller;
+use crate::model::target::Target;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
 
@@ -62,10 +63,10 @@ impl KnownTasks {
 
 impl TaskOwners {
     /// Records that a caller created a task with a tool.
-    pub(crate) fn record(&self, server: &ServerId, task: &str, tool: &Arc<str>, caller: &Caller) {
-        let origin = TaskOrigin { caller: caller.clone(), tool: tool.clone() };
+    pub(crate) fn record(&self, tool: &Target, task: &str, caller: &Caller) {
+        let origin = TaskOrigin { caller: caller.clone(), tool: tool.name.clone() };
         let mut known = self.0.lock().ignore_poison();
-        known.insert((server.clone(), task.into()), origin);
+        known.insert((tool.server.clone(), task.into()), origin);
         if known.origins.len() > MAX_TASKS {
             known.drop_one();
         }
@@ -75,6 +76,13 @@ impl TaskOwners {
     pub(crate) fn find(&self, server: &ServerId, task: &str) -> Option<TaskOrigin> {
         let known = self.0.lock().ignore_poison();
         known.origins.get(&(server.clone(), task.into())).cloned()
+    }
+
+    /// Returns the servers and ids of the tasks that a caller created, the oldest first.
+    pub(crate) fn tasks_of(&self, caller: &Caller) -> Vec<Target> {
+        let known = self.0.lock().ignore_poison();
+        let tasks = known.by_caller.get(caller).into_iter().flatten();
+        tasks.map(|(server, task)| Target::new(server, task)).collect()
     }
 }
 
@@ -88,20 +96,26 @@ mod tests {
         let server: ServerId = "a".parse().unwrap();
         let ann = Caller::new("ann");
         let ben = Caller::new("ben");
+        let record = |task: &str, tool: &str, caller: &Caller| {
+            tasks.record(&Target::new(&server, tool), task, caller);
+        };
         let find = |task: &str| {
             tasks
                 .find(&server, task)
                 .map(|origin| (origin.caller.as_str().to_owned(), origin.tool.to_string()))
         };
         let origin = |caller: &str, tool: &str| Some((caller.to_owned(), tool.to_owned()));
-        tasks.record(&server, "first", &"build".into(), &ann);
-        tasks.record(&server, "first", &"test".into(), &ann);
+        record("first", "build", &ann);
+        record("first", "test", &ann);
         assert_eq!(find("first"), origin("ann", "test"));
-        tasks.record(&server, "first", &"test".into(), &ben);
+        assert_eq!(tasks.tasks_of(&ann), [Target::new(&server, "first")]);
+        record("first", "test", &ben);
         assert_eq!(find("first"), origin("ben", "test"), "a server may use an id again");
+        assert_eq!(tasks.tasks_of(&ann), []);
         assert_eq!(tasks.find(&"b".parse().unwrap(), "first"), None);
-        (0..MAX_TASKS).for_each(|n| tasks.record(&server, &n.to_string(), &"build".into(), &ann));
+        (0..MAX_TASKS).for_each(|n| record(&n.to_string(), "build", &ann));
         assert_eq!((find("0"), find("1")), (None, origin("ann", "build")));
         assert_eq!(find("first"), origin("ben", "test"), "the tasks of one caller do not displace another's");
+        assert_eq!(tasks.tasks_of(&ben), [Target::new(&server, "first")]);
     }
 }

@@ -432,11 +432,11 @@ pub fn move_own_code(error: Bytes) -> Bytes {
     }
     let mut data = Object::default();
     let message = object.get("message").cloned().unwrap_or(Bytes::from_static(b"\"\""));
-    data.set("server_error", error);
+    data.set_unchecked("server_error", error);
     let mut moved = Object::default();
-    moved.set("code", code::SERVER_ERROR.to_string());
-    moved.set("message", message);
-    moved.set("data", data.to_bytes());
+    moved.set_unchecked("code", code::SERVER_ERROR.to_string());
+    moved.set_unchecked("message", message);
+    moved.set_unchecked("data", data.to_bytes());
     moved.to_bytes()
 }
 

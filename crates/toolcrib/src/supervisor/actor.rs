@@ -7,6 +7,7 @@ mod bounds;
 mod failing;
 mod running;
 mod state;
+mod updating;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, CallHealth};
+use super::cards::ServerCards;
 use super::listing_store::{KnownListing, ListingStore};
 use super::metrics::ServerMetrics;
 use super::slots::Slot;
@@ -62,7 +64,10 @@ pub(super) struct Actor {
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
     listing_store: ListingStore,
+    cards: Arc<ServerCards>,
     last_error: Option<LastError>,
+    /// The reason for `last_error`, until a start succeeds.
+    failure: Option<Error>,
     lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Answered when the server's processes have ended.
     stop_waiters: Vec<oneshot::Sender<()>>,
@@ -102,7 +107,9 @@ impl Actor {
             known_listing,
             pinned_tools: None,
             listing_store: records.listing_store,
+            cards: records.cards,
             last_error: None,
+            failure: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
             live_processes: TaskTracker::new(),
@@ -147,9 +154,14 @@ impl Actor {
     async fn run_asleep(&mut self) -> ActorState {
         self.notify_stopped().await;
         while !self.has_lease_waiters() {
+            let was_on_demand = self.spec.lifecycle.start == StartPolicy::OnDemand;
             let command = self.commands.recv().await;
+            let is_update = matches!(command, Some(ActorCommand::Update(_)));
             if let Some(state) = self.handle_command(command) {
                 return state;
+            }
+            if is_update && was_on_demand && self.spec.lifecycle.start == StartPolicy::AtBoot {
+                return ActorState::Starting;
             }
         }
         ActorState::Starting
@@ -173,7 +185,15 @@ impl Actor {
             }
         };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, revision, &context)));
+        let pins = self.services.pins.for_server(&spec);
+        let launch_and_prepare = async {
+            let launched = launch(&spec, revision, &context).await;
+            if let (Ok((_, listing)), Some(pins)) = (&launched, &pins) {
+                pins.prepare(listing).await;
+            }
+            launched
+        };
+        let mut launch = std::pin::pin!(timeout(limit, launch_and_prepare));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
@@ -199,12 +219,14 @@ impl Actor {
             first_garbage_line: Arc::default(),
             owner: self.owner.clone(),
             secrets: self.services.secrets.clone(),
+            published_card: Some(self.cards.published().clone()),
         }
     }
 
     async fn run_ready(&mut self, mut server: RunningServer) -> ActorState {
         self.grant_waiting_leases(&mut server);
         loop {
+            server.open_gate();
             match self.next_event(&mut server).await {
                 // A ping in progress will tell whether the server hangs, so the lease waits for its result.
                 ActorEvent::LeaseRequested(waiter) if server.ping_pending || self.needs_ping(&mut server) => {
@@ -244,7 +266,9 @@ impl Actor {
                     return ActorState::Ready(server);
                 }
                 // A new connection resolves the credentials again.
-                ActorEvent::LeaseRequested(waiter) if is_over && pause.is_some() && server.leases == 0 => {
+                ActorEvent::LeaseRequested(waiter)
+                    if is_over && pause.is_some() && server.gate().leases() == 0 =>
+                {
                     self.lease_waiters.push(waiter);
                     return ActorState::Stopping { connection: server.connection, then: AfterStop::Start };
                 }
@@ -301,7 +325,7 @@ impl Actor {
     /// Grants no more leases and waits for the existing ones.
     async fn run_draining(&mut self, mut server: RunningServer, until: Instant) -> ActorState {
         let abort_drain = self.services.abort_drain.clone();
-        while server.leases > 0 {
+        while server.gate().leases() > 0 {
             let event = tokio::select! {
                 event = timeout_at(until, self.next_event(&mut server)) => event,
                 () = abort_drain.cancelled() => break,
@@ -343,11 +367,21 @@ impl Actor {
                 then
             }
             Some(
-                ActorCommand::Release { .. }
+                ActorCommand::Release(_)
                 | ActorCommand::Watched { .. }
                 | ActorCommand::FreeSlot
                 | ActorCommand::MemoryChecked { .. },
             ) => then,
+            Some(ActorCommand::Update(spec)) => {
+                self.take_spec(spec);
+                match then {
+                    AfterStop::BackOff { .. } | AfterStop::Pause { .. } | AfterStop::Eject { .. } => {
+                        self.start_gate.reset();
+                        self.start_or_sleep()
+                    }
+                    then => then,
+                }
+            }
             Some(ActorCommand::Restart(done)) => {
                 self.start_gate.reset();
                 self.stop_waiters.push(done);

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast};
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -16,6 +16,7 @@ use crate::cache::ResponseCache;
 use crate::model::event::{Event, ServerNotification};
 use crate::model::listing::Listing;
 use crate::model::log_line::LogSource;
+use crate::observer::event_channel::EventChannel;
 use crate::observer::log_sink::LogSink;
 use crate::process::Spawner;
 use crate::secrets::SecretStoreHandle;
@@ -23,8 +24,8 @@ use crate::spec::{Pinning, ServerId, ServerSpec};
 use crate::util::clock::SuspendClock;
 use crate::util::locks::IgnorePoison as _;
 
-/// Capacity of the broadcast channels. A receiver that falls further behind misses messages.
-const CHANNEL_CAPACITY: usize = 1024;
+/// Pause before the store is asked again which tools are approved.
+const LOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Tools that a log line names.
 const MAX_LOGGED_TOOLS: usize = 20;
 
@@ -34,9 +35,9 @@ pub(crate) struct SupervisorServices {
     /// Owns all background tasks.
     pub(crate) tasks: TaskTracker,
     /// Lifecycle events of servers.
-    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) events: EventChannel<Event>,
     /// Notifications from servers that belong to no call.
-    pub(crate) notifications: broadcast::Sender<ServerNotification>,
+    pub(crate) notifications: EventChannel<ServerNotification>,
     /// Notified when a server's listing changes.
     pub(crate) listing_changed: Arc<Notify>,
     /// Cancelled when draining servers must stop without waiting for their calls.
@@ -65,8 +66,7 @@ impl SupervisorServices {
         if let Some(log) = &self.log {
             log.write(server, LogSource::Event(&event));
         }
-        // Fails if there are no subscribers.
-        let _ = self.events.send(event);
+        self.events.send(event);
     }
 
     /// Compares a listing with the approved definitions and reports new differences. `is_complete` says whether it is
@@ -80,11 +80,14 @@ impl SupervisorServices {
         let pins = self.pins.for_server(spec)?;
         let server = &spec.id;
         let check = pins.check_listing(listing, is_complete);
-        if let Some(error) = check.file_error {
+        if let Some(error) = check.read_error {
             warn!(%server, "no tool of it counts as approved: {error}");
         }
         if check.is_first {
             self.save_pins(server, pins.clone(), listing.clone());
+        }
+        if check.needs_load && pins.start_loading() {
+            self.load_pins(server, pins.clone(), listing.clone());
         }
         if !check.newly_unapproved.is_empty() {
             let count = check.newly_unapproved.len();
@@ -116,6 +119,24 @@ impl SupervisorServices {
         });
     }
 
+    /// Asks the store which tools are approved, until it answers. The listing is compared again then.
+    fn load_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
+        let server = server.clone();
+        let listing_changed = self.listing_changed.clone();
+        let stop = self.abort_drain.clone();
+        self.tasks.spawn(async move {
+            while let Err(error) = pins.load(&listing).await {
+                warn!(%server, "no tool of it counts as approved: {error}");
+                tokio::select! {
+                    () = sleep(LOAD_RETRY_DELAY) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+            pins.finish_loading();
+            listing_changed.notify_one();
+        });
+    }
+
     /// Returns the current time plus the time the machine was suspended, for the expiry of cached data. The suspended
     /// time is in whole seconds, because the two clocks cannot be read at the same time.
     pub(crate) fn now_including_suspend(&self) -> Instant {
@@ -127,8 +148,8 @@ impl Default for SupervisorServices {
     fn default() -> Self {
         Self {
             tasks: TaskTracker::new(),
-            events: broadcast::channel(CHANNEL_CAPACITY).0,
-            notifications: broadcast::channel(CHANNEL_CAPACITY).0,
+            events: EventChannel::default(),
+            notifications: EventChannel::default(),
             listing_changed: Arc::default(),
             abort_drain: CancellationToken::new(),
             spawner: Arc::default(),

@@ -1,8 +1,7 @@
 //! Starts a server: from its spec to a connection with a completed handshake and a listing.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
-use tokio::sync::broadcast;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fair_queue::FairQueue;
@@ -10,11 +9,10 @@ use super::handshake::{HandshakeError, HandshakePlan, perform_handshake};
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
-use super::transport::Transport;
-use super::transport::http::HttpTransport;
-use super::transport::http::auth::StaticHeaders;
+
 use super::transport::stdio::StdioTransport;
-use super::{Connection, Peer};
+use super::transport::{MessageLimit, Transport, http};
+use super::{CallSettings, Connection, Peer};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
@@ -22,11 +20,12 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::listing::Listing;
+use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
-use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, TransportKind};
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
 
@@ -52,13 +51,15 @@ pub(crate) struct LaunchContext {
     pub(crate) spawner: Arc<Spawner>,
     pub(crate) stderr: Arc<StderrTail>,
     /// Receives notifications that belong to no call.
-    pub(crate) notifications: broadcast::Sender<ServerNotification>,
+    pub(crate) notifications: EventChannel<ServerNotification>,
     pub(crate) cache: Arc<ResponseCache>,
     /// The first line on stdout of this start that is not a message.
     pub(crate) first_garbage_line: Arc<OnceLock<String>>,
     /// The client that the instance belongs to, if any.
     pub(crate) owner: Arc<InstanceOwner>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The place for the card that a remote server publishes; none is requested without it.
+    pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
 }
 
 /// The secrets of the new connection, and the redactor that removes them from output.
@@ -150,10 +151,15 @@ async fn connect(
     secrets_and_redactor: &SecretsAndRedactor,
 ) -> Result<Connection, HandshakeError> {
     wait_until_exited(&context.running).await;
+    let message_limit = MessageLimit::new(spec.limits.message);
     let (mux, peer) = match &spec.endpoint {
-        Endpoint::Command(command) => open_process(spec, command, context, secrets_and_redactor).await?,
-        Endpoint::Http(http) => open_remote(spec, http, context, secrets_and_redactor).await?,
-        Endpoint::InProcess(server) => open_in_process(spec, server, context),
+        Endpoint::Command(command) => {
+            open_process(spec, command, context, secrets_and_redactor, message_limit.clone()).await?
+        }
+        Endpoint::Http(remote) => {
+            open_remote(spec, remote, context, secrets_and_redactor, message_limit.clone()).await?
+        }
+        Endpoint::InProcess(server) => open_in_process(spec, server, context, message_limit.clone()),
     };
     let wait_for_probe = matches!(peer, Peer::Remote);
     let handshake =
@@ -161,13 +167,16 @@ async fn connect(
             Ok(handshake) => handshake,
             Err(error) => return Err(explain_failure(&mux, error, plan)),
         };
+    if handshake.revision.era() == Era::Session {
+        mux.enable_ping();
+    }
     Ok(Connection {
         server: spec.id.clone(),
         mux,
         peer,
         handshake,
-        limits: spec.limits.clone(),
-        tools: spec.tools.clone(),
+        settings: RwLock::new(Arc::new(CallSettings::from_spec(spec))),
+        message_limit,
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
@@ -230,6 +239,7 @@ async fn open_process(
     command: &CommandSpec,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
+    message_limit: MessageLimit,
 ) -> Result<(Mux, Peer), Error> {
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
     let LaunchContext { tasks, running, spawner, stderr, .. } = context;
@@ -245,7 +255,7 @@ async fn open_process(
     let transport = StdioTransport {
         reader: stdout,
         writer: stdin,
-        message_limit: spec.limits.message,
+        message_limit,
         exited: process.exited_plus_linger(),
         exit_report: process.exit_report(),
     };
@@ -254,25 +264,30 @@ async fn open_process(
 
 async fn open_remote(
     spec: &ServerSpec,
-    http: &HttpSpec,
+    remote: &HttpSpec,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
+    message_limit: MessageLimit,
 ) -> Result<(Mux, Peer), Error> {
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
-    let auth = Arc::new(StaticHeaders);
-    let transport = HttpTransport::new(spec, http, secrets, redactor, auth, &context.tasks).await;
+    let transport = http::open(spec, remote, secrets, redactor, context, message_limit).await;
     let transport = transport.map_err(misconfigured)?;
     Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Remote))
 }
 
-fn open_in_process(spec: &ServerSpec, server: &InProcessServer, context: &LaunchContext) -> (Mux, Peer) {
+fn open_in_process(
+    spec: &ServerSpec,
+    server: &InProcessServer,
+    context: &LaunchContext,
+    message_limit: MessageLimit,
+) -> (Mux, Peer) {
     let (ours, theirs) = tokio::io::duplex(PIPE_CAPACITY);
     // Runs in its own task, so that a panic does not reach the supervisor.
     let server = server.0.clone();
     let serving = server.clone();
     let served = async move { serving.serve(theirs).await };
     let task = AbortOnDropHandle::new(context.tasks.spawn(context.running.track_future(served)));
-    let transport = InProcessTransport { pipe: ours, message_limit: spec.limits.message };
+    let transport = InProcessTransport { pipe: ours, message_limit };
     (context.new_mux(spec, Arc::default(), transport), Peer::InProcess(task, InProcessServer(server)))
 }
 

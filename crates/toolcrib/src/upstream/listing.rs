@@ -93,7 +93,8 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
     if !connection.handshake.has_capability(kind.capability()) {
         return Ok(list);
     }
-    let Limits { tools: max_items, definition: max_definition, .. } = connection.limits;
+    let settings = connection.settings();
+    let Limits { tools: max_items, definition: max_definition, .. } = settings.limits;
     let mut bytes = 0;
     let mut too_large = 0;
     let mut seen_cursors = HashSet::new();
@@ -127,11 +128,11 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         // An empty string is a valid cursor.
         let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
         let Some(cursor) = cursor.filter(|_| list.items.len() <= max_items) else {
-            list.problems = omit_items(kind, &mut list.items, &connection.limits, too_large);
+            list.problems = omit_items(kind, &mut list.items, &settings.limits, too_large);
             return Ok(list);
         };
         params = Object::default();
-        params.set("cursor", object::to_json_string(&cursor));
+        params.set_unchecked("cursor", object::to_json_string(&cursor));
         if !seen_cursors.insert(cursor) {
             let reason = format!("its list of {member} is circular: a cursor was repeated");
             return Err(bad_reply(&reason));

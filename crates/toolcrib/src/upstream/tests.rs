@@ -24,6 +24,7 @@ use super::mux::MuxContext;
 use super::*;
 use crate::model::failure_class::FailureClass;
 use crate::model::listing::Listing;
+use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::protocol::versions::Revision;
 use crate::secrets::SecretStoreHandle;
@@ -49,24 +50,29 @@ async fn try_connect_with(
     remembered: Option<Revision>,
     secrets: Option<SecretStoreHandle>,
 ) -> (Result<(Connection, Listing), StartFailure>, Arc<StderrTail>) {
-    let context = LaunchContext {
+    let context = launch_context(secrets);
+    (launch(spec, remembered, &context).await, context.stderr)
+}
+
+fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
+    LaunchContext {
         tasks: TaskTracker::new(),
         running: TaskTracker::new(),
         spawner: Arc::default(),
         stderr: Arc::default(),
-        notifications: tokio::sync::broadcast::channel(8).0,
+        notifications: EventChannel::default(),
         cache: Arc::default(),
         first_garbage_line: Arc::default(),
         owner: Arc::default(),
         secrets,
-    };
-    (launch(spec, remembered, &context).await, context.stderr)
+        published_card: None,
+    }
 }
 
 fn mux_context() -> MuxContext {
     MuxContext {
         owner: Arc::default(),
-        notifications: tokio::sync::broadcast::channel(8).0,
+        notifications: EventChannel::default(),
         cache: Arc::default(),
         first_garbage_line: Arc::default(),
         redactor: Arc::default(),

@@ -1,15 +1,22 @@
 //! The seam between a [`Mux`](super::mux::Mux) and what carries its messages: stdio pipes, HTTP, or an in-process
 //! pipe.
 
+#[cfg(feature = "http")]
 pub(super) mod http;
+#[cfg(not(feature = "http"))]
+pub(super) mod http_disabled;
 pub(crate) mod in_process;
 pub(super) mod stdio;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::model::exit_report::ExitReport;
 
+#[cfg(not(feature = "http"))]
+pub(super) use self::http_disabled as http;
 pub(super) use super::mux::link::{OutgoingQueue, TransportLink};
 
 /// The run loop of a transport, allocated once per connection.
@@ -32,6 +39,24 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 pub(super) trait Transport: Send + 'static {
     /// Runs the connection until it ends.
     fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture;
+}
+
+/// Maximum size of a message from the server, in bytes. Clones share it, so that it can change while a connection is open.
+#[derive(Debug, Clone)]
+pub(super) struct MessageLimit(Arc<AtomicUsize>);
+
+impl MessageLimit {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    pub(super) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
 }
 
 /// A message waiting to be sent, and the id of the request it belongs to.

@@ -248,10 +248,10 @@ async fn change_stop_restart_and_new_spec_clear_the_cache() {
     crib.call(on("git", "slow")).await.unwrap();
     assert!(asked().await && !asked().await, "restarted after a crash");
     let other = caching_spec(&fake).limits(Limits { call_timeout: 7 * SECOND, ..Limits::default() });
-    crib.apply_roster(roster([other])).await;
+    crib.apply_roster(roster([other])).await.unwrap();
     assert!(asked().await && !asked().await, "reloaded");
-    crib.apply_roster(roster([])).await;
-    crib.apply_roster(roster([caching_spec(&fake)])).await;
+    crib.apply_roster(roster([])).await.unwrap();
+    crib.apply_roster(roster([caching_spec(&fake)])).await.unwrap();
     assert!(asked().await && !asked().await, "removed and added again");
 }
 

@@ -1,12 +1,17 @@
 //! Shutdown waits for calls, then stops every server and task.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use toolcrib::{ErrorKind, Lifecycle, RosterChanges, StartPolicy};
+use tokio::time::{Duration, Instant, timeout};
+use toolcrib::model::event::CallRecord;
+use toolcrib::{Crib, Era, EraChoice, ErrorKind, Lifecycle, Observer, Settings, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
-use crate::support::{SECOND, crib, kind, on, roster, settle, spawn, spec, with};
+use crate::support::{SECOND, crib, id, kind, on, roster, settle, spawn, spec, with};
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_calls_and_refuses_new_ones() {
@@ -56,13 +61,24 @@ async fn second_shutdown_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn apply_after_shutdown_starts_nothing() {
+async fn change_of_servers_after_shutdown_fails() {
     let late = FakeServer::new();
     let crib = crib(&[("git", &FakeServer::new())]);
     crib.shutdown(SECOND).await;
     let eager = Lifecycle { start: StartPolicy::AtBoot, ..Lifecycle::default() };
-    let changes = crib.apply_roster(roster([spec("late", &late).lifecycle(eager)])).await;
-    assert_eq!((changes, late.starts()), (RosterChanges::default(), 0));
+    let late_spec = spec("late", &late).lifecycle(eager);
+    let ends = [
+        crib.apply_roster(roster([late_spec.clone()])).await,
+        crib.apply(Settings::new(roster([late_spec.clone()]))).await,
+        crib.add(late_spec.clone()).await,
+        crib.replace(late_spec).await,
+        crib.remove(&id("git")).await,
+    ];
+    for end in ends {
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::ShuttingDown);
+    }
+    settle().await;
+    assert_eq!((late.starts(), crib.status().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,8 +104,7 @@ async fn shutdown_cuts_draining_servers_short() {
     spawn(&mut calls, &crib, on("removed", "hang"));
     spawn(&mut calls, &crib, on("replaced", "hang"));
     settle().await;
-    let mut other = spec("replaced", &replaced);
-    other.limits.call_timeout = 59 * SECOND;
+    let other = spec("replaced", &replaced).era(EraChoice::Era(Era::Session));
     let applying = crib.clone();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { applying.apply_roster(roster([other])).await });
@@ -107,4 +122,54 @@ async fn shutdown_cuts_draining_servers_short() {
     );
     assert!(calls.join_all().await.into_iter().all(|ended| kind(ended) == ErrorKind::Lost));
     assert_eq!(tasks.join_all().await.len(), 1, "the reload ends with the shutdown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_and_notifications_end_with_the_shutdown() {
+    let crib = crib(&[("git", &FakeServer::new())]);
+    let mut events = crib.events();
+    let mut notifications = crib.notifications();
+    crib.call(on("git", "echo")).await.unwrap();
+    crib.shutdown(SECOND).await;
+    let mut seen = 0;
+    while timeout(SECOND, events.recv()).await.unwrap().is_ok() {
+        seen += 1;
+    }
+    assert!(seen >= 3, "started, called and stopped, then the end: {seen}");
+    assert_eq!(timeout(SECOND, notifications.recv()).await.unwrap().unwrap_err(), RecvError::Closed);
+    assert_eq!(timeout(SECOND, crib.events().recv()).await.unwrap().unwrap_err(), RecvError::Closed);
+}
+
+/// An observer that counts how often it was closed.
+#[derive(Default)]
+struct ClosedCount(AtomicUsize);
+
+impl Observer for ClosedCount {
+    fn call_ended(&self, _: &CallRecord) {}
+
+    fn close(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_shutdown_finishes_one_that_was_dropped() {
+    for polls in 0..40 {
+        let fake = FakeServer::new();
+        let observer = Arc::new(ClosedCount::default());
+        let builder = Crib::builder().server(spec("git", &fake)).observer(observer.clone());
+        let crib = builder.build().unwrap();
+        let mut calls = JoinSet::new();
+        spawn(&mut calls, &crib, on("git", "hang"));
+        settle().await;
+        let polled = async {
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! { biased; () = crib.shutdown(Duration::ZERO) => {}, () = polled => {} }
+        let finished = timeout(SECOND, crib.shutdown(Duration::ZERO)).await;
+        assert!(finished.is_ok(), "dropped after {polls} polls");
+        assert_eq!((fake.running_and_peak().0, observer.0.load(SeqCst)), (0, 1), "after {polls} polls");
+    }
 }

@@ -54,7 +54,8 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
-            tools: known.as_ref().map(|known| known.listing.tools.len()),
+            tools: self.listing().map(|listing| listing.tools.len()),
+            card: self.records.cards.combined(),
             calls: metrics.calls(),
             errors: metrics.errors(),
             p50: metrics.percentile(0.5),
@@ -62,7 +63,7 @@ impl Instances {
             protocol: known.as_ref().map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info),
             instances: instances.clone(),
-            ..ServerStatus::disabled(&self.spec)
+            ..ServerStatus::disabled(&self.lock().spec)
         }
     }
 

@@ -17,8 +17,9 @@ use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::template::{TemplatePiece, TemplateText};
-use crate::spec::{self, HttpSpec, ServerSpec, TransportKind};
-use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
+use crate::spec::url::parse_url;
+use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink};
 
 /// The HTTP transport of one server, before the first request.
 pub(in crate::upstream) struct HttpTransport {
@@ -27,8 +28,9 @@ pub(in crate::upstream) struct HttpTransport {
     base_headers: HeaderMap,
     auth: Arc<dyn Auth>,
     transport: TransportKind,
-    message_limit: usize,
+    message_limit: MessageLimit,
     errors: HttpErrorMapper,
+    published_card: Option<Arc<OnceLock<ServerCard>>>,
     shutdown: CancellationToken,
 }
 
@@ -41,11 +43,11 @@ impl HttpTransport {
         redactor: &Arc<Redactor>,
         auth: Arc<dyn Auth>,
         tasks: &TaskTracker,
+        message_limit: MessageLimit,
     ) -> Result<Self, String> {
         check_secrets_in_host(&http.url, secrets)?;
         let expanded = http.url.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
-        let url =
-            spec::parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
+        let url = parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
         let mut base_headers = build_headers(http, secrets)?;
         let connector = {
             let url = url.clone();
@@ -58,7 +60,6 @@ impl HttpTransport {
         let shutdown = CancellationToken::new();
         let client = connector::build_client(connector, tasks.clone(), shutdown.clone());
         let errors = HttpErrorMapper::new(spec.id.clone(), &url, redactor.clone());
-        let message_limit = spec.limits.message;
         Ok(Self {
             client,
             url,
@@ -67,8 +68,15 @@ impl HttpTransport {
             transport: http.transport,
             message_limit,
             errors,
+            published_card: None,
             shutdown,
         })
+    }
+
+    /// Sets the place for the card that the server publishes; none is requested without it.
+    pub(in crate::upstream) fn published_card(mut self, card: Option<Arc<OnceLock<ServerCard>>>) -> Self {
+        self.published_card = card;
+        self
     }
 
     fn connect(self, link: TransportLink) -> HttpConnection {
@@ -87,6 +95,7 @@ impl HttpTransport {
             sticky_requests: Mutex::default(),
             header_params: HeaderParams::default(),
             is_established: AtomicBool::new(false),
+            published_card: self.published_card,
             probe_body: OnceLock::new(),
             lost_reason: OnceLock::new(),
             shutdown: self.shutdown,

@@ -101,7 +101,13 @@ impl HttpConnection {
             let sent = self.send(Method::POST, &self.url, customize, message.body.clone()).await;
             let response = sent.map_err(|error| self.request_error(error, message))?;
             match self.handle_response(response, message, id, &route).await? {
-                ResponseVerdict::Done => return Ok(()),
+                ResponseVerdict::Done => {
+                    if !message.is_handshake() && !self.is_established() {
+                        self.is_established.store(true, Ordering::Relaxed);
+                        self.fetch_published_card();
+                    }
+                    return Ok(());
+                }
                 ResponseVerdict::SessionExpired(session) if !is_retry => {
                     if !self.renew_session(&session, message).await? {
                         return Ok(());
@@ -166,7 +172,7 @@ impl HttpConnection {
         let kind = BodyKind::from_headers(response.headers());
         match kind {
             BodyKind::Json => {
-                let response_body = body::read_all(response.into_body(), self.message_limit)
+                let response_body = body::read_all(response.into_body(), self.message_limit.get())
                     .await
                     .map_err(|reason| self.body_error(reason))?;
                 if matches!(route, HttpRoute::Stateless) && is_header_mismatch(&response_body) {
@@ -175,7 +181,7 @@ impl HttpConnection {
                 self.dispatch(response_body, message);
             }
             BodyKind::Events => {
-                let stream = EventBody::new(response.into_body(), self.message_limit);
+                let stream = EventBody::new(response.into_body(), self.message_limit.get(), &self.link);
                 let session = if let HttpRoute::Session(session) = route { Some(session) } else { None };
                 self.read_until_reply(stream, message, id, session).await?;
             }
@@ -186,9 +192,6 @@ impl HttpConnection {
         }
         if self.link.is_pending(id) {
             return Err(RequestEnd::BadReply("the HTTP response contains no JSON-RPC response".to_owned()));
-        }
-        if !message.is_handshake() {
-            self.is_established.store(true, Ordering::Relaxed);
         }
         Ok(ResponseVerdict::Done)
     }
@@ -242,10 +245,11 @@ impl HttpConnection {
                 return None;
             }
             match BodyKind::from_headers(&parts.headers) {
-                BodyKind::Json => body::read_all(body, self.message_limit).await.ok(),
-                BodyKind::Events => {
-                    self.read_first_reply(EventBody::new(body, self.message_limit)).await.ok()
-                }
+                BodyKind::Json => body::read_all(body, self.message_limit.get()).await.ok(),
+                BodyKind::Events => self
+                    .read_first_reply(EventBody::new(body, self.message_limit.get(), &self.link))
+                    .await
+                    .ok(),
                 BodyKind::Other => Some(Bytes::new()),
             }
         });
