@@ -29,13 +29,24 @@ pub struct AuthenticatedCaller {
     pub caller: Caller,
     /// True if it may use the admin API.
     pub admin: bool,
-    /// Cancelled when the caller loses access or its rights change.
+    /// Cancelled when the caller loses access or its rights change. The [`Caller`] is revoked at the same time.
     pub revoked: CancellationToken,
 }
 
 impl AuthenticatedCaller {
-    fn new(caller: Caller, admin: bool) -> Self {
+    /// Creates a caller whose access is not revoked.
+    pub(crate) fn new(caller: Caller, admin: bool) -> Self {
         Self { caller, admin, revoked: CancellationToken::new() }
+    }
+
+    /// Returns the same access, restricted to a profile.
+    pub(crate) fn with_profile(&self, profile: &str) -> Self {
+        Self { caller: self.caller.clone().with_profile(profile), ..self.clone() }
+    }
+
+    fn revoke(&self) {
+        self.caller.revoke();
+        self.revoked.cancel();
     }
 }
 
@@ -43,8 +54,8 @@ impl AuthenticatedCaller {
 #[derive(Debug, Clone)]
 pub struct Callers {
     /// The caller of the gateway's own socket, and of every request if no callers are declared.
-    local: AuthenticatedCaller,
-    /// True if callers are declared. During a reload there may be none left that keeps its access.
+    local: Arc<AuthenticatedCaller>,
+    /// True if callers are declared.
     requires_token: bool,
     entries: Arc<[CallerEntry]>,
 }
@@ -53,7 +64,7 @@ pub struct Callers {
 #[derive(Debug, Clone)]
 struct CallerEntry {
     token_digest: Sha256Digest,
-    authenticated: AuthenticatedCaller,
+    authenticated: Arc<AuthenticatedCaller>,
 }
 
 impl CallerEntry {
@@ -72,7 +83,7 @@ impl Callers {
     /// Declares no callers: every client is the local caller, and no token is needed.
     pub fn none() -> Self {
         Self {
-            local: AuthenticatedCaller::new(Caller::local(), true),
+            local: Arc::new(AuthenticatedCaller::new(Caller::local(), true)),
             requires_token: false,
             entries: Arc::default(),
         }
@@ -90,12 +101,15 @@ impl Callers {
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
             let caller = Caller::new(&spec.name);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
-            CallerEntry { token_digest, authenticated: AuthenticatedCaller::new(caller, spec.admin) }
+            CallerEntry {
+                token_digest,
+                authenticated: Arc::new(AuthenticatedCaller::new(caller, spec.admin)),
+            }
         });
         Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
     }
 
-    /// Takes over the revocation tokens of callers whose access is unchanged, and revokes the access of all others.
+    /// Takes over the callers whose access is unchanged, and revokes the access of all others.
     fn replace_previous(&mut self, previous: &Self) {
         let unchanged = |entry: &CallerEntry| {
             previous.entries.iter().find(|old| old.grants_same_access(entry)).unwrap_or(entry).clone()
@@ -115,20 +129,10 @@ impl Callers {
     /// Revokes the access of every caller that has other access in `next`.
     fn revoke_changed(&self, next: &Self) {
         for entry in self.entries.iter().filter(|entry| !next.has_same_entry(entry)) {
-            entry.authenticated.revoked.cancel();
+            entry.authenticated.revoke();
         }
         if self.requires_token || next.requires_token {
-            self.local.revoked.cancel();
-        }
-    }
-
-    /// Returns the callers that have the same access in `next`. All others have none.
-    fn retain_unchanged(&self, next: &Self) -> Self {
-        let unchanged = self.entries.iter().filter(|entry| next.has_same_entry(entry));
-        Self {
-            local: self.local.clone(),
-            requires_token: self.requires_token || next.requires_token,
-            entries: unchanged.cloned().collect(),
+            self.local.revoke();
         }
     }
 
@@ -139,7 +143,7 @@ impl Callers {
 
     /// Returns the caller of a request, or `None` without a valid token. No token is needed on the gateway's own socket,
     /// which only its user can open, or if no callers are declared, because the gateway then listens on loopback only.
-    fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&AuthenticatedCaller> {
+    fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&Arc<AuthenticatedCaller>> {
         if entrypoint == Entrypoint::Socket || self.is_empty() {
             return Some(&self.local);
         }
@@ -161,8 +165,8 @@ impl Callers {
     }
 }
 
-/// The callers in force, shared by all connections. A reload replaces them in two steps, so that no caller is admitted
-/// under rules that do not name it: access that ends is revoked before the rules change, and new access is granted after.
+/// The callers in force, shared by all connections. A reload replaces them together with the rules, so that no request is
+/// decided by rules that were made for other callers.
 #[derive(Debug)]
 pub struct ActiveCallers(RwLock<Callers>);
 
@@ -173,22 +177,24 @@ impl ActiveCallers {
     }
 
     /// Returns the caller of a request, or `None` without a valid token.
-    pub fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<AuthenticatedCaller> {
+    pub fn authenticate(
+        &self,
+        entrypoint: Entrypoint,
+        headers: &HeaderMap,
+    ) -> Option<Arc<AuthenticatedCaller>> {
         self.0.read().ignore_poison().authenticate(entrypoint, headers).cloned()
     }
 
-    /// Revokes all access that `next` removes or changes.
-    pub fn revoke_changed(&self, next: &Callers) {
-        let mut current = self.0.write().ignore_poison();
-        let unchanged = current.retain_unchanged(next);
-        current.revoke_changed(next);
-        *current = unchanged;
-    }
-
-    /// Replaces the callers. Those whose access is unchanged keep their sessions and streams.
-    pub fn replace(&self, mut next: Callers) {
+    /// Replaces the callers and, with `set_rules`, the rules that were made for them. Access that `next` removes or changes
+    /// is revoked before the rules change, and new access is granted after. Callers whose access is unchanged keep their
+    /// sessions and streams.
+    ///
+    /// Requests wait to be authenticated while `set_rules` runs; it must be short and must not call
+    /// [`ActiveCallers::authenticate`].
+    pub fn replace(&self, mut next: Callers, set_rules: impl FnOnce()) {
         let mut current = self.0.write().ignore_poison();
         next.replace_previous(&current);
+        set_rules();
         *current = next;
     }
 }
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn revoking_changed_access_grants_no_access() {
+    fn access_is_revoked_before_rules_change_and_granted_after() {
         let bearer = |token: &str| {
             HeaderMap::from_iter([(
                 AUTHORIZATION,
@@ -296,24 +302,26 @@ mod tests {
         let active = ActiveCallers::new(callers(both).unwrap());
         let access = |token: &str| active.authenticate(Entrypoint::Tcp, &bearer(token));
         let can_use = |token: &str| access(token).is_some();
+        let is_revoked = |found: &AuthenticatedCaller| {
+            assert_eq!(found.caller.is_revoked(), found.revoked.is_cancelled());
+            found.caller.is_revoked()
+        };
         let unchanged = access("a").unwrap();
+        let removed = access("b").unwrap();
         let next = callers("[callers.stays]\ntoken = 'a'\n[callers.comes]\ntoken = 'c'").unwrap();
-        active.revoke_changed(&next);
-        assert_eq!(["a", "b", "c"].map(can_use), [true, false, false]);
-        active.replace(next);
+        let comes = next.entries[1].authenticated.clone();
+        active.replace(next, || {
+            assert_eq!([&unchanged, &removed].map(|found| is_revoked(found)), [false, true]);
+        });
         assert_eq!(["a", "b", "c"].map(can_use), [true, false, true]);
-        assert!(!unchanged.revoked.is_cancelled());
-        // Without a caller that keeps its access, a token is still needed.
-        active.revoke_changed(&callers("").unwrap());
-        assert_eq!(["a", "b", "c"].map(can_use), [false, false, false]);
-        active.replace(callers("").unwrap());
+        assert_eq!([&unchanged, &comes].map(|found| is_revoked(found)), [false, false]);
+        active.replace(callers("").unwrap(), || assert!(is_revoked(&comes)));
         assert_eq!(["a", "b", "c"].map(can_use), [true, true, true]);
         let local = access("").unwrap();
-        active.revoke_changed(&callers("").unwrap());
-        active.replace(callers("").unwrap());
-        assert!(can_use("a") && !local.revoked.is_cancelled());
-        active.revoke_changed(&callers(both).unwrap());
-        assert!(!can_use("a") && local.revoked.is_cancelled());
+        active.replace(callers("").unwrap(), || {});
+        assert!(can_use("a") && !is_revoked(&local));
+        active.replace(callers(both).unwrap(), || assert!(is_revoked(&local)));
+        assert!(can_use("a") && !can_use(""));
     }
 
     #[test]

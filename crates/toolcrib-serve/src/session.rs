@@ -69,9 +69,9 @@ impl Sessions {
         self.open.lock().ignore_poison()
     }
 
-    /// Opens a session, which ends when `revoked` is cancelled. If there are too many, the session that has been idle
+    /// Opens a session, which ends when the access of its caller is revoked. If there are too many, the session that has been idle
     /// longest is ended. Returns `None` if none is idle or no random id is available.
-    pub(crate) fn open(&self, client: SessionClientState, revoked: &CancellationToken) -> Option<NewSession> {
+    pub(crate) fn open(&self, client: SessionClientState) -> Option<NewSession> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).ok()?;
         let id = encoding::to_hex(&random);
@@ -81,7 +81,7 @@ impl Sessions {
             let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
             state.sessions.remove(&oldest).inspect(|session| session.end());
         }
-        state.sessions.insert(id.clone(), Arc::new(Session::new(client, revoked.child_token())));
+        state.sessions.insert(id.clone(), Arc::new(Session::new(client)));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);
         Some(NewSession { id, needs_expiry_task })
     }
@@ -144,7 +144,8 @@ impl Sessions {
 }
 
 impl Session {
-    fn new(client: SessionClientState, ended: CancellationToken) -> Self {
+    fn new(client: SessionClientState) -> Self {
+        let ended = client.scope.access.revoked.child_token();
         Self {
             client: Arc::new(client),
             last_used: Mutex::new(Instant::now()),

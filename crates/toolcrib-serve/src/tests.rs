@@ -163,8 +163,7 @@ async fn request_of_a_caller_that_lost_access_while_sending_is_refused() {
     let mut client = gateway.post(INITIALIZE.len(), "|Expect: 100-continue", "").await;
     assert_eq!(status(&client.read_head().await), "100", "the caller is authenticated");
     let next = callers("[callers.one]\ntoken = 'first'");
-    gateway.state.callers.revoke_changed(&next);
-    gateway.state.callers.replace(next);
+    gateway.state.callers.replace(next, || {});
     client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
     assert_eq!(status(&client.read_head().await), "401");
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use tokio_util::sync::CancellationToken;
 use toolcrib::protocol::era::client::{CANCELLED, ROOTS_CHANGED, negotiate_revision};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, ResponsePayload, code};
@@ -20,17 +19,16 @@ use crate::service::session_client::SessionClientState;
 use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
 use crate::session::{Session, SessionRef};
 
-/// Opens a session in response to `initialize`. It ends when `revoked` is cancelled.
+/// Opens a session in response to `initialize`.
 pub(super) async fn open(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
     request: &McpRequest,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
-    let Some(session) = gateway.sessions.open(client, revoked) else {
+    let Some(session) = gateway.sessions.open(client) else {
         let message = "too many sessions are open, and none is idle";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
