@@ -1,6 +1,7 @@
 //! The state that all connections share, and the state of one connection.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,6 +27,8 @@ pub struct HttpGateway {
     pub(crate) max_body: usize,
     /// Calls and streams that may outlive their connection.
     pub(crate) tasks: TaskTracker,
+    /// Number of HTTP/1 connections that hold buffers.
+    pub(crate) open_phases: AtomicUsize,
 }
 
 impl HttpGateway {
@@ -40,6 +43,7 @@ impl HttpGateway {
             allowed_hosts: HostAllowList::new(Vec::new()),
             max_body: limits.body,
             tasks: TaskTracker::new(),
+            open_phases: AtomicUsize::new(0),
         }
     }
 

@@ -169,6 +169,19 @@ async fn request_of_a_caller_that_lost_access_while_sending_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn request_of_a_caller_whose_rights_changed_while_sending_is_served() {
+    let gateway = TestGateway::new(1000, 10);
+    let declared = "[callers.one]\ntoken = 'first'\n";
+    gateway.state.callers.replace(callers(declared), || {});
+    let headers = "|Authorization: Bearer first|Expect: 100-continue";
+    let mut client = gateway.post(INITIALIZE.len(), headers, "").await;
+    assert_eq!(status(&client.read_head().await), "100", "the caller is authenticated");
+    gateway.state.callers.replace(callers(&format!("{declared}admin = true\n")), || {});
+    client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
+    assert_eq!(status(&client.read_head().await), "200");
+}
+
+#[tokio::test(start_paused = true)]
 async fn incomplete_body_times_out() {
     let gateway = TestGateway::new(1000, 10);
     let before = Instant::now();
