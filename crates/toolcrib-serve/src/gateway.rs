@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::HostLimits;
+use toolcrib::config::GatewayLimits;
 use toolcrib::protocol::era::client::RequestMetaReader;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
@@ -34,7 +34,7 @@ pub struct HttpGateway {
 impl HttpGateway {
     /// Creates a gateway without an admin API, which is addressed as `localhost`. Of the limits, those of request bodies and
     /// sessions apply.
-    pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &HostLimits) -> Self {
+    pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &GatewayLimits) -> Self {
         Self {
             service: Arc::new(service),
             callers,

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::{Config, HostLimits};
+use toolcrib::config::{Config, GatewayLimits};
 use toolcrib::{Crib, SecretError};
 
 use super::{ActiveCallers, Callers, Entrypoint, HttpGateway, McpService, serve_connection};
@@ -36,7 +36,7 @@ impl TestGateway {
 
     fn with_crib(crib: Crib, body: usize, sessions: usize) -> Self {
         let callers = callers("");
-        let limits = HostLimits { body, sessions, ..HostLimits::default() };
+        let limits = GatewayLimits { body, sessions, ..GatewayLimits::default() };
         let callers = Arc::new(ActiveCallers::new(callers));
         let state = Arc::new(HttpGateway::new(McpService::new(crib), callers, &limits));
         Self { state, tasks: TaskTracker::new(), stop: CancellationToken::new() }

@@ -28,7 +28,7 @@ use crate::util::encoding;
 pub use http::{HttpSpec, TransportKind};
 pub(crate) use http::{is_header_name, parse_url};
 pub use lifecycle::{
-    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing,
+    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, MemoryLimits, Restarts, ServerLimits, Sharing,
     StartPolicy,
 };
 pub use name::{BadName, ServerId};
@@ -59,7 +59,7 @@ pub struct ServerSpec {
     /// Start, idle stop, restarts and memory.
     pub lifecycle: Lifecycle,
     /// Limits per call and per server.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Settings for its tools.
     pub tools: ToolsSpec,
     /// True if its hints about tools are acted on.
@@ -93,7 +93,7 @@ impl ServerSpec {
             endpoint,
             era: EraChoice::Auto,
             lifecycle: Lifecycle::default(),
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             tools: ToolsSpec::default(),
             trust: Trust::Normal,
             pin: Pinning::Mark,
@@ -110,7 +110,7 @@ impl ServerSpec {
 
     /// Sets the limits.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ServerLimits) -> Self {
         self.limits = limits;
         self
     }

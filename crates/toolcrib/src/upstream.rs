@@ -31,7 +31,7 @@ use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
-use crate::spec::{InProcessServer, Limits, ServerId, ToolsSpec};
+use crate::spec::{InProcessServer, ServerId, ServerLimits, ToolsSpec};
 use deadline::Deadline;
 use fair_queue::{FairQueue, Turn, TurnRequest};
 use mux::{Mux, PendingReply};
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
     mux: Mux,
     peer: Peer,
     pub(crate) handshake: HandshakeResult,
-    limits: Limits,
+    limits: ServerLimits,
     tools: ToolsSpec,
     call_queue: FairQueue,
     subscriptions: ResourceSubscriptions,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 use toolcrib::{
-    CommandSpec, Endpoint, HttpSpec, Limits, Rule, Rules, ServerSpec, TemplatePiece, TemplateText,
+    CommandSpec, Endpoint, HttpSpec, Rule, Rules, ServerLimits, ServerSpec, TemplatePiece, TemplateText,
     TransportKind,
 };
 
@@ -287,7 +287,7 @@ impl EntryWriter<'_> {
             _ => {}
         }
         let timeout = spec.limits.call_timeout;
-        if timeout != Limits::default().call_timeout {
+        if timeout != ServerLimits::default().call_timeout {
             match format.timeout_key {
                 Some(TimeoutKey { key, unit: TimeUnit::Milliseconds }) => {
                     self.push_member(key, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));

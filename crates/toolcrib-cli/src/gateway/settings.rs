@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolcrib::config::{AuditSpec, Config, HostLimits, ListenSpec, SecretBackend};
+use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBackend};
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 
@@ -20,7 +20,7 @@ pub(super) struct GatewaySettings {
     pub(super) secrets: SecretBackend,
     pub(super) audit: Option<AuditSpec>,
     pub(super) listen: ListenSpec,
-    pub(super) limits: HostLimits,
+    pub(super) limits: GatewayLimits,
 }
 
 impl GatewaySettings {
@@ -43,9 +43,9 @@ impl GatewaySettings {
     }
 
     /// Returns whether these settings take effect only after a restart of a gateway that was opened with the others.
-    pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &HostLimits) -> bool {
+    pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &GatewayLimits) -> bool {
         // The maximum call timeout is applied with the roster.
-        let own_limits = HostLimits { call_timeout_max: limits.call_timeout_max, ..self.limits.clone() };
+        let own_limits = GatewayLimits { call_timeout_max: limits.call_timeout_max, ..self.limits.clone() };
         own_limits != *limits || self.listen != *listen
     }
 }

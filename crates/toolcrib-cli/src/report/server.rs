@@ -107,7 +107,10 @@ impl ServerReport {
 fn unapproved_tools(status: &ServerStatus) -> Vec<ToolChangeReport> {
     let tools = status.unapproved.iter();
     tools
-        .map(|(tool, pin)| ToolChangeReport { tool: tool.to_string(), change: pin.as_str().to_owned() })
+        .map(|found| ToolChangeReport {
+            tool: found.tool.to_string(),
+            change: found.status.as_str().to_owned(),
+        })
         .collect()
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use toolcrib::{ErrorKind, PinStatus, Pinning, ServerState, ServerStatus, Sharing, StartPolicy};
+use toolcrib::{
+    ErrorKind, PinStatus, Pinning, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
+};
 
 use super::approvals::{PendingCallsReport, UnapprovedToolsReport};
 use super::server::ServerReport;
@@ -40,7 +42,7 @@ fn ejected_server() -> ServerStatus {
         protocol: None,
         server_info: None,
         pin: Pinning::Strict,
-        unapproved: vec![("log".into(), PinStatus::Changed)],
+        unapproved: vec![ToolPinStatus::new("log", PinStatus::Changed)],
         sharing: Sharing::PerClient,
         instances: Vec::new(),
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::Limits;
+use toolcrib::ServerLimits;
 
 use crate::cache::{cacheable_call, caching_spec, crib_of};
 use crate::fake::FakeServer;
@@ -103,7 +103,7 @@ async fn answer_of_replaced_server_is_not_cached() {
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, cacheable_call("hold", 1));
     settle().await;
-    let limits = Limits { call_timeout: 7 * SECOND, ..Limits::default() };
+    let limits = ServerLimits { call_timeout: 7 * SECOND, ..ServerLimits::default() };
     let applied = crib.apply_roster(roster([caching_spec(&fake).limits(limits)]));
     let opened = async {
         settle().await;

@@ -3,14 +3,14 @@
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use toolcrib::{Call, Crib, ErrorKind, Event, Limits, ServerSpec, ServerState};
+use toolcrib::{Call, Crib, ErrorKind, Event, ServerLimits, ServerSpec, ServerState};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, id, kind, names, on, roster, settle, spawn, spec, status};
 
 /// The same server with another limit.
 fn changed(name: &str, fake: &FakeServer) -> ServerSpec {
-    spec(name, fake).limits(Limits { call_timeout: 59 * SECOND, ..Limits::default() })
+    spec(name, fake).limits(ServerLimits { call_timeout: 59 * SECOND, ..ServerLimits::default() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +160,7 @@ async fn calls_survive_repeated_replacements() {
     let mut calls = JoinSet::new();
     for round in 0..100 {
         (0..3).for_each(|_| spawn(&mut calls, &crib, Call::tool("git__echo")));
-        let limits = Limits { call_timeout: (60 + round) * SECOND, ..Limits::default() };
+        let limits = ServerLimits { call_timeout: (60 + round) * SECOND, ..ServerLimits::default() };
         crib.apply_roster(roster([spec("git", &fake).limits(limits)])).await;
         for _ in 0..round {
             tokio::task::yield_now().await;
