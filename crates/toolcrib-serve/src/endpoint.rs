@@ -63,14 +63,14 @@ fn find_scope(
     if let Some(name) = path.strip_prefix("/mcp/p/") {
         // A caller that is bound to a profile cannot use another one.
         if !crib.has_profile(name) || caller.profile().is_some_and(|own| own != name) {
-            return Err(not_found(format!("unknown profile `{name}`")));
+            return Err(not_found(format!("no profile is called `{name}`")));
         }
         return Ok(EndpointScope::all(Arc::new(access.with_profile(name))));
     }
     if let Some(name) = path.strip_prefix("/mcp/s/") {
         let is_visible = |server: &ServerId| crib.contains(server) && crib.can_see(caller, server);
         let server = name.parse().ok().filter(is_visible);
-        let server = server.ok_or_else(|| not_found(format!("unknown server `{name}`")))?;
+        let server = server.ok_or_else(|| not_found(format!("no server is called `{name}`")))?;
         return Ok(EndpointScope { view: CatalogScope::One(server), access });
     }
     Ok(EndpointScope::all(access))

@@ -100,7 +100,7 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
     let last_question = query_value(request.uri().query(), "asked").and_then(|number| number.parse().ok());
     let profile = query_value(request.uri().query(), "profile");
     if let Some(name) = profile.as_ref().filter(|name| !gateway.service.crib.has_profile(name)) {
-        return error_response(StatusCode::NOT_FOUND, &format!("unknown profile `{name}`"));
+        return error_response(StatusCode::NOT_FOUND, &format!("no profile is called `{name}`"));
     }
     let caller = profile.iter().fold(Caller::local(), |caller, profile| caller.with_profile(profile));
     let identity = PipeIdentity { caller, project, last_question: last_question.unwrap_or(0) };

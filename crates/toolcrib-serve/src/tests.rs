@@ -182,6 +182,18 @@ async fn request_of_a_caller_whose_rights_changed_while_sending_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unknown_server_and_profile_have_one_wording() {
+    let gateway = TestGateway::new(1000, 10);
+    for (path, message) in
+        [("/mcp/s/gti", "no server is called `gti`"), ("/mcp/p/wrok", "no profile is called `wrok`")]
+    {
+        let response = gateway.send(&format!("GET {path} HTTP/1.1|Connection: close"), "").await;
+        let response = response.read_to_end().await;
+        assert!(status(&response) == "404" && response.contains(message), "{response}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn incomplete_body_times_out() {
     let gateway = TestGateway::new(1000, 10);
     let before = Instant::now();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     /// Enough for a request to meet the moment between two steps of a reload.
-    const RELOADS: usize = 1000;
+    const RELOADS: usize = 500;
     const ONE: &str = "[callers.one]\ntoken = 'first'\n";
     const DENIED: &str = "[callers.two]\ntoken = 'second'\ndeny = ['house.*']\n";
 
@@ -227,6 +227,19 @@ mod tests {
         assert_eq!(target.crib.catalog_for(&removed).servers().count(), 0);
         let error = target.crib.call(Call::tool_on(house(), "x").caller(removed)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        target.crib.shutdown(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn caller_whose_rights_changed_is_authenticated_again() {
+        let declared = "[callers.two]\ntoken = 'second'\ndeny = ['house.x']\n";
+        let target = target(settings(declared));
+        let before = authenticate(&target, "second").unwrap();
+        target.apply(settings(&format!("{declared}admin = true\n"))).await;
+        let visible_to = |caller: &Caller| target.crib.catalog_for(caller).servers().count();
+        assert_eq!(visible_to(&before), 0);
+        let after = authenticate(&target, "second").unwrap();
+        assert_eq!((visible_to(&after), visible_to(&before)), (1, 0), "both have the same name");
         target.crib.shutdown(Duration::ZERO).await;
     }
 
