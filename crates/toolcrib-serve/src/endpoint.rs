@@ -54,10 +54,10 @@ fn find_scope(
     conn: &ConnectionContext,
     path: &str,
     headers: &HeaderMap,
-) -> Result<EndpointScope, Response<ResponseBody>> {
+) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
     let access = conn.gateway.callers.authenticate(conn.entrypoint, headers);
-    let access = access.ok_or_else(response::unauthenticated)?;
-    let not_found = |message: String| response::error_response(StatusCode::NOT_FOUND, &message);
+    let access = access.ok_or_else(|| Box::new(response::unauthenticated()))?;
+    let not_found = |message: String| Box::new(response::error_response(StatusCode::NOT_FOUND, &message));
     let crib = &conn.gateway.service.crib;
     let caller = &access.caller;
     if let Some(name) = path.strip_prefix("/mcp/p/") {
@@ -80,7 +80,7 @@ fn find_scope(
 pub(crate) async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
     let scope = match find_scope(conn, request.uri().path(), request.headers()) {
         Ok(scope) => scope,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     match *request.method() {
         Method::POST => post(conn, scope, request).await,
@@ -109,7 +109,7 @@ async fn post(
     if scope.caller().is_revoked() {
         scope = match find_scope(conn, head.uri.path(), &head.headers) {
             Ok(scope) => scope,
-            Err(response) => return response,
+            Err(response) => return *response,
         };
     }
     if is_batch(&body) {
