@@ -1,15 +1,23 @@
 //! Authenticates callers by bearer token. Only the digests of tokens are kept.
 
-use std::sync::{Arc, RwLock};
+mod revocations;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard};
+
+use bytes::Bytes;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolcrib::config::{self, CallerSpec, Problem, Sha256Digest};
+use toolcrib::store::Store;
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Secret, SecretError};
+
+pub use self::revocations::PendingRevocations;
 
 /// The listener a connection was accepted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +39,18 @@ pub struct AuthenticatedCaller {
     pub admin: bool,
     /// Cancelled when the caller loses access or its rights change. The [`Caller`] is revoked at the same time.
     pub revoked: CancellationToken,
+    /// Identifies the token and the rights.
+    pub(crate) credential: Arc<str>,
 }
 
 impl AuthenticatedCaller {
-    /// Creates a caller whose access is not revoked.
-    pub(crate) fn new(caller: Caller, admin: bool) -> Self {
-        Self { caller, admin, revoked: CancellationToken::new() }
+    fn new(caller: Caller, admin: bool, credential: Arc<str>) -> Self {
+        Self { caller, admin, revoked: CancellationToken::new(), credential }
+    }
+
+    /// Creates a caller that needs no token.
+    pub(crate) fn trusted(caller: Caller, admin: bool) -> Self {
+        Self::new(caller, admin, "local".into())
     }
 
     /// Returns the same access, restricted to a profile.
@@ -68,6 +82,12 @@ struct CallerEntry {
 }
 
 impl CallerEntry {
+    fn new(token_digest: Sha256Digest, caller: Caller, admin: bool) -> Self {
+        let credential = credential_id(&token_digest, &caller, admin);
+        let authenticated = Arc::new(AuthenticatedCaller::new(caller, admin, credential));
+        Self { token_digest, authenticated }
+    }
+
     /// Returns whether both have the same token, caller, rights and profile.
     fn grants_same_access(&self, other: &Self) -> bool {
         let own = &self.authenticated;
@@ -79,11 +99,23 @@ impl CallerEntry {
     }
 }
 
+/// Returns the digest of a token and the rights that it gives. It does not reveal the token.
+fn credential_id(token_digest: &Sha256Digest, caller: &Caller, admin: bool) -> Arc<str> {
+    let mut digest = Sha256::new();
+    digest.update(token_digest);
+    for part in [caller.as_str(), caller.profile().unwrap_or_default()] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    digest.update([u8::from(caller.profile().is_some()), u8::from(admin)]);
+    encoding::to_hex(&digest.finalize()).into()
+}
+
 impl Callers {
     /// Declares no callers: every client is the local caller, and no token is needed.
     pub fn none() -> Self {
         Self {
-            local: Arc::new(AuthenticatedCaller::new(Caller::local(), true)),
+            local: Arc::new(AuthenticatedCaller::trusted(Caller::local(), true)),
             requires_token: false,
             entries: Arc::default(),
         }
@@ -101,24 +133,23 @@ impl Callers {
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
             let caller = Caller::new(&spec.name);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
-            CallerEntry {
-                token_digest,
-                authenticated: Arc::new(AuthenticatedCaller::new(caller, spec.admin)),
-            }
+            CallerEntry::new(token_digest, caller, spec.admin)
         });
         Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
     }
 
-    /// Takes over the callers whose access is unchanged, and revokes the access of all others.
-    fn replace_previous(&mut self, previous: &Self) {
+    /// Takes over the callers whose access is unchanged, and revokes the access of all others. Returns the credentials of
+    /// these.
+    fn replace_previous(&mut self, previous: &Self) -> Vec<Arc<str>> {
         let unchanged = |entry: &CallerEntry| {
             previous.entries.iter().find(|old| old.grants_same_access(entry)).unwrap_or(entry).clone()
         };
         self.entries = self.entries.iter().map(unchanged).collect();
-        previous.revoke_changed(self);
+        let revoked = previous.revoke_changed(self);
         if !self.requires_token && !previous.requires_token {
             self.local = previous.local.clone();
         }
+        revoked
     }
 
     /// Returns whether a caller has the same access in both.
@@ -126,14 +157,30 @@ impl Callers {
         self.entries.iter().any(|own| own.grants_same_access(entry))
     }
 
-    /// Revokes the access of every caller that has other access in `next`.
-    fn revoke_changed(&self, next: &Self) {
+    /// Revokes the access of every caller that has other access in `next`. Returns their credentials.
+    fn revoke_changed(&self, next: &Self) -> Vec<Arc<str>> {
+        let mut revoked = Vec::new();
         for entry in self.entries.iter().filter(|entry| !next.has_same_entry(entry)) {
             entry.authenticated.revoke();
+            revoked.push(entry.authenticated.credential.clone());
         }
         if self.requires_token || next.requires_token {
             self.local.revoke();
         }
+        revoked
+    }
+
+    /// Revokes a credential. Requests need a token nevertheless if no caller is left.
+    fn revoke(&mut self, credential: &str) {
+        let is_revoked = |entry: &&CallerEntry| *entry.authenticated.credential == *credential;
+        for entry in self.entries.iter().filter(is_revoked) {
+            entry.authenticated.revoke();
+        }
+        self.entries = self.entries.iter().filter(|entry| !is_revoked(entry)).cloned().collect();
+    }
+
+    fn credentials(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.entries.iter().map(|entry| &entry.authenticated.credential)
     }
 
     /// Returns whether no callers are declared, so that no token is needed.
@@ -168,12 +215,37 @@ impl Callers {
 /// The callers in force, shared by all connections. A reload replaces them together with the rules, so that no request is
 /// decided by rules that were made for other callers.
 #[derive(Debug)]
-pub struct ActiveCallers(RwLock<Callers>);
+pub struct ActiveCallers {
+    state: RwLock<CallersState>,
+    /// The store that other gateways use.
+    store: OnceLock<Arc<dyn Store>>,
+}
+
+#[derive(Debug)]
+struct CallersState {
+    callers: Callers,
+    /// The credentials of the config that was read last, with those that another gateway has revoked.
+    declared: HashSet<Arc<str>>,
+    /// Revocations of other gateways that were applied, by credential.
+    applied: HashMap<String, Bytes>,
+}
 
 impl ActiveCallers {
     /// Starts with these callers.
     pub fn new(callers: Callers) -> Self {
-        Self(RwLock::new(callers))
+        let declared = callers.credentials().cloned().collect();
+        let state = CallersState { callers, declared, applied: HashMap::new() };
+        Self { state: RwLock::new(state), store: OnceLock::new() }
+    }
+
+    /// Stores later revocations for the other gateways on a store.
+    pub(crate) fn share(&self, store: Arc<dyn Store>) {
+        // A second gateway for the same callers has the same store.
+        let _ = self.store.set(store);
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, CallersState> {
+        self.state.write().ignore_poison()
     }
 
     /// Returns the caller of a request, or `None` without a valid token.
@@ -182,20 +254,26 @@ impl ActiveCallers {
         entrypoint: Entrypoint,
         headers: &HeaderMap,
     ) -> Option<Arc<AuthenticatedCaller>> {
-        self.0.read().ignore_poison().authenticate(entrypoint, headers).cloned()
+        self.state.read().ignore_poison().callers.authenticate(entrypoint, headers).cloned()
     }
 
     /// Replaces the callers and, with `set_rules`, the rules that were made for them. Access that `next` removes or changes
-    /// is revoked before the rules change, and new access is granted after. Callers whose access is unchanged keep their
-    /// sessions and streams.
+    /// is revoked before the rules change, here and then in other gateways on the same store, and new access is granted
+    /// after. Callers whose access is unchanged keep their sessions and streams. Credentials that other gateways have revoked
+    /// are valid again if they are among the callers.
     ///
     /// Requests wait to be authenticated while `set_rules` runs; it must be short and must not call
     /// [`ActiveCallers::authenticate`].
-    pub fn replace(&self, mut next: Callers, set_rules: impl FnOnce()) {
-        let mut current = self.0.write().ignore_poison();
-        next.replace_previous(&current);
+    pub fn replace(&self, mut next: Callers, set_rules: impl FnOnce()) -> PendingRevocations {
+        let mut state = self.write();
+        let revoked = next.replace_previous(&state.callers);
         set_rules();
-        *current = next;
+        let declared: HashSet<Arc<str>> = next.credentials().cloned().collect();
+        let granted: Vec<Arc<str>> = declared.difference(&state.declared).cloned().collect();
+        state.callers = next;
+        state.declared = declared;
+        drop(state);
+        PendingRevocations::start(self.store.get(), &revoked, &granted)
     }
 }
 
@@ -310,17 +388,17 @@ mod tests {
         let removed = access("b").unwrap();
         let next = callers("[callers.stays]\ntoken = 'a'\n[callers.comes]\ntoken = 'c'").unwrap();
         let comes = next.entries[1].authenticated.clone();
-        active.replace(next, || {
+        drop(active.replace(next, || {
             assert_eq!([&unchanged, &removed].map(|found| is_revoked(found)), [false, true]);
-        });
+        }));
         assert_eq!(["a", "b", "c"].map(can_use), [true, false, true]);
         assert_eq!([&unchanged, &comes].map(|found| is_revoked(found)), [false, false]);
-        active.replace(callers("").unwrap(), || assert!(is_revoked(&comes)));
+        drop(active.replace(callers("").unwrap(), || assert!(is_revoked(&comes))));
         assert_eq!(["a", "b", "c"].map(can_use), [true, true, true]);
         let local = access("").unwrap();
-        active.replace(callers("").unwrap(), || {});
+        drop(active.replace(callers("").unwrap(), || {}));
         assert!(can_use("a") && !is_revoked(&local));
-        active.replace(callers(both).unwrap(), || assert!(is_revoked(&local)));
+        drop(active.replace(callers(both).unwrap(), || assert!(is_revoked(&local))));
         assert!(can_use("a") && !can_use(""));
     }
 

@@ -84,8 +84,8 @@ pub(crate) async fn respond(conn: &ConnectionContext, request: Request<Incoming>
     };
     match *request.method() {
         Method::POST => post(conn, scope, request).await,
-        Method::GET => get_stream::open(conn, &scope, request.headers()),
-        Method::DELETE => sessions::delete(conn, &scope, request.headers()),
+        Method::GET => get_stream::open(conn, &scope, request.headers()).await,
+        Method::DELETE => sessions::delete(conn, &scope, request.headers()).await,
         _ => method_not_allowed(),
     }
 }
@@ -143,7 +143,9 @@ async fn post(
         {
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
-        message => sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message),
+        message => {
+            sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
+        }
     }
 }
 

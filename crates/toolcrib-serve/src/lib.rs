@@ -7,6 +7,7 @@
 //! | [`serve_pipe`] | Serves one client over a reader and a writer, for example stdin and stdout. |
 //! | [`HttpGateway`], [`serve_connection`] | Serves MCP over HTTP/1.1 and HTTP/2: sessions, event streams, stateless requests. |
 //! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token; replaced by a reload. |
+//! | [`PendingRevocations`] | Access that a reload ended, on its way to the other gateways on the same store. |
 //! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
 //!
 //! ```
@@ -62,7 +63,7 @@ mod tests;
 pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
-pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint};
+pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint, PendingRevocations};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
 pub use crate::http::serve_connection;

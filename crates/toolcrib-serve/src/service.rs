@@ -7,6 +7,7 @@ mod initialize;
 pub(crate) mod listen;
 mod methods;
 pub(crate) mod session_client;
+pub(crate) mod session_record;
 pub(crate) mod updates;
 
 use std::borrow::Cow;
@@ -92,7 +93,7 @@ impl EndpointScope {
 
     /// Returns the scope of a caller that needs no authentication, at the endpoint for all servers.
     pub(crate) fn trusted(caller: Caller) -> Self {
-        Self::all(Arc::new(AuthenticatedCaller::new(caller, false)))
+        Self::all(Arc::new(AuthenticatedCaller::trusted(caller, false)))
     }
 
     /// Returns the caller.

@@ -124,9 +124,9 @@ pub use crate::spec::template::{
     BadReference, BadReferenceKind, TemplatePiece, TemplateText, UnresolvedReference,
 };
 pub use crate::spec::{
-    BackoffSpec, BadName, BreakerSpec, Capacity, CommandSpec, EmptyPattern, Endpoint, EraChoice, HttpSpec,
-    InProcess, InProcessServer, KeepAlive, Lifecycle, MemoryLimits, NameClash, NamePattern, Origin, Pinning,
-    Restarts, Roster, ServerId, ServerLimits, ServerSpec, Sharing, SpecDigest, StartPolicy, ToolsSpec,
-    TransportKind, Trust,
+    BackoffSpec, BadName, BreakerSpec, Capacity, CardTool, CommandSpec, EmptyPattern, Endpoint, EraChoice,
+    HttpSpec, InProcess, InProcessServer, InvalidCard, KeepAlive, Lifecycle, MemoryLimits, NameClash,
+    NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
+    SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
 pub use crate::upstream::transport::in_process::Toolbox;

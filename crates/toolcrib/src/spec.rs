@@ -3,6 +3,7 @@
 //! Specs are validated and immutable, and comparing two of them tells whether a reload has to restart the server.
 //! References to secrets and variables are resolved when a connection starts.
 
+mod card;
 mod http;
 mod lifecycle;
 mod name;
@@ -25,6 +26,7 @@ use crate::protocol::versions::{Era, Revision};
 use crate::spec::template::TemplateText;
 use crate::util::encoding;
 
+pub use card::{CardTool, InvalidCard, ServerCard};
 pub use http::{HttpSpec, TransportKind};
 pub(crate) use http::{is_header_name, parse_url};
 pub use lifecycle::{
@@ -68,6 +70,8 @@ pub struct ServerSpec {
     pub pin: Pinning,
     /// Clients that share an instance.
     pub sharing: Sharing,
+    /// Description that is shown and listed before the server has been started.
+    pub card: Option<ServerCard>,
 }
 
 impl ServerSpec {
@@ -98,6 +102,7 @@ impl ServerSpec {
             trust: Trust::Normal,
             pin: Pinning::Mark,
             sharing: Sharing::Shared,
+            card: None,
         }
     }
 
@@ -140,6 +145,13 @@ impl ServerSpec {
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
+        self
+    }
+
+    /// Sets the description that is shown and listed before the server has been started.
+    #[must_use]
+    pub fn card(mut self, card: ServerCard) -> Self {
+        self.card = Some(card);
         self
     }
 

@@ -6,6 +6,7 @@
 
 mod actor;
 mod breaker;
+pub(crate) mod cards;
 mod lease;
 pub(crate) mod listing_store;
 pub(crate) mod memory_watch;
@@ -35,6 +36,7 @@ use crate::upstream::Connection;
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox};
 use breaker::CallHealth;
+use cards::ServerCards;
 pub(crate) use lease::Lease;
 use listing_store::{KnownListing, ListingStore};
 use memory_watch::{MemorySample, MemoryUsage, MemoryVerdict};
@@ -115,6 +117,7 @@ impl Snapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct ServerRecords {
     pub(crate) listing_store: ListingStore,
+    pub(crate) cards: Arc<ServerCards>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) stderr: Arc<StderrTail>,
     pub(crate) start_gate: Arc<StartGate>,
@@ -129,6 +132,7 @@ struct SupervisorInner {
     spec: Arc<ServerSpec>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
     snapshot: watch::Receiver<Snapshot>,
+    cards: Arc<ServerCards>,
     metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
     start_gate: Arc<StartGate>,
@@ -147,6 +151,7 @@ impl Supervisor {
         let new_stderr = || Arc::new(StderrTail::new(&spec.id, services.log.as_ref()));
         let records = ServerRecords {
             listing_store: ListingStore::new(&spec, listings),
+            cards: Arc::new(ServerCards::new(&spec)),
             metrics: Arc::default(),
             stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
@@ -166,6 +171,7 @@ impl Supervisor {
         let spec = Arc::new(spec);
         let tasks = services.tasks.clone();
         replaced.iter().for_each(|old| old.drain_in_background(&services));
+        let cards = records.cards.clone();
         let metrics = records.metrics.clone();
         let stderr = records.stderr.clone();
         let start_gate = records.start_gate.clone();
@@ -177,7 +183,7 @@ impl Supervisor {
             }
             actor.run().await;
         });
-        Self(Arc::new(SupervisorInner { spec, mailbox, snapshot, metrics, stderr, start_gate }))
+        Self(Arc::new(SupervisorInner { spec, mailbox, snapshot, cards, metrics, stderr, start_gate }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -250,9 +256,10 @@ impl Supervisor {
         self.0.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the last known listing.
+    /// Returns the last known listing, or the tools of its card if it was never listed.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone())
+        let known = self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone());
+        known.or_else(|| self.0.cards.listing())
     }
 
     /// Returns how long one of the lists is valid. If it has expired and the server runs, a new one is requested; the
@@ -351,7 +358,8 @@ impl Supervisor {
             last_error: snapshot.last_error.clone(),
             stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: known.map(|known| known.listing.tools.len()),
+            tools: known.map(|known| known.listing.tools.len()).or_else(|| self.0.cards.tool_count()),
+            card: self.0.cards.combined(),
             memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
             calls: metrics.calls(),
             errors: metrics.errors(),
@@ -416,6 +424,7 @@ impl ServerStatus {
             start: spec.lifecycle.start,
             protocol: None,
             server_info: None,
+            card: spec.card.clone(),
             pin: spec.pin,
             unapproved: Vec::new(),
             sharing: spec.sharing,

@@ -96,18 +96,23 @@ impl SettingsTarget {
     /// Applies settings that were checked.
     ///
     /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
+    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
+    /// for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> RosterChanges {
         let GatewaySettings { settings, callers, secrets, audit, .. } = settings;
         self.audit.apply(audit);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
         // caller uses a server under rules that do not name it.
-        self.callers.replace(callers, || {
+        let revocations = self.callers.replace(callers, || {
             self.crib.set_policy(settings.policy.clone());
             self.crib.set_limits(settings.limits.clone());
         });
         self.secrets.set_backend(secrets);
-        self.crib.apply(settings).await
+        let (changes, stored) = tokio::join!(self.crib.apply(settings), revocations.wait());
+        if let Err(error) = stored {
+            tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
+        }
+        changes
     }
 }
 

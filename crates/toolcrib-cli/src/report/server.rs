@@ -53,6 +53,9 @@ pub(crate) struct ServerReport {
     pub(crate) era: Option<String>,
     pub(crate) protocol_version: Option<String>,
     pub(crate) server_info: Option<Value>,
+    pub(crate) title: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) card_tags: Vec<String>,
 }
 
 impl ServerReport {
@@ -63,6 +66,10 @@ impl ServerReport {
             _ => "on-demand",
         };
         let class = status.last_error.as_ref().and_then(|error| error.class);
+        let server_info: Option<Value> =
+            status.server_info.as_deref().and_then(|raw| serde_json::from_slice(raw).ok());
+        let info_text = |name: &str| server_info.as_ref()?[name].as_str().map(str::to_owned);
+        let card = status.card.clone().unwrap_or_default();
         Self {
             name: status.server.to_string(),
             transport: status.transport.to_owned(),
@@ -99,7 +106,10 @@ impl ServerReport {
             revision,
             era: status.protocol.map(|protocol| era_name(protocol).to_owned()),
             protocol_version: status.protocol.map(|protocol| protocol.as_str().to_owned()),
-            server_info: status.server_info.as_deref().and_then(|raw| serde_json::from_slice(raw).ok()),
+            title: card.title.or_else(|| info_text("title")),
+            description: card.description.or_else(|| info_text("description")),
+            card_tags: card.tags,
+            server_info,
         }
     }
 }
@@ -178,6 +188,9 @@ impl Report for ServerReport {
             "era": self.era,
             "protocol_version": self.protocol_version,
             "server_info": self.server_info,
+            "title": self.title,
+            "description": self.description,
+            "card_tags": self.card_tags,
         })
     }
 
@@ -220,6 +233,9 @@ impl Report for ServerReport {
             era: members.optional_text("era"),
             protocol_version: members.optional_text("protocol_version"),
             server_info: Some(members.value("server_info")).filter(|info| !info.is_null()),
+            title: members.optional_text("title"),
+            description: members.optional_text("description"),
+            card_tags: members.texts("card_tags"),
         }
     }
 }

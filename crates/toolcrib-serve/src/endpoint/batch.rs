@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Response, StatusCode};
 use toolcrib::protocol::jsonrpc::{RequestId, code, encode_response};
 
+use super::sessions::{SessionError, session_error};
 use super::{McpRequest, error_response, sessions};
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, join_responses, parse_batch};
 use crate::body::ResponseBody;
@@ -29,8 +30,10 @@ pub(super) async fn respond(
     body: &Bytes,
 ) -> Response<ResponseBody> {
     let refuse = |code, message: &str| error_response(StatusCode::BAD_REQUEST, None, code, message);
-    let Ok(session) = sessions::find(conn, scope, headers) else {
-        return refuse(code::INVALID_REQUEST, NEEDS_SESSION);
+    let session = match sessions::find(conn, scope, headers).await {
+        Ok(session) => session,
+        Err(error @ SessionError::StoreUnavailable(_)) => return session_error(None, error),
+        Err(_) => return refuse(code::INVALID_REQUEST, NEEDS_SESSION),
     };
     let parts = match parse_batch(body, session.client.revision) {
         Ok(parts) => parts,

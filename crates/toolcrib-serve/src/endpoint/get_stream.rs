@@ -22,12 +22,12 @@ use crate::service::updates::MAX_QUEUED_UPDATES;
 use crate::session::StreamHold;
 
 /// Handles a GET, which needs a session.
-pub(super) fn open(
+pub(super) async fn open(
     conn: &ConnectionContext,
     scope: &EndpointScope,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, headers) {
+    let session = match find(conn, scope, headers).await {
         Ok(session) => session,
         Err(SessionError::Missing) => return method_not_allowed(),
         Err(error) => return session_error(None, error),

@@ -11,7 +11,7 @@ fn service() -> McpService {
 
 fn open(sessions: &Sessions, service: &McpService) -> NewSession {
     let client = SessionClientState::new(service, EndpointScope::local(), None, None);
-    sessions.open(client).unwrap()
+    sessions.open(client, None).unwrap()
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {

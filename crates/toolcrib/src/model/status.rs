@@ -9,7 +9,7 @@ use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::versions::Revision;
-use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
+use crate::spec::{Pinning, ServerCard, ServerId, Sharing, StartPolicy};
 
 /// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,6 +125,9 @@ pub struct ServerStatus {
     pub protocol: Option<Revision>,
     /// The `serverInfo` of the handshake, as JSON.
     pub server_info: Option<Bytes>,
+    /// Title, description, tags and tools that were declared for it; title and description that it published itself where
+    /// none were declared.
+    pub card: Option<ServerCard>,
     /// The treatment of unapproved tools.
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.

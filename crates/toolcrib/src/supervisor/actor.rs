@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, CallHealth};
+use super::cards::ServerCards;
 use super::listing_store::{KnownListing, ListingStore};
 use super::metrics::ServerMetrics;
 use super::slots::Slot;
@@ -58,6 +59,7 @@ pub(super) struct Actor {
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
     listing_store: ListingStore,
+    cards: Arc<ServerCards>,
     last_error: Option<LastError>,
     lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Answered when the server's processes have ended.
@@ -98,6 +100,7 @@ impl Actor {
             known_listing,
             pinned_tools: None,
             listing_store: records.listing_store,
+            cards: records.cards,
             last_error: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
@@ -169,7 +172,15 @@ impl Actor {
             }
         };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, revision, &context)));
+        let pins = self.services.pins.for_server(&spec);
+        let launch_and_prepare = async {
+            let launched = launch(&spec, revision, &context).await;
+            if let (Ok((_, listing)), Some(pins)) = (&launched, &pins) {
+                pins.prepare(listing).await;
+            }
+            launched
+        };
+        let mut launch = std::pin::pin!(timeout(limit, launch_and_prepare));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
@@ -195,6 +206,7 @@ impl Actor {
             first_garbage_line: Arc::default(),
             owner: self.owner.clone(),
             secrets: self.services.secrets.clone(),
+            published_card: Some(self.cards.published().clone()),
         }
     }
 

@@ -62,7 +62,7 @@ impl Lease {
         if let Some(pinned) = &self.pinned_tools
             && call.method == "tools/call"
         {
-            pinned.check_call(&self.connection.server, tool)?;
+            pinned.check_call(&self.connection.server, tool).await?;
         }
         self.in_flight_since = Some(began);
         let outcome = self.connection.call(call, tool, began).await;

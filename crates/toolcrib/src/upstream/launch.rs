@@ -26,7 +26,7 @@ use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
-use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, TransportKind};
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
 
@@ -59,6 +59,8 @@ pub(crate) struct LaunchContext {
     /// The client that the instance belongs to, if any.
     pub(crate) owner: Arc<InstanceOwner>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The place for the card that a remote server publishes; none is requested without it.
+    pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
 }
 
 /// The secrets of the new connection, and the redactor that removes them from output.
@@ -261,7 +263,7 @@ async fn open_remote(
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
     let auth = Arc::new(StaticHeaders);
     let transport = HttpTransport::new(spec, http, secrets, redactor, auth, &context.tasks).await;
-    let transport = transport.map_err(misconfigured)?;
+    let transport = transport.map_err(misconfigured)?.published_card(context.published_card.clone());
     Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Remote))
 }
 

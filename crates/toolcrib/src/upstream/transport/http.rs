@@ -12,6 +12,7 @@ mod http_error;
 mod legacy_sse;
 mod outgoing_message;
 mod post;
+mod published_card;
 mod same_origin;
 mod session;
 
@@ -33,7 +34,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
-use crate::spec::TransportKind;
+use crate::spec::{ServerCard, TransportKind};
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::{OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
@@ -75,6 +76,8 @@ struct HttpConnection {
     header_params: HeaderParams,
     /// Set when the server has answered a request other than the handshake.
     is_established: AtomicBool,
+    /// The place for the card that the server publishes.
+    published_card: Option<Arc<OnceLock<ServerCard>>>,
     /// The body of the probe, if one was sent.
     probe_body: OnceLock<Bytes>,
     /// The reason why the server was lost.
