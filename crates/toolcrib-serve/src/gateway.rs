@@ -77,6 +77,9 @@ impl HttpGateway {
 
     /// Waits until all calls and streams that outlived their connections have ended. Call it after the connections were
     /// told to stop.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Dropping the future only skips waiting.
     pub async fn finish(&self) {
         self.sessions.close();
         self.tasks.close();

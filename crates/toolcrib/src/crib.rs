@@ -1,5 +1,6 @@
 //! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
+mod build_error;
 mod builder;
 mod freshness;
 mod settings;
@@ -43,6 +44,7 @@ use crate::spec::{Capacity, Roster, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
 use crate::util::format;
+pub use build_error::BuildError;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
 pub use settings::Settings;

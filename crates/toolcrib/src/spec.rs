@@ -12,6 +12,8 @@ mod roster;
 pub mod secret;
 pub mod template;
 mod tools;
+#[cfg(any(feature = "config", feature = "http"))]
+pub(crate) mod url;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +30,6 @@ use crate::util::encoding;
 
 pub use card::{CardTool, InvalidCard, ServerCard};
 pub use http::{HttpSpec, TransportKind};
-pub(crate) use http::{is_header_name, parse_url};
 pub use lifecycle::{
     BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, MemoryLimits, Restarts, ServerLimits, Sharing,
     StartPolicy,
@@ -216,6 +217,11 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Returns whether this build of the library can connect to it. A remote server needs the feature `http`.
+    pub fn is_supported(&self) -> bool {
+        cfg!(feature = "http") || !matches!(self, Self::Http(_))
+    }
+
     /// Returns every string that may contain references.
     pub fn templates(&self) -> impl Iterator<Item = &TemplateText> {
         let (command, http) = match self {

@@ -8,6 +8,7 @@ mod actor;
 mod breaker;
 pub(crate) mod cards;
 mod lease;
+mod lease_gate;
 pub(crate) mod listing_store;
 pub(crate) mod memory_watch;
 pub(crate) mod metrics;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::access::pins::PinnedTools;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListTtl, Listing};
@@ -32,12 +34,13 @@ use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
+use crate::util::clock::{self, SuspendClock};
 #[cfg(test)]
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox};
-use breaker::CallHealth;
 use cards::ServerCards;
 pub(crate) use lease::Lease;
+use lease::{LeasedServer, ReleaseReport};
 use listing_store::{KnownListing, ListingStore};
 use memory_watch::{MemorySample, MemoryUsage, MemoryVerdict};
 use metrics::ServerMetrics;
@@ -52,8 +55,8 @@ const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
 enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
     Lease(oneshot::Sender<Result<Lease, Error>>),
-    /// Releases a lease.
-    Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool },
+    /// Reports a released lease: while the gate is closed, when no lease is left, or if the outcome of its call matters.
+    Release(ReleaseReport),
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
     /// Stops the server if it is idle, because another server needs its slot.
@@ -95,9 +98,17 @@ struct Snapshot {
     last_error: Option<LastError>,
     known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
+    /// The server that callers lease, while it runs.
+    leased: Option<Arc<LeasedServer>>,
+    /// The tools that leases may call, if the server is pinned strictly.
+    pinned_tools: Option<PinnedTools>,
 }
 
 impl Snapshot {
+    fn leases(&self) -> usize {
+        self.leased.as_ref().map_or(0, |server| server.gate.leases())
+    }
+
     /// Returns the state of a server that has not been started.
     fn new(known_listing: Option<KnownListing>) -> Self {
         Self {
@@ -109,6 +120,8 @@ impl Snapshot {
             last_error: None,
             known_listing,
             connection: Weak::new(),
+            leased: None,
+            pinned_tools: None,
         }
     }
 }
@@ -136,6 +149,7 @@ struct SupervisorInner {
     metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
     start_gate: Arc<StartGate>,
+    suspend_clock: SuspendClock,
 }
 
 impl Supervisor {
@@ -170,6 +184,7 @@ impl Supervisor {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let spec = Arc::new(spec);
         let tasks = services.tasks.clone();
+        let suspend_clock = services.suspend_clock.clone();
         replaced.iter().for_each(|old| old.drain_in_background(&services));
         let cards = records.cards.clone();
         let metrics = records.metrics.clone();
@@ -183,7 +198,16 @@ impl Supervisor {
             }
             actor.run().await;
         });
-        Self(Arc::new(SupervisorInner { spec, mailbox, snapshot, cards, metrics, stderr, start_gate }))
+        Self(Arc::new(SupervisorInner {
+            spec,
+            mailbox,
+            snapshot,
+            cards,
+            metrics,
+            stderr,
+            start_gate,
+            suspend_clock,
+        }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -209,7 +233,7 @@ impl Supervisor {
 
     /// Returns whether the server has no leases.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.metrics.leases.load(Ordering::Relaxed) == 0
+        self.0.snapshot.borrow().leases() == 0
     }
 
     /// Returns whether both are handles on the same actor.
@@ -278,22 +302,49 @@ impl Supervisor {
     /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
     /// server cannot be used.
     pub(crate) async fn lease(&self) -> Result<Lease, Error> {
-        self.request(ActorCommand::Lease).await?
+        match self.try_lease() {
+            Some(lease) => Ok(lease),
+            None => self.request(ActorCommand::Lease).await?,
+        }
+    }
+
+    /// Makes callers ask the actor, so that no call passes a command that is about to be sent.
+    fn close_gate(&self) {
+        if let Some(server) = &self.0.snapshot.borrow().leased {
+            server.gate.set_open(false);
+        }
+    }
+
+    /// Returns a lease without asking the actor, if the server is ready.
+    fn try_lease(&self) -> Option<Lease> {
+        let snapshot = self.0.snapshot.borrow();
+        let server = snapshot.leased.as_ref()?;
+        // The actor decides what follows after the end of a connection, and after the machine was suspended.
+        let was_suspended =
+            || clock::was_suspended(server.gate.suspended_before(), self.0.suspend_clock.total_suspended());
+        if server.connection.is_closed() || server.gate.leases() == 0 && was_suspended() {
+            return None;
+        }
+        let is_entered = server.gate.try_enter();
+        is_entered.then(|| Lease::new(server.clone(), snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
     }
 
     /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
+        self.close_gate();
         self.request(ActorCommand::Restart).await?;
         self.lease().await.map(drop)
     }
 
     /// Stops the server even if leases exist.
     pub(crate) async fn stop(&self) -> Result<(), Error> {
+        self.close_gate();
         self.request(ActorCommand::Stop).await
     }
 
     /// Waits up to `drain` for leases, then stops the server and ends the actor.
     pub(crate) async fn retire(&self, drain: Duration) {
+        self.close_gate();
         // Fails if the actor has ended already.
         let _ = self.request(|done| ActorCommand::Retire { drain, done }).await;
     }
@@ -349,7 +400,7 @@ impl Supervisor {
             pid: connection.as_ref().and_then(|connection| connection.pid()),
             uptime: snapshot.up_since.map(|since| now.duration_since(since)),
             generation: snapshot.generation,
-            leases: metrics.leases.load(Ordering::Relaxed),
+            leases: snapshot.leases(),
             in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
             restarts: restarts.spent,
             restarts_left: restarts.remaining,

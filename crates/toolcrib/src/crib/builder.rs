@@ -10,6 +10,7 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::build_error::{BuildError, check_supported};
 use super::{Crib, CribInner};
 use crate::access::approvals::Approvals;
 use crate::access::pins::{PinStore, watch_pins};
@@ -228,14 +229,16 @@ impl CribBuilder {
     /// Builds the crib in the current tokio runtime.
     ///
     /// # Errors
-    /// Fails if two servers have the same name.
+    /// Fails if two servers have the same name, or a server is remote and the library was compiled without the feature
+    /// `http`.
     ///
     /// # Panics
     /// Panics if there is no tokio runtime.
-    pub fn build(self) -> Result<Crib, NameClash> {
+    pub fn build(self) -> Result<Crib, BuildError> {
         if let Some(clash) = self.clash {
-            return Err(clash);
+            return Err(clash.into());
         }
+        check_supported(&self.roster)?;
         let usage_file = self.usage_file.filter(|_| self.store.is_none());
         let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let pins_dir = pins_dir.filter(|_| self.store.is_none());

@@ -213,6 +213,7 @@ impl Actor {
     async fn run_ready(&mut self, mut server: RunningServer) -> ActorState {
         self.grant_waiting_leases(&mut server);
         loop {
+            server.open_gate();
             match self.next_event(&mut server).await {
                 // A ping in progress will tell whether the server hangs, so the lease waits for its result.
                 ActorEvent::LeaseRequested(waiter) if server.ping_pending || self.needs_ping(&mut server) => {
@@ -252,7 +253,9 @@ impl Actor {
                     return ActorState::Ready(server);
                 }
                 // A new connection resolves the credentials again.
-                ActorEvent::LeaseRequested(waiter) if is_over && pause.is_some() && server.leases == 0 => {
+                ActorEvent::LeaseRequested(waiter)
+                    if is_over && pause.is_some() && server.gate().leases() == 0 =>
+                {
                     self.lease_waiters.push(waiter);
                     return ActorState::Stopping { connection: server.connection, then: AfterStop::Start };
                 }
@@ -307,7 +310,7 @@ impl Actor {
     /// Grants no more leases and waits for the existing ones.
     async fn run_draining(&mut self, mut server: RunningServer, until: Instant) -> ActorState {
         let abort_drain = self.services.abort_drain.clone();
-        while server.leases > 0 {
+        while server.gate().leases() > 0 {
             let event = tokio::select! {
                 event = timeout_at(until, self.next_event(&mut server)) => event,
                 () = abort_drain.cancelled() => break,
@@ -349,7 +352,7 @@ impl Actor {
                 then
             }
             Some(
-                ActorCommand::Release { .. }
+                ActorCommand::Release(_)
                 | ActorCommand::Watched { .. }
                 | ActorCommand::FreeSlot
                 | ActorCommand::MemoryChecked { .. },

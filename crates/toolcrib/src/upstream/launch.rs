@@ -10,10 +10,8 @@ use super::handshake::{HandshakeError, HandshakePlan, perform_handshake};
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
-use super::transport::Transport;
-use super::transport::http::HttpTransport;
-use super::transport::http::auth::StaticHeaders;
 use super::transport::stdio::StdioTransport;
+use super::transport::{Transport, http};
 use super::{Connection, Peer};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
@@ -154,7 +152,7 @@ async fn connect(
     wait_until_exited(&context.running).await;
     let (mux, peer) = match &spec.endpoint {
         Endpoint::Command(command) => open_process(spec, command, context, secrets_and_redactor).await?,
-        Endpoint::Http(http) => open_remote(spec, http, context, secrets_and_redactor).await?,
+        Endpoint::Http(remote) => open_remote(spec, remote, context, secrets_and_redactor).await?,
         Endpoint::InProcess(server) => open_in_process(spec, server, context),
     };
     let wait_for_probe = matches!(peer, Peer::Remote);
@@ -256,14 +254,13 @@ async fn open_process(
 
 async fn open_remote(
     spec: &ServerSpec,
-    http: &HttpSpec,
+    remote: &HttpSpec,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
 ) -> Result<(Mux, Peer), Error> {
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
-    let auth = Arc::new(StaticHeaders);
-    let transport = HttpTransport::new(spec, http, secrets, redactor, auth, &context.tasks).await;
-    let transport = transport.map_err(misconfigured)?.published_card(context.published_card.clone());
+    let transport = http::open(spec, remote, secrets, redactor, context).await;
+    let transport = transport.map_err(misconfigured)?;
     Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Remote))
 }
 

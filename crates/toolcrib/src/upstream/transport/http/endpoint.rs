@@ -17,7 +17,8 @@ use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::template::{TemplatePiece, TemplateText};
-use crate::spec::{self, HttpSpec, ServerCard, ServerSpec, TransportKind};
+use crate::spec::url::parse_url;
+use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
 
 /// The HTTP transport of one server, before the first request.
@@ -45,8 +46,7 @@ impl HttpTransport {
     ) -> Result<Self, String> {
         check_secrets_in_host(&http.url, secrets)?;
         let expanded = http.url.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
-        let url =
-            spec::parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
+        let url = parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
         let mut base_headers = build_headers(http, secrets)?;
         let connector = {
             let url = url.clone();
