@@ -108,11 +108,15 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib call git__git_log repo_path=. max_count=3
     ///   toolcrib call git git_log max_count=3
-    ///   toolcrib call git_log --args '{"max_count": 3}'
+    ///   toolcrib call git.git_log '{"max_count": 3}'
     ///   echo '{"max_count": 3}' | toolcrib call git_log --args - --timeout 10s
+    ///   toolcrib call --command 'uvx mcp-server-time' get_current_time timezone=UTC
     ///
-    /// TOOL is a public name, or a tool name that only one server has. After SERVER, it is the
-    /// server's own name of the tool.
+    /// TOOL is a public name, or a tool name that only one server has. After SERVER, or as
+    /// SERVER.TOOL, it is the server's own name of the tool.
+    ///
+    /// KEY=VALUE has the type of the tool's schema, and KEY:=JSON is JSON. A repeated KEY is an
+    /// array. An argument that starts with { is the object of all arguments; @FILE reads it.
     #[command(
         verbatim_doc_comment,
         override_usage = "toolcrib call [OPTIONS] [SERVER] <TOOL> [KEY=VALUE]..."
@@ -320,13 +324,19 @@ pub(crate) struct StdioArgs {
 /// Arguments of `call`.
 #[derive(Debug, Args)]
 pub(crate) struct CallArgs {
-    /// The tool, or the server and the tool; then arguments as KEY=VALUE
+    /// The tool, or the server and the tool; then arguments
     #[arg(required = true, num_args = 1.., value_name = "TOOL")]
     pub(crate) positional: Vec<String>,
     /// Arguments as one JSON object; `-` reads it from stdin
     #[arg(long, value_name = "JSON")]
     pub(crate) args: Option<String>,
-    /// Do not check the arguments against the tool's schema
+    /// Start this server for the call, declared or not; its words are split without a shell
+    #[arg(long, value_name = "COMMAND", conflicts_with = "url")]
+    pub(crate) command: Option<String>,
+    /// Call the remote server at this URL, declared or not
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Ignore the tool's schema: VALUE is JSON if it can be, else text, and nothing is checked
     #[arg(long)]
     pub(crate) unchecked: bool,
     /// Cancel the call after this time: 500ms, 30s, 5m, 1h

@@ -27,6 +27,7 @@ pub(crate) mod why;
 use std::time::Duration;
 
 use anyhow::Result;
+use toolcrib::config::Config;
 use toolcrib::util::encoding;
 use toolcrib::{Crib, ErrorKind};
 
@@ -63,7 +64,24 @@ where
     W: FnOnce(Crib) -> F,
     F: Future,
 {
-    let config = paths.valid_config()?;
+    run_with_config(paths, paths.valid_config()?, out, wait, work, |output, _| output).await
+}
+
+/// Like [`run_standalone`], with a config that was read. `finish` gets the result before the servers are stopped, so that
+/// a server that is slow to stop does not delay it.
+async fn run_with_config<W, F, P, R>(
+    paths: &Paths,
+    config: Config,
+    out: &mut Output,
+    wait: StartWait,
+    work: W,
+    finish: P,
+) -> Result<R>
+where
+    W: FnOnce(Crib) -> F,
+    F: Future,
+    P: FnOnce(Option<F::Output>, &mut Output) -> R,
+{
     out.warn_problems(&config.problems)?;
     let mut signals = Signals::new()?;
     let discovery_timeout = match wait {
@@ -75,8 +93,9 @@ where
         output = work(crib.clone()) => Some(output),
         () = signals.wait_for_any() => None,
     };
+    let finished = finish(output, out);
     crib.shutdown(SHUTDOWN_GRACE).await;
-    Ok(output)
+    Ok(finished)
 }
 
 /// Replaces hints that need a gateway, for commands that run without one.

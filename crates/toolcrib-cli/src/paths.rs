@@ -287,6 +287,11 @@ impl Paths {
         if config.is_refused() { Err(CommandError::invalid_config(&config)) } else { Ok(config) }
     }
 
+    /// Returns whether any config file exists.
+    pub(crate) fn has_config(&self) -> bool {
+        self.sources.any_exists()
+    }
+
     /// Returns the error for a missing config, with an example.
     pub(crate) fn missing_config_error(&self) -> CommandError {
         let file = self.config.display();

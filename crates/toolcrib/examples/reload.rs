@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let settings = Settings::new(roster)
         .policy(Policy::for_everyone(Rules::default().denying(["new.*".parse()?])))
         .limits(UsageLimits { everyone: vec![limit], ..UsageLimits::default() });
-    let changes = crib.apply(settings).await;
+    let changes = crib.apply(settings).await?;
     println!("added {:?}, removed {:?}, changed {:?}", changes.added, changes.removed, changes.changed);
     println!("after, with `new.*` denied and one call per minute to `kept.*`:");
     call_all(&crib).await;

@@ -1,8 +1,11 @@
 //! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
+mod adhoc;
 mod build_error;
 mod builder;
 mod freshness;
+mod lease;
+mod servers;
 mod settings;
 
 use std::sync::Arc;
@@ -39,14 +42,15 @@ use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
-use crate::registry::{RegisteredServer, RosterChanges};
-use crate::spec::{Capacity, Roster, ServerId, Sharing};
+use crate::registry::RegisteredServer;
+use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
 use crate::util::format;
 pub use build_error::BuildError;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
+pub use lease::{LeaseOptions, ServerLease};
 pub use settings::Settings;
 
 /// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
@@ -263,25 +267,29 @@ impl Crib {
 
     /// Returns whether a server with this name is declared.
     pub fn contains(&self, server: &ServerId) -> bool {
-        self.router().registry.get(server).is_some()
+        self.router().registry.is_declared(server)
     }
 
     /// Returns the status of every server, sorted by name.
     pub fn status(&self) -> Vec<ServerStatus> {
-        let now = Instant::now();
+        self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()
+    }
+
+    /// Returns the status of one server, also of a disabled one.
+    pub fn server_status(&self, server: &ServerId) -> Option<ServerStatus> {
+        self.router().registry.find(server).map(|entry| self.entry_status(&entry))
+    }
+
+    fn entry_status(&self, entry: &RegisteredServer) -> ServerStatus {
         let services = &self.router().services;
-        let registry = &self.router().registry;
-        let status = |entry: &RegisteredServer| {
-            let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
-            ServerStatus {
-                cache_entries: cache.entries,
-                cache_hits: cache.hits,
-                cache_misses: cache.misses,
-                unapproved: registry.unapproved_tools(entry.spec()),
-                ..entry.status(now)
-            }
-        };
-        registry.all().iter().map(status).collect()
+        let cache = services.cache.stats(&entry.spec().id, services.now_including_suspend());
+        ServerStatus {
+            cache_entries: cache.entries,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            unapproved: self.router().registry.unapproved_tools(entry.spec()),
+            ..entry.status(Instant::now())
+        }
     }
 
     /// Stops every instance of a server, clears its failures, and waits until it is up again.
@@ -352,33 +360,6 @@ impl Crib {
         let Some(stderr) = entry.stderr() else { return Ok(Vec::new()) };
         stderr.wait_for_line(after).await;
         Ok(stderr.lines_after(after))
-    }
-
-    /// Replaces the servers, rules, limits and capacity. Rules and limits apply before new servers are visible. Only servers
-    /// that changed are stopped and started; the catalog is up to date when this returns. Replaced and removed servers
-    /// finish their calls in flight, within their limits, in the background.
-    ///
-    /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
-    pub async fn apply(&self, settings: Settings) -> RosterChanges {
-        let Settings { roster, policy, limits, capacity } = settings;
-        self.set_policy(policy);
-        self.set_limits(limits);
-        self.set_capacity(capacity);
-        self.apply_roster(roster).await
-    }
-
-    /// Replaces the set of servers and leaves the other settings as they are.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::apply`].
-    pub async fn apply_roster(&self, roster: Roster) -> RosterChanges {
-        let changes = self.router().registry.apply(roster);
-        self.router().services.listing_changed.notify_one();
-        // The memory limits of servers may have changed.
-        self.inner.capacity.send_modify(|_| ());
-        self.router().wait_until_applied(&changes).await;
-        changes
     }
 
     /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.

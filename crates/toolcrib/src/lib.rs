@@ -110,7 +110,9 @@ pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
 pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
 #[cfg(feature = "config")]
 pub use crate::config::Config;
-pub use crate::crib::{BuildError, Crib, CribBuilder, Discovery, ListFreshness, Settings};
+pub use crate::crib::{
+    BuildError, Crib, CribBuilder, Discovery, LeaseOptions, ListFreshness, ServerLease, Settings,
+};
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
 pub use crate::model::caller::Caller;
 pub use crate::model::denial::Denial;
@@ -133,7 +135,7 @@ pub use crate::protocol::json::object::{BadJson, Object};
 pub use crate::protocol::jsonrpc::ResponsePayload;
 pub use crate::protocol::list_kind::ListKind;
 pub use crate::protocol::versions::{Era, Revision, UnknownRevision};
-pub use crate::registry::RosterChanges;
+pub use crate::registry::{FailedStart, RosterChanges};
 pub use crate::secrets::SecretStore;
 pub use crate::spec::secret::{Secret, SecretError};
 pub use crate::spec::template::{

@@ -1,9 +1,11 @@
 //! The servers that exist, and what changes when the roster does.
 
+mod adhoc;
 mod instances;
+mod roster_edit;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -12,6 +14,7 @@ use tokio::time::Instant;
 use crate::access::pins::withheld_error;
 use crate::cache::Invalidation;
 use crate::call::Call;
+use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
@@ -24,7 +27,12 @@ use crate::spec::{Pinning, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::{Lease, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
-use instances::{Instances, LeaseOrigin};
+use adhoc::AdhocServers;
+use instances::Instances;
+pub(crate) use instances::LeaseOrigin;
+use roster_edit::RosterEdit;
+pub(crate) use roster_edit::{AppliedRoster, failed_starts};
+pub use roster_edit::{FailedStart, RosterChanges};
 
 /// The servers of one crib. Disabled servers are included but have no supervisor.
 #[derive(Debug)]
@@ -34,6 +42,8 @@ pub(crate) struct Registry {
     closed: AtomicBool,
     /// True if any server has argument checks, so that calls without them pay nothing.
     checks_arguments: AtomicBool,
+    /// Servers that are not in the roster.
+    adhoc: AdhocServers,
     /// The folder of saved listings.
     listings: Option<PathBuf>,
     services: SupervisorServices,
@@ -45,7 +55,10 @@ pub(crate) enum RegisteredServer {
     /// One instance for all clients.
     Shared(Supervisor),
     /// One instance per key.
-    PerKey(Arc<Instances>),
+    PerKey {
+        spec: Arc<ServerSpec>,
+        instances: Arc<Instances>,
+    },
     Disabled(Arc<ServerSpec>),
 }
 
@@ -60,7 +73,7 @@ impl RegisteredServer {
     pub(crate) fn spec(&self) -> &ServerSpec {
         match self {
             Self::Shared(supervisor) => supervisor.spec(),
-            Self::PerKey(instances) => instances.spec(),
+            Self::PerKey { spec, .. } => spec,
             Self::Disabled(spec) => spec,
         }
     }
@@ -69,11 +82,48 @@ impl RegisteredServer {
         !matches!(self, Self::Disabled(_))
     }
 
+    /// Returns whether no call uses the server.
+    fn is_idle(&self) -> bool {
+        match self {
+            Self::Shared(supervisor) => supervisor.is_idle(),
+            Self::PerKey { instances, .. } => instances.supervisors().iter().all(Supervisor::is_idle),
+            Self::Disabled(_) => true,
+        }
+    }
+
+    /// Returns whether both are the same server, possibly with different settings.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Shared(one), Self::Shared(other)) => one.is_same(other),
+            (Self::PerKey { instances: one, .. }, Self::PerKey { instances: other, .. }) => {
+                Arc::ptr_eq(one, other)
+            }
+            (Self::Disabled(one), Self::Disabled(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Takes over a changed spec without a restart, and returns the entry with it; `None` if the change needs one.
+    fn update(&self, spec: &ServerSpec) -> Option<Self> {
+        if self.spec().needs_restart(spec) {
+            return None;
+        }
+        Some(match self {
+            Self::Shared(supervisor) => Self::Shared(supervisor.update(spec.clone())),
+            Self::PerKey { instances, .. } => {
+                let spec = Arc::new(spec.clone());
+                instances.update(&spec);
+                Self::PerKey { spec, instances: instances.clone() }
+            }
+            Self::Disabled(_) => Self::Disabled(Arc::new(spec.clone())),
+        })
+    }
+
     /// Adds no more instances and returns all existing ones, to be retired.
     fn close(self) -> Vec<KeyedSupervisor> {
         match self {
             Self::Shared(supervisor) => vec![KeyedSupervisor { key: InstanceKey::Shared, supervisor }],
-            Self::PerKey(instances) => instances.close(),
+            Self::PerKey { instances, .. } => instances.close(),
             Self::Disabled(_) => Vec::new(),
         }
     }
@@ -82,7 +132,7 @@ impl RegisteredServer {
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         match self {
             Self::Shared(supervisor) => supervisor.listing(),
-            Self::PerKey(instances) => instances.listing(),
+            Self::PerKey { instances, .. } => instances.listing(),
             Self::Disabled(_) => None,
         }
     }
@@ -91,7 +141,7 @@ impl RegisteredServer {
     pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
         match self {
             Self::Shared(supervisor) => supervisor.list_ttl(kind, now),
-            Self::PerKey(_) => ListTtl::Unspecified,
+            Self::PerKey { .. } => ListTtl::Unspecified,
             Self::Disabled(_) => ListTtl::NoList,
         }
     }
@@ -100,7 +150,7 @@ impl RegisteredServer {
     pub(crate) fn is_worth_listing(&self) -> bool {
         match self {
             Self::Shared(supervisor) => supervisor.is_worth_listing(),
-            Self::PerKey(instances) => instances.is_worth_listing(),
+            Self::PerKey { instances, .. } => instances.is_worth_listing(),
             Self::Disabled(_) => false,
         }
     }
@@ -109,7 +159,7 @@ impl RegisteredServer {
     pub(crate) fn mark_slow(&self) {
         match self {
             Self::Shared(supervisor) => supervisor.mark_slow(),
-            Self::PerKey(instances) => instances.mark_slow(),
+            Self::PerKey { instances, .. } => instances.mark_slow(),
             Self::Disabled(_) => {}
         }
     }
@@ -118,7 +168,7 @@ impl RegisteredServer {
     pub(crate) async fn discover(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.lease().await.map(drop),
-            Self::PerKey(instances) => instances.discover().await,
+            Self::PerKey { instances, .. } => instances.discover().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -126,7 +176,7 @@ impl RegisteredServer {
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         match self {
             Self::Shared(supervisor) => supervisor.status(now),
-            Self::PerKey(instances) => instances.status(now),
+            Self::PerKey { instances, .. } => instances.status(now),
             Self::Disabled(spec) => ServerStatus::disabled(spec),
         }
     }
@@ -135,7 +185,7 @@ impl RegisteredServer {
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.restart().await,
-            Self::PerKey(instances) => instances.restart().await,
+            Self::PerKey { instances, .. } => instances.restart().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -143,7 +193,7 @@ impl RegisteredServer {
     pub(crate) async fn stop(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.stop().await,
-            Self::PerKey(instances) => instances.stop().await,
+            Self::PerKey { instances, .. } => instances.stop().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -152,30 +202,20 @@ impl RegisteredServer {
     pub(crate) fn stderr(&self) -> Option<&StderrTail> {
         match self {
             Self::Shared(supervisor) => Some(supervisor.stderr()),
-            Self::PerKey(instances) => Some(instances.stderr()),
+            Self::PerKey { instances, .. } => Some(instances.stderr()),
             Self::Disabled(_) => None,
         }
     }
 }
 
-/// The difference between two rosters.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RosterChanges {
-    /// New servers.
-    pub added: Vec<ServerId>,
-    /// Servers that are no longer in the roster.
-    pub removed: Vec<ServerId>,
-    /// Servers whose spec has changed.
-    pub changed: Vec<ServerId>,
-}
-
 impl Registry {
-    pub(crate) fn new(listings: Option<PathBuf>, services: SupervisorServices) -> Self {
+    /// Creates a registry without servers. At most `max_adhoc` servers that are not in the roster exist at a time.
+    pub(crate) fn new(listings: Option<PathBuf>, max_adhoc: usize, services: SupervisorServices) -> Self {
         Self {
             servers: RwLock::default(),
             closed: AtomicBool::new(false),
             checks_arguments: AtomicBool::new(false),
+            adhoc: AdhocServers::new(max_adhoc),
             listings,
             services,
         }
@@ -189,34 +229,80 @@ impl Registry {
         self.servers.write().ignore_poison()
     }
 
-    /// Applies a roster: adds new servers, keeps unchanged ones and replaces those whose spec has changed. Replaced and
-    /// removed servers finish their calls in the background.
-    pub(crate) fn apply(&self, roster: Roster) -> RosterChanges {
-        let mut changes = RosterChanges::default();
-        let mut draining = Vec::new();
-        let mut servers = self.servers_mut();
-        let old = servers.clone();
-        if self.closed.load(Ordering::Acquire) {
-            return changes;
-        }
-        let removed: Vec<ServerId> = servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
-        for id in removed {
-            let instances = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
-            draining.extend(instances.into_iter().map(|old| old.supervisor));
-            changes.removed.push(id);
-        }
-        for spec in roster.into_servers() {
-            let id = spec.id.clone();
-            match servers.get(&id) {
-                Some(entry) if *entry.spec() == spec => continue,
-                Some(_) => changes.changed.push(id.clone()),
-                None => changes.added.push(id.clone()),
+    /// Applies a roster: adds new servers and keeps unchanged ones. Changed ones take over their new settings, or are
+    /// replaced if their process cannot serve the new spec. Replaced and removed servers finish their calls in the
+    /// background.
+    pub(crate) fn apply(&self, roster: Roster) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            let removed: Vec<ServerId> =
+                edit.servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
+            removed.into_iter().for_each(|id| edit.remove(id));
+            roster.into_servers().for_each(|spec| edit.put(spec));
+            Ok(())
+        })
+    }
+
+    /// Adds one server, and leaves the others as they are. Its name must be free.
+    pub(crate) fn add(&self, spec: ServerSpec) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            edit.check_name(&spec.id)?;
+            edit.put(spec);
+            Ok(())
+        })
+    }
+
+    /// Changes one server or adds it, and leaves the others as they are.
+    pub(crate) fn replace(&self, spec: ServerSpec) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            if !edit.servers.contains_key(&spec.id) {
+                edit.check_name(&spec.id)?;
             }
-            let replaced = servers.remove(&id).map(RegisteredServer::close).unwrap_or_default();
-            let (entry, to_drain) = self.register(spec, replaced);
-            draining.extend(to_drain);
-            servers.insert(id, entry);
+            edit.put(spec);
+            Ok(())
+        })
+    }
+
+    /// Removes one server, and leaves the others as they are.
+    pub(crate) fn remove(&self, server: &ServerId) -> Result<AppliedRoster, Error> {
+        self.edit(|edit| {
+            if !edit.servers.contains_key(server) {
+                return Err(unknown_server(server));
+            }
+            edit.remove(server.clone());
+            Ok(())
+        })
+    }
+
+    /// Returns the specs of all servers.
+    pub(crate) fn roster(&self) -> Roster {
+        let mut roster = Roster::default();
+        for entry in self.all() {
+            // The names of registered servers do not conflict.
+            let _ = roster.add(entry.spec().clone());
         }
+        roster
+    }
+
+    /// Returns the spec of a server, also of one that is disabled.
+    pub(crate) fn spec(&self, server: &ServerId) -> Option<ServerSpec> {
+        self.servers().get(server).map(|entry| entry.spec().clone())
+    }
+
+    /// Changes the servers. Nothing must be changed if `change` fails.
+    fn edit(
+        &self,
+        change: impl FnOnce(&mut RosterEdit<'_>) -> Result<(), Error>,
+    ) -> Result<AppliedRoster, Error> {
+        let mut servers = self.servers_mut();
+        if self.closed.load(Ordering::Acquire) {
+            return Err(shut_down_error());
+        }
+        let old = servers.clone();
+        let changes = RosterChanges::default();
+        let mut edit = RosterEdit { registry: self, servers: &mut servers, changes, draining: Vec::new() };
+        change(&mut edit)?;
+        let booting = edit.booting(&old);
+        let RosterEdit { changes, draining, .. } = edit;
         self.invalidate_cache(&servers, &changes);
         let checks_arguments = servers.values().any(|entry| entry.spec().tools.check_arguments);
         self.checks_arguments.store(checks_arguments, Ordering::Relaxed);
@@ -224,7 +310,7 @@ impl Registry {
         drop(servers);
         drop(old);
         draining.iter().for_each(|supervisor| supervisor.drain_in_background(&self.services));
-        changes
+        Ok(AppliedRoster { changes, booting })
     }
 
     /// Discards the cached responses of servers that were removed or changed.
@@ -248,7 +334,8 @@ impl Registry {
         self.closed.store(true, Ordering::Release);
         let all = std::mem::take(&mut *servers);
         drop(servers);
-        all.into_values().flat_map(RegisteredServer::close).map(|old| old.supervisor).collect()
+        let declared = all.into_values().flat_map(RegisteredServer::close).map(|old| old.supervisor);
+        declared.chain(self.adhoc.close()).collect()
     }
 
     /// Returns every server, sorted by name.
@@ -265,10 +352,11 @@ impl Registry {
     pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
         let instances = |entry: &RegisteredServer| match entry {
             RegisteredServer::Shared(supervisor) => vec![supervisor.clone()],
-            RegisteredServer::PerKey(instances) => instances.supervisors(),
+            RegisteredServer::PerKey { instances, .. } => instances.supervisors(),
             RegisteredServer::Disabled(_) => Vec::new(),
         };
         let mut all: Vec<Supervisor> = self.servers().values().flat_map(instances).collect();
+        all.extend(self.adhoc.all().iter().flat_map(instances));
         all.extend(self.services.draining.all());
         all
     }
@@ -277,14 +365,25 @@ impl Registry {
     pub(crate) fn has_memory_limit(&self) -> bool {
         let is_limited =
             |entry: &RegisteredServer| entry.is_enabled() && entry.spec().lifecycle.memory.is_some();
-        self.servers().values().any(is_limited)
+        self.servers().values().any(is_limited) || self.adhoc.all().iter().any(is_limited)
+    }
+
+    /// Returns a server, also a disabled one and one that is not in the roster.
+    pub(crate) fn find(&self, server: &ServerId) -> Option<RegisteredServer> {
+        let declared = self.servers().get(server).cloned();
+        declared.or_else(|| self.adhoc.get(server))
+    }
+
+    /// Returns whether a server is in the roster.
+    pub(crate) fn is_declared(&self, server: &ServerId) -> bool {
+        self.servers().contains_key(server)
     }
 
     /// Returns an enabled server, an error if it is disabled, or `None` if it does not exist.
     pub(crate) fn get(&self, server: &ServerId) -> Option<Result<RegisteredServer, Error>> {
-        Some(match self.servers().get(server)? {
+        Some(match self.find(server)? {
             RegisteredServer::Disabled(_) => Err(disabled_error(server)),
-            enabled => Ok(enabled.clone()),
+            enabled => Ok(enabled),
         })
     }
 
@@ -295,7 +394,7 @@ impl Registry {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
                 RegisteredServer::Shared(supervisor) => supervisor.lease().await,
-                RegisteredServer::PerKey(instances) => {
+                RegisteredServer::PerKey { instances, .. } => {
                     Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
                 }
                 RegisteredServer::Disabled(_) => Err(disabled_error(server)),
@@ -319,7 +418,7 @@ impl Registry {
                 RegisteredServer::Shared(supervisor) => {
                     supervisor.lease().await.map(|lease| (lease, LeaseOrigin::shared(supervisor)))
                 }
-                RegisteredServer::PerKey(instances) => instances.lease(call).await,
+                RegisteredServer::PerKey { instances, .. } => instances.lease(call).await,
                 RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             };
             match leased {
@@ -329,10 +428,19 @@ impl Registry {
         }
     }
 
+    /// Returns whether the server of a lease was replaced or removed since.
+    pub(crate) fn is_origin_replaced(&self, server: &ServerId, origin: &LeaseOrigin) -> bool {
+        match self.get(server) {
+            Some(Ok(RegisteredServer::Shared(supervisor))) => !supervisor.is_same(&origin.supervisor),
+            Some(Ok(RegisteredServer::PerKey { instances, .. })) => !origin.is_of(&instances),
+            _ => true,
+        }
+    }
+
     /// Drains the instances that belong to a client that has disconnected.
     pub(crate) fn client_disconnected(&self, client: u64) {
-        for entry in self.servers().values() {
-            if let RegisteredServer::PerKey(instances) = entry {
+        for entry in self.all().iter().chain(&self.adhoc.all()) {
+            if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.drain_matching(|key| key.belongs_to(client));
             }
         }
@@ -340,8 +448,8 @@ impl Registry {
 
     /// Sends a notification to the instances that belong to a client.
     pub(crate) fn notify_client(&self, client: u64, method: &str) {
-        for entry in self.servers().values() {
-            if let RegisteredServer::PerKey(instances) = entry {
+        for entry in self.all().iter().chain(&self.adhoc.all()) {
+            if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.notify_client(client, method);
             }
         }
@@ -353,26 +461,34 @@ impl Registry {
         spec: ServerSpec,
         replaced: Vec<KeyedSupervisor>,
     ) -> (RegisteredServer, Vec<Supervisor>) {
+        Self::register_with(spec, replaced, self.listings.as_deref(), self.services.clone())
+    }
+
+    /// Like [`Registry::register`], with listings remembered in another folder, and other services.
+    fn register_with(
+        spec: ServerSpec,
+        replaced: Vec<KeyedSupervisor>,
+        listings: Option<&Path>,
+        services: SupervisorServices,
+    ) -> (RegisteredServer, Vec<Supervisor>) {
         let supervisors: Vec<Supervisor> = replaced.iter().map(|old| old.supervisor.clone()).collect();
         if !spec.enabled {
             return (RegisteredServer::Disabled(Arc::new(spec)), supervisors);
         }
-        let listings = self.listings.as_deref();
-        let services = self.services.clone();
         if spec.sharing == Sharing::Shared {
             let supervisor = Supervisor::start(spec, supervisors, listings, services);
             return (RegisteredServer::Shared(supervisor), Vec::new());
         }
+        let spec = Arc::new(spec);
         let listing_store = ListingStore::new(&spec, listings);
-        let instances = Instances::new(spec, listing_store, replaced, services);
-        (RegisteredServer::PerKey(Arc::new(instances)), supervisors)
+        let instances = Arc::new(Instances::new(spec.clone(), listing_store, replaced, services));
+        (RegisteredServer::PerKey { spec, instances }, supervisors)
     }
 
     /// Returns whether a server was replaced or removed, other than by closing the registry.
     pub(crate) fn is_replaced(&self, entry: &RegisteredServer) -> bool {
-        let servers = self.servers();
-        let current = servers.get(&entry.spec().id);
-        let is_same = current.is_some_and(|current| std::ptr::eq(current.spec(), entry.spec()));
+        let current = self.find(&entry.spec().id);
+        let is_same = current.is_some_and(|current| current.is_same(entry));
         !is_same && !self.closed.load(Ordering::Acquire)
     }
 
@@ -382,6 +498,13 @@ impl Registry {
             entry.listing().map(|listing| self.visible_listing(entry.spec(), listing))
         };
         self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
+    }
+
+    /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.
+    pub(crate) fn is_listed_in(&self, server: &ServerId, catalog: &Catalog) -> bool {
+        let Some(Ok(entry)) = self.get(server) else { return true };
+        let listing = entry.listing().map(|listing| self.visible_listing(entry.spec(), listing));
+        catalog.listing(server) == listing.as_ref()
     }
 
     /// Adds the configured tool names and pin states to a listing, and removes withheld tools.
@@ -427,6 +550,11 @@ fn unknown_server(server: &ServerId) -> Error {
     Error::new(ErrorKind::Unknown, format!("no server is called `{server}`"))
 }
 
+/// Returns the error for a change of the servers after the crib was shut down.
+pub(crate) fn shut_down_error() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "toolcrib is shut down: its servers can no longer be changed")
+}
+
 fn disabled_error(server: &ServerId) -> Error {
     let error = Error::new(ErrorKind::Unknown, format!("`{server}` is disabled"));
     error.with_server(server).with_hint(format!("set `servers.{server}.enabled = true`"))
@@ -439,7 +567,7 @@ mod tests {
 
     #[tokio::test]
     async fn poisoned_lock_is_usable() {
-        let registry = Registry::new(None, SupervisorServices::default());
+        let registry = Registry::new(None, 1, SupervisorServices::default());
         let has_panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {
                 let _held = registry.servers_mut();
@@ -450,7 +578,7 @@ mod tests {
         assert!(has_panicked && registry.servers.is_poisoned());
         let mut roster = Roster::default();
         roster.add(ServerSpec::command("git".parse().unwrap(), CommandSpec::new("true"))).unwrap();
-        let changes = registry.apply(roster);
+        let changes = registry.apply(roster).unwrap().changes;
         assert_eq!((changes.added.len(), registry.all().len()), (1, 1));
         assert_eq!(registry.close().len(), 1);
     }

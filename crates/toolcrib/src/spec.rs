@@ -1,6 +1,7 @@
 //! `ServerSpec`: how to reach one MCP server and how to supervise it.
 //!
-//! Specs are validated and immutable, and comparing two of them tells whether a reload has to restart the server.
+//! Specs are validated and immutable, and comparing two of them tells whether a reload changes a server, and whether it
+//! has to be restarted for that.
 //! References to secrets and variables are resolved when a connection starts.
 
 mod card;
@@ -163,6 +164,30 @@ impl ServerSpec {
         self
     }
 
+    /// Returns whether a process or connection of this spec cannot serve `new`, so that it has to be replaced. All other
+    /// settings are taken over while the server runs.
+    pub(crate) fn needs_restart(&self, new: &Self) -> bool {
+        // Names every field, so that a new one must be assigned to a side.
+        let Self {
+            id,
+            enabled,
+            endpoint,
+            era,
+            sharing,
+            lifecycle: _,
+            limits: _,
+            tools: _,
+            trust: _,
+            pin: _,
+            card: _,
+        } = self;
+        *id != new.id
+            || *enabled != new.enabled
+            || *endpoint != new.endpoint
+            || *era != new.era
+            || *sharing != new.sharing
+    }
+
     /// Returns whether results of any of its tools may be cached.
     pub(crate) fn can_cache_results(&self) -> bool {
         !self.tools.cache.is_empty() || self.trust == Trust::Trusted
@@ -190,6 +215,25 @@ impl ServerSpec {
         }
         let digest = hasher.finalize();
         Some(SpecDigest(encoding::to_hex(&digest[..8])))
+    }
+}
+
+/// The name of a spec that was made from a command or URL alone; [`Crib::call_spec`](crate::Crib::call_spec) replaces it.
+fn unnamed() -> ServerId {
+    ServerId::from_static("adhoc")
+}
+
+impl From<CommandSpec> for ServerSpec {
+    /// Creates a spec called `adhoc`, with default settings.
+    fn from(command: CommandSpec) -> Self {
+        Self::command(unnamed(), command)
+    }
+}
+
+impl From<HttpSpec> for ServerSpec {
+    /// Creates a spec called `adhoc`, with default settings.
+    fn from(http: HttpSpec) -> Self {
+        Self::http(unnamed(), http)
     }
 }
 
@@ -379,6 +423,20 @@ mod tests {
         let shown = format!("{spec:?} {spec:#?}");
         assert!(shown.contains("TOKEN") && shown.contains("\"y\""), "{shown}");
         assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
+    /// Listings that were remembered by an earlier release are found by these digests.
+    #[test]
+    fn digests_are_those_of_earlier_releases() {
+        let id = || "a".parse().unwrap();
+        let command = CommandSpec::argv(["uvx", "mcp-server-time"]).unwrap().env("TZ", "UTC").cwd("/tmp");
+        let digest = |spec: ServerSpec| spec.digest().unwrap().as_str().to_owned();
+        assert_eq!(digest(ServerSpec::command(id(), command)), "6519d4c7bec0b54e");
+        let http = HttpSpec::new("https://example.test/mcp").header("X-Key", "1");
+        assert_eq!(
+            digest(ServerSpec::http(id(), http).era(EraChoice::Era(Era::Session))),
+            "9b65d1f6d5f6f31b"
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::access::pins::PinnedTools;
 use crate::call::client_context::InstanceOwner;
@@ -59,6 +59,8 @@ enum ActorCommand {
     Release(ReleaseReport),
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
+    /// Takes over a spec that the running process can serve.
+    Update(Arc<ServerSpec>),
     /// Stops the server if it is idle, because another server needs its slot.
     FreeSlot,
     /// Acts on the memory usage of the server.
@@ -96,6 +98,8 @@ struct Snapshot {
     /// True if the server is about to stop and has calls to finish first.
     is_draining: bool,
     last_error: Option<LastError>,
+    /// The reason for `last_error`, until a start succeeds.
+    failure: Option<Error>,
     known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
     /// The server that callers lease, while it runs.
@@ -118,6 +122,7 @@ impl Snapshot {
             state_ends_at: None,
             is_draining: false,
             last_error: None,
+            failure: None,
             known_listing,
             connection: Weak::new(),
             leased: None,
@@ -140,7 +145,7 @@ pub(crate) struct ServerRecords {
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor(Arc<SupervisorInner>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct SupervisorInner {
     spec: Arc<ServerSpec>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
@@ -237,8 +242,22 @@ impl Supervisor {
     }
 
     /// Returns whether both are handles on the same actor.
-    fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.0.mailbox.same_channel(&other.0.mailbox)
+    }
+
+    /// Takes over a changed spec without a restart, and returns a handle with it. The spec must not need a restart.
+    pub(crate) fn update(&self, spec: ServerSpec) -> Self {
+        self.0.cards.update(&spec);
+        let spec = Arc::new(spec);
+        let connection = self.0.snapshot.borrow().connection.upgrade();
+        // Before the actor does it, so that the next call follows the new settings.
+        if let Some(connection) = connection {
+            connection.apply_settings(&spec);
+        }
+        // Fails if the actor has ended.
+        let _ = self.0.mailbox.send(ActorCommand::Update(spec.clone()));
+        Self(Arc::new(SupervisorInner { spec, ..SupervisorInner::clone(&self.0) }))
     }
 
     /// Sends a notification to the server if it runs.
@@ -255,6 +274,23 @@ impl Supervisor {
             |snapshot: &Snapshot| matches!(snapshot.state, ServerState::Ready | ServerState::Starting);
         // Fails if the actor has ended.
         let _ = self.0.snapshot.clone().wait_for(is_up).await;
+    }
+
+    /// Waits until the server is up, or returns its first failure.
+    pub(crate) async fn wait_for_first_start(&self, deadline: Instant) -> Result<(), Error> {
+        let mut snapshot = self.0.snapshot.clone();
+        let is_decided =
+            |snapshot: &Snapshot| snapshot.state == ServerState::Ready || snapshot.failure.is_some();
+        match timeout_at(deadline, snapshot.wait_for(is_decided)).await {
+            Ok(Ok(snapshot)) => snapshot.failure.clone().map_or(Ok(()), Err),
+            // The actor has ended, because the server was replaced or removed.
+            Ok(Err(_)) => Ok(()),
+            Err(_) => {
+                let server = &self.0.spec.id;
+                let error = Error::new(ErrorKind::CouldNotStart, format!("`{server}` is still starting"));
+                Err(error.with_server(server))
+            }
+        }
     }
 
     /// Waits until the server is being stopped or drained.

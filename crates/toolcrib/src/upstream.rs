@@ -15,6 +15,7 @@ mod subscriptions;
 mod task_call;
 pub(crate) mod transport;
 
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -32,13 +33,15 @@ use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
-use crate::spec::{InProcessServer, ServerId, ServerLimits, ToolsSpec};
+use crate::spec::{InProcessServer, ServerId, ServerLimits, ServerSpec, ToolsSpec};
+use crate::util::locks::IgnorePoison as _;
 use deadline::Deadline;
 use fair_queue::{FairQueue, Turn, TurnRequest};
 use mux::{Mux, PendingReply};
 use pending::ResponseReceiver;
 use subscriptions::ResourceSubscriptions;
 use task_call::TaskOnlyTools;
+use transport::MessageLimit;
 
 /// Interval at which [`Connection::ping`] checks for other activity of the server.
 const ACTIVITY_POLL: Duration = Duration::from_millis(50);
@@ -50,11 +53,24 @@ pub(crate) struct Connection {
     mux: Mux,
     peer: Peer,
     pub(crate) handshake: HandshakeResult,
-    limits: ServerLimits,
-    tools: ToolsSpec,
+    settings: RwLock<Arc<CallSettings>>,
+    message_limit: MessageLimit,
     call_queue: FairQueue,
     subscriptions: ResourceSubscriptions,
     task_only_tools: TaskOnlyTools,
+}
+
+/// The part of a spec that every call on a connection follows. It can be replaced while the connection is open.
+#[derive(Debug)]
+struct CallSettings {
+    limits: ServerLimits,
+    tools: ToolsSpec,
+}
+
+impl CallSettings {
+    fn from_spec(spec: &ServerSpec) -> Self {
+        Self { limits: spec.limits.clone(), tools: spec.tools.clone() }
+    }
 }
 
 /// The server's side of a connection.
@@ -89,6 +105,17 @@ impl Connection {
 
     pub(crate) fn garbage_lines(&self) -> u64 {
         self.mux.garbage_lines()
+    }
+
+    fn settings(&self) -> Arc<CallSettings> {
+        self.settings.read().ignore_poison().clone()
+    }
+
+    /// Takes over the settings of a changed spec for calls from now on. Calls in flight keep their deadlines.
+    pub(crate) fn apply_settings(&self, spec: &ServerSpec) {
+        *self.settings.write().ignore_poison() = Arc::new(CallSettings::from_spec(spec));
+        self.message_limit.set(spec.limits.message);
+        self.call_queue.set_in_flight(spec.limits.in_flight.get());
     }
 
     /// Waits until the server is gone and all calls in flight have ended.
@@ -186,7 +213,8 @@ impl Connection {
         if self.era() == Era::Session && call.params.get(input::REQUEST_STATE).is_some() {
             return Ok(self.to_outcome(ResponsePayload::Error(input::invalid_state_error())));
         }
-        let deadline = Deadline::new(&self.limits, &self.tools, own_name, began);
+        let settings = self.settings();
+        let deadline = Deadline::new(&settings.limits, &settings.tools, own_name, began);
         let turn = self.acquire_turn(call.client.key, &deadline).await?;
         if let Some(level) = call.client.log_level {
             Box::pin(self.raise_log_level(level)).await;
@@ -225,13 +253,13 @@ impl Connection {
     /// Waits for one of the server's in-flight turns; the wait counts towards the call's deadline.
     async fn acquire_turn(&self, client: u64, deadline: &Deadline<'_>) -> Result<Turn, Error> {
         let server = &self.server;
-        let in_flight = self.limits.in_flight;
+        let in_flight = || self.settings().limits.in_flight;
         let refuse = |kind, message| {
             let hint = format!("raise `servers.{server}.limits.in-flight`");
             Error::new(kind, message).with_server(server).with_hint(hint).mark_not_sent()
         };
         let full = || {
-            let message = format!("`{server}` is busy with {in_flight} calls and its queue is full");
+            let message = format!("`{server}` is busy with {} calls and its queue is full", in_flight());
             refuse(ErrorKind::Overloaded, message)
         };
         let mut queued = match self.call_queue.request(client) {
@@ -242,8 +270,9 @@ impl Connection {
         match Box::pin(timeout_at(deadline.initial(), queued.wait())).await {
             Ok(turn) => turn.ok_or_else(full),
             Err(_) => {
+                let others = in_flight();
                 let message =
-                    format!("`{server}` was busy with {in_flight} other calls until the call timed out");
+                    format!("`{server}` was busy with {others} other calls until the call timed out");
                 Err(refuse(ErrorKind::TimedOut, message))
             }
         }
@@ -251,7 +280,8 @@ impl Connection {
 
     /// Sends a request of the gateway itself and waits for the response.
     pub(crate) async fn request(&self, method: &str, mut params: Object) -> Result<ResponsePayload, Error> {
-        let deadline = Deadline::new(&self.limits, &self.tools, "", Instant::now());
+        let settings = self.settings();
+        let deadline = Deadline::new(&settings.limits, &settings.tools, "", Instant::now());
         let reply = self.send_request(method, &mut params, None)?;
         self.await_reply(reply, &deadline).await
     }

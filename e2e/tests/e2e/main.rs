@@ -1,5 +1,6 @@
 //! Tests of the library and the program against real child processes.
 
+mod adhoc;
 mod approvals;
 mod audit;
 mod cache;

@@ -1,5 +1,6 @@
 //! `toolcrib call`: calls a tool from the command line.
 
+mod adhoc;
 mod arguments;
 
 use std::io::Read as _;
@@ -10,11 +11,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use toolcrib::access::schema::Schema;
+use toolcrib::config::Config;
 use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::util::encoding;
 use toolcrib::util::format;
-use toolcrib::{Caller, Crib, Delivery, ErrorKind, Outcome, Selector};
+use toolcrib::{Caller, Crib, Delivery, ErrorKind, Outcome, Selector, ServerId};
 
 use self::arguments::CallArguments;
 use crate::cli::CallArgs;
@@ -27,21 +29,48 @@ use crate::report::approvals::{PendingCallReport, PendingCallsReport};
 use crate::report::tools::ToolLookupReport;
 use crate::tool_listing;
 
-/// Calls the tool through the running gateway. Without one, starts the server itself.
+/// Calls the tool through the running gateway. Without one, starts the server itself; a server given by its command or URL
+/// is always started here.
 pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let request = CallRequest::parse(args)?;
-    let prompter = out.prompter();
-    let response = match GatewayClient::find(paths).await? {
-        Some(client) => {
-            super::until_interrupted(request.call_gateway_with_approval(&client, prompter)).await?
-        }
-        None => {
-            let work = async |crib| request.call_standalone_with_approval(&crib, prompter).await;
-            super::run_standalone(paths, out, super::StartWait::All, work)
-                .await?
-                .map(|response| response.map_err(|error| with_standalone_hint(error, paths)))
-        }
+    if let Some(spec) = adhoc::server_spec(args)? {
+        let config = adhoc::config_with(paths, &spec)?;
+        return run_here(request.on_server(spec.id.as_str()), config, paths, out).await;
+    }
+    let Some(client) = GatewayClient::find(paths).await? else {
+        return run_here(request, paths.valid_config()?, paths, out).await;
     };
+    let prompter = out.prompter();
+    let call = async {
+        let request =
+            request.split_at_dot(async |server| client.get(&super::server_path(server)).await.is_ok());
+        request.await.call_gateway_with_approval(&client, prompter).await
+    };
+    let response = super::until_interrupted(call).await?;
+    finish(response, out)
+}
+
+/// Calls the tool in this process. The response is printed before the server is stopped.
+async fn run_here(
+    request: CallRequest,
+    config: Config,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<ExitStatus> {
+    let prompter = out.prompter();
+    let work = async |crib: Crib| {
+        let is_declared = |server: &str| server.parse().is_ok_and(|server| crib.contains(&server));
+        let request = request.split_at_dot(async |server| is_declared(server)).await;
+        request.call_standalone_with_approval(&crib, prompter).await
+    };
+    let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
+        finish(response.map(|response| response.map_err(|error| with_standalone_hint(error, paths))), out)
+    };
+    super::run_with_config(paths, config, out, super::StartWait::All, work, finish).await?
+}
+
+/// Prints the response, or that the call was interrupted.
+fn finish(response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output) -> Result<ExitStatus> {
     match response {
         Some(response) => print_response(&response?, out),
         None => {
@@ -63,6 +92,7 @@ struct GatewayCall {
 }
 
 /// The call that the command line describes.
+#[derive(Debug)]
 struct CallRequest {
     server: Option<String>,
     tool: String,
@@ -72,11 +102,15 @@ struct CallRequest {
 }
 
 impl CallRequest {
-    /// Parses the positional arguments. A second word without `=` is the tool, and the first one its server.
+    /// Parses the positional arguments. A second word that is not an argument is the tool, and the first one its server;
+    /// there is no server if it is given by its command or URL.
     fn parse(args: &CallArgs) -> Result<Self> {
-        let (server, tool, pairs) = match args.positional.as_slice() {
-            [server, tool, pairs @ ..] if !tool.contains('=') => (Some(server.clone()), tool.clone(), pairs),
-            [tool, pairs @ ..] => (None, tool.clone(), pairs),
+        let is_adhoc = args.command.is_some() || args.url.is_some();
+        let (server, tool, words) = match args.positional.as_slice() {
+            [server, tool, words @ ..] if !is_adhoc && !arguments::is_argument(tool) => {
+                (Some(server.clone()), tool.clone(), words)
+            }
+            [tool, words @ ..] => (None, tool.clone(), words),
             [] => return Err(CommandError::usage("the tool is missing").hint("toolcrib tools").into()),
         };
         let object = match args.args.as_deref() {
@@ -91,10 +125,24 @@ impl CallRequest {
         Ok(Self {
             server,
             tool,
-            arguments: CallArguments::parse(pairs, object)?,
+            arguments: CallArguments::parse(words, object)?,
             timeout: args.timeout,
             unchecked: args.unchecked,
         })
+    }
+
+    fn on_server(self, server: &str) -> Self {
+        Self { server: Some(server.to_owned()), ..self }
+    }
+
+    /// Splits `SERVER.TOOL` at its first dot, if the part before it is a declared server.
+    async fn split_at_dot(self, is_declared: impl AsyncFn(&str) -> bool) -> Self {
+        let Some((server, tool)) = self.tool.split_once('.') else { return self };
+        if self.server.is_some() || server.parse::<ServerId>().is_err() || !is_declared(server).await {
+            return self;
+        }
+        let (server, tool) = (server.to_owned(), tool.to_owned());
+        Self { server: Some(server), tool, ..self }
     }
 
     /// Returns the end of a call that begins now.
@@ -170,9 +218,9 @@ impl CallRequest {
 
     /// Checks the arguments and finds the endpoint of the call. Sends nothing to the server.
     async fn prepare_gateway_call(&self, client: &GatewayClient) -> Result<GatewayCall, CommandError> {
-        let definition = match self.arguments.needs_schema() || !self.unchecked {
-            true => self.look_up_tool(client).await?.tool.unwrap_or_default().definition,
-            false => Value::Null,
+        let definition = match self.unchecked {
+            true => Value::Null,
+            false => self.look_up_tool(client).await?.tool.unwrap_or_default().definition,
         };
         let mut params = Object::default();
         params.set("name", object::to_json_string(&self.tool));
@@ -187,9 +235,10 @@ impl CallRequest {
         Ok(GatewayCall { path, params })
     }
 
-    /// Returns the arguments in the types of the tool's schema. Fails if they do not match the schema.
+    /// Returns the arguments in the types of the tool's schema. Fails if they do not match the schema. Without a definition
+    /// there is no schema.
     fn checked_arguments(&self, definition: Value) -> Result<Bytes, CommandError> {
-        let schema = Schema::from_definition(&definition.to_string().into()).filter(|_| !self.unchecked);
+        let schema = Schema::from_definition(&definition.to_string().into());
         let arguments = self.arguments.to_json(input_schema(definition).as_ref())?;
         let Some(Err(violations)) = schema.map(|schema| schema.check(&arguments)) else {
             return Ok(arguments);
@@ -219,9 +268,14 @@ impl CallRequest {
             },
         };
         let deadline = self.deadline();
-        let local = Caller::local();
-        let found = async { Ok(tool_listing::find_tool(crib, &local, &selector).await) };
-        let tool = self.run_until(deadline, Delivery::NotSent, found).await?;
+        let tool = match self.unchecked {
+            true => None,
+            false => {
+                let local = Caller::local();
+                let found = async { Ok(tool_listing::find_tool(crib, &local, &selector).await) };
+                self.run_until(deadline, Delivery::NotSent, found).await?
+            }
+        };
         let definition = tool.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
         let arguments = self.checked_arguments(definition.unwrap_or_default())?;
         let call = match selector.clone() {
@@ -354,7 +408,22 @@ mod tests {
 
     fn parse(words: &[&str]) -> CallRequest {
         let positional = words.iter().map(|&word| word.to_owned()).collect();
-        CallRequest::parse(&CallArgs { positional, args: None, unchecked: false, timeout: None }).unwrap()
+        let args =
+            CallArgs { positional, args: None, command: None, url: None, unchecked: false, timeout: None };
+        CallRequest::parse(&args).unwrap()
+    }
+
+    #[tokio::test]
+    async fn name_is_split_at_first_dot_after_declared_server() {
+        for (words, server, tool) in [
+            (&["git.log.all"][..], Some("git"), "log.all"),
+            (&["other.log"], None, "other.log"),
+            (&["log"], None, "log"),
+            (&["git", "git.log"], Some("git"), "git.log"),
+        ] {
+            let split = parse(words).split_at_dot(async |server| server == "git").await;
+            assert_eq!((split.server.as_deref(), split.tool.as_str()), (server, tool), "{words:?}");
+        }
     }
 
     #[test]
@@ -363,6 +432,9 @@ mod tests {
         assert_eq!((named.server, named.tool.as_str()), (None, "git__log"));
         let on = parse(&["git", "log", "n=1"]);
         assert_eq!((on.server.as_deref(), on.tool.as_str()), (Some("git"), "log"));
+        for argument in ["{}", "n:=1"] {
+            assert_eq!(parse(&["log", argument]).server, None, "{argument}");
+        }
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl GatewayHandle {
         let generation = self.record_loaded(read.problems, read.stamp, read.settings.is_ok());
         let settings = read.settings?;
         let restart_needed = settings.needs_restart(&self.0.listen, &self.0.limits);
-        let changes = self.0.target.apply(settings).await;
+        let changes = self.0.target.apply(settings).await?;
         Ok(ReloadReport::new(generation, &changes, restart_needed))
     }
 

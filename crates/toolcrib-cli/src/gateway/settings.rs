@@ -95,10 +95,13 @@ impl SettingsTarget {
 
     /// Applies settings that were checked.
     ///
+    /// # Errors
+    /// If the gateway is being shut down.
+    ///
     /// # Cancel safety
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
     /// for the store.
-    pub(super) async fn apply(&self, settings: GatewaySettings) -> RosterChanges {
+    pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
         let GatewaySettings { settings, callers, secrets, audit, .. } = settings;
         self.audit.apply(audit);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
@@ -108,11 +111,12 @@ impl SettingsTarget {
             self.crib.set_limits(settings.limits.clone());
         });
         self.secrets.set_backend(secrets);
-        let (changes, stored) = tokio::join!(self.crib.apply(settings), revocations.wait());
+        // The next reload must not wait for a slow start.
+        let (changes, stored) = tokio::join!(self.crib.apply_without_boot(settings), revocations.wait());
         if let Err(error) = stored {
             tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
         }
-        changes
+        Ok(changes?)
     }
 }
 
@@ -185,7 +189,7 @@ mod tests {
             }
         });
         for round in 0..RELOADS {
-            target.apply(settings(if round % 2 == 0 { second } else { first })).await;
+            target.apply(settings(if round % 2 == 0 { second } else { first })).await.unwrap();
         }
         is_done.store(true, Ordering::Relaxed);
         let observed = observer.join().unwrap();
@@ -226,7 +230,7 @@ mod tests {
         let target = target(settings(&format!("{ONE}{DENIED}")));
         let kept = authenticate(&target, "first").unwrap();
         let removed = authenticate(&target, "second").unwrap();
-        target.apply(settings(ONE)).await;
+        target.apply(settings(ONE)).await.unwrap();
         assert!(target.crib.can_see(&kept, &house()));
         assert!(!target.crib.can_see(&removed, &house()), "its rules were removed with it");
         assert_eq!(target.crib.catalog_for(&removed).servers().count(), 0);
@@ -240,7 +244,7 @@ mod tests {
         let declared = "[callers.two]\ntoken = 'second'\ndeny = ['house.x']\n";
         let target = target(settings(declared));
         let before = authenticate(&target, "second").unwrap();
-        target.apply(settings(&format!("{declared}admin = true\n"))).await;
+        target.apply(settings(&format!("{declared}admin = true\n"))).await.unwrap();
         let visible_to = |caller: &Caller| target.crib.catalog_for(caller).servers().count();
         assert_eq!(visible_to(&before), 0);
         let after = authenticate(&target, "second").unwrap();

@@ -10,7 +10,7 @@ fn logs_follow_continues_after_reload() {
     let mut logs = home.command(&["logs", "echo", "-f"]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = Lines::new(logs.stdout.take().unwrap());
     let first = lines.next_line().unwrap();
-    home.write(&format!("{}limits = {{ call-timeout = \"59s\" }}\n", server("echo", "echo")));
+    home.write(&format!("{}env = {{ A = \"1\" }}\n", server("echo", "echo")));
     gateway.signal(Signal::HUP);
     assert_eq!(gateway.wait_for_line("config reloaded: "), "0 added, 0 removed, 1 changed");
     home.run(&["call", "echo__say", "text=x"]).expect(0);
@@ -19,6 +19,20 @@ fn logs_follow_continues_after_reload() {
     assert_ne!(first, second, "each line has the pid of its process");
     process::send_signal(logs.id(), Signal::INT);
     assert_eq!(deadline::wait(&mut logs).code(), Some(130));
+}
+
+#[test]
+fn changed_limit_keeps_the_process_and_its_calls() {
+    let home = Home::new(&server("counter", "counter"));
+    let gateway = home.serve(&[]);
+    assert_eq!(home.run(&["call", "counter__add", "n=7"]).expect(0).stdout, "7\n");
+    let pid = || home.run(&["status", "--json"]).expect(0).json().pointer("/servers/0/pid").cloned();
+    let before = pid();
+    home.write(&format!("{}lifecycle = {{ keep-alive = \"1h\" }}\n", server("counter", "counter")));
+    gateway.signal(Signal::HUP);
+    assert_eq!(gateway.wait_for_line("config reloaded: "), "0 added, 0 removed, 1 changed");
+    assert!(before.is_some() && before == pid(), "{before:?}");
+    assert_eq!(home.run(&["call", "counter__add", "n=1"]).expect(0).stdout, "8\n", "it still counts");
 }
 
 #[test]

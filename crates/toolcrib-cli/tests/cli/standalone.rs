@@ -56,6 +56,70 @@ fn call_arguments_get_types_of_schema() {
 }
 
 #[test]
+fn call_accepts_every_form_of_arguments() {
+    let home = Home::with_demo_servers();
+    let file = home.0.file("args.json");
+    std::fs::write(&file, r#"{"text":"from a file"}"#).unwrap();
+    let at_file = format!("@{}", path_text(&file));
+    for (words, printed) in [
+        (&["echo__say", r#"{"text":"object"}"#][..], "object"),
+        (&["echo__say", &at_file], "from a file"),
+        (&["echo.say", "text=dotted"], "dotted"),
+        (&["echo__say", "text=@name"], "@name"),
+        (&["echo__say", r#"text:="7""#], "7"),
+    ] {
+        for with_gateway in [false, true] {
+            let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+            let result = home.run(&[&["call"], words].concat()).expect(0);
+            assert_eq!(result.stdout.trim_end(), printed, "{words:?}, with gateway: {with_gateway}");
+        }
+    }
+}
+
+#[test]
+fn unchecked_call_ignores_the_schema() {
+    let home = Home::with_demo_servers();
+    home.run(&["call", "counter__add", "n=seven"]).expect(1);
+    let sent = home.run(&["call", "counter__add", "n=seven", "--unchecked"]);
+    assert!(!sent.stderr.contains("must be integer"), "{}", sent.stderr);
+}
+
+#[test]
+fn undeclared_server_is_called_by_its_command() {
+    let home = Home::new("[policy]\ndeny = [\"*.fail\"]\n");
+    let command = format!("'{PROGRAM}' demo-server echo");
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+        let said = home.run(&["call", "--command", &command, "say", "text=7"]).expect(0);
+        assert_eq!(said.stdout, "7\n", "with gateway: {with_gateway}");
+        let denied = home.run(&["call", "--command", &command, "fail", "text=x"]).expect(7);
+        assert!(denied.stderr.contains("*.fail"), "{}", denied.stderr);
+    }
+    home.run(&["call", "--command", "'x", "say"]).expect(1);
+    std::fs::remove_file(home.config()).unwrap();
+    assert_eq!(home.run(&["call", "--command", &command, "say", "text=a"]).expect(0).stdout, "a\n");
+}
+
+#[test]
+fn answer_is_printed_before_the_server_is_stopped() {
+    let home = Home::with_demo_servers();
+    let pid_file = home.0.file("pid");
+    let script = format!("echo $$ > {}; '{PROGRAM}' demo-server echo; exec sleep 60", path_text(&pid_file));
+    let command = format!("sh -c \"{script}\"").replace('$', "\\$");
+    let mut call = home
+        .command(&["call", "--command", &command, "say", "text=hi"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = Lines::new(call.stdout.take().unwrap());
+    assert_eq!(lines.next_line().as_deref(), Some("hi"));
+    let pid: u64 = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    assert!(is_alive(pid), "the server is stopped after the answer");
+    assert_eq!(deadline::wait(&mut call).code(), Some(0));
+    assert!(!is_alive(pid));
+}
+
+#[test]
 fn call_with_json_prints_raw_result() {
     let home = Home::with_demo_servers();
     let output = home.run(&["call", "echo__say", "text=x", "--json"]).expect(0).json();

@@ -39,6 +39,9 @@ use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 use crate::util::encoding;
 
+/// Servers that are called by their spec without being declared, unless the embedder sets another number.
+const MAX_ADHOC: usize = 16;
+
 /// Builds a [`Crib`].
 #[derive(Default)]
 pub struct CribBuilder {
@@ -59,6 +62,7 @@ pub struct CribBuilder {
     log: Option<LogSink>,
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
+    max_adhoc_servers: Option<usize>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -113,6 +117,14 @@ impl CribBuilder {
     #[must_use]
     pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
         self.discovery_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how many servers exist at the same time that are called by their spec without being declared; see
+    /// [`Crib::call_spec`]. The default is 16.
+    #[must_use]
+    pub fn max_adhoc_servers(mut self, max: usize) -> Self {
+        self.max_adhoc_servers = Some(max);
         self
     }
 
@@ -259,8 +271,9 @@ impl CribBuilder {
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
-        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
-        registry.apply(self.roster);
+        let listings = self.state_dir.map(|dir| dir.join("listings"));
+        let registry = Registry::new(listings, self.max_adhoc_servers.unwrap_or(MAX_ADHOC), services.clone());
+        let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
             visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),

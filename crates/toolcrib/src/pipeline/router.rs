@@ -1,5 +1,6 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -118,6 +119,9 @@ impl CallRouter {
         let visible = self.visible_catalog(caller);
         let catalog = &visible.callable;
         let found = match (catalog.find_listed(selector), selector) {
+            (Err(_), Selector::OnServer(server, name)) if self.registry.is_adhoc(server) => {
+                Ok(Target::new(server, name))
+            }
             (Err(_), Selector::Tool(name) | Selector::Prompt(name) | Selector::Resource(name))
                 if !catalog.has_match(selector) =>
             {
@@ -184,6 +188,13 @@ impl CallRouter {
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
         let mut visible = self.callable_catalog(&call.caller);
+        if self.registry.is_adhoc(&target.server)
+            && policy.can_see(&call.caller, &target.server)
+            && !policy.is_unrestricted(&call.caller, &target.server)
+        {
+            self.discover_server(&target.server).await?;
+            visible = self.adhoc_catalog(policy, &call.caller, &target.server);
+        }
         let is_undiscovered =
             |catalog: &Catalog| catalog.undiscovered().any(|server| *server == target.server);
         if matches!(call.selector, Selector::OnServer(..))
@@ -204,6 +215,16 @@ impl CallRouter {
                 self.approvals.require(call, target, &finding).await.map(|()| Decision::Approved)
             }
         }
+    }
+
+    /// Returns the catalog of a server that is not in the roster, as far as a caller may use it.
+    fn adhoc_catalog(&self, policy: &Policy, caller: &Caller, server: &ServerId) -> Arc<Catalog> {
+        let listing = self.registry.find(server).and_then(|entry| entry.listing());
+        let full = Catalog::build(0, &BTreeMap::from([(server.clone(), listing)]));
+        Arc::new(full.filtered(
+            |server| policy.can_see(caller, server),
+            |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
+        ))
     }
 
     /// Lists a server that has no known listing, or its replacement if the roster changes in the meantime.
@@ -337,7 +358,8 @@ impl CallRouter {
             let all_added = enabled.iter().all(|entry| catalog.has_server(&entry.spec().id));
             let is_removed =
                 |server: &ServerId| !catalog.has_server(server) || self.registry.get(server).is_some();
-            all_added && changes.removed.iter().all(is_removed)
+            let is_updated = |server: &ServerId| self.registry.is_listed_in(server, catalog);
+            all_added && changes.removed.iter().all(is_removed) && changes.changed.iter().all(is_updated)
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;

@@ -40,6 +40,11 @@ impl FrameDecoder {
         Self { buffer: BytesMut::new(), searched: 0, limit, skipped: None, tail: Vec::new() }
     }
 
+    /// Sets the length limit of the lines that are not complete yet.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Returns the buffer for the next read; bytes appended to it are input. Its free capacity grows with the current
     /// line.
     pub fn read_buffer(&mut self) -> &mut BytesMut {

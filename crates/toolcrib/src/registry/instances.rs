@@ -33,7 +33,6 @@ use crate::util::locks::IgnorePoison as _;
 /// The instances of one server.
 #[derive(Debug)]
 pub(crate) struct Instances {
-    spec: Arc<ServerSpec>,
     /// Shared by all instances, or the total of all instances.
     records: ServerRecords,
     table: Mutex<InstanceTable>,
@@ -42,8 +41,9 @@ pub(crate) struct Instances {
     services: SupervisorServices,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct InstanceTable {
+    spec: Arc<ServerSpec>,
     instances: HashMap<InstanceKey, Instance>,
     /// Draining instances of the previous spec.
     replaced: Vec<KeyedSupervisor>,
@@ -53,6 +53,8 @@ struct InstanceTable {
 #[derive(Debug)]
 struct Instance {
     supervisor: Supervisor,
+    /// The working directory, if it follows from the key.
+    folder: Option<PathBuf>,
     last_used: Instant,
     claims: Arc<ClaimCount>,
 }
@@ -94,7 +96,7 @@ impl Instance {
 impl Instances {
     /// Creates an empty table. `replaced` are the instances of the previous spec.
     pub(super) fn new(
-        spec: ServerSpec,
+        spec: Arc<ServerSpec>,
         listing_store: ListingStore,
         replaced: Vec<KeyedSupervisor>,
         services: SupervisorServices,
@@ -106,22 +108,27 @@ impl Instances {
             stderr: Arc::default(),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
         };
-        let table = InstanceTable { replaced, ..InstanceTable::default() };
-        Self {
-            spec: Arc::new(spec),
-            records,
-            table: Mutex::new(table),
-            instance_added: Notify::new(),
-            services,
-        }
+        let table = InstanceTable { spec, instances: HashMap::new(), replaced, is_closed: false };
+        Self { records, table: Mutex::new(table), instance_added: Notify::new(), services }
     }
 
     fn lock(&self) -> MutexGuard<'_, InstanceTable> {
         self.table.lock().ignore_poison()
     }
 
-    pub(crate) fn spec(&self) -> &ServerSpec {
-        &self.spec
+    /// Takes over a changed spec without a restart. New instances and those that run follow it.
+    pub(super) fn update(&self, spec: &Arc<ServerSpec>) {
+        self.records.cards.update(spec);
+        let gate = &self.records.start_gate;
+        gate.apply_lifecycle(&spec.lifecycle);
+        if gate.is_ejected() {
+            gate.reset();
+        }
+        let mut table = self.lock();
+        table.spec = spec.clone();
+        for instance in table.instances.values_mut() {
+            instance.supervisor = instance.supervisor.update(instance_spec(spec, instance.folder.clone()));
+        }
     }
 
     pub(crate) fn stderr(&self) -> &Arc<StderrTail> {
@@ -155,7 +162,8 @@ impl Instances {
 
     /// Returns a lease on the instance that a call goes to, and the instance.
     pub(crate) async fn lease(self: &Arc<Self>, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
-        let key = call.instance_key(self.spec.sharing).await;
+        let sharing = self.lock().spec.sharing;
+        let key = call.instance_key(sharing).await;
         let (lease, supervisor) = self.lease_key(&key, || InstanceOwner::for_call(key.clone(), call)).await?;
         Ok((lease, LeaseOrigin { instances: Some(Arc::downgrade(self)), key, supervisor }))
     }
@@ -196,15 +204,16 @@ impl Instances {
             return Ok(claim);
         }
         let mut replaced = table.replaced_by(key);
-        if table.instances.len() >= self.spec.limits.instances.get() {
+        let spec = table.spec.clone();
+        if table.instances.len() >= spec.limits.instances.get() {
             let idle = table.instances.iter().filter(|(_, instance)| instance.is_idle());
             let oldest = idle.min_by_key(|(_, instance)| instance.last_used).map(|(key, _)| key.clone());
-            let oldest = oldest.ok_or_else(|| self.all_busy_error())?;
+            let oldest = oldest.ok_or_else(|| all_busy_error(&spec))?;
             replaced.extend(table.instances.remove(&oldest).map(|instance| instance.supervisor));
         }
         let supervisor = Supervisor::start_instance(
             Arc::new(owner),
-            self.instance_spec(folder),
+            instance_spec(&spec, folder.clone()),
             replaced,
             self.instance_records(),
             self.services.clone(),
@@ -213,7 +222,7 @@ impl Instances {
         let claims = Arc::<ClaimCount>::default();
         let remove_when_asleep =
             remove_when_asleep(Arc::downgrade(self), key.clone(), supervisor.sleep_watch(), claims.clone());
-        let mut instance = Instance { supervisor, last_used: now, claims };
+        let mut instance = Instance { supervisor, folder, last_used: now, claims };
         let claim = instance.claim(now);
         table.instances.insert(key.clone(), instance);
         drop(table);
@@ -231,26 +240,6 @@ impl Instances {
             stderr: Arc::new(StderrTail::for_instance(self.records.stderr.clone())),
             start_gate: self.records.start_gate.clone(),
         }
-    }
-
-    /// Returns the spec of an instance that runs in `folder`, unless the server has a configured working directory.
-    fn instance_spec(&self, folder: Option<PathBuf>) -> ServerSpec {
-        let mut spec = ServerSpec::clone(&self.spec);
-        spec.lifecycle.start = StartPolicy::OnDemand;
-        if let Endpoint::Command(command) = &mut spec.endpoint
-            && command.cwd.is_none()
-        {
-            command.cwd = folder;
-        }
-        spec
-    }
-
-    fn all_busy_error(&self) -> Error {
-        let server = &self.spec.id;
-        let limit = self.spec.limits.instances;
-        let message = format!("all {limit} instances of `{server}` are busy");
-        let hint = format!("try again when one is idle, or raise `servers.{server}.limits.instances`");
-        Error::new(ErrorKind::OverQuota, message).with_server(server).with_hint(hint)
     }
 
     /// Removes an instance, unless the key now belongs to a newer one.
@@ -339,6 +328,11 @@ impl LeaseOrigin {
         Self { instances: None, key: InstanceKey::Shared, supervisor: supervisor.clone() }
     }
 
+    /// Returns whether the instance is one of these.
+    pub(super) fn is_of(&self, instances: &Arc<Instances>) -> bool {
+        self.instances.as_ref().is_some_and(|own| own.ptr_eq(&Arc::downgrade(instances)))
+    }
+
     /// Waits until the instance, or a new one with the same key, is up. Returns immediately if the server was replaced.
     pub(crate) async fn wait_until_up(&self) {
         self.supervisor.wait_until_up().await;
@@ -368,6 +362,26 @@ impl InstanceTable {
         let is_replaced = |old: &&KeyedSupervisor| old.key == *key || old.key == InstanceKey::Shared;
         self.replaced.iter().filter(is_replaced).map(|old| old.supervisor.clone()).collect()
     }
+}
+
+/// Returns the spec of an instance that runs in `folder`, unless the server has a configured working directory.
+fn instance_spec(spec: &ServerSpec, folder: Option<PathBuf>) -> ServerSpec {
+    let mut spec = spec.clone();
+    spec.lifecycle.start = StartPolicy::OnDemand;
+    if let Endpoint::Command(command) = &mut spec.endpoint
+        && command.cwd.is_none()
+    {
+        command.cwd = folder;
+    }
+    spec
+}
+
+fn all_busy_error(spec: &ServerSpec) -> Error {
+    let server = &spec.id;
+    let limit = spec.limits.instances;
+    let message = format!("all {limit} instances of `{server}` are busy");
+    let hint = format!("try again when one is idle, or raise `servers.{server}.limits.instances`");
+    Error::new(ErrorKind::OverQuota, message).with_server(server).with_hint(hint)
 }
 
 /// Returns the working directory of an instance, if its key is a project folder that exists.

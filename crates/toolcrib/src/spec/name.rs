@@ -36,6 +36,11 @@ impl fmt::Display for BadName {
 impl std::error::Error for BadName {}
 
 impl ServerId {
+    /// Creates a name from a text that is known to be valid.
+    pub(super) fn from_static(name: &'static str) -> Self {
+        Self(name.into())
+    }
+
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -7,6 +7,7 @@ mod bounds;
 mod failing;
 mod running;
 mod state;
+mod updating;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,6 +62,8 @@ pub(super) struct Actor {
     listing_store: ListingStore,
     cards: Arc<ServerCards>,
     last_error: Option<LastError>,
+    /// The reason for `last_error`, until a start succeeds.
+    failure: Option<Error>,
     lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Answered when the server's processes have ended.
     stop_waiters: Vec<oneshot::Sender<()>>,
@@ -102,6 +105,7 @@ impl Actor {
             listing_store: records.listing_store,
             cards: records.cards,
             last_error: None,
+            failure: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
             live_processes: TaskTracker::new(),
@@ -146,9 +150,14 @@ impl Actor {
     async fn run_asleep(&mut self) -> ActorState {
         self.notify_stopped().await;
         while !self.has_lease_waiters() {
+            let was_on_demand = self.spec.lifecycle.start == StartPolicy::OnDemand;
             let command = self.commands.recv().await;
+            let is_update = matches!(command, Some(ActorCommand::Update(_)));
             if let Some(state) = self.handle_command(command) {
                 return state;
+            }
+            if is_update && was_on_demand && self.spec.lifecycle.start == StartPolicy::AtBoot {
+                return ActorState::Starting;
             }
         }
         ActorState::Starting
@@ -357,6 +366,16 @@ impl Actor {
                 | ActorCommand::FreeSlot
                 | ActorCommand::MemoryChecked { .. },
             ) => then,
+            Some(ActorCommand::Update(spec)) => {
+                self.take_spec(spec);
+                match then {
+                    AfterStop::BackOff { .. } | AfterStop::Pause { .. } | AfterStop::Eject { .. } => {
+                        self.start_gate.reset();
+                        self.start_or_sleep()
+                    }
+                    then => then,
+                }
+            }
             Some(ActorCommand::Restart(done)) => {
                 self.start_gate.reset();
                 self.stop_waiters.push(done);

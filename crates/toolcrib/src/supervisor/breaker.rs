@@ -28,6 +28,11 @@ impl Breaker {
         Self { spec, failures: 0 }
     }
 
+    /// Replaces the settings and keeps the count.
+    pub(crate) fn set_spec(&mut self, spec: BreakerSpec) {
+        self.spec = spec;
+    }
+
     /// Counts one call and returns whether the failure limit is reached.
     pub(crate) fn record(&mut self, health: CallHealth) -> bool {
         self.failures = match health {

@@ -1,37 +1,55 @@
 //! The cards of a server: the declared one, and the one that it publishes itself.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use bytes::Bytes;
 
 use crate::model::listing::{ListedItem, Listing};
 use crate::spec::{CardTool, ServerCard, ServerSpec};
+use crate::util::locks::IgnorePoison as _;
 
 /// The cards of one server, shared by its instances.
 #[derive(Debug)]
 pub(crate) struct ServerCards {
-    declared: Option<ServerCard>,
-    /// The declared tools, if there are any.
-    listing: Option<Arc<Listing>>,
+    declared: RwLock<DeclaredCard>,
     published: Arc<OnceLock<ServerCard>>,
+}
+
+/// The card of a spec.
+#[derive(Debug)]
+struct DeclaredCard {
+    card: Option<ServerCard>,
+    /// Its tools, if it has any.
+    listing: Option<Arc<Listing>>,
+}
+
+impl DeclaredCard {
+    fn new(spec: &ServerSpec) -> Self {
+        let card = spec.card.clone();
+        let has_tools = |card: &&ServerCard| !card.tools.is_empty();
+        let listing = card.as_ref().filter(has_tools).map(|card| Arc::new(to_listing(card)));
+        Self { card, listing }
+    }
 }
 
 impl ServerCards {
     pub(crate) fn new(spec: &ServerSpec) -> Self {
-        let declared = spec.card.clone();
-        let has_tools = |card: &&ServerCard| !card.tools.is_empty();
-        let listing = declared.as_ref().filter(has_tools).map(|card| Arc::new(to_listing(card)));
-        Self { declared, listing, published: Arc::default() }
+        Self { declared: RwLock::new(DeclaredCard::new(spec)), published: Arc::default() }
+    }
+
+    /// Replaces the declared card by that of a changed spec.
+    pub(crate) fn update(&self, spec: &ServerSpec) {
+        *self.declared.write().ignore_poison() = DeclaredCard::new(spec);
     }
 
     /// Returns the declared tools as a listing, for a server that was never listed.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.listing.clone()
+        self.declared.read().ignore_poison().listing.clone()
     }
 
     /// Returns the number of declared tools, if there are any.
     pub(crate) fn tool_count(&self) -> Option<usize> {
-        self.listing.as_ref().map(|listing| listing.tools.len())
+        self.listing().map(|listing| listing.tools.len())
     }
 
     /// Returns the place of the published card, which is set once.
@@ -41,7 +59,7 @@ impl ServerCards {
 
     /// Returns the declared card, with the texts of the published one where it has none.
     pub(crate) fn combined(&self) -> Option<ServerCard> {
-        match (&self.declared, self.published.get()) {
+        match (&self.declared.read().ignore_poison().card, self.published.get()) {
             (Some(declared), Some(published)) => Some(declared.or_texts_of(published)),
             (declared, published) => declared.as_ref().or(published).cloned(),
         }

@@ -53,9 +53,16 @@ impl LeaseGate {
         }
     }
 
-    /// Counts the time that a server is idle from its start, as if it had been used then.
-    pub(super) fn mark_used(&self) {
-        self.last_release.fetch_max(1, Ordering::SeqCst);
+    /// Counts the time that a server is idle from `now` if it was never used.
+    pub(super) fn mark_used(&self, now: Instant) {
+        let first_release = self.release_time(now);
+        // Fails if there was a release, which counts.
+        let _ = self.last_release.compare_exchange(0, first_release, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    fn release_time(&self, now: Instant) -> u64 {
+        let nanos = now.saturating_duration_since(self.opened_first).as_nanos();
+        u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(1)
     }
 
     /// Takes a lease if the gate is open.
@@ -71,10 +78,8 @@ impl LeaseGate {
 
     /// Releases a lease at `now`. After a failed call, [`failure_seen`](Self::failure_seen) must follow.
     pub(super) fn leave(&self, now: Instant, has_failed: bool) -> Release {
-        let nanos = now.saturating_duration_since(self.opened_first).as_nanos();
         // Before the count changes, so that an idle server never shows the time of an earlier release.
-        self.last_release
-            .fetch_max(u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(1), Ordering::SeqCst);
+        self.last_release.fetch_max(self.release_time(now), Ordering::SeqCst);
         let before = match has_failed {
             true => self.state.fetch_add(UNSEEN_FAILURE - 1, Ordering::SeqCst),
             false => self.state.fetch_sub(1, Ordering::SeqCst),

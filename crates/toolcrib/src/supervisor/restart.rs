@@ -27,6 +27,12 @@ impl RestartBudget {
         Self { allowed, backoff, restarts: VecDeque::new(), consecutive_failures: 0 }
     }
 
+    /// Replaces the settings and keeps the restarts that were spent.
+    pub(crate) fn set_limits(&mut self, allowed: Restarts, backoff: BackoffSpec) {
+        self.allowed = allowed;
+        self.backoff = backoff;
+    }
+
     /// Spends one restart and returns the wait before it; `None` if the budget is exhausted. `uptime` is how long the
     /// server had been up, and `jitter` is between 0 and 1.
     pub(crate) fn spend(&mut self, now: Instant, uptime: Duration, jitter: f64) -> Option<Duration> {

@@ -158,6 +158,13 @@ impl SlotState {
 }
 
 impl Slot {
+    /// Sets whether servers that do not keep running while idle are asked first.
+    pub(super) fn set_evict_last(&self, evict_last: bool) {
+        if let Some(holder) = self.pool.lock().holders.get_mut(&self.id) {
+            holder.evict_last = evict_last;
+        }
+    }
+
     /// Declines a request to stop, because the server is in use again.
     pub(super) fn keep(&self) {
         if let Some(holder) = self.pool.lock().holders.get_mut(&self.id) {

@@ -138,6 +138,11 @@ impl StartGate {
         self.changed.notify_waiters();
     }
 
+    /// Replaces the settings and keeps the restarts that were spent.
+    pub(crate) fn apply_lifecycle(&self, lifecycle: &Lifecycle) {
+        self.lock().budget.set_limits(lifecycle.restarts.clone(), lifecycle.backoff.clone());
+    }
+
     /// Refills the restart budget and lifts every penalty.
     pub(crate) fn reset(&self) {
         let mut state = self.lock();

@@ -39,8 +39,12 @@ pub(super) struct QueuedTurn {
 
 #[derive(Debug, Default)]
 struct QueueState {
+    /// Turns in total.
+    in_flight: usize,
     /// Free turns; zero while any call waits.
     free: usize,
+    /// Turns in use that end instead of being passed on, because the total was lowered.
+    surplus: usize,
     /// Calls waiting, and the limit.
     waiting: usize,
     max_waiting: usize,
@@ -54,7 +58,29 @@ struct QueueState {
 impl FairQueue {
     pub(super) fn new(in_flight: usize) -> Self {
         let max_waiting = in_flight.saturating_mul(MAX_WAITING_PER_TURN);
-        Self(Arc::new(Mutex::new(QueueState { free: in_flight, max_waiting, ..QueueState::default() })))
+        let state = QueueState { in_flight, free: in_flight, max_waiting, ..QueueState::default() };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// Changes the number of turns. If it is lowered, surplus turns end with their calls; if it is raised, waiters get the
+    /// new ones.
+    pub(super) fn set_in_flight(&self, in_flight: usize) {
+        let mut state = self.state();
+        state.max_waiting = in_flight.saturating_mul(MAX_WAITING_PER_TURN);
+        let removed = state.in_flight.saturating_sub(in_flight);
+        let mut added = in_flight.saturating_sub(state.in_flight);
+        state.in_flight = in_flight;
+        let removed_free = removed.min(state.free);
+        state.free -= removed_free;
+        state.surplus += removed - removed_free;
+        let kept = added.min(state.surplus);
+        state.surplus -= kept;
+        added -= kept;
+        let passed_on = added.min(state.waiting);
+        state.free += added - passed_on;
+        drop(state);
+        // A dropped turn goes to the next waiter.
+        (0..passed_on).for_each(|_| drop(Turn(Some(self.clone()))));
     }
 
     /// Returns a turn, or a position at the end of the client's queue.
@@ -139,6 +165,10 @@ impl Drop for Turn {
         let Some(mut queue) = self.0.take() else { return };
         loop {
             let mut state = queue.state();
+            if state.surplus > 0 {
+                state.surplus -= 1;
+                return;
+            }
             let Some(next) = state.pop_next() else {
                 state.free += 1;
                 return;
@@ -265,6 +295,26 @@ mod tests {
         drop(held);
         drop(first);
         assert!(take_turn(&mut second).is_some());
+    }
+
+    #[test]
+    fn lowered_limit_ends_surplus_turns_and_raised_one_serves_waiters() {
+        let queue = FairQueue::new(3);
+        let mut held: Vec<Turn> = (0..3).map(|_| granted(&queue, 1)).collect();
+        queue.set_in_flight(1);
+        let mut waiting: Vec<QueuedTurn> = (0..3).map(|_| queued(&queue, 2)).collect();
+        held.truncate(1);
+        assert!(waiting.iter_mut().all(|waiter| take_turn(waiter).is_none()), "two turns ended");
+        queue.set_in_flight(2);
+        held.extend(take_turn(&mut waiting[0]));
+        assert_eq!((held.len(), take_turn(&mut waiting[1]).is_none()), (2, true));
+        queue.set_in_flight(1);
+        queue.set_in_flight(9);
+        held.extend(waiting.iter_mut().skip(1).filter_map(take_turn));
+        assert_eq!(held.len(), 4, "every waiter got a turn");
+        drop(waiting);
+        drop(held);
+        assert_eq!(counts(&queue), (9, 0));
     }
 
     proptest! {

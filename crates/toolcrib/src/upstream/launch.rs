@@ -1,6 +1,6 @@
 //! Starts a server: from its spec to a connection with a completed handshake and a listing.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use tokio::sync::broadcast;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -10,9 +10,10 @@ use super::handshake::{HandshakeError, HandshakePlan, perform_handshake};
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
+
 use super::transport::stdio::StdioTransport;
-use super::transport::{Transport, http};
-use super::{Connection, Peer};
+use super::transport::{MessageLimit, Transport, http};
+use super::{CallSettings, Connection, Peer};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
@@ -150,10 +151,15 @@ async fn connect(
     secrets_and_redactor: &SecretsAndRedactor,
 ) -> Result<Connection, HandshakeError> {
     wait_until_exited(&context.running).await;
+    let message_limit = MessageLimit::new(spec.limits.message);
     let (mux, peer) = match &spec.endpoint {
-        Endpoint::Command(command) => open_process(spec, command, context, secrets_and_redactor).await?,
-        Endpoint::Http(remote) => open_remote(spec, remote, context, secrets_and_redactor).await?,
-        Endpoint::InProcess(server) => open_in_process(spec, server, context),
+        Endpoint::Command(command) => {
+            open_process(spec, command, context, secrets_and_redactor, message_limit.clone()).await?
+        }
+        Endpoint::Http(remote) => {
+            open_remote(spec, remote, context, secrets_and_redactor, message_limit.clone()).await?
+        }
+        Endpoint::InProcess(server) => open_in_process(spec, server, context, message_limit.clone()),
     };
     let wait_for_probe = matches!(peer, Peer::Remote);
     let handshake =
@@ -166,8 +172,8 @@ async fn connect(
         mux,
         peer,
         handshake,
-        limits: spec.limits.clone(),
-        tools: spec.tools.clone(),
+        settings: RwLock::new(Arc::new(CallSettings::from_spec(spec))),
+        message_limit,
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
@@ -230,6 +236,7 @@ async fn open_process(
     command: &CommandSpec,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
+    message_limit: MessageLimit,
 ) -> Result<(Mux, Peer), Error> {
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
     let LaunchContext { tasks, running, spawner, stderr, .. } = context;
@@ -245,7 +252,7 @@ async fn open_process(
     let transport = StdioTransport {
         reader: stdout,
         writer: stdin,
-        message_limit: spec.limits.message,
+        message_limit,
         exited: process.exited_plus_linger(),
         exit_report: process.exit_report(),
     };
@@ -257,21 +264,27 @@ async fn open_remote(
     remote: &HttpSpec,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
+    message_limit: MessageLimit,
 ) -> Result<(Mux, Peer), Error> {
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
-    let transport = http::open(spec, remote, secrets, redactor, context).await;
+    let transport = http::open(spec, remote, secrets, redactor, context, message_limit).await;
     let transport = transport.map_err(misconfigured)?;
     Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Remote))
 }
 
-fn open_in_process(spec: &ServerSpec, server: &InProcessServer, context: &LaunchContext) -> (Mux, Peer) {
+fn open_in_process(
+    spec: &ServerSpec,
+    server: &InProcessServer,
+    context: &LaunchContext,
+    message_limit: MessageLimit,
+) -> (Mux, Peer) {
     let (ours, theirs) = tokio::io::duplex(PIPE_CAPACITY);
     // Runs in its own task, so that a panic does not reach the supervisor.
     let server = server.0.clone();
     let serving = server.clone();
     let served = async move { serving.serve(theirs).await };
     let task = AbortOnDropHandle::new(context.tasks.spawn(context.running.track_future(served)));
-    let transport = InProcessTransport { pipe: ours, message_limit: spec.limits.message };
+    let transport = InProcessTransport { pipe: ours, message_limit };
     (context.new_mux(spec, Arc::default(), transport), Peer::InProcess(task, InProcessServer(server)))
 }
 

@@ -10,6 +10,8 @@ pub(super) mod stdio;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::model::exit_report::ExitReport;
 
@@ -37,6 +39,24 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 pub(super) trait Transport: Send + 'static {
     /// Runs the connection until it ends.
     fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture;
+}
+
+/// Maximum size of a message from the server, in bytes. Clones share it, so that it can change while a connection is open.
+#[derive(Debug, Clone)]
+pub(super) struct MessageLimit(Arc<AtomicUsize>);
+
+impl MessageLimit {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    pub(super) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
 }
 
 /// A message waiting to be sent, and the id of the request it belongs to.

@@ -251,10 +251,10 @@ async fn change_stop_restart_and_new_spec_clear_the_cache() {
     assert!(asked().await && !asked().await, "restarted after a crash");
     let other =
         caching_spec(&fake).limits(ServerLimits { call_timeout: 7 * SECOND, ..ServerLimits::default() });
-    crib.apply_roster(roster([other])).await;
+    crib.apply_roster(roster([other])).await.unwrap();
     assert!(asked().await && !asked().await, "reloaded");
-    crib.apply_roster(roster([])).await;
-    crib.apply_roster(roster([caching_spec(&fake)])).await;
+    crib.apply_roster(roster([])).await.unwrap();
+    crib.apply_roster(roster([caching_spec(&fake)])).await.unwrap();
     assert!(asked().await && !asked().await, "removed and added again");
 }
 

@@ -90,7 +90,7 @@ async fn memory_limit_from_reload_is_enforced() {
     fake.set_memory(1000);
     let memory = MemoryLimits { soft: None, hard: Some(999) };
     let limited = spec("one", &fake).lifecycle(Lifecycle { memory, ..Lifecycle::default() });
-    crib.apply_roster(roster([limited])).await;
+    crib.apply_roster(roster([limited])).await.unwrap();
     let mut events = crib.events();
     let (lost, ()) = tokio::join!(crib.call(on("one", "hang")), wait_for_memory_kill(&mut events));
     assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);

@@ -61,7 +61,7 @@ async fn assert_others_respond(enabled: bool, other: &ServerSpec, after: Option<
     let mut busy = JoinSet::new();
     busy.spawn(async move {
         match after {
-            Some(after) => drop(ending.apply_roster(after).await),
+            Some(after) => drop(ending.apply_roster(after).await.unwrap()),
             None => ending.shutdown(SECOND).await,
         }
     });

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::ServerLimits;
+use toolcrib::{Era, EraChoice};
 
 use crate::cache::{cacheable_call, caching_spec, crib_of};
 use crate::fake::FakeServer;
-use crate::support::{SECOND, on, roster, settle, spawn, status, with};
+use crate::support::{on, roster, settle, spawn, status, with};
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_equal_calls_are_merged() {
@@ -103,13 +103,14 @@ async fn answer_of_replaced_server_is_not_cached() {
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, cacheable_call("hold", 1));
     settle().await;
-    let limits = ServerLimits { call_timeout: 7 * SECOND, ..ServerLimits::default() };
-    let applied = crib.apply_roster(roster([caching_spec(&fake).limits(limits)]));
+    let changed = caching_spec(&fake).era(EraChoice::Era(Era::Session));
+    let applied = crib.apply_roster(roster([changed]));
     let opened = async {
         settle().await;
         fake.set_hold_open(true);
     };
-    tokio::join!(applied, opened);
+    let (applied, ()) = tokio::join!(applied, opened);
+    assert_eq!(applied.unwrap().restarted.len(), 1);
     calls.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!(status(&crib, "git").cache_entries, 0);
     crib.call(cacheable_call("hold", 1)).await.unwrap();

@@ -3,14 +3,14 @@
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use toolcrib::{Call, Crib, ErrorKind, Event, ServerLimits, ServerSpec, ServerState};
+use toolcrib::{Call, Crib, Era, EraChoice, ErrorKind, Event, ServerSpec, ServerState};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, id, kind, names, on, roster, settle, spawn, spec, status};
 
-/// The same server with another limit.
+/// The same server with a change that needs a new connection.
 fn changed(name: &str, fake: &FakeServer) -> ServerSpec {
-    spec(name, fake).limits(ServerLimits { call_timeout: 59 * SECOND, ..ServerLimits::default() })
+    spec(name, fake).era(EraChoice::Era(Era::Session))
 }
 
 #[tokio::test(start_paused = true)]
@@ -25,7 +25,7 @@ async fn reload_restarts_only_changed_servers() {
     for server in ["git", "time", "web"] {
         crib.call(on(server, "echo")).await.unwrap();
     }
-    let changes = crib.apply_roster(roster([same, changed("time", &time), spec("new", &new)])).await;
+    let changes = crib.apply_roster(roster([same, changed("time", &time), spec("new", &new)])).await.unwrap();
     assert_eq!(
         (changes.added, changes.changed, changes.removed),
         (vec![id("new")], vec![id("time")], vec![id("web")])
@@ -48,7 +48,7 @@ async fn equal_roster_changes_nothing() {
     let same = spec("git", &fake);
     let crib = Crib::builder().server(same.clone()).build().unwrap();
     crib.call(on("git", "echo")).await.unwrap();
-    assert_eq!(crib.apply_roster(roster([same])).await, toolcrib::RosterChanges::default());
+    assert!(crib.apply_roster(roster([same])).await.unwrap().is_empty());
     assert_eq!((fake.starts(), status(&crib, "git").state), (1, ServerState::Ready));
 }
 
@@ -59,7 +59,7 @@ async fn replaced_server_finishes_its_calls() {
     let mut calls = JoinSet::new();
     (0..3).for_each(|_| spawn(&mut calls, &crib, on("git", "hold")));
     settle().await;
-    crib.apply_roster(roster([changed("git", &fake)])).await;
+    crib.apply_roster(roster([changed("git", &fake)])).await.unwrap();
     // Other calls are served meanwhile.
     crib.call(on("git", "echo")).await.unwrap();
     assert_eq!((calls.len(), fake.starts(), fake.running_and_peak().0), (3, 2, 2));
@@ -78,12 +78,12 @@ async fn hanging_call_does_not_delay_a_reload() {
     spawn(&mut calls, &crib, on("git", "hang"));
     settle().await;
     for fake in &fakes[1..] {
-        crib.apply_roster(roster([changed("git", fake)])).await;
+        crib.apply_roster(roster([changed("git", fake)])).await.unwrap();
         crib.call(on("git", "echo")).await.unwrap();
         spawn(&mut calls, &crib, on("git", "hang"));
         settle().await;
     }
-    crib.apply_roster(roster([])).await;
+    crib.apply_roster(roster([])).await.unwrap();
     assert_eq!(before.elapsed().as_secs(), 0);
     assert_eq!(fakes.each_ref().map(|fake| fake.running_and_peak().0), [1, 1, 1]);
     for ended in calls.join_all().await {
@@ -100,9 +100,9 @@ async fn unused_server_stops_before_its_replacement_starts() {
     let crib = crib(&[("git", &fake)]);
     for _ in 0..3 {
         crib.call(on("git", "echo")).await.unwrap();
-        crib.apply_roster(roster([changed("git", &fake)])).await;
+        crib.apply_roster(roster([changed("git", &fake)])).await.unwrap();
         crib.call(on("git", "echo")).await.unwrap();
-        crib.apply_roster(roster([spec("git", &fake)])).await;
+        crib.apply_roster(roster([spec("git", &fake)])).await.unwrap();
     }
     assert_eq!(fake.running_and_peak().1, 1);
 }
@@ -114,14 +114,14 @@ async fn stop_and_shutdown_include_draining_servers() {
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, on("git", "hang"));
     settle().await;
-    crib.apply_roster(roster([changed("git", &fakes[1])])).await;
+    crib.apply_roster(roster([changed("git", &fakes[1])])).await.unwrap();
     crib.call(on("git", "echo")).await.unwrap();
     crib.stop(&id("git")).await.unwrap();
     assert_eq!(fakes.each_ref().map(|fake| fake.running_and_peak().0), [0, 0]);
     assert_eq!(kind(calls.join_next().await.unwrap().unwrap()), ErrorKind::Lost);
     spawn(&mut calls, &crib, on("git", "hang"));
     settle().await;
-    crib.apply_roster(roster([])).await;
+    crib.apply_roster(roster([])).await.unwrap();
     let before = Instant::now();
     crib.shutdown(SECOND).await;
     assert_eq!((before.elapsed().as_secs(), fakes[1].running_and_peak().0), (1, 0));
@@ -135,7 +135,7 @@ async fn waiting_call_is_served_by_the_replacement() {
     let mut calls = JoinSet::new();
     (0..5).for_each(|_| spawn(&mut calls, &crib, on("git", "echo")));
     settle().await;
-    crib.apply_roster(roster([changed("git", &fake)])).await;
+    crib.apply_roster(roster([changed("git", &fake)])).await.unwrap();
     assert!(calls.join_all().await.iter().all(Result::is_ok));
     assert_eq!((fake.starts(), fake.running_and_peak()), (2, (1, 1)));
 }
@@ -147,7 +147,7 @@ async fn call_during_discovery_is_served_by_the_replacement() {
     let mut calls = JoinSet::new();
     (0..5).for_each(|_| spawn(&mut calls, &crib, Call::tool("git__echo")));
     settle().await;
-    crib.apply_roster(roster([changed("git", &fake)])).await;
+    crib.apply_roster(roster([changed("git", &fake)])).await.unwrap();
     let ends = calls.join_all().await;
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
     assert_eq!((fake.starts(), fake.running_and_peak()), (2, (1, 1)));
@@ -160,8 +160,8 @@ async fn calls_survive_repeated_replacements() {
     let mut calls = JoinSet::new();
     for round in 0..100 {
         (0..3).for_each(|_| spawn(&mut calls, &crib, Call::tool("git__echo")));
-        let limits = ServerLimits { call_timeout: (60 + round) * SECOND, ..ServerLimits::default() };
-        crib.apply_roster(roster([spec("git", &fake).limits(limits)])).await;
+        let next = if round % 2 == 0 { changed("git", &fake) } else { spec("git", &fake) };
+        crib.apply_roster(roster([next])).await.unwrap();
         for _ in 0..round {
             tokio::task::yield_now().await;
         }
@@ -178,7 +178,7 @@ async fn changed_spec_restores_an_ejected_server() {
     let crib = Crib::builder().server(brittle).build().unwrap();
     assert_eq!(kind(crib.call(on("git", "die")).await), ErrorKind::Lost);
     assert_eq!(kind(crib.call(on("git", "echo")).await), ErrorKind::Ejected);
-    crib.apply_roster(roster([changed("git", &fake)])).await;
+    crib.apply_roster(roster([changed("git", &fake)])).await.unwrap();
     crib.call(on("git", "echo")).await.unwrap();
 }
 
@@ -188,9 +188,9 @@ async fn new_server_is_callable_after_apply() {
     let time = FakeServer::with_tools(&["now"]);
     let crib = crib(&[("git", &git)]);
     crib.list().await;
-    crib.apply_roster(roster([spec("time", &time)])).await;
+    crib.apply_roster(roster([spec("time", &time)])).await.unwrap();
     crib.call(Call::tool("now")).await.unwrap();
-    crib.apply_roster(roster([spec("web", &git)])).await;
+    crib.apply_roster(roster([spec("web", &git)])).await.unwrap();
     crib.call(on("web", "log")).await.unwrap();
     assert_eq!(kind(crib.call(Call::tool("now")).await), ErrorKind::Unknown);
 }
@@ -203,7 +203,7 @@ async fn catalog_follows_the_roster() {
     let mut catalog = crib.watch_catalog();
     crib.list().await;
     let before = crib.catalog().revision();
-    crib.apply_roster(roster([spec("time", &time)])).await;
+    crib.apply_roster(roster([spec("time", &time)])).await.unwrap();
     catalog.wait_for(|catalog| catalog.tools().is_empty() && catalog.revision() > before).await.unwrap();
     assert_eq!(names(&crib.list().await), ["time__now"]);
     assert_eq!(kind(crib.call(Call::tool("git__log")).await), ErrorKind::Unknown);
@@ -216,7 +216,7 @@ async fn consecutive_reloads_end_with_the_last() {
     crib.call(on("git", "echo")).await.unwrap();
     let mut calls = JoinSet::new();
     for fake in &fakes {
-        crib.apply_roster(roster([changed("git", fake)])).await;
+        crib.apply_roster(roster([changed("git", fake)])).await.unwrap();
         spawn(&mut calls, &crib, on("git", "echo"));
     }
     let ended = timeout(60 * SECOND, calls.join_all()).await.unwrap();
@@ -243,7 +243,7 @@ async fn removed_server_emits_stopped() {
     let crib = crib(&[("git", &git), ("time", &time)]);
     let mut events = crib.events();
     crib.call(on("git", "echo")).await.unwrap();
-    crib.apply_roster(roster([])).await;
+    crib.apply_roster(roster([])).await.unwrap();
     settle().await;
     assert_eq!(stopped(&mut events), ["git"], "the other server never ran");
     assert_eq!(git.running_and_peak(), (0, 1));
@@ -255,7 +255,7 @@ async fn replaced_server_emits_stopped() {
     let crib = crib(&[("git", &fake)]);
     let mut events = crib.events();
     crib.call(on("git", "echo")).await.unwrap();
-    crib.apply_roster(roster([changed("git", &fake)])).await;
+    crib.apply_roster(roster([changed("git", &fake)])).await.unwrap();
     settle().await;
     assert_eq!(stopped(&mut events), ["git"]);
 }

@@ -151,7 +151,7 @@ async fn slow_start_does_not_delay_others_or_a_reload() {
     settle().await;
     let before = Instant::now();
     crib.call(on("quick", "echo")).await.unwrap();
-    crib.apply_roster(roster(both.into_iter().chain([spec("more", &FakeServer::new())]))).await;
+    crib.apply_roster(roster(both.into_iter().chain([spec("more", &FakeServer::new())]))).await.unwrap();
     crib.call(on("more", "echo")).await.unwrap();
     assert!(before.elapsed() < SECOND);
     assert!(calls.join_next().await.unwrap().unwrap().is_ok());

@@ -285,7 +285,7 @@ async fn new_spec_drains_every_instance() {
             assert_eq!(old.running_and_peak().0, 2);
             old.set_hold_open(true);
         });
-        assert_eq!(changes.changed, [id("s")]);
+        assert_eq!(changes.unwrap().changed, [id("s")]);
         assert!(calls.join_all().await.iter().all(Result::is_ok));
         crib.call(call_as(1, "echo")).await.unwrap();
         settle().await;

@@ -3,10 +3,10 @@
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use toolcrib::{ErrorKind, Lifecycle, RosterChanges, StartPolicy};
+use toolcrib::{Era, EraChoice, ErrorKind, Lifecycle, Settings, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
-use crate::support::{SECOND, crib, kind, on, roster, settle, spawn, spec, with};
+use crate::support::{SECOND, crib, id, kind, on, roster, settle, spawn, spec, with};
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_calls_and_refuses_new_ones() {
@@ -56,13 +56,24 @@ async fn second_shutdown_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn apply_after_shutdown_starts_nothing() {
+async fn change_of_servers_after_shutdown_fails() {
     let late = FakeServer::new();
     let crib = crib(&[("git", &FakeServer::new())]);
     crib.shutdown(SECOND).await;
     let eager = Lifecycle { start: StartPolicy::AtBoot, ..Lifecycle::default() };
-    let changes = crib.apply_roster(roster([spec("late", &late).lifecycle(eager)])).await;
-    assert_eq!((changes, late.starts()), (RosterChanges::default(), 0));
+    let late_spec = spec("late", &late).lifecycle(eager);
+    let ends = [
+        crib.apply_roster(roster([late_spec.clone()])).await,
+        crib.apply(Settings::new(roster([late_spec.clone()]))).await,
+        crib.add(late_spec.clone()).await,
+        crib.replace(late_spec).await,
+        crib.remove(&id("git")).await,
+    ];
+    for end in ends {
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::ShuttingDown);
+    }
+    settle().await;
+    assert_eq!((late.starts(), crib.status().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,8 +99,7 @@ async fn shutdown_cuts_draining_servers_short() {
     spawn(&mut calls, &crib, on("removed", "hang"));
     spawn(&mut calls, &crib, on("replaced", "hang"));
     settle().await;
-    let mut other = spec("replaced", &replaced);
-    other.limits.call_timeout = 59 * SECOND;
+    let other = spec("replaced", &replaced).era(EraChoice::Era(Era::Session));
     let applying = crib.clone();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { applying.apply_roster(roster([other])).await });

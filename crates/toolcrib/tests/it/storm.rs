@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
-use toolcrib::protocol::versions::Era;
+use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::spec::{BreakerSpec, EraChoice, MemoryLimits, Restarts};
 use toolcrib::{
     Call, Capacity, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Roster, ServerLimits, ServerSpec,
@@ -247,6 +247,10 @@ impl Storm {
     fn reload(&mut self, at: usize) {
         self.specs[at] = spec(NAMES[at], &self.servers[at], &mut self.random);
         self.specs[at].limits.message += usize::try_from(self.made).unwrap();
+        // Half of the reloads replace the server; the others are taken over by the running one.
+        if self.random.below(2) == 0 {
+            self.specs[at].era = EraChoice::Revision(Revision::V2025_06_18);
+        }
         self.servers[at].reloaded = true;
         self.servers[at].forgive(Instant::now() + DRAIN);
         let (crib, roster): (Crib, Roster) = (self.crib.clone(), roster(self.specs.clone()));

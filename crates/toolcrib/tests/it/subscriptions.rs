@@ -86,7 +86,7 @@ async fn subscribed_server_stays_up_and_reload_does_not_wait() {
     assert_eq!(status(&crib, "t").generation, 1);
     let before = tokio::time::Instant::now();
     let changed = ServerSpec::in_process(id("t"), server.clone());
-    crib.apply_roster(crate::support::roster([changed])).await;
+    crib.apply_roster(crate::support::roster([changed])).await.unwrap();
     let mut notifications = crib.notifications();
     server.change();
     assert!(is_notified(&mut notifications, &subscription).await);

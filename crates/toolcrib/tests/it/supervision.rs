@@ -97,7 +97,7 @@ async fn status_of_pinned_server_shows_current_leases() {
             "stopped" => crib.stop(&id("git")).await.unwrap(),
             "restarted" => crib.restart(&id("git")).await.unwrap(),
             _ => {
-                crib.apply_roster(roster([server()])).await;
+                crib.apply_roster(roster([server()])).await.unwrap();
                 fake.set_hold_open(true);
             }
         }

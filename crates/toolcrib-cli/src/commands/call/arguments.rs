@@ -13,51 +13,98 @@ const MAX_SCHEMA_DEPTH: usize = 8;
 #[derive(Debug)]
 pub(super) struct CallArguments {
     object: Option<Bytes>,
-    pairs: Vec<(String, String)>,
+    /// In the order of their first occurrence.
+    members: Vec<Member>,
+}
+
+/// One argument. If it is given several times, it is an array.
+#[derive(Debug)]
+struct Member {
+    key: String,
+    values: Vec<WrittenValue>,
+}
+
+/// A value as written.
+#[derive(Debug)]
+enum WrittenValue {
+    /// `k=text`: its type is that of the tool's schema.
+    Text(String),
+    /// `k:=json`.
+    Json(String),
+}
+
+/// Returns whether a word of the command line is an argument and not the name of a tool.
+pub(super) fn is_argument(word: &str) -> bool {
+    word.contains('=') || word.starts_with(['{', '@'])
 }
 
 impl CallArguments {
-    /// Parses pairs, each split at its first `=`, and the object of `--args`.
-    pub(super) fn parse(pairs: &[String], object: Option<Bytes>) -> Result<Self, CommandError> {
-        let mut parsed: Vec<(String, String)> = Vec::new();
-        for pair in pairs {
-            let (key, value) = pair.split_once('=').ok_or_else(|| {
-                CommandError::usage(format!("`{pair}` is not an argument of the form key=value"))
-                    .hint("toolcrib call --help")
-            })?;
-            if parsed.iter().any(|(other, _)| other == key) {
-                return Err(CommandError::usage(format!("the argument `{key}` is given twice")));
+    /// Parses words of the form `key=text` and `key:=json`, an object that is written out or in a `@FILE`, and the object
+    /// of `--args`.
+    pub(super) fn parse(words: &[String], args: Option<Bytes>) -> Result<Self, CommandError> {
+        let mut parsed = Self { object: None, members: Vec::new() };
+        if let Some(args) = args {
+            parsed.set_object("`--args`", args)?;
+        }
+        for word in words {
+            if word.starts_with('{') {
+                parsed.set_object("the argument", Bytes::copy_from_slice(word.as_bytes()))?;
+            } else if let Some(file) = word.strip_prefix('@') {
+                let text = std::fs::read(file).map_err(|error| {
+                    CommandError::usage(format!("cannot read the arguments from `{file}`: {error}"))
+                })?;
+                parsed.set_object(&format!("`{file}`"), text.into())?;
+            } else {
+                parsed.add_member(word)?;
             }
-            parsed.push((key.to_owned(), value.to_owned()));
         }
-        if let Some(object) = &object {
-            Object::parse(object).map_err(|error| {
-                CommandError::usage(format!("`--args` is not a JSON object: {}", error.reason))
-                    .hint("--args '{\"key\": \"value\"}'")
-            })?;
-        }
-        Ok(Self { object, pairs: parsed })
+        Ok(parsed)
     }
 
-    /// Returns whether the types of arguments depend on the schema.
-    pub(super) fn needs_schema(&self) -> bool {
-        !self.pairs.is_empty()
+    fn set_object(&mut self, origin: &str, object: Bytes) -> Result<(), CommandError> {
+        if self.object.is_some() {
+            return Err(CommandError::usage("the object of all arguments is given twice"));
+        }
+        Object::parse(&object).map_err(|error| {
+            CommandError::usage(format!("{origin} is not a JSON object: {}", error.reason))
+                .hint("write it as '{\"key\": \"value\"}'")
+        })?;
+        self.object = Some(object);
+        Ok(())
     }
 
-    /// Returns the arguments as JSON. An object without pairs is kept byte for byte; a pair replaces the member of that name.
+    /// Adds an argument that is split at its first `=`.
+    fn add_member(&mut self, word: &str) -> Result<(), CommandError> {
+        let (key, text) = word.split_once('=').ok_or_else(|| {
+            CommandError::usage(format!("`{word}` is not an argument of the form key=value"))
+                .hint("toolcrib call --help")
+        })?;
+        let (key, value) = match key.strip_suffix(':') {
+            None => (key, WrittenValue::Text(text.to_owned())),
+            Some(key) if json_type_name(text).is_some() => (key, WrittenValue::Json(text.trim().to_owned())),
+            Some(key) => {
+                let error = CommandError::usage(format!("the value of `{key}:=` is not JSON: `{text}`"));
+                return Err(error.hint(format!("{key}={text} passes it as text")));
+            }
+        };
+        match self.members.iter_mut().find(|member| member.key == key) {
+            Some(member) => member.values.push(value),
+            None => self.members.push(Member { key: key.to_owned(), values: vec![value] }),
+        }
+        Ok(())
+    }
+
+    /// Returns the arguments as JSON. An object alone is kept byte for byte; an argument replaces its member of that name.
     pub(super) fn to_json(&self, schema: Option<&Value>) -> Result<Bytes, CommandError> {
         let object = match &self.object {
-            Some(object) if self.pairs.is_empty() => return Ok(object.clone()),
+            Some(object) if self.members.is_empty() => return Ok(object.clone()),
             Some(object) => Object::parse(object).unwrap_or_default(),
             None => Object::default(),
         };
-        let kept = object.iter().filter(|(key, _)| !self.pairs.iter().any(|(pair, _)| pair == key));
+        let kept = object.iter().filter(|(key, _)| !self.members.iter().any(|member| member.key == *key));
         let mut members: Vec<(&str, Bytes)> = kept.map(|(key, value)| (key, value.clone())).collect();
-        for (key, text) in &self.pairs {
-            let types = schema
-                .map(|schema| AllowedTypes::from_schema(&schema["properties"][key], schema, 0))
-                .unwrap_or_default();
-            members.push((key, types.convert(key, text)?.into()));
+        for member in &self.members {
+            members.push((&member.key, member.to_json(schema)?.into()));
         }
         let mut out = vec![b'{'];
         for (index, (key, value)) in members.iter().enumerate() {
@@ -70,6 +117,29 @@ impl CallArguments {
         }
         out.push(b'}');
         Ok(out.into())
+    }
+}
+
+impl Member {
+    /// Returns the value as JSON. The values of an array have the type of its items.
+    fn to_json(&self, schema: Option<&Value>) -> Result<String, CommandError> {
+        let types = |member: &Value| {
+            schema.map(|schema| AllowedTypes::from_schema(member, schema, 0)).unwrap_or_default()
+        };
+        let convert = |value: &WrittenValue, types: &AllowedTypes| match value {
+            WrittenValue::Json(json) => Ok(json.clone()),
+            WrittenValue::Text(text) => types.convert(&self.key, text),
+        };
+        let declared = schema.map_or(&Value::Null, |schema| &schema["properties"][&self.key]);
+        match &*self.values {
+            [only] => convert(only, &types(declared)),
+            several => {
+                let items = types(&declared["items"]);
+                let items: Result<Vec<String>, CommandError> =
+                    several.iter().map(|value| convert(value, &items)).collect();
+                Ok(format!("[{}]", items?.join(",")))
+            }
+        }
     }
 }
 
@@ -215,6 +285,30 @@ mod tests {
     }
 
     #[test]
+    fn repeated_key_is_array_and_colon_equals_is_json() {
+        let tags = json!({"properties": {"tag": {"type": "array", "items": {"type": "string"}}, "n": {"type": "string"}}});
+        assert_eq!(to_json(&["tag=1", "tag=b"], Some(&tags)).unwrap(), r#"{"tag":["1","b"]}"#);
+        assert_eq!(to_json(&["tag=1", "x=y", "tag:=[2]"], None).unwrap(), r#"{"tag":[1,[2]],"x":"y"}"#);
+        assert_eq!(to_json(&["n:=1"], Some(&tags)).unwrap(), r#"{"n":1}"#, "the schema does not change it");
+        assert_eq!(to_json(&["n:=\"a=b\""], None).unwrap(), r#"{"n":"a=b"}"#);
+        assert_eq!(to_json(&["n=@x"], None).unwrap(), r#"{"n":"@x"}"#);
+        assert!(to_json(&["n:=x"], None).unwrap_err().contains("not JSON"));
+    }
+
+    #[test]
+    fn object_may_be_argument_or_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), r#"{"a": 1}"#).unwrap();
+        let at_file = format!("@{}", file.path().display());
+        assert_eq!(to_json(&[&at_file], None).unwrap(), r#"{"a": 1}"#);
+        assert_eq!(to_json(&[&at_file, "b=2"], None).unwrap(), r#"{"a":1,"b":2}"#);
+        assert_eq!(to_json(&[r#"{"a":[1]}"#, "b=2"], None).unwrap(), r#"{"a":[1],"b":2}"#);
+        for bad in [&["{"][..], &["@/no/such/file"], &["{}", "{}"], &["@"]] {
+            assert!(to_json(bad, None).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn object_is_kept_and_pairs_replace_members() {
         let object = Bytes::from_static(br#"{ "a": 1.0, "b": 2 }"#);
         let alone = CallArguments::parse(&[], Some(object.clone())).unwrap();
@@ -222,7 +316,6 @@ mod tests {
         let both = CallArguments::parse(&["b=x".to_owned()], Some(object)).unwrap();
         assert_eq!(both.to_json(None).unwrap(), &br#"{"a":1.0,"b":"x"}"#[..]);
         assert!(CallArguments::parse(&[], Some(Bytes::from_static(b"[]"))).is_err());
-        assert!(to_json(&["a=1", "a=2"], None).is_err());
         assert!(to_json(&["a"], None).is_err());
         assert_eq!(to_json(&[], None).unwrap(), "{}");
     }

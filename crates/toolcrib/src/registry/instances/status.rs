@@ -63,7 +63,7 @@ impl Instances {
             protocol: known.as_ref().map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info),
             instances: instances.clone(),
-            ..ServerStatus::disabled(&self.spec)
+            ..ServerStatus::disabled(&self.lock().spec)
         }
     }
 

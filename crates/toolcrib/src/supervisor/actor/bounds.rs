@@ -90,7 +90,7 @@ impl Actor {
         }
     }
 
-    fn slot_holder(&self) -> SlotHolder {
+    pub(super) fn slot_holder(&self) -> SlotHolder {
         let lifecycle = &self.spec.lifecycle;
         SlotHolder {
             mailbox: self.own_mailbox.clone(),

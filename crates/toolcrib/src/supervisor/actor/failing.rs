@@ -25,8 +25,11 @@ impl Actor {
                     let starts = self.has_lease_waiters() || self.spec.lifecycle.start == StartPolicy::AtBoot;
                     return if starts { ActorState::Starting } else { ActorState::Asleep };
                 }
-                command = self.commands.recv() => if let Some(state) = self.handle_command(command) {
-                    return state;
+                command = self.commands.recv() => match command {
+                    Some(ActorCommand::Update(spec)) => return self.update_failed(spec),
+                    command => if let Some(state) = self.handle_command(command) {
+                        return state;
+                    },
                 },
             }
         }
@@ -48,6 +51,7 @@ impl Actor {
                         let wait = until.saturating_duration_since(Instant::now());
                         self.refuse(waiter, error.with_next_attempt_in(wait));
                     }
+                    Some(ActorCommand::Update(spec)) => return self.update_failed(spec),
                     command => if let Some(state) = self.handle_command(command) {
                         return state;
                     },
@@ -68,6 +72,7 @@ impl Actor {
                 }
                 Some(ActorCommand::Lease(waiter)) => self.refuse(waiter, error.clone()),
                 Some(ActorCommand::Stop(done)) => confirm(done),
+                Some(ActorCommand::Update(spec)) => return self.update_failed(spec),
                 command => {
                     if let Some(state) = self.handle_command(command) {
                         return state;

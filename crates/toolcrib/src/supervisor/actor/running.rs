@@ -63,6 +63,10 @@ impl Actor {
             ActorCommand::Watched { generation, event } if generation == self.generation => {
                 self.watch_event(server, event)
             }
+            ActorCommand::Update(spec) => {
+                self.update_running(server, spec);
+                None
+            }
             ActorCommand::FreeSlot if server.gate().close_if_idle() => Some(ActorEvent::Idle),
             ActorCommand::FreeSlot => {
                 self.mark_in_use(server);
@@ -236,15 +240,18 @@ impl Actor {
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         self.update_listing(&connection, listing, false);
+        // The spec may have changed since the start began.
+        connection.apply_settings(&self.spec);
         let now = Instant::now();
         self.metrics.consecutive_failures.store(0, Ordering::Relaxed);
         self.start_gate.record_success();
+        self.failure = None;
         let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone());
         self.services.tasks.spawn(watcher);
         self.services.slots.mark_idle(&self.metrics);
         let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
         if self.spec.lifecycle.start == StartPolicy::OnDemand {
-            gate.mark_used();
+            gate.mark_used(now);
         }
         let leased = Arc::new(LeasedServer {
             connection: connection.clone(),
@@ -320,7 +327,7 @@ impl Actor {
     }
 
     /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
-    fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
+    pub(super) fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
         let is_complete = self.owner.key == InstanceKey::Shared;
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
@@ -342,6 +349,10 @@ impl Actor {
                 None
             }
             ActorCommand::Release(_) | ActorCommand::Watched { .. } | ActorCommand::MemoryChecked { .. } => {
+                None
+            }
+            ActorCommand::Update(spec) => {
+                self.take_spec(spec);
                 None
             }
             ActorCommand::FreeSlot => {
@@ -405,6 +416,7 @@ impl Actor {
             at: clock::wall_time(),
         };
         self.start_gate.set_last_error(last_error.clone());
+        self.failure = Some(error.clone());
         self.last_error = Some(last_error);
     }
 
@@ -433,6 +445,7 @@ impl Actor {
             snapshot.up_since = server.map(|server| server.up_since);
             snapshot.connection = server.map(|server| Arc::downgrade(&server.connection)).unwrap_or_default();
             snapshot.last_error.clone_from(&self.last_error);
+            snapshot.failure.clone_from(&self.failure);
         });
     }
 }

@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::upstream::mux::{Mux, PendingReply};
+use crate::upstream::transport::MessageLimit;
 use crate::upstream::transport::stdio::StdioTransport;
 
 /// Opens a mux to an in-process peer. The sender delivers the peer's exit report.
@@ -16,7 +17,7 @@ fn open() -> (Mux, DuplexStream, oneshot::Sender<ExitReport>) {
     let transport = StdioTransport {
         reader,
         writer,
-        message_limit: 1 << 20,
+        message_limit: MessageLimit::new(1 << 20),
         exited: std::future::pending(),
         exit_report: async move { report.await.unwrap_or_default() },
     };

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::*;
 use crate::model::exit_report::ExitReport;
 use crate::upstream::mux::Mux;
+use crate::upstream::transport::MessageLimit;
 use crate::upstream::transport::stdio::StdioTransport;
 
 /// Reads after which the flood ends, so that a failing test terminates.
@@ -47,7 +48,7 @@ async fn flooded_stdout_does_not_starve_other_servers() {
     let transport = StdioTransport {
         reader: Flood(reads_so_far.clone()),
         writer: tokio::io::sink(),
-        message_limit: 1 << 20,
+        message_limit: MessageLimit::new(1 << 20),
         exited: std::future::pending(),
         exit_report: std::future::ready(ExitReport::default()),
     };

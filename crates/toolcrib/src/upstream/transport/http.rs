@@ -38,7 +38,7 @@ use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::launch::LaunchContext;
 use crate::upstream::pending::RequestEnd;
-use crate::upstream::transport::{OutgoingQueue, TransportLink};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use connector::HttpClient;
@@ -63,9 +63,11 @@ pub(in crate::upstream) async fn open(
     secrets: &ResolvedSecrets,
     redactor: &Arc<Redactor>,
     context: &LaunchContext,
+    message_limit: MessageLimit,
 ) -> Result<HttpTransport, String> {
     let auth = Arc::new(StaticHeaders);
-    let transport = HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks).await?;
+    let transport =
+        HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks, message_limit).await?;
     Ok(transport.published_card(context.published_card.clone()))
 }
 
@@ -78,8 +80,7 @@ struct HttpConnection {
     base_headers: HeaderMap,
     auth: Arc<dyn Auth>,
     transport: TransportKind,
-    /// Maximum message size in bytes.
-    message_limit: usize,
+    message_limit: MessageLimit,
     errors: HttpErrorMapper,
     route: Mutex<HttpRoute>,
     /// Held while an expired session is replaced.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::{HttpSpec, ServerSpec};
 use crate::upstream::launch::LaunchContext;
-use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink};
 
 /// A transport that cannot exist.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ pub(in crate::upstream) async fn open(
     _secrets: &ResolvedSecrets,
     _redactor: &Arc<Redactor>,
     _context: &LaunchContext,
+    _message_limit: MessageLimit,
 ) -> Result<DisabledTransport, String> {
     Err("remote servers need the feature `http` of the crate `toolcrib`".to_owned())
 }

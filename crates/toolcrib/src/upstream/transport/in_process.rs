@@ -18,7 +18,7 @@ use crate::protocol::jsonrpc::{ClientMessage, ResponsePayload, code, encode_resp
 use crate::protocol::versions::Era;
 use crate::spec::InProcess;
 use crate::upstream::transport::stdio::StdioTransport;
-use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink};
 
 /// The largest message a toolbox reads.
 const MAX_MESSAGE_BYTES: usize = 32 << 20;
@@ -26,8 +26,7 @@ const MAX_MESSAGE_BYTES: usize = 32 << 20;
 /// The transport to a server in this process: an in-memory pipe with the framing of stdio.
 pub(in crate::upstream) struct InProcessTransport {
     pub(in crate::upstream) pipe: DuplexStream,
-    /// Maximum message size in bytes.
-    pub(in crate::upstream) message_limit: usize,
+    pub(in crate::upstream) message_limit: MessageLimit,
 }
 
 impl Transport for InProcessTransport {

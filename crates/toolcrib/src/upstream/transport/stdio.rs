@@ -8,7 +8,9 @@ use crate::model::exit_report::ExitReport;
 use crate::protocol::framing::FrameDecoder;
 use crate::protocol::jsonrpc::ServerMessage;
 use crate::upstream::pending::RequestEnd;
-use crate::upstream::transport::{OutgoingQueue, QueuedMessage, Transport, TransportFuture, TransportLink};
+use crate::upstream::transport::{
+    MessageLimit, OutgoingQueue, QueuedMessage, Transport, TransportFuture, TransportLink,
+};
 
 /// Messages handled before the reader yields to other tasks.
 const YIELD_AFTER_MESSAGES: usize = 64;
@@ -23,8 +25,7 @@ const MAX_BATCH: usize = 64;
 pub(in crate::upstream) struct StdioTransport<R, W, E, X> {
     pub(in crate::upstream) reader: R,
     pub(in crate::upstream) writer: W,
-    /// Maximum message size in bytes.
-    pub(in crate::upstream) message_limit: usize,
+    pub(in crate::upstream) message_limit: MessageLimit,
     /// Completes when the peer is known to be gone although its output is still open.
     pub(in crate::upstream) exited: E,
     /// Returns how the peer ended; awaited once, after a direction broke.
@@ -42,7 +43,7 @@ where
         let Self { reader, writer, message_limit, exited, exit_report } = *self;
         link.spawn(write(link.clone(), writer, outgoing));
         Box::pin(async move {
-            read(&link, reader, FrameDecoder::new(message_limit), exited).await;
+            read(&link, reader, &message_limit, exited).await;
             link.disconnect();
             exit_report.await
         })
@@ -53,12 +54,13 @@ where
 async fn read(
     link: &TransportLink,
     mut reader: impl AsyncRead + Unpin,
-    mut frames: FrameDecoder,
+    message_limit: &MessageLimit,
     exited: impl Future<Output = ()>,
 ) {
     let mut ended = std::pin::pin!(async {
         tokio::select! { () = exited => {}, () = link.disconnected().cancelled() => {} }
     });
+    let mut frames = FrameDecoder::new(message_limit.get());
     loop {
         tokio::select! {
             biased;
@@ -66,6 +68,7 @@ async fn read(
             () = &mut ended => break,
         }
         link.count_read();
+        frames.set_limit(message_limit.get());
         let mut handled = 0;
         while let Some(frame) = frames.next_frame() {
             if !link.receive(&frame, None) {

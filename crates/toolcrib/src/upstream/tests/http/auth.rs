@@ -70,8 +70,16 @@ async fn open(server: &RemoteServer, auth: &Arc<NumberedTokens>) -> Mux {
     let spec = ServerSpec::http("remote".parse().unwrap(), remote.clone());
     let context = mux_context();
     let secrets = crate::secrets::ResolvedSecrets::default();
-    let transport =
-        HttpTransport::new(&spec, &remote, &secrets, &context.redactor, auth.clone(), &context.tasks).await;
+    let transport = HttpTransport::new(
+        &spec,
+        &remote,
+        &secrets,
+        &context.redactor,
+        auth.clone(),
+        &context.tasks,
+        MessageLimit::new(1 << 20),
+    );
+    let transport = transport.await;
     Mux::new(spec.id, context, transport.unwrap())
 }
 

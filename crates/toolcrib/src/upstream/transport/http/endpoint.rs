@@ -19,7 +19,7 @@ use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::url::parse_url;
 use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
-use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink};
 
 /// The HTTP transport of one server, before the first request.
 pub(in crate::upstream) struct HttpTransport {
@@ -28,7 +28,7 @@ pub(in crate::upstream) struct HttpTransport {
     base_headers: HeaderMap,
     auth: Arc<dyn Auth>,
     transport: TransportKind,
-    message_limit: usize,
+    message_limit: MessageLimit,
     errors: HttpErrorMapper,
     published_card: Option<Arc<OnceLock<ServerCard>>>,
     shutdown: CancellationToken,
@@ -43,6 +43,7 @@ impl HttpTransport {
         redactor: &Arc<Redactor>,
         auth: Arc<dyn Auth>,
         tasks: &TaskTracker,
+        message_limit: MessageLimit,
     ) -> Result<Self, String> {
         check_secrets_in_host(&http.url, secrets)?;
         let expanded = http.url.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
@@ -59,7 +60,6 @@ impl HttpTransport {
         let shutdown = CancellationToken::new();
         let client = connector::build_client(connector, tasks.clone(), shutdown.clone());
         let errors = HttpErrorMapper::new(spec.id.clone(), &url, redactor.clone());
-        let message_limit = spec.limits.message;
         Ok(Self {
             client,
             url,

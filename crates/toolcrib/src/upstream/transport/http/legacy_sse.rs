@@ -37,7 +37,7 @@ impl HttpConnection {
         if BodyKind::from_headers(response.headers()) != BodyKind::Events {
             return Err(RequestEnd::BadReply("it does not offer an event stream".to_owned()));
         }
-        let mut stream = EventBody::new(response.into_body(), self.message_limit);
+        let mut stream = EventBody::new(response.into_body(), self.message_limit.get());
         let endpoint = timeout(ENDPOINT_TIMEOUT, self.read_endpoint(&mut stream)).await;
         let endpoint = endpoint.map_err(|_| {
             RequestEnd::BadReply("it does not announce an endpoint for messages".to_owned())

@@ -172,7 +172,7 @@ impl HttpConnection {
         let kind = BodyKind::from_headers(response.headers());
         match kind {
             BodyKind::Json => {
-                let response_body = body::read_all(response.into_body(), self.message_limit)
+                let response_body = body::read_all(response.into_body(), self.message_limit.get())
                     .await
                     .map_err(|reason| self.body_error(reason))?;
                 if matches!(route, HttpRoute::Stateless) && is_header_mismatch(&response_body) {
@@ -181,7 +181,7 @@ impl HttpConnection {
                 self.dispatch(response_body, message);
             }
             BodyKind::Events => {
-                let stream = EventBody::new(response.into_body(), self.message_limit);
+                let stream = EventBody::new(response.into_body(), self.message_limit.get());
                 let session = if let HttpRoute::Session(session) = route { Some(session) } else { None };
                 self.read_until_reply(stream, message, id, session).await?;
             }
@@ -245,9 +245,9 @@ impl HttpConnection {
                 return None;
             }
             match BodyKind::from_headers(&parts.headers) {
-                BodyKind::Json => body::read_all(body, self.message_limit).await.ok(),
+                BodyKind::Json => body::read_all(body, self.message_limit.get()).await.ok(),
                 BodyKind::Events => {
-                    self.read_first_reply(EventBody::new(body, self.message_limit)).await.ok()
+                    self.read_first_reply(EventBody::new(body, self.message_limit.get())).await.ok()
                 }
                 BodyKind::Other => Some(Bytes::new()),
             }

@@ -1,0 +1,155 @@
+//! Changing the servers of a crib: all of them with `apply`, or one at a time.
+
+use std::sync::atomic::Ordering;
+
+use super::{Crib, Settings};
+use crate::model::error::Error;
+use crate::registry::{self, AppliedRoster, RosterChanges};
+use crate::spec::{Roster, ServerId, ServerSpec};
+
+impl Crib {
+    /// Replaces the servers, rules, limits and capacity. Rules and limits apply before new servers are visible. A changed
+    /// server is restarted only if its process depends on the change; otherwise it takes over its new settings while it
+    /// runs. The catalog is up to date when this returns. Replaced and removed servers finish their calls in flight,
+    /// within their limits, in the background.
+    ///
+    /// Waits for new servers that start at boot: until each is up, has failed once, or has used up its `start_timeout`. A
+    /// server that fails is reported in [`RosterChanges::failed`] and affects no other server.
+    ///
+    /// # Errors
+    /// Fails, and changes nothing, if the crib is shut down.
+    ///
+    /// # Cancel safety
+    /// The settings are in force when this is first polled; dropping the future only skips waiting.
+    pub async fn apply(&self, settings: Settings) -> Result<RosterChanges, Error> {
+        let applied = self.set_all(settings)?;
+        Ok(self.wait_for_boot(applied).await)
+    }
+
+    /// Like [`Crib::apply`], without waiting for servers that start at boot. Their failures are in [`Crib::status`] and
+    /// [`Crib::events`], and not in the returned value.
+    ///
+    /// # Errors
+    /// As [`Crib::apply`].
+    ///
+    /// # Cancel safety
+    /// As [`Crib::apply`].
+    pub async fn apply_without_boot(&self, settings: Settings) -> Result<RosterChanges, Error> {
+        let applied = self.set_all(settings)?;
+        self.wait_until_listed(&applied.changes).await;
+        Ok(applied.changes)
+    }
+
+    /// Replaces the set of servers and leaves the other settings as they are.
+    ///
+    /// # Errors
+    /// As [`Crib::apply`].
+    ///
+    /// # Cancel safety
+    /// As [`Crib::apply`].
+    pub async fn apply_roster(&self, roster: Roster) -> Result<RosterChanges, Error> {
+        let applied = self.check_open().and_then(|()| self.router().registry.apply(roster))?;
+        Ok(self.wait_for_boot(applied).await)
+    }
+
+    /// Adds one server and leaves the others as they are. If it starts at boot, waits for its start as [`Crib::apply`]
+    /// does, and reports a failure in [`RosterChanges::failed`]; the server is added in any case.
+    ///
+    /// ```
+    /// # use toolcrib::{Call, Crib, ErrorKind, ServerSpec, Toolbox};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let schema = serde_json::json!({"type": "object"});
+    /// # let tools = || Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+    /// let crib = Crib::builder().build()?;
+    /// let house = ServerSpec::in_process("house".parse()?, tools());
+    /// crib.add(house.clone()).await?;
+    /// assert_eq!(crib.call(Call::tool("house__greet")).await?.text(), "hello");
+    /// assert_eq!(crib.add(house).await.unwrap_err().kind(), ErrorKind::Malformed);
+    /// crib.remove(&"house".parse()?).await?;
+    /// assert!(crib.roster().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails, and changes nothing, if the name is taken or differs from a taken one only in `-` and `_`
+    /// ([`ErrorKind::Malformed`](crate::ErrorKind::Malformed), with the taken name as [`Error::server`]), or if the crib
+    /// is shut down. [`Crib::replace`] changes a server that exists.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::apply`].
+    pub async fn add(&self, spec: ServerSpec) -> Result<RosterChanges, Error> {
+        let applied = self.check_open().and_then(|()| self.router().registry.add(spec))?;
+        Ok(self.wait_for_boot(applied).await)
+    }
+
+    /// Changes the server of this name, or adds it, and leaves the others as they are. A changed server is treated as by
+    /// [`Crib::apply`].
+    ///
+    /// # Errors
+    /// Fails, and changes nothing, if the name differs from a taken one only in `-` and `_`, or if the crib is shut down.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::apply`].
+    pub async fn replace(&self, spec: ServerSpec) -> Result<RosterChanges, Error> {
+        let applied = self.check_open().and_then(|()| self.router().registry.replace(spec))?;
+        Ok(self.wait_for_boot(applied).await)
+    }
+
+    /// Removes one server and leaves the others as they are. Its calls in flight are finished in the background.
+    ///
+    /// # Errors
+    /// Fails if there is no such server, or if the crib is shut down.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::apply`].
+    pub async fn remove(&self, server: &ServerId) -> Result<RosterChanges, Error> {
+        let applied = self.check_open().and_then(|()| self.router().registry.remove(server))?;
+        Ok(self.wait_for_boot(applied).await)
+    }
+
+    /// Returns the specs of all declared servers, also of disabled ones.
+    pub fn roster(&self) -> Roster {
+        self.router().registry.roster()
+    }
+
+    /// Returns the spec of a declared server, also of a disabled one.
+    pub fn spec(&self, server: &ServerId) -> Option<ServerSpec> {
+        self.router().registry.spec(server)
+    }
+
+    /// Puts all settings in force.
+    fn set_all(&self, settings: Settings) -> Result<AppliedRoster, Error> {
+        let Settings { roster, policy, limits, capacity } = settings;
+        self.check_open()?;
+        self.set_policy(policy);
+        self.set_limits(limits);
+        self.set_capacity(capacity);
+        self.router().registry.apply(roster)
+    }
+
+    /// Returns an error if the crib is shut down, or is being shut down.
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        match self.inner.closing.load(Ordering::Acquire) {
+            true => Err(registry::shut_down_error()),
+            false => Ok(()),
+        }
+    }
+
+    /// Publishes the catalog of a changed roster and waits for it.
+    async fn wait_until_listed(&self, changes: &RosterChanges) {
+        self.router().services.listing_changed.notify_one();
+        // The memory limits of servers may have changed.
+        self.inner.capacity.send_modify(|_| ());
+        self.router().wait_until_applied(changes).await;
+    }
+
+    /// Waits for the catalog and for the servers that start because of the change.
+    async fn wait_for_boot(&self, applied: AppliedRoster) -> RosterChanges {
+        let AppliedRoster { mut changes, booting } = applied;
+        self.wait_until_listed(&changes).await;
+        changes.failed = registry::failed_starts(booting).await;
+        changes
+    }
+}
