@@ -18,7 +18,6 @@ use toolcrib::util::locks::IgnorePoison as _;
 
 use self::shared::SharedSessions;
 use self::stream::ReplayStreams;
-use crate::callers::CallerAccess;
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
 
@@ -86,30 +85,20 @@ impl Sessions {
         self.open.lock().ignore_poison()
     }
 
-    /// Opens a session, which ends when its caller loses access; `params` are those of the client's first request. If there
-    /// are too many, the session that has been idle longest is ended. Returns `None` if none is idle or no random id is
-    /// available.
-    pub(crate) fn open(
-        &self,
-        client: SessionClientState,
-        access: &CallerAccess,
-        params: Option<&Object>,
-    ) -> Option<NewSession> {
+    /// Opens a session, which ends when the access of its caller is revoked; `params` are those of the client's first request.
+    /// If there are too many, the session that has been idle longest is ended. Returns `None` if none is idle or no random id
+    /// is available.
+    pub(crate) fn open(&self, client: SessionClientState, params: Option<&Object>) -> Option<NewSession> {
         let id = encoding::random_hex()?;
         let client = match &self.shared {
-            Some(shared) => shared.share(client, &id, access, params),
+            Some(shared) => shared.share(client, &id, params),
             None => client,
         };
-        self.insert(id, client, &access.revoked)
+        self.insert(id, client)
     }
 
     /// Adds a session, unless there is one with this id.
-    fn insert(
-        &self,
-        id: String,
-        client: SessionClientState,
-        revoked: &CancellationToken,
-    ) -> Option<NewSession> {
+    fn insert(&self, id: String, client: SessionClientState) -> Option<NewSession> {
         let mut state = self.state();
         if state.sessions.contains_key(&id) {
             return Some(NewSession { id, needs_expiry_task: false });
@@ -119,7 +108,7 @@ impl Sessions {
             let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
             state.sessions.remove(&oldest).inspect(|session| session.end());
         }
-        state.sessions.insert(id.clone(), Arc::new(Session::new(client, revoked.child_token())));
+        state.sessions.insert(id.clone(), Arc::new(Session::new(client)));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);
         Some(NewSession { id, needs_expiry_task })
     }
@@ -212,7 +201,8 @@ impl Drop for Sessions {
 }
 
 impl Session {
-    fn new(client: SessionClientState, ended: CancellationToken) -> Self {
+    fn new(client: SessionClientState) -> Self {
+        let ended = client.scope.access.revoked.child_token();
         Self {
             client: Arc::new(client),
             last_used: Mutex::new(Instant::now()),

@@ -99,7 +99,7 @@ fn describe_event(event: &Event) -> Option<String> {
         Event::Unapproved { tools, withheld, .. } => {
             let tools: Vec<String> = tools
                 .iter()
-                .map(|(tool, mark)| format!("`{}` ({})", tool.escape_debug(), mark.as_str()))
+                .map(|found| format!("`{}` ({})", found.tool.escape_debug(), found.status.as_str()))
                 .collect();
             let consequence = if *withheld { "withheld until approved" } else { "marked" };
             format!("tools differ from the approved definitions, {consequence}: {}", tools.join(", "))

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use toolcrib::{
     ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, PinStatus, Pinning, Revision,
-    ServerState, ServerStatus, Sharing, StartPolicy,
+    ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
 };
 
 use super::approvals::{PendingCallsReport, UnapprovedToolsReport};
@@ -44,7 +44,7 @@ fn ejected_server() -> ServerStatus {
         server_info: None,
         card: None,
         pin: Pinning::Strict,
-        unapproved: vec![("log".into(), PinStatus::Changed)],
+        unapproved: vec![ToolPinStatus::new("log", PinStatus::Changed)],
         sharing: Sharing::PerClient,
         instances: Vec::new(),
     }

@@ -11,8 +11,7 @@ fn service() -> McpService {
 
 fn open(sessions: &Sessions, service: &McpService) -> NewSession {
     let client = SessionClientState::new(service, EndpointScope::local(), None, None);
-    let access = CallerAccess { revoked: CancellationToken::new(), credential: "local".into() };
-    sessions.open(client, &access, None).unwrap()
+    sessions.open(client, None).unwrap()
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {
@@ -28,7 +27,7 @@ async fn session_is_found_only_in_its_own_scope() {
     let own_scope = EndpointScope::local();
     let view = CatalogScope::One("git".parse().unwrap());
     let other_endpoint = EndpointScope { view, ..EndpointScope::local() };
-    let other_caller = EndpointScope { caller: Caller::new("other"), ..EndpointScope::local() };
+    let other_caller = EndpointScope::trusted(Caller::new("other"));
     for scope in [other_endpoint, other_caller] {
         assert!(sessions.find(&id, &scope).is_none() && !sessions.end(&id, &scope));
     }

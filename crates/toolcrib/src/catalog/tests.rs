@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::listing::DeclaredToolFacts;
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::model::selector::Selector;
 
 /// The lists of one server: each kind with its names.
@@ -328,7 +328,7 @@ fn renamed_tool_keeps_its_own_name_at_its_server() {
     let names = [("log", "history"), ("push", "log")].map(|(own, new)| (own.to_owned(), new.to_owned()));
     let tool_facts = Arc::new(DeclaredToolFacts {
         public_names: names.into(),
-        pin_statuses: vec![("log".into(), PinStatus::Changed)],
+        pin_statuses: vec![ToolPinStatus::new("log", PinStatus::Changed)],
     });
     let git =
         listing(&[(ListKind::Tools, &["log", "push", "history", "tag"]), (ListKind::Prompts, &["log"])]);

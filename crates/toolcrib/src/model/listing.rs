@@ -1,6 +1,6 @@
 //! The listing of a server: its lists, their time to live, and facts about its tools.
 
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::protocol::era::handshake::declares_capability;
 use crate::protocol::json::object::{self, Object, as_integer};
 use crate::protocol::list_kind::ListKind;
@@ -81,7 +81,7 @@ pub(crate) struct DeclaredToolFacts {
     /// Public names by own name, where they differ.
     pub(crate) public_names: BTreeMap<String, String>,
     /// Tools whose definition differs from the approved one.
-    pub(crate) pin_statuses: Vec<(Arc<str>, PinStatus)>,
+    pub(crate) pin_statuses: Vec<ToolPinStatus>,
 }
 
 impl DeclaredToolFacts {
@@ -97,7 +97,7 @@ impl DeclaredToolFacts {
 
     /// Returns how a tool differs from its approved definition.
     pub(crate) fn pin_status(&self, own_name: &str) -> Option<PinStatus> {
-        self.pin_statuses.iter().find(|(name, _)| **name == *own_name).map(|(_, mark)| *mark)
+        self.pin_statuses.iter().find(|found| *found.tool == *own_name).map(|found| found.status)
     }
 }
 

@@ -91,7 +91,7 @@ impl SupervisorServices {
             let tools: Vec<String> = check
                 .newly_unapproved
                 .iter()
-                .map(|(tool, status)| format!("{tool} ({})", status.as_str()))
+                .map(|found| format!("{} ({})", found.tool, found.status.as_str()))
                 .collect();
             let withheld = spec.pin == Pinning::Strict;
             warn!(
