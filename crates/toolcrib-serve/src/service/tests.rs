@@ -309,7 +309,7 @@ impl InProcess for TaskServer {
 
 fn session_context(caller: Caller) -> RequestContext {
     let client = Client { era: Era::Session, ..Client::without_capabilities() };
-    RequestContext { scope: EndpointScope::all(caller), client, client_context: None, updates: None }
+    RequestContext { scope: EndpointScope::trusted(caller), client, client_context: None, updates: None }
 }
 
 fn result_of(answer: &ResponsePayload) -> Value {

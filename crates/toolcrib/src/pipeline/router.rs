@@ -286,11 +286,12 @@ impl CallRouter {
         let unknown = || self.listed_catalog(caller).unknown_server_error(server.as_str());
         let is_declared = self.registry.get(server).is_some();
         match self.visible_catalogs.policy_for(caller) {
-            Some(policy) if *caller == Caller::local() && is_declared => {
+            Err(revoked) => revoked,
+            Ok(Some(policy)) if *caller == Caller::local() && is_declared => {
                 let denial = policy.authorize(caller, server, None).err();
                 denial.map_or_else(unknown, |denial| denial.into_server_error(caller, server))
             }
-            _ => unknown(),
+            Ok(_) => unknown(),
         }
     }
 
