@@ -15,7 +15,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use toolcrib::util::encoding;
-use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus};
+use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
 use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
 
 use self::errors::{error_reply, failure_reply};
@@ -165,16 +165,19 @@ impl Admin {
         };
         let after = query_value(query, "after").and_then(|after| after.parse().ok()).unwrap_or(0);
         let wait = query_value(query, "wait").is_some_and(|wait| wait == "1");
-        let lines = tokio::select! {
-            lines = timeout(LOG_WAIT, self.crib().logs(&server, after, wait)) => {
-                lines.unwrap_or_else(|_| Ok(Vec::new()))
-            }
-            () = self.gateway.closing().cancelled() => Ok(Vec::new()),
+        let lines = match wait {
+            false => self.crib().logs(&server, after),
+            true => tokio::select! {
+                lines = timeout(LOG_WAIT, self.crib().wait_for_logs(&server, after)) => {
+                    lines.unwrap_or_else(|_| Ok(Vec::new()))
+                }
+                () = self.gateway.closing().cancelled() => Ok(Vec::new()),
+            },
         };
         match lines {
             Ok(lines) => {
-                let lines: Vec<LogLineReport> =
-                    lines.into_iter().map(|(seq, line)| LogLineReport { seq, line }).collect();
+                let report = |line: StderrLine| LogLineReport { seq: line.number, line: line.text };
+                let lines: Vec<LogLineReport> = lines.into_iter().map(report).collect();
                 AdminReply::ok(lines.to_json())
             }
             Err(error) => failure_reply(&error),

@@ -37,7 +37,7 @@ pub struct AuthenticatedCaller {
     pub caller: Caller,
     /// True if it may use the admin API.
     pub admin: bool,
-    /// Cancelled when the caller loses access or its rights change.
+    /// Cancelled when the caller loses access or its rights change. The [`Caller`] is revoked at the same time.
     pub revoked: CancellationToken,
     /// Identifies the token and the rights.
     pub(crate) credential: Arc<str>,
@@ -48,27 +48,28 @@ impl AuthenticatedCaller {
         Self { caller, admin, revoked: CancellationToken::new(), credential }
     }
 
-    /// Returns the local caller, who needs no token.
-    fn local() -> Self {
-        Self::new(Caller::local(), true, "local".into())
+    /// Creates a caller that needs no token.
+    pub(crate) fn trusted(caller: Caller, admin: bool) -> Self {
+        Self::new(caller, admin, "local".into())
     }
-}
 
-/// The credential of a request, and the end of its access.
-#[derive(Debug, Clone)]
-pub(crate) struct CallerAccess {
-    /// Cancelled when the caller loses access or its rights change.
-    pub(crate) revoked: CancellationToken,
-    /// Identifies the token and the rights.
-    pub(crate) credential: Arc<str>,
+    /// Returns the same access, restricted to a profile.
+    pub(crate) fn with_profile(&self, profile: &str) -> Self {
+        Self { caller: self.caller.clone().with_profile(profile), ..self.clone() }
+    }
+
+    fn revoke(&self) {
+        self.caller.revoke();
+        self.revoked.cancel();
+    }
 }
 
 /// All callers that may use the gateway. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Callers {
     /// The caller of the gateway's own socket, and of every request if no callers are declared.
-    local: AuthenticatedCaller,
-    /// True if callers are declared. During a reload there may be none left that keeps its access.
+    local: Arc<AuthenticatedCaller>,
+    /// True if callers are declared.
     requires_token: bool,
     entries: Arc<[CallerEntry]>,
 }
@@ -77,13 +78,14 @@ pub struct Callers {
 #[derive(Debug, Clone)]
 struct CallerEntry {
     token_digest: Sha256Digest,
-    authenticated: AuthenticatedCaller,
+    authenticated: Arc<AuthenticatedCaller>,
 }
 
 impl CallerEntry {
     fn new(token_digest: Sha256Digest, caller: Caller, admin: bool) -> Self {
         let credential = credential_id(&token_digest, &caller, admin);
-        Self { token_digest, authenticated: AuthenticatedCaller::new(caller, admin, credential) }
+        let authenticated = Arc::new(AuthenticatedCaller::new(caller, admin, credential));
+        Self { token_digest, authenticated }
     }
 
     /// Returns whether both have the same token, caller, rights and profile.
@@ -112,7 +114,11 @@ fn credential_id(token_digest: &Sha256Digest, caller: &Caller, admin: bool) -> A
 impl Callers {
     /// Declares no callers: every client is the local caller, and no token is needed.
     pub fn none() -> Self {
-        Self { local: AuthenticatedCaller::local(), requires_token: false, entries: Arc::default() }
+        Self {
+            local: Arc::new(AuthenticatedCaller::trusted(Caller::local(), true)),
+            requires_token: false,
+            entries: Arc::default(),
+        }
     }
 
     /// Declares callers and resolves their tokens; `secret` looks up secrets by name, and may block.
@@ -132,8 +138,8 @@ impl Callers {
         Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
     }
 
-    /// Takes over the revocation tokens of callers whose access is unchanged, and revokes the access of all others. Returns
-    /// the credentials of these.
+    /// Takes over the callers whose access is unchanged, and revokes the access of all others. Returns the credentials of
+    /// these.
     fn replace_previous(&mut self, previous: &Self) -> Vec<Arc<str>> {
         let unchanged = |entry: &CallerEntry| {
             previous.entries.iter().find(|old| old.grants_same_access(entry)).unwrap_or(entry).clone()
@@ -155,11 +161,11 @@ impl Callers {
     fn revoke_changed(&self, next: &Self) -> Vec<Arc<str>> {
         let mut revoked = Vec::new();
         for entry in self.entries.iter().filter(|entry| !next.has_same_entry(entry)) {
-            entry.authenticated.revoked.cancel();
+            entry.authenticated.revoke();
             revoked.push(entry.authenticated.credential.clone());
         }
         if self.requires_token || next.requires_token {
-            self.local.revoked.cancel();
+            self.local.revoke();
         }
         revoked
     }
@@ -168,23 +174,13 @@ impl Callers {
     fn revoke(&mut self, credential: &str) {
         let is_revoked = |entry: &&CallerEntry| *entry.authenticated.credential == *credential;
         for entry in self.entries.iter().filter(is_revoked) {
-            entry.authenticated.revoked.cancel();
+            entry.authenticated.revoke();
         }
         self.entries = self.entries.iter().filter(|entry| !is_revoked(entry)).cloned().collect();
     }
 
     fn credentials(&self) -> impl Iterator<Item = &Arc<str>> {
         self.entries.iter().map(|entry| &entry.authenticated.credential)
-    }
-
-    /// Returns the callers that have the same access in `next`. All others have none.
-    fn retain_unchanged(&self, next: &Self) -> Self {
-        let unchanged = self.entries.iter().filter(|entry| next.has_same_entry(entry));
-        Self {
-            local: self.local.clone(),
-            requires_token: self.requires_token || next.requires_token,
-            entries: unchanged.cloned().collect(),
-        }
     }
 
     /// Returns whether no callers are declared, so that no token is needed.
@@ -194,7 +190,7 @@ impl Callers {
 
     /// Returns the caller of a request, or `None` without a valid token. No token is needed on the gateway's own socket,
     /// which only its user can open, or if no callers are declared, because the gateway then listens on loopback only.
-    fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&AuthenticatedCaller> {
+    fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&Arc<AuthenticatedCaller>> {
         if entrypoint == Entrypoint::Socket || self.is_empty() {
             return Some(&self.local);
         }
@@ -216,8 +212,8 @@ impl Callers {
     }
 }
 
-/// The callers in force, shared by all connections. A reload replaces them in two steps, so that no caller is admitted
-/// under rules that do not name it: access that ends is revoked before the rules change, and new access is granted after.
+/// The callers in force, shared by all connections. A reload replaces them together with the rules, so that no request is
+/// decided by rules that were made for other callers.
 #[derive(Debug)]
 pub struct ActiveCallers {
     state: RwLock<CallersState>,
@@ -253,25 +249,25 @@ impl ActiveCallers {
     }
 
     /// Returns the caller of a request, or `None` without a valid token.
-    pub fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<AuthenticatedCaller> {
+    pub fn authenticate(
+        &self,
+        entrypoint: Entrypoint,
+        headers: &HeaderMap,
+    ) -> Option<Arc<AuthenticatedCaller>> {
         self.state.read().ignore_poison().callers.authenticate(entrypoint, headers).cloned()
     }
 
-    /// Revokes all access that `next` removes or changes, here and in other gateways on the same store.
-    pub fn revoke_changed(&self, next: &Callers) -> PendingRevocations {
-        let mut state = self.write();
-        let unchanged = state.callers.retain_unchanged(next);
-        let revoked = state.callers.revoke_changed(next);
-        state.callers = unchanged;
-        drop(state);
-        PendingRevocations::start(self.store.get(), &revoked, &[])
-    }
-
-    /// Replaces the callers. Those whose access is unchanged keep their sessions and streams. Credentials that other
-    /// gateways have revoked are valid again if they are among the callers.
-    pub fn replace(&self, mut next: Callers) -> PendingRevocations {
+    /// Replaces the callers and, with `set_rules`, the rules that were made for them. Access that `next` removes or changes
+    /// is revoked before the rules change, here and then in other gateways on the same store, and new access is granted
+    /// after. Callers whose access is unchanged keep their sessions and streams. Credentials that other gateways have revoked
+    /// are valid again if they are among the callers.
+    ///
+    /// Requests wait to be authenticated while `set_rules` runs; it must be short and must not call
+    /// [`ActiveCallers::authenticate`].
+    pub fn replace(&self, mut next: Callers, set_rules: impl FnOnce()) -> PendingRevocations {
         let mut state = self.write();
         let revoked = next.replace_previous(&state.callers);
+        set_rules();
         let declared: HashSet<Arc<str>> = next.credentials().cloned().collect();
         let granted: Vec<Arc<str>> = declared.difference(&state.declared).cloned().collect();
         state.callers = next;
@@ -373,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn revoking_changed_access_grants_no_access() {
+    fn access_is_revoked_before_rules_change_and_granted_after() {
         let bearer = |token: &str| {
             HeaderMap::from_iter([(
                 AUTHORIZATION,
@@ -384,24 +380,26 @@ mod tests {
         let active = ActiveCallers::new(callers(both).unwrap());
         let access = |token: &str| active.authenticate(Entrypoint::Tcp, &bearer(token));
         let can_use = |token: &str| access(token).is_some();
+        let is_revoked = |found: &AuthenticatedCaller| {
+            assert_eq!(found.caller.is_revoked(), found.revoked.is_cancelled());
+            found.caller.is_revoked()
+        };
         let unchanged = access("a").unwrap();
+        let removed = access("b").unwrap();
         let next = callers("[callers.stays]\ntoken = 'a'\n[callers.comes]\ntoken = 'c'").unwrap();
-        drop(active.revoke_changed(&next));
-        assert_eq!(["a", "b", "c"].map(can_use), [true, false, false]);
-        drop(active.replace(next));
+        let comes = next.entries[1].authenticated.clone();
+        drop(active.replace(next, || {
+            assert_eq!([&unchanged, &removed].map(|found| is_revoked(found)), [false, true]);
+        }));
         assert_eq!(["a", "b", "c"].map(can_use), [true, false, true]);
-        assert!(!unchanged.revoked.is_cancelled());
-        // Without a caller that keeps its access, a token is still needed.
-        drop(active.revoke_changed(&callers("").unwrap()));
-        assert_eq!(["a", "b", "c"].map(can_use), [false, false, false]);
-        drop(active.replace(callers("").unwrap()));
+        assert_eq!([&unchanged, &comes].map(|found| is_revoked(found)), [false, false]);
+        drop(active.replace(callers("").unwrap(), || assert!(is_revoked(&comes))));
         assert_eq!(["a", "b", "c"].map(can_use), [true, true, true]);
         let local = access("").unwrap();
-        drop(active.revoke_changed(&callers("").unwrap()));
-        drop(active.replace(callers("").unwrap()));
-        assert!(can_use("a") && !local.revoked.is_cancelled());
-        drop(active.revoke_changed(&callers(both).unwrap()));
-        assert!(!can_use("a") && local.revoked.is_cancelled());
+        drop(active.replace(callers("").unwrap(), || {}));
+        assert!(can_use("a") && !is_revoked(&local));
+        drop(active.replace(callers(both).unwrap(), || assert!(is_revoked(&local))));
+        assert!(can_use("a") && !can_use(""));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod headers;
 mod sessions;
 mod stateless;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::time::timeout;
+use toolcrib::ServerId;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_response, error_object};
@@ -21,10 +23,10 @@ use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_r
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
-use crate::callers::{CallerAccess, Entrypoint};
+use crate::callers::Entrypoint;
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
-use crate::service::EndpointScope;
+use crate::service::{CatalogScope, EndpointScope};
 
 /// Bytes of a too large body that are read and discarded, so that the sender can read the response.
 const MAX_DISCARDED: usize = 1 << 20;
@@ -42,25 +44,55 @@ struct McpRequest {
     accepts_events: bool,
 }
 
-/// Handles one request of a caller to an MCP endpoint.
-pub(crate) async fn respond(
+/// Returns whether a path belongs to the MCP endpoints.
+pub(crate) fn is_endpoint_path(path: &str) -> bool {
+    path == "/mcp" || path.starts_with("/mcp/p/") || path.starts_with("/mcp/s/")
+}
+
+/// Authenticates the caller of a request and returns the endpoint of the path for it.
+fn find_scope(
     conn: &ConnectionContext,
-    scope: EndpointScope,
-    access: &CallerAccess,
-    request: Request<Incoming>,
-) -> Response<ResponseBody> {
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
+    let access = conn.gateway.callers.authenticate(conn.entrypoint, headers);
+    let access = access.ok_or_else(|| Box::new(response::unauthenticated()))?;
+    let not_found = |message: String| Box::new(response::error_response(StatusCode::NOT_FOUND, &message));
+    let crib = &conn.gateway.service.crib;
+    let caller = &access.caller;
+    if let Some(name) = path.strip_prefix("/mcp/p/") {
+        // A caller that is bound to a profile cannot use another one.
+        if !crib.has_profile(name) || caller.profile().is_some_and(|own| own != name) {
+            return Err(not_found(format!("no profile is called `{name}`")));
+        }
+        return Ok(EndpointScope::all(Arc::new(access.with_profile(name))));
+    }
+    if let Some(name) = path.strip_prefix("/mcp/s/") {
+        let is_visible = |server: &ServerId| crib.contains(server) && crib.can_see(caller, server);
+        let server = name.parse().ok().filter(is_visible);
+        let server = server.ok_or_else(|| not_found(format!("no server is called `{name}`")))?;
+        return Ok(EndpointScope { view: CatalogScope::One(server), access });
+    }
+    Ok(EndpointScope::all(access))
+}
+
+/// Handles one request to an MCP endpoint.
+pub(crate) async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
+    let scope = match find_scope(conn, request.uri().path(), request.headers()) {
+        Ok(scope) => scope,
+        Err(response) => return *response,
+    };
     match *request.method() {
-        Method::POST => post(conn, scope, access, request).await,
-        Method::GET => get_stream::open(conn, &scope, access, request.headers()).await,
-        Method::DELETE => sessions::delete(conn, &scope, access, request.headers()).await,
+        Method::POST => post(conn, scope, request).await,
+        Method::GET => get_stream::open(conn, &scope, request.headers()).await,
+        Method::DELETE => sessions::delete(conn, &scope, request.headers()).await,
         _ => method_not_allowed(),
     }
 }
 
 async fn post(
     conn: &ConnectionContext,
-    scope: EndpointScope,
-    access: &CallerAccess,
+    mut scope: EndpointScope,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let (head, body) = request.into_parts();
@@ -73,15 +105,18 @@ async fn post(
         Ok(body) => body,
         Err(response) => return response,
     };
-    // The body may take long to arrive, and the rules of a removed caller are removed with it.
-    if access.revoked.is_cancelled() {
-        return response::unauthenticated();
+    // The body may take long to arrive, and the access of the caller may have changed meanwhile.
+    if scope.caller().is_revoked() {
+        scope = match find_scope(conn, head.uri.path(), &head.headers) {
+            Ok(scope) => scope,
+            Err(response) => return *response,
+        };
     }
     if is_batch(&body) {
         if let Some(date) = &request_headers.unknown_revision {
             return unsupported_revision(None, date);
         }
-        return batch::respond(conn, &scope, access, &head.headers, &body).await;
+        return batch::respond(conn, &scope, &head.headers, &body).await;
     }
     let message = match ClientMessage::parse(&body) {
         Ok(message) => message,
@@ -101,7 +136,7 @@ async fn post(
                 }
             };
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
-            handle_request(conn, scope, access, &request_headers, &head.headers, request).await
+            handle_request(conn, scope, &request_headers, &head.headers, request).await
         }
         ClientMessage::Notification { .. } | ClientMessage::Response { .. }
             if request_headers.is_stateless() =>
@@ -109,8 +144,7 @@ async fn post(
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
         message => {
-            sessions::handle_without_response(conn, &scope, access, &request_headers, &head.headers, message)
-                .await
+            sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
         }
     }
 }
@@ -155,7 +189,6 @@ async fn read_body(
 async fn handle_request(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    access: &CallerAccess,
     request_headers: &RequestHeaders,
     headers: &HeaderMap,
     mut request: McpRequest,
@@ -175,7 +208,7 @@ async fn handle_request(
                 );
             }
             match checked {
-                Ok(()) => stateless::respond(conn, scope, &access.revoked, request, meta).await,
+                Ok(()) => stateless::respond(conn, scope, request, meta).await,
                 Err(reason) => {
                     error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::HEADER_MISMATCH, &reason)
                 }
@@ -197,8 +230,8 @@ async fn handle_request(
         }
         DeclaredEra::Undeclared => match &request_headers.unknown_revision {
             Some(date) => unsupported_revision(Some(&request.id), date),
-            None if request.method == INITIALIZE => sessions::open(conn, scope, access, &request).await,
-            None => sessions::respond(conn, &scope, access, headers, request).await,
+            None if request.method == INITIALIZE => sessions::open(conn, scope, &request).await,
+            None => sessions::respond(conn, &scope, headers, request).await,
         },
     }
 }

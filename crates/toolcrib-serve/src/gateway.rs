@@ -3,10 +3,11 @@
 mod shared_state;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::HostLimits;
+use toolcrib::config::GatewayLimits;
 use toolcrib::protocol::era::client::RequestMetaReader;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
@@ -28,6 +29,8 @@ pub struct HttpGateway {
     pub(crate) max_body: usize,
     /// Calls and streams that may outlive their connection.
     pub(crate) tasks: TaskTracker,
+    /// Number of HTTP/1 connections that hold buffers.
+    pub(crate) open_phases: AtomicUsize,
 }
 
 impl HttpGateway {
@@ -39,7 +42,7 @@ impl HttpGateway {
     ///
     /// # Panics
     /// Panics if the crib has such a store and there is no tokio runtime.
-    pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &HostLimits) -> Self {
+    pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &GatewayLimits) -> Self {
         let service = Arc::new(service);
         let store = service.crib.store();
         let sessions = Arc::new(Sessions::new(limits.sessions).with_store(store));
@@ -55,6 +58,7 @@ impl HttpGateway {
             allowed_hosts: HostAllowList::new(Vec::new()),
             max_body: limits.body,
             tasks,
+            open_phases: AtomicUsize::new(0),
         }
     }
 

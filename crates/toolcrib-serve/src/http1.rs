@@ -24,8 +24,12 @@ use crate::gateway::ConnectionContext;
 use crate::peek_io::PeekIo;
 use crate::routes::handle_request;
 
-/// Idle time after which a phase ends. A request within this time reuses hyper's buffers.
-const PHASE_IDLE_TIME: Duration = Duration::from_millis(200);
+/// Time after which a phase ends as soon as it is idle. A request within this time reuses hyper's buffers.
+const PHASE_TIME: Duration = Duration::from_millis(200);
+/// The same time while many phases are open. The memory of phases would otherwise grow with the rate of requests.
+const SHORT_PHASE_TIME: Duration = Duration::from_millis(20);
+/// Number of open phases above which new ones are short.
+pub(crate) const MAX_LONG_PHASES: usize = 256;
 
 /// The reason for the end of a phase.
 pub(crate) enum ConnectionPhaseEnd {
@@ -74,11 +78,29 @@ impl Drop for RequestGuard {
     }
 }
 
+/// A phase that counts as open until this is dropped.
+struct OpenPhase<'a>(&'a AtomicUsize);
+
+impl<'a> OpenPhase<'a> {
+    /// Counts a new phase, and returns the time that it lasts.
+    fn start(open_phases: &'a AtomicUsize) -> (Self, Duration) {
+        let others = open_phases.fetch_add(1, Ordering::Relaxed);
+        (Self(open_phases), if others < MAX_LONG_PHASES { PHASE_TIME } else { SHORT_PHASE_TIME })
+    }
+}
+
+impl Drop for OpenPhase<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Serves a connection until it ends or becomes idle. Once the gateway stops, the current request is the last.
 pub(crate) async fn serve<I>(io: &PeekIo<I>, conn: &Arc<ConnectionContext>) -> ConnectionPhaseEnd
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (_open_phase, phase_time) = OpenPhase::start(&conn.gateway.open_phases);
     let phase = Arc::<PhaseState>::default();
     let service_phase = phase.clone();
     let service_conn = conn.clone();
@@ -102,7 +124,7 @@ where
     // The caller enforces the header timeout across phases.
     let builder = builder.header_read_timeout(None);
     let mut connection = builder.serve_connection(TokioIo::new(io.clone()), service).with_upgrades();
-    let mut idle_timer = pin!(sleep(PHASE_IDLE_TIME));
+    let mut idle_timer = pin!(sleep(phase_time));
     let end = tokio::select! {
         end = poll_fn(|context| match poll_connection(io, &phase, &mut connection, context) {
             Poll::Pending if phase.is_idle() && !io.is_writing() => {

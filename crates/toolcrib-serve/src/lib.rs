@@ -53,7 +53,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let crib = toolcrib::Crib::builder().build()?;
 //! let callers = Arc::new(ActiveCallers::new(Callers::none()));
-//! let limits = toolcrib::config::HostLimits::default();
+//! let limits = toolcrib::config::GatewayLimits::default();
 //! let gateway = Arc::new(HttpGateway::new(McpService::new(crib), callers, &limits));
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let stop = CancellationToken::new();

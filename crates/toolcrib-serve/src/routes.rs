@@ -9,12 +9,11 @@ use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
-use crate::callers::{AuthenticatedCaller, CallerAccess, Entrypoint};
+use crate::callers::Entrypoint;
 use crate::endpoint;
 use crate::gateway::ConnectionContext;
 use crate::query::query_value;
 use crate::response::{error_response, json_response, respond, unauthenticated};
-use crate::service::{CatalogScope, EndpointScope};
 use crate::stdio::{PipeIdentity, serve_pipe};
 
 /// Header with the percent-encoded project folder of a pipe client.
@@ -31,35 +30,14 @@ pub(crate) async fn handle_request(
         return error_response(StatusCode::FORBIDDEN, &reason);
     }
     let path = request.uri().path();
-    let authenticated = gateway.callers.authenticate(conn.entrypoint, request.headers());
-    let Some(AuthenticatedCaller { caller, admin, revoked, credential }) = authenticated else {
+    if endpoint::is_endpoint_path(path) {
+        return endpoint::respond(conn, request).await;
+    }
+    let Some(access) = gateway.callers.authenticate(conn.entrypoint, request.headers()) else {
         return respond_unauthenticated(conn, &request).await;
     };
-    let access = CallerAccess { revoked, credential };
-    let crib = &gateway.service.crib;
-    if let Some(name) = path.strip_prefix("/mcp/p/") {
-        // A caller that is bound to a profile cannot use another one.
-        if !crib.has_profile(name) || caller.profile().is_some_and(|own| own != name) {
-            return error_response(StatusCode::NOT_FOUND, &format!("unknown profile `{name}`"));
-        }
-        let scope = EndpointScope::all(caller.with_profile(name));
-        return endpoint::respond(conn, scope, &access, request).await;
-    }
-    if path == "/mcp" {
-        return endpoint::respond(conn, EndpointScope::all(caller), &access, request).await;
-    }
-    if let Some(name) = path.strip_prefix("/mcp/s/") {
-        let server =
-            name.parse().ok().filter(|server| crib.contains(server) && crib.can_see(&caller, server));
-        return match server {
-            Some(server) => {
-                let scope = EndpointScope { view: CatalogScope::One(server), caller };
-                endpoint::respond(conn, scope, &access, request).await
-            }
-            None => error_response(StatusCode::NOT_FOUND, &format!("unknown server `{name}`")),
-        };
-    }
-    if !admin && !is_health(path) {
+    let caller = &access.caller;
+    if !access.admin && !is_health(path) {
         let caller = caller.as_str();
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
         return error_response(StatusCode::FORBIDDEN, &message);
@@ -67,8 +45,8 @@ pub(crate) async fn handle_request(
     if path == "/api/v1/stdio" && conn.entrypoint == Entrypoint::Socket {
         return upgrade_to_pipe(conn, request);
     }
-    let can_approve = conn.entrypoint == Entrypoint::Socket || caller != Caller::local();
-    let request = AdminRequest { can_approve, ..admin_request(&caller, &request) };
+    let can_approve = conn.entrypoint == Entrypoint::Socket || *caller != Caller::local();
+    let request = AdminRequest { can_approve, ..admin_request(caller, &request) };
     let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())
 }
@@ -116,7 +94,7 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
     let last_question = query_value(request.uri().query(), "asked").and_then(|number| number.parse().ok());
     let profile = query_value(request.uri().query(), "profile");
     if let Some(name) = profile.as_ref().filter(|name| !gateway.service.crib.has_profile(name)) {
-        return error_response(StatusCode::NOT_FOUND, &format!("unknown profile `{name}`"));
+        return error_response(StatusCode::NOT_FOUND, &format!("no profile is called `{name}`"));
     }
     let caller = profile.iter().fold(Caller::local(), |caller, profile| caller.with_profile(profile));
     let identity = PipeIdentity { caller, project, last_question: last_question.unwrap_or(0) };

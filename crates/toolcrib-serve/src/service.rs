@@ -29,6 +29,7 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests};
 use self::methods::MethodAction;
+use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
 const MAX_SUBSCRIPTIONS: usize = 1000;
@@ -62,18 +63,20 @@ impl CatalogScope {
     }
 }
 
-/// The endpoint a request was sent to, and its caller.
+/// An endpoint and the caller that uses it. Not a part of [`RequestContext`] alone, because sessions, pipes and streams keep
+/// it for longer than a request.
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointScope {
     pub(crate) view: CatalogScope,
-    pub(crate) caller: Caller,
+    pub(crate) access: Arc<AuthenticatedCaller>,
 }
 
 /// The same caller with another profile is another scope.
 impl PartialEq for EndpointScope {
     fn eq(&self, other: &Self) -> bool {
-        (&self.view, &self.caller, self.caller.profile())
-            == (&other.view, &other.caller, other.caller.profile())
+        let own = self.caller();
+        let others = other.caller();
+        self.view == other.view && own == others && own.profile() == others.profile()
     }
 }
 
@@ -81,21 +84,31 @@ impl EndpointScope {
     /// Returns the scope of the local caller at the endpoint for all servers.
     #[cfg(test)]
     pub(crate) fn local() -> Self {
-        Self::all(Caller::local())
+        Self::trusted(Caller::local())
     }
 
     /// Returns the scope of a caller at the endpoint for all servers.
-    pub(crate) fn all(caller: Caller) -> Self {
-        Self { view: CatalogScope::All, caller }
+    pub(crate) fn all(access: Arc<AuthenticatedCaller>) -> Self {
+        Self { view: CatalogScope::All, access }
+    }
+
+    /// Returns the scope of a caller that needs no authentication, at the endpoint for all servers.
+    pub(crate) fn trusted(caller: Caller) -> Self {
+        Self::all(Arc::new(AuthenticatedCaller::trusted(caller, false)))
+    }
+
+    /// Returns the caller.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.access.caller
     }
 
     /// Returns whether a server is visible in this scope.
     fn can_see(&self, crib: &Crib, server: &ServerId) -> bool {
-        self.view.server().is_none_or(|own| own == server) && crib.can_see(&self.caller, server)
+        self.view.server().is_none_or(|own| own == server) && crib.can_see(self.caller(), server)
     }
 }
 
-/// The origin of a request: endpoint, caller and client, and where updates go.
+/// The origin of one request: endpoint, caller and client, and where updates go.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestContext {
     pub(crate) scope: EndpointScope,
@@ -107,6 +120,22 @@ pub(crate) struct RequestContext {
 }
 
 impl RequestContext {
+    /// Returns the context of a stateless request; `key` is the client's key.
+    pub(crate) fn stateless(scope: EndpointScope, meta: &RequestMeta, key: u64) -> Self {
+        let client = Client {
+            key,
+            era: Era::Stateless,
+            capabilities: meta.capabilities.clone(),
+            log_level: meta.log_level,
+        };
+        Self { scope, client, client_context: None, updates: None }
+    }
+
+    /// Adds facts about the client that outlast this request.
+    pub(crate) fn with_client_context(self, context: Arc<ClientContext>) -> Self {
+        Self { client_context: Some(context), ..self }
+    }
+
     /// Sends updates to this sink.
     pub(crate) fn with_updates(self, sink: Arc<dyn UpdateSink>) -> Self {
         Self { updates: Some(sink), ..self }
@@ -114,13 +143,15 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let call = Call::request(method, selector, params).caller(self.scope.caller).client(self.client);
+        let call =
+            Call::request(method, selector, params).caller(self.scope.caller().clone()).client(self.client);
         let call = self.client_context.into_iter().fold(call, Call::client_context);
         self.updates.into_iter().fold(call, Call::update_sink)
     }
 }
 
-/// A connected client: a session, a pipe or a connection. Dropping it stops the server instances of this client.
+/// A connected client: a session, a pipe or a connection. Lives as long as the client, because dropping it stops the server
+/// instances of this client.
 #[derive(Debug)]
 pub(crate) struct ClientHandle {
     pub(crate) key: u64,
@@ -179,22 +210,6 @@ impl McpService {
     /// Registers a new client.
     pub(crate) fn connect_client(&self) -> ClientHandle {
         ClientHandle { key: self.next_key.fetch_add(1, Ordering::Relaxed), crib: self.crib.clone() }
-    }
-
-    /// Returns the context of a stateless request; `key` is the client's key.
-    pub(crate) fn stateless_context(
-        scope: EndpointScope,
-        meta: &RequestMeta,
-        key: u64,
-        client_context: Option<Arc<ClientContext>>,
-    ) -> RequestContext {
-        let client = Client {
-            key,
-            era: Era::Stateless,
-            capabilities: meta.capabilities.clone(),
-            log_level: meta.log_level,
-        };
-        RequestContext { scope, client, client_context, updates: None }
     }
 
     /// Handles one request. Dropping the future cancels it.
@@ -259,7 +274,7 @@ impl McpService {
         };
         match catalog.page(kind, scope.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
-                let freshness = self.crib.freshness(kind, scope.view.server(), &scope.caller);
+                let freshness = self.crib.freshness(kind, scope.view.server(), scope.caller());
                 let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
                 let next_cursor = page.next_cursor.as_deref();
                 let result = client::list_result(kind.list_member(), &page.items, next_cursor, era, caching);
@@ -272,8 +287,8 @@ impl McpService {
     /// Returns the visible catalog after discovering servers that were never listed.
     async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
-            CatalogScope::All => Ok(self.crib.list_for(&scope.caller).await),
-            CatalogScope::One(server) => self.crib.list_server_for(server, &scope.caller).await,
+            CatalogScope::All => Ok(self.crib.list_for(scope.caller()).await),
+            CatalogScope::One(server) => self.crib.list_server_for(server, scope.caller()).await,
         }
     }
 
@@ -294,7 +309,7 @@ impl McpService {
 
     /// Returns the digests of the current lists in a scope.
     pub(crate) fn list_digests(&self, scope: &EndpointScope) -> ListDigests {
-        self.catalog_digest(&self.crib.catalog_for(&scope.caller)).list_digests(&scope.view)
+        self.catalog_digest(&self.crib.catalog_for(scope.caller())).list_digests(&scope.view)
     }
 }
 

@@ -20,7 +20,6 @@ use toolcrib::util::locks::IgnorePoison as _;
 
 use self::shared::SharedSessions;
 use self::stream::ReplayStreams;
-use crate::callers::CallerAccess;
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
 
@@ -64,15 +63,15 @@ impl OpenSessions {
         }
         let mut counts: HashMap<&Caller, usize> = HashMap::new();
         for session in self.sessions.values() {
-            *counts.entry(&session.client.scope.caller).or_default() += 1;
+            *counts.entry(session.client.scope.caller()).or_default() += 1;
         }
         let has_too_many = counts.get(caller).is_some_and(|count| *count >= max_per_caller);
         if !has_too_many && self.sessions.len() < max_sessions {
             return None;
         }
-        let count = |session: &Session| counts.get(&session.client.scope.caller).copied().unwrap_or(0);
+        let count = |session: &Session| counts.get(session.client.scope.caller()).copied().unwrap_or(0);
         let is_candidate = |session: &Session| {
-            session.is_idle() && (!has_too_many || session.client.scope.caller == *caller)
+            session.is_idle() && (!has_too_many || session.client.scope.caller() == caller)
         };
         let candidates = self.sessions.iter().filter(|(_, session)| is_candidate(session));
         // The most sessions first, then the longest idle.
@@ -118,38 +117,28 @@ impl Sessions {
         self.open.lock().ignore_poison()
     }
 
-    /// Opens a session, which ends when its caller loses access; `params` are those of the client's first request. If there
-    /// are too many, the session that has been idle longest is ended: one of the same caller if that has too many, otherwise
-    /// one of the caller that has the most. Returns `None` if none of them is idle or no random id is available.
-    pub(crate) fn open(
-        &self,
-        client: SessionClientState,
-        access: &CallerAccess,
-        params: Option<&Object>,
-    ) -> Option<NewSession> {
+    /// Opens a session, which ends when the access of its caller is revoked; `params` are those of the client's first request.
+    /// If there are too many, the session that has been idle longest is ended: one of the same caller if that has too many,
+    /// otherwise one of the caller that has the most. Returns `None` if none of them is idle or no random id is available.
+    pub(crate) fn open(&self, client: SessionClientState, params: Option<&Object>) -> Option<NewSession> {
         let id = encoding::random_hex()?;
         let client = match &self.shared {
-            Some(shared) => shared.share(client, &id, access, params),
+            Some(shared) => shared.share(client, &id, params),
             None => client,
         };
-        self.insert(id, client, &access.revoked)
+        self.insert(id, client)
     }
 
     /// Adds a session, unless there is one with this id.
-    fn insert(
-        &self,
-        id: String,
-        client: SessionClientState,
-        revoked: &CancellationToken,
-    ) -> Option<NewSession> {
+    fn insert(&self, id: String, client: SessionClientState) -> Option<NewSession> {
         let mut state = self.state();
         if state.sessions.contains_key(&id) {
             return Some(NewSession { id, needs_expiry_task: false });
         }
-        if let Some(removed) = state.find_excess(&client.scope.caller, self.max_sessions) {
+        if let Some(removed) = state.find_excess(client.scope.caller(), self.max_sessions) {
             state.sessions.remove(&removed?).inspect(|session| session.end());
         }
-        state.sessions.insert(id.clone(), Arc::new(Session::new(client, revoked.child_token())));
+        state.sessions.insert(id.clone(), Arc::new(Session::new(client)));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);
         Some(NewSession { id, needs_expiry_task })
     }
@@ -242,7 +231,8 @@ impl Drop for Sessions {
 }
 
 impl Session {
-    fn new(client: SessionClientState, ended: CancellationToken) -> Self {
+    fn new(client: SessionClientState) -> Self {
+        let ended = client.scope.access.revoked.child_token();
         Self {
             client: Arc::new(client),
             last_used: Mutex::new(Instant::now()),

@@ -110,7 +110,7 @@ pub async fn serve_pipe<R, W>(
     let (session, session_changes) = watch::channel(None);
     let tasks = TaskTracker::new();
     let mut writing = tasks.spawn(receiver.write(writer));
-    let scope = EndpointScope::all(caller);
+    let scope = EndpointScope::trusted(caller);
     let notifying =
         tasks.spawn(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
     let pipe = PipeClient {
@@ -320,7 +320,8 @@ impl PipeClient {
                     }
                     PipeRequestMode::Ping => ResponsePayload::Result(client::empty_result(Era::Session)),
                     PipeRequestMode::Stateless(meta) => {
-                        let context = McpService::stateless_context(scope, &meta, key, Some(client_context));
+                        let context =
+                            RequestContext::stateless(scope, &meta, key).with_client_context(client_context);
                         if method == LISTEN {
                             listen(&service, context, &request_id, params.as_ref(), &out, &stop_streams).await
                         } else {

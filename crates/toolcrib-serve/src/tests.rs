@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::{Config, HostLimits};
+use toolcrib::config::{Config, GatewayLimits};
 use toolcrib::{Crib, SecretError};
 
 use super::{ActiveCallers, Callers, Entrypoint, HttpGateway, McpService, serve_connection};
@@ -41,7 +41,7 @@ impl TestGateway {
     }
 
     fn with_callers(crib: Crib, callers: Callers, body: usize, sessions: usize) -> Self {
-        let limits = HostLimits { body, sessions, ..HostLimits::default() };
+        let limits = GatewayLimits { body, sessions, ..GatewayLimits::default() };
         let callers = Arc::new(ActiveCallers::new(callers));
         let state = Arc::new(HttpGateway::new(McpService::new(crib), callers, &limits));
         Self { state, tasks: TaskTracker::new(), stop: CancellationToken::new() }
@@ -172,10 +172,35 @@ async fn request_of_a_caller_that_lost_access_while_sending_is_refused() {
     let mut client = gateway.post(INITIALIZE.len(), "|Expect: 100-continue", "").await;
     assert_eq!(status(&client.read_head().await), "100", "the caller is authenticated");
     let next = callers("[callers.one]\ntoken = 'first'");
-    gateway.state.callers.revoke_changed(&next).wait().await.unwrap();
-    gateway.state.callers.replace(next).wait().await.unwrap();
+    gateway.state.callers.replace(next, || {}).wait().await.unwrap();
     client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
     assert_eq!(status(&client.read_head().await), "401");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_of_a_caller_whose_rights_changed_while_sending_is_served() {
+    let gateway = TestGateway::new(1000, 10);
+    let declared = "[callers.one]\ntoken = 'first'\n";
+    gateway.state.callers.replace(callers(declared), || {}).wait().await.unwrap();
+    let headers = "|Authorization: Bearer first|Expect: 100-continue";
+    let mut client = gateway.post(INITIALIZE.len(), headers, "").await;
+    assert_eq!(status(&client.read_head().await), "100", "the caller is authenticated");
+    let changed = callers(&format!("{declared}admin = true\n"));
+    gateway.state.callers.replace(changed, || {}).wait().await.unwrap();
+    client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
+    assert_eq!(status(&client.read_head().await), "200");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_server_and_profile_have_one_wording() {
+    let gateway = TestGateway::new(1000, 10);
+    for (path, message) in
+        [("/mcp/s/gti", "no server is called `gti`"), ("/mcp/p/wrok", "no profile is called `wrok`")]
+    {
+        let response = gateway.send(&format!("GET {path} HTTP/1.1|Connection: close"), "").await;
+        let response = response.read_to_end().await;
+        assert!(status(&response) == "404" && response.contains(message), "{response}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -72,7 +72,7 @@ pub struct Config {
     /// Settings of the HTTP listener.
     pub listen: ListenSpec,
     /// Limits of the gateway as a whole.
-    pub limits: HostLimits,
+    pub limits: GatewayLimits,
     /// Limits of all servers together.
     pub capacity: Capacity,
     /// Access rules.
@@ -104,9 +104,9 @@ pub struct ListenSpec {
     pub hosts: Vec<String>,
 }
 
-/// Limits of the gateway as a whole.
+/// Limits of the gateway as a whole, from `[limits]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostLimits {
+pub struct GatewayLimits {
     /// Largest request body, in bytes.
     pub body: usize,
     /// Sessions open at the same time.
@@ -117,7 +117,7 @@ pub struct HostLimits {
     pub call_timeout_max: Option<Duration>,
 }
 
-impl Default for HostLimits {
+impl Default for GatewayLimits {
     fn default() -> Self {
         Self { body: 32 << 20, sessions: 10_000, drain: Duration::from_secs(10), call_timeout_max: None }
     }

@@ -31,6 +31,7 @@ use crate::limits::{LimitStatus, UsageLimits};
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
+use crate::model::log_line::StderrLine;
 use crate::model::outcome::Outcome;
 use crate::model::pin_status::Unapproved;
 use crate::model::selector::Selector;
@@ -349,20 +350,27 @@ impl Crib {
         self.router().registry.notify_client(client, ROOTS_CHANGED);
     }
 
-    /// Returns the retained stderr lines of a server with a number greater than `after`, each with its number. With
-    /// `wait`, waits until there is at least one.
+    /// Returns the retained stderr lines of a server with a number greater than `after`.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown.
+    pub fn logs(&self, server: &ServerId, after: u64) -> Result<Vec<StderrLine>, Error> {
+        let entry = self.registered(server)?;
+        Ok(entry.stderr().map(|stderr| stderr.lines_after(after)).unwrap_or_default())
+    }
+
+    /// Like [`Crib::logs`], but waits until there is at least one line. A server without stderr has none, and is not waited
+    /// for.
     ///
     /// # Errors
     /// Fails if the server is unknown.
     ///
     /// # Cancel safety
     /// Cancel safe. No line is lost: the lines stay retained.
-    pub async fn logs(&self, server: &ServerId, after: u64, wait: bool) -> Result<Vec<(u64, String)>, Error> {
+    pub async fn wait_for_logs(&self, server: &ServerId, after: u64) -> Result<Vec<StderrLine>, Error> {
         let entry = self.registered(server)?;
         let Some(stderr) = entry.stderr() else { return Ok(Vec::new()) };
-        if wait {
-            stderr.wait_for_line(after).await;
-        }
+        stderr.wait_for_line(after).await;
         Ok(stderr.lines_after(after))
     }
 

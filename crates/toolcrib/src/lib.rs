@@ -121,9 +121,9 @@ pub use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event, Se
 pub use crate::model::exit_report::{ExitReport, ProcessExit};
 pub use crate::model::failure_class::{ClassFacts, Delivery, FailureClass, Treatment};
 pub use crate::model::instance_key::{InstanceKey, Project};
-pub use crate::model::log_line::{LogLine, LogSource};
+pub use crate::model::log_line::{LogLine, LogSource, StderrLine};
 pub use crate::model::outcome::Outcome;
-pub use crate::model::pin_status::{PinDifference, PinStatus, Unapproved};
+pub use crate::model::pin_status::{PinDifference, PinStatus, ToolPinStatus, Unapproved};
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
 pub use crate::model::target::Target;
@@ -143,8 +143,8 @@ pub use crate::spec::template::{
 };
 pub use crate::spec::{
     BackoffSpec, BadName, BreakerSpec, Capacity, CardTool, CommandSpec, EmptyPattern, Endpoint, EraChoice,
-    HttpSpec, InProcess, InProcessServer, InvalidCard, KeepAlive, Lifecycle, Limits, MemoryLimits, NameClash,
-    NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerSpec, Sharing, SpecDigest,
-    StartPolicy, ToolsSpec, TransportKind, Trust,
+    HttpSpec, InProcess, InProcessServer, InvalidCard, KeepAlive, Lifecycle, MemoryLimits, NameClash,
+    NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
+    SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
 pub use crate::upstream::transport::in_process::Toolbox;

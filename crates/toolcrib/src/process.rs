@@ -229,7 +229,7 @@ impl ServerProcess {
             // The last lines may still be in the pipe, and a descendant may keep the pipe open.
             let _ = timeout(LINGER, stderr_drained.cancelled()).await;
             let mut lines: Vec<String> =
-                stderr.lines_after(stderr_start).into_iter().map(|(_, line)| line).collect();
+                stderr.lines_after(stderr_start).into_iter().map(|line| line.text).collect();
             let tail = lines.split_off(lines.len().saturating_sub(REPORT_LINES));
             ExitReport { exit, stderr: tail, program }
         }

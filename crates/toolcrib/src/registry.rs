@@ -19,7 +19,7 @@ use crate::catalog::public_name::public_name;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::{DeclaredToolFacts, ListTtl, Listing};
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::ToolPinStatus;
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
@@ -537,13 +537,13 @@ impl Registry {
             visible.tools.retain(|tool| pins.check_tool(tool).is_none());
         }
         let public_names = spec.tools.rename.clone();
-        let pin_statuses = pin_statuses.into_iter().collect();
+        let pin_statuses = pin_statuses.into_iter().map(|found| (found.tool, found.status)).collect();
         visible.tool_facts = Arc::new(DeclaredToolFacts { public_names, pin_statuses });
         Arc::new(visible)
     }
 
     /// Returns the tools of a server that are not what was approved.
-    pub(crate) fn unapproved_tools(&self, spec: &ServerSpec) -> Vec<(Arc<str>, PinStatus)> {
+    pub(crate) fn unapproved_tools(&self, spec: &ServerSpec) -> Vec<ToolPinStatus> {
         self.services.pins.for_server(spec).map(|pins| pins.unapproved_tools()).unwrap_or_default()
     }
 
@@ -557,7 +557,7 @@ impl Registry {
         let strict = servers.iter().map(RegisteredServer::spec).filter(|spec| spec.pin == Pinning::Strict);
         let mut tools =
             strict.flat_map(|spec| self.unapproved_tools(spec).into_iter().map(move |tool| (spec, tool)));
-        tools.find_map(|(spec, (tool, status))| {
+        tools.find_map(|(spec, ToolPinStatus { tool, status })| {
             let renamed = spec.tools.rename.get(&*tool).map_or(&*tool, String::as_str);
             let is_match = name == renamed || name == public_name(&spec.id, renamed);
             (is_match && is_visible(&spec.id, &tool)).then(|| withheld_error(&spec.id, &tool, status))

@@ -32,7 +32,7 @@ use crate::util::encoding;
 pub use card::{CardTool, InvalidCard, ServerCard};
 pub use http::{HttpSpec, TransportKind};
 pub use lifecycle::{
-    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing,
+    BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, MemoryLimits, Restarts, ServerLimits, Sharing,
     StartPolicy,
 };
 pub use name::{BadName, ServerId};
@@ -63,7 +63,7 @@ pub struct ServerSpec {
     /// Start, idle stop, restarts and memory.
     pub lifecycle: Lifecycle,
     /// Limits per call and per server.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Settings for its tools.
     pub tools: ToolsSpec,
     /// True if its hints about tools are acted on.
@@ -99,7 +99,7 @@ impl ServerSpec {
             endpoint,
             era: EraChoice::Auto,
             lifecycle: Lifecycle::default(),
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             tools: ToolsSpec::default(),
             trust: Trust::Normal,
             pin: Pinning::Mark,
@@ -117,7 +117,7 @@ impl ServerSpec {
 
     /// Sets the limits.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ServerLimits) -> Self {
         self.limits = limits;
         self
     }

@@ -446,7 +446,7 @@ impl Supervisor {
             consecutive_failures: metrics.consecutive_failures.load(Ordering::Relaxed),
             next_attempt_in: snapshot.state_ends_at.map(|end| end.saturating_duration_since(now)),
             last_error: snapshot.last_error.clone(),
-            stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
+            stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
             tools: known.map(|known| known.listing.tools.len()).or_else(|| self.0.cards.tool_count()),
             card: self.0.cards.combined(),

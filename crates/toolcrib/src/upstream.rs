@@ -33,7 +33,7 @@ use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::{ResponsePayload, move_own_code};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
-use crate::spec::{InProcessServer, Limits, ServerId, ServerSpec, ToolsSpec};
+use crate::spec::{InProcessServer, ServerId, ServerLimits, ServerSpec, ToolsSpec};
 use crate::util::locks::IgnorePoison as _;
 use crate::util::panics;
 use deadline::Deadline;
@@ -64,7 +64,7 @@ pub(crate) struct Connection {
 /// The part of a spec that every call on a connection follows. It can be replaced while the connection is open.
 #[derive(Debug)]
 struct CallSettings {
-    limits: Limits,
+    limits: ServerLimits,
     tools: ToolsSpec,
 }
 

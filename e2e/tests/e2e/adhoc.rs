@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use test_support::{count_starts, fake};
 use tokio::task::JoinSet;
 use toolcrib::{
-    Call, Caller, Crib, CribBuilder, Endpoint, ErrorKind, Limits, Policy, Roster, Rules, ServerSpec,
+    Call, Caller, Crib, CribBuilder, Endpoint, ErrorKind, Policy, Roster, Rules, ServerLimits, ServerSpec,
     ServerState,
 };
 
@@ -58,7 +58,7 @@ async fn equal_specs_share_one_process() {
     assert!(crib.list().await.tools().is_empty(), "it is not listed");
     // It survives a reload, and takes over settings of the same server.
     crib.apply_roster(Roster::default()).await.unwrap();
-    let limits = Limits { call_timeout: Duration::from_secs(5), ..Limits::default() };
+    let limits = ServerLimits { call_timeout: Duration::from_secs(5), ..ServerLimits::default() };
     crib.call_spec(spec.clone().limits(limits), echo()).await.unwrap();
     assert_eq!(count_starts(&count), 1);
     assert!(!dir.path().join("state/listings").exists(), "nothing is kept on disk");

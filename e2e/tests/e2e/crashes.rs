@@ -227,7 +227,10 @@ fn cmdline(pid: u32) -> String {
 
 #[tokio::test]
 async fn frozen_server_times_out_and_affects_no_other_server() {
-    let limits = toolcrib::Limits { call_timeout: Duration::from_millis(300), ..toolcrib::Limits::default() };
+    let limits = toolcrib::ServerLimits {
+        call_timeout: Duration::from_millis(300),
+        ..toolcrib::ServerLimits::default()
+    };
     let crib = crib([fake!("fake").limits(limits), fake!("other")]);
     let frozen = pid(&crib).await;
     process::send_signal(frozen, rustix::process::Signal::STOP);
@@ -242,7 +245,10 @@ async fn frozen_server_times_out_and_affects_no_other_server() {
 
 #[tokio::test]
 async fn permanently_frozen_server_is_replaced_by_one_restart() {
-    let limits = toolcrib::Limits { call_timeout: Duration::from_millis(300), ..toolcrib::Limits::default() };
+    let limits = toolcrib::ServerLimits {
+        call_timeout: Duration::from_millis(300),
+        ..toolcrib::ServerLimits::default()
+    };
     let crib = crib([fake!("fake").limits(limits)]);
     let frozen = pid(&crib).await;
     process::send_signal(frozen, rustix::process::Signal::STOP);

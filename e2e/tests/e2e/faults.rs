@@ -13,7 +13,7 @@ use test_support::{WAIT_LIMIT, call, crib, eventually, fake, quick_lifecycle, st
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use toolcrib::spec::BreakerSpec;
-use toolcrib::{Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Outcome, ServerState};
+use toolcrib::{Crib, Error, ErrorKind, KeepAlive, Lifecycle, Outcome, ServerLimits, ServerState};
 
 /// Calls the tool `record`.
 async fn record(crib: &Crib, token: u64, fault: &str) -> Result<Outcome, Error> {
@@ -30,7 +30,7 @@ fn executions() -> (TempDir, ExecutionLog) {
 #[tokio::test]
 async fn response_byte_by_byte_times_out_and_affects_no_later_call() {
     let (_dir, executions) = executions();
-    let limits = Limits { call_timeout: Duration::from_millis(300), ..Limits::default() };
+    let limits = ServerLimits { call_timeout: Duration::from_millis(300), ..ServerLimits::default() };
     let breaker = BreakerSpec { failures: NonZeroU32::MAX, cool_off: Duration::from_secs(1) };
     let spec = fake!("fake", "--record-dir", executions.server_folder("fake")).limits(limits);
     let crib = crib([spec.lifecycle(Lifecycle { breaker, ..quick_lifecycle(5) })]);
@@ -74,7 +74,7 @@ async fn endless_line_is_not_buffered() {
 async fn open_breaker_lets_one_probe_through() {
     let (_dir, executions) = executions();
     let breaker = BreakerSpec { failures: NonZeroU32::new(3).unwrap(), cool_off: Duration::from_millis(300) };
-    let limits = Limits { call_timeout: Duration::from_millis(500), ..Limits::default() };
+    let limits = ServerLimits { call_timeout: Duration::from_millis(500), ..ServerLimits::default() };
     let spec = fake!("fake", "--record-dir", executions.server_folder("fake")).limits(limits);
     let crib = crib([spec.lifecycle(Lifecycle { breaker, ..quick_lifecycle(5) })]);
     text(&crib, "fake", "echo", &json!({"text": "warm"})).await;
@@ -112,7 +112,7 @@ async fn open_breaker_lets_one_probe_through() {
 async fn cancelled_probe_lets_the_next_call_probe() {
     let (_dir, executions) = executions();
     let breaker = BreakerSpec { failures: NonZeroU32::new(1).unwrap(), cool_off: Duration::from_millis(100) };
-    let limits = Limits { call_timeout: Duration::from_secs(2), ..Limits::default() };
+    let limits = ServerLimits { call_timeout: Duration::from_secs(2), ..ServerLimits::default() };
     let spec = fake!("fake", "--record-dir", executions.server_folder("fake")).limits(limits);
     let crib = crib([spec.lifecycle(Lifecycle { breaker, ..quick_lifecycle(5) })]);
     assert_eq!(record(&crib, 0, "hang").await.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -148,7 +148,7 @@ async fn call_at_the_end_of_keep_alive_is_served() {
 #[tokio::test]
 async fn cancelled_calls_free_their_slots() {
     let (_dir, executions) = executions();
-    let limits = Limits { in_flight: NonZeroUsize::new(4).unwrap(), ..Limits::default() };
+    let limits = ServerLimits { in_flight: NonZeroUsize::new(4).unwrap(), ..ServerLimits::default() };
     let crib = crib([fake!("fake", "--record-dir", executions.server_folder("fake")).limits(limits)]);
     text(&crib, "fake", "echo", &json!({"text": "warm"})).await;
     for round in 0..10 {

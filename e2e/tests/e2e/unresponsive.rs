@@ -14,7 +14,7 @@ use test_support::{
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use toolcrib::spec::{BreakerSpec, Endpoint};
-use toolcrib::{CommandSpec, Crib, ErrorKind, Lifecycle, Limits, Roster, ServerSpec, ServerState};
+use toolcrib::{CommandSpec, Crib, ErrorKind, Lifecycle, Roster, ServerLimits, ServerSpec, ServerState};
 
 async fn pid(crib: &Crib, server: &str) -> u32 {
     text(crib, server, "pid", &json!({})).await.parse().unwrap()
@@ -131,7 +131,7 @@ async fn invalid_utf8_on_stderr_affects_neither_log_nor_server() {
 /// Returns the spec with a breaker that opens after two timeouts.
 fn with_short_limits(spec: ServerSpec) -> ServerSpec {
     let breaker = BreakerSpec { failures: 2.try_into().unwrap(), cool_off: Duration::from_millis(1500) };
-    let limits = Limits { call_timeout: Duration::from_millis(300), ..Limits::default() };
+    let limits = ServerLimits { call_timeout: Duration::from_millis(300), ..ServerLimits::default() };
     spec.limits(limits).lifecycle(Lifecycle { breaker, ..quick_lifecycle(5) })
 }
 

@@ -7,11 +7,11 @@ use test_support::{WAIT_LIMIT, call, crib, eventually, fake, server_id, status, 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use toolcrib::{Call, CallUpdate, ErrorKind, Limits};
+use toolcrib::{Call, CallUpdate, ErrorKind, ServerLimits};
 
 #[tokio::test]
 async fn malformed_reply_fails_only_its_own_call() {
-    let limits = Limits { message: 64 << 10, ..Limits::default() };
+    let limits = ServerLimits { message: 64 << 10, ..ServerLimits::default() };
     let crib = crib([fake!("fake").limits(limits)]);
     let other = crib.clone();
     let mut calls = JoinSet::new();
@@ -150,7 +150,7 @@ async fn dropped_call_is_cancelled_at_the_server() {
 
 #[tokio::test]
 async fn timed_out_call_is_cancelled_and_the_server_keeps_running() {
-    let limits = Limits { call_timeout: Duration::from_millis(200), ..Limits::default() };
+    let limits = ServerLimits { call_timeout: Duration::from_millis(200), ..ServerLimits::default() };
     let crib = crib([fake!("fake").limits(limits)]);
     let error = call(&crib, "fake", "hang", &json!({})).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -163,7 +163,7 @@ async fn timed_out_call_is_cancelled_and_the_server_keeps_running() {
 #[tokio::test]
 async fn progress_arrives_in_order_and_extends_the_timeout() {
     for era in ["session", "stateless"] {
-        let limits = Limits { call_timeout: Duration::from_millis(400), ..Limits::default() };
+        let limits = ServerLimits { call_timeout: Duration::from_millis(400), ..ServerLimits::default() };
         let crib = crib([fake!("fake", "--era", era).limits(limits)]);
         let (sink, mut updates) = mpsc::channel(64);
         let arguments = json!({"steps": 6, "ms": 150});
@@ -182,7 +182,7 @@ async fn progress_arrives_in_order_and_extends_the_timeout() {
 async fn message_of_exactly_the_limit_passes() {
     let head = r#"{"jsonrpc":"2.0","id":4,"result":{"x":""}}"#.len();
     for (extra, passes) in [(0, true), (1, false)] {
-        let limits = Limits { message: 50_000, ..Limits::default() };
+        let limits = ServerLimits { message: 50_000, ..ServerLimits::default() };
         let crib = crib([fake!("fake").limits(limits)]);
         assert_eq!(text(&crib, "fake", "echo", &json!({"text": "awake"})).await, "awake");
         let received = text(&crib, "fake", "received", &json!({})).await;

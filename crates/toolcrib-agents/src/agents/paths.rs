@@ -72,6 +72,12 @@ impl AgentPaths {
         Some(if rest.is_empty() { start } else { start.join(rest) })
     }
 
+    /// Returns whether a path of the agent table belongs to the user and not to a project.
+    pub(crate) fn is_user_path(path_template: &str) -> bool {
+        let first = path_template.split('/').next().unwrap_or_default();
+        matches!(first, "~" | "XDG" | "APP") || first.starts_with('$')
+    }
+
     /// Returns the value of an environment variable.
     pub fn variable(&self, name: &str) -> Option<&OsString> {
         self.variables.iter().find(|(key, _)| key == name).map(|(_, value)| value)
@@ -95,6 +101,17 @@ fn find_project_root(current_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_paths_are_told_from_project_paths() {
+        let user_paths =
+            ["~/.cursor/mcp.json", "~", "$CODEX_HOME/config.toml", "XDG/goose/config.yaml", "APP/x"];
+        let project_paths = [".mcp.json", "Xcode/mcp.json", "AGENTS/mcp.json", "APPS/x", "XDGx", "~x/y"];
+        assert!(user_paths.into_iter().all(AgentPaths::is_user_path));
+        for path in project_paths {
+            assert!(!AgentPaths::is_user_path(path), "{path}");
+        }
+    }
 
     #[test]
     fn paths_resolve_from_environment_and_project() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 use toolcrib::{
-    CommandSpec, Endpoint, HttpSpec, Limits, Rule, Rules, ServerSpec, TemplatePiece, TemplateText,
+    CommandSpec, Endpoint, HttpSpec, Rule, Rules, ServerLimits, ServerSpec, TemplatePiece, TemplateText,
     TransportKind,
 };
 
@@ -15,6 +15,15 @@ use crate::agents::{
 };
 use crate::edit::entry::EntryMembers;
 use crate::secret_heuristics;
+
+/// The reason to omit a value that looks like a secret. Continues a sentence that starts with the agent's name.
+const LITERAL_SECRET: &str =
+    "would get a secret in its file; replace the value with a reference such as `${env:…}`";
+
+/// Returns the reason to omit a value that refers to a stored secret.
+fn unreadable_secret(secret: &str) -> String {
+    format!("cannot read the secret `{secret}`; export without `--expand` to use it")
+}
 
 /// A server as an entry for an agent.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,13 +98,16 @@ impl EntryWriter<'_> {
 
     fn write_command(&mut self, command: &CommandSpec) -> Option<()> {
         let format = self.format;
-        let argv: Option<Vec<Json>> = std::iter::once(&command.program)
+        let argv: Result<Vec<Json>, String> = std::iter::once(&command.program)
             .chain(&command.args)
             .map(|text| self.render_in_command(text).map(Json::from))
             .collect();
-        let Some(mut argv) = argv else {
-            self.warn_server_omitted("cannot express the references in its command");
-            return None;
+        let mut argv = match argv {
+            Ok(argv) => argv,
+            Err(reason) => {
+                self.warn_server_omitted(&reason);
+                return None;
+            }
         };
         if let Some(stdio_type) = format.stdio_type {
             self.push_member("type", stdio_type);
@@ -165,7 +177,7 @@ impl EntryWriter<'_> {
     /// Returns whether a value refers to a stored secret or looks like one, and adds a warning if so.
     fn withhold_secret(&mut self, field: &str, name: &str, text: &TemplateText) -> bool {
         if let Some(secret) = text.secrets().next() {
-            let reason = format!("cannot read the secret `{secret}`; export without `--expand` to use it");
+            let reason = unreadable_secret(secret);
             self.warn_omitted(field, &reason);
             return true;
         }
@@ -176,24 +188,31 @@ impl EntryWriter<'_> {
         let is_secret = secret_heuristics::is_secret_value(&literals)
             || (is_literal(text) && secret_heuristics::is_secret_name(name) && !literals.is_empty());
         if is_secret {
-            self.warn_omitted(
-                field,
-                "would get a secret in its file; replace the value with a reference such as `${env:…}`",
-            );
+            self.warn_omitted(field, LITERAL_SECRET);
         }
         is_secret
     }
 
-    /// Renders an argument or a URL; `None` if the agent cannot express it or it looks like a secret.
-    fn render_in_command(&self, text: &TemplateText) -> Option<String> {
+    /// Renders a program, an argument or a URL.
+    ///
+    /// # Errors
+    /// Returns the reason if the text has a secret or the agent cannot express it. It continues a sentence that starts with
+    /// the agent's name.
+    fn render_in_command(&self, text: &TemplateText) -> Result<String, String> {
+        if let Some(secret) = text.secrets().next() {
+            return Err(unreadable_secret(secret));
+        }
+        if is_literal(text) {
+            let mut parts = text.source().split(['=', '?', '&']).chain([text.source()]);
+            return match parts.any(secret_heuristics::is_secret_value) {
+                true => Err(LITERAL_SECRET.to_owned()),
+                false => Ok(text.source().to_owned()),
+            };
+        }
         let expands =
             self.format.expands_in_commands && self.format.variable_syntax != VariableSyntax::HeadersOnly;
-        match is_literal(text) {
-            true if secret_heuristics::is_secret_value(text.source()) => None,
-            true => Some(text.source().to_owned()),
-            false if expands => render_template(self.format.variable_syntax, text),
-            false => None,
-        }
+        let rendered = expands.then(|| render_template(self.format.variable_syntax, text)).flatten();
+        rendered.ok_or_else(|| format!("cannot express the reference in `{}`", text.source()))
     }
 
     fn write_remote(&mut self, http: &HttpSpec) -> Option<()> {
@@ -209,9 +228,12 @@ impl EntryWriter<'_> {
             (TransportKind::Sse, SseSupport::Type { value, url_key }) => (Some(value), url_key),
             (_, _) => (remote.http_type, remote.url_key),
         };
-        let Some(url) = self.render_in_command(&http.url) else {
-            self.warn_server_omitted("cannot express the references in its URL");
-            return None;
+        let url = match self.render_in_command(&http.url) {
+            Ok(url) => url,
+            Err(reason) => {
+                self.warn_server_omitted(&reason);
+                return None;
+            }
         };
         if let Some(transport_type) = transport_type {
             self.push_member("type", transport_type);
@@ -287,7 +309,7 @@ impl EntryWriter<'_> {
             _ => {}
         }
         let timeout = spec.limits.call_timeout;
-        if timeout != Limits::default().call_timeout {
+        if timeout != ServerLimits::default().call_timeout {
             match format.timeout_key {
                 Some(TimeoutKey { key, unit: TimeUnit::Milliseconds }) => {
                     self.push_member(key, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));

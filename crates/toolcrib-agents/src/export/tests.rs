@@ -394,6 +394,30 @@ fn stored_secrets_are_omitted_with_warning() {
 }
 
 #[test]
+fn server_with_a_secret_in_its_command_is_omitted_with_the_reason() {
+    let text = format!(
+        "[servers.a]\ncommand = 'x'\nargs = ['--key', '{SECRET}']\n[servers.b]\nurl = 'https://h/mcp?key={SECRET}'\n\
+         [servers.c]\ncommand = 'x'\nargs = ['${{secret:t}}']\n[servers.d]\ncommand = 'x'\nargs = ['${{env:A}}']\n"
+    );
+    let config = Config::parse(Path::new("/x/config.toml"), &text);
+    let warnings = config.roster.servers().map(|spec| {
+        let rendered = render::render_entry(find_agent("windsurf"), spec, None);
+        assert!(!format!("{rendered:?}").contains(SECRET), "{rendered:?}");
+        rendered.warnings
+    });
+    let literal =
+        "Windsurf would get a secret in its file; replace the value with a reference such as `${env:…}`";
+    let stored = "Windsurf cannot read the secret `t`; export without `--expand` to use it";
+    let expected = [
+        vec![format!("`a` is omitted: {literal}")],
+        vec![format!("`b` is omitted: {literal}")],
+        vec![format!("`c` is omitted: {stored}")],
+        vec![],
+    ];
+    assert_eq!(warnings.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn export_never_grants_trust() {
     for agent in agents::all() {
         for file in ["gateway", "expanded"] {

@@ -101,12 +101,10 @@ pub(super) fn extract_secrets(
         let (reference, name) = names.assign_reference(preferred_name, server, &value);
         notes.push(match is_stored {
             true => format!(
-                "the secret in `{field}` was stored and replaced by `{reference}`; see `toolcrib secret ls`"
+                "`{reference}` replaces the secret in `{field}`, which goes to the secret store; see `toolcrib secret ls`"
             ),
             false => {
-                format!(
-                    "the secret in `{field}` was replaced by `{reference}`; set `{name}` where toolcrib runs"
-                )
+                format!("`{reference}` replaces the secret in `{field}`; set `{name}` where toolcrib runs")
             }
         });
         extracted.push((name, value));

@@ -64,11 +64,10 @@ pub(super) fn find(
 
 /// Returns the existing files of an agent.
 fn agent_sources(agent: &'static Agent, scope: AgentFileScope, paths: &AgentPaths) -> Vec<ImportSource> {
-    let is_user_path = |path: &str| path.starts_with(['~', '$', 'X', 'A']);
     let extra = agent
         .extra_import_paths
         .iter()
-        .filter(|path| is_user_path(path) == (scope == AgentFileScope::User))
+        .filter(|path| AgentPaths::is_user_path(path) == (scope == AgentFileScope::User))
         .filter_map(|path| paths.resolve(path));
     let files =
         agent.config_file(scope, paths).into_iter().chain(extra).flat_map(|path| match path.is_dir() {

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use serde_json::Value;
-use tokio::time::timeout;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
 use toolcrib::access::schema::Schema;
 use toolcrib::config::Config;
 use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::util::encoding;
 use toolcrib::util::format;
-use toolcrib::{Caller, Crib, ErrorKind, Outcome, Selector, ServerId};
+use toolcrib::{Caller, Crib, Delivery, ErrorKind, Outcome, Selector, ServerId};
 
 use self::arguments::CallArguments;
 use crate::cli::CallArgs;
@@ -80,6 +80,17 @@ fn finish(response: Option<Result<ResponsePayload, CommandError>>, out: &mut Out
     }
 }
 
+/// Hint for a call that took longer than the command line allows.
+const RAISE_TIMEOUT: &str = "raise `--timeout`";
+/// Time that a call gets to end after its timeout.
+const CALL_GRACE: Duration = Duration::from_secs(1);
+
+/// A request to the gateway that is ready to be sent.
+struct GatewayCall {
+    path: String,
+    params: Object,
+}
+
 /// The call that the command line describes.
 #[derive(Debug)]
 struct CallRequest {
@@ -134,19 +145,25 @@ impl CallRequest {
         Self { server: Some(server), tool, ..self }
     }
 
-    /// Runs `work` within the timeout of the command line.
-    async fn with_timeout(
+    /// Returns the end of a call that begins now.
+    fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|limit| Instant::now() + limit)
+    }
+
+    /// Runs a step of the call until `deadline`. The error after it says whether the call may have been sent.
+    async fn run_until<T>(
         &self,
-        work: impl Future<Output = Result<ResponsePayload, CommandError>>,
-    ) -> Result<ResponsePayload, CommandError> {
-        let Some(limit) = self.timeout else { return work.await };
-        timeout(limit, work).await.unwrap_or_else(|_| {
-            let message = format!(
-                "tool `{}` did not respond within {}; the call was cancelled",
-                self.tool,
-                format::format_duration(limit)
-            );
-            Err(CommandError::new(ExitStatus::TimedOut, "timed_out", message).hint("raise `--timeout`"))
+        deadline: Option<Instant>,
+        delivery: Delivery,
+        step: impl Future<Output = Result<T, CommandError>>,
+    ) -> Result<T, CommandError> {
+        let Some(deadline) = deadline else { return step.await };
+        timeout_at(deadline, step).await.unwrap_or_else(|_| {
+            let limit = format::format_duration(self.timeout.unwrap_or_default());
+            let message =
+                format!("tool `{}` did not respond within {limit}; the call was cancelled", self.tool);
+            let error = CommandError::new(ExitStatus::TimedOut, "timed_out", message).hint(RAISE_TIMEOUT);
+            Err(CommandError { data: json!({"sent": delivery.name()}), ..error })
         })
     }
 
@@ -156,14 +173,14 @@ impl CallRequest {
         client: &GatewayClient,
         prompter: Prompter,
     ) -> Result<ResponsePayload, CommandError> {
-        let response = self.with_timeout(self.call_gateway(client)).await;
+        let response = self.call_gateway(client).await;
         let Some(id) = approval_id(&response) else { return response };
         let pending: PendingCallsReport = client.fetch("/api/v1/calls").await?;
         if !pending.find(&id).is_some_and(|call| confirm_call(prompter, call)) {
             return response;
         }
         client.post(&format!("/api/v1/calls/{id}/approve")).await?;
-        self.with_timeout(self.call_gateway(client)).await
+        self.call_gateway(client).await
     }
 
     /// Calls without a gateway. If the call needs approval and the person confirms it, calls again.
@@ -172,7 +189,7 @@ impl CallRequest {
         crib: &Crib,
         prompter: Prompter,
     ) -> Result<ResponsePayload, CommandError> {
-        let response = self.with_timeout(self.call_standalone(crib)).await;
+        let response = self.call_standalone(crib).await;
         let Some(id) = approval_id(&response) else { return response };
         let call = crib.pending_approvals().await.into_iter().find(|call| call.id == id);
         if !call.is_some_and(|call| confirm_call(prompter, &PendingCallReport::new(&call))) {
@@ -180,10 +197,27 @@ impl CallRequest {
             return response.map_err(|error| error.hint(hint));
         }
         crib.decide_approval(&id, true).await?;
-        self.with_timeout(self.call_standalone(crib)).await
+        self.call_standalone(crib).await
     }
 
     async fn call_gateway(&self, client: &GatewayClient) -> Result<ResponsePayload, CommandError> {
+        let deadline = self.deadline();
+        let prepared = self.prepare_gateway_call(client);
+        let GatewayCall { path, params } = self.run_until(deadline, Delivery::NotSent, prepared).await?;
+        let sent = client.request(&path, "tools/call", params);
+        let response = self.run_until(deadline, Delivery::MaybeSent, sent).await?;
+        match invalid_params_error(&response).filter(|_| self.server.is_some()) {
+            Some(error) => {
+                let found = self.look_up_tool(client);
+                let found = self.run_until(deadline, Delivery::MaybeSent, found).await.unwrap_or_default();
+                Err(with_suggestion(error, found.near.as_deref()))
+            }
+            None => Ok(response),
+        }
+    }
+
+    /// Checks the arguments and finds the endpoint of the call. Sends nothing to the server.
+    async fn prepare_gateway_call(&self, client: &GatewayClient) -> Result<GatewayCall, CommandError> {
         let definition = match self.unchecked {
             true => Value::Null,
             false => self.look_up_tool(client).await?.tool.unwrap_or_default().definition,
@@ -198,14 +232,7 @@ impl CallRequest {
             }
             None => "/mcp".to_owned(),
         };
-        let response = client.request(&path, "tools/call", params).await?;
-        match invalid_params_error(&response).filter(|_| self.server.is_some()) {
-            Some(error) => {
-                let found = self.look_up_tool(client).await.unwrap_or_default();
-                Err(with_suggestion(error, found.near.as_deref()))
-            }
-            None => Ok(response),
-        }
+        Ok(GatewayCall { path, params })
     }
 
     /// Returns the arguments in the types of the tool's schema. Fails if they do not match the schema. Without a definition
@@ -240,9 +267,14 @@ impl CallRequest {
                 Err(_) => return Err(crib.catalog_for(&Caller::local()).unknown_server_error(server).into()),
             },
         };
+        let deadline = self.deadline();
         let tool = match self.unchecked {
             true => None,
-            false => tool_listing::find_tool(crib, &Caller::local(), &selector).await,
+            false => {
+                let local = Caller::local();
+                let found = async { Ok(tool_listing::find_tool(crib, &local, &selector).await) };
+                self.run_until(deadline, Delivery::NotSent, found).await?
+            }
         };
         let definition = tool.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
         let arguments = self.checked_arguments(definition.unwrap_or_default())?;
@@ -251,8 +283,22 @@ impl CallRequest {
             _ => toolcrib::Call::tool(&self.tool),
         };
         let call = call.raw_arguments(arguments);
-        let call = self.timeout.into_iter().fold(call, toolcrib::Call::timeout);
-        let Outcome { answer: response, .. } = crib.call(call).await?;
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let call = remaining.into_iter().fold(call, toolcrib::Call::timeout);
+        // The call ends at the deadline by itself, with an error that knows if it was sent.
+        let latest = deadline.map(|deadline| deadline + CALL_GRACE);
+        let sent = async {
+            crib.call(call).await.map_err(|error| match CommandError::from(error) {
+                error
+                    if error.exit == ExitStatus::TimedOut
+                        && deadline.is_some_and(|end| end <= Instant::now()) =>
+                {
+                    error.hint(RAISE_TIMEOUT)
+                }
+                error => error,
+            })
+        };
+        let Outcome { answer: response, .. } = self.run_until(latest, Delivery::MaybeSent, sent).await?;
         match invalid_params_error(&response) {
             Some(error) => {
                 let catalog = crib.catalog_for(&Caller::local());

@@ -125,11 +125,10 @@ impl<'a> PolicyTest<'a> {
 impl ApplicableLimit<'_> {
     fn to_json(&self) -> Value {
         let Self { owner, limit } = self;
-        let (calls, per) = limit.kind().calls_per();
         json!({
             "limit": limit.config_key(*owner),
-            "calls": calls,
-            "per": per.as_secs_f64(),
+            "calls": limit.kind().calls(),
+            "per": limit.kind().period().as_secs_f64(),
             "file": limit.origin().map(|origin| origin.file.display().to_string()),
             "line": limit.origin().map(|origin| origin.line),
         })

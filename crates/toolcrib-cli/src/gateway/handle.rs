@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
-use toolcrib::config::{Config, HostLimits, ListenSpec};
+use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
 
 use super::settings::{GatewaySettings, SettingsTarget};
@@ -32,7 +32,7 @@ struct HandleInner {
     loaded: Mutex<LoadedConfig>,
     /// The settings that need a restart, as they were at the start.
     listen: ListenSpec,
-    limits: HostLimits,
+    limits: GatewayLimits,
     /// Serialises reloads and holds the last result. A reload that waited while another one started shares its result.
     last_reload: tokio::sync::Mutex<Option<Result<ReloadReport, CommandError>>>,
     /// Number of reloads that were started.

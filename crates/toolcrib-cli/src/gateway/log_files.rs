@@ -106,7 +106,7 @@ fn describe_event(event: &Event) -> Option<String> {
             let mut tools: Vec<String> = tools
                 .iter()
                 .take(MAX_LOGGED_TOOLS)
-                .map(|(tool, mark)| format!("`{}` ({})", tool.escape_debug(), mark.as_str()))
+                .map(|found| format!("`{}` ({})", found.tool.escape_debug(), found.status.as_str()))
                 .collect();
             if more > 0 {
                 tools.push(format!("and {more} more"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolcrib::config::{AuditSpec, Config, HostLimits, ListenSpec, SecretBackend};
+use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBackend};
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 
@@ -20,7 +20,7 @@ pub(super) struct GatewaySettings {
     pub(super) secrets: SecretBackend,
     pub(super) audit: Option<AuditSpec>,
     pub(super) listen: ListenSpec,
-    pub(super) limits: HostLimits,
+    pub(super) limits: GatewayLimits,
 }
 
 impl GatewaySettings {
@@ -43,9 +43,9 @@ impl GatewaySettings {
     }
 
     /// Returns whether these settings take effect only after a restart of a gateway that was opened with the others.
-    pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &HostLimits) -> bool {
+    pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &GatewayLimits) -> bool {
         // The maximum call timeout is applied with the roster.
-        let own_limits = HostLimits { call_timeout_max: limits.call_timeout_max, ..self.limits.clone() };
+        let own_limits = GatewayLimits { call_timeout_max: limits.call_timeout_max, ..self.limits.clone() };
         own_limits != *limits || self.listen != *listen
     }
 }
@@ -99,33 +99,21 @@ impl SettingsTarget {
     /// If the gateway is being shut down.
     ///
     /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog.
+    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
+    /// for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        self.apply_in_steps(settings, || {}).await
-    }
-
-    /// Applies settings and calls `after_step` between the steps. Requests are served meanwhile, so the order matters:
-    /// no caller may use a server under rules that do not name it. Access that ends is revoked first; new access is
-    /// granted once its rules and limits are in force; new servers come last.
-    async fn apply_in_steps(
-        &self,
-        settings: GatewaySettings,
-        after_step: impl Fn(),
-    ) -> Result<RosterChanges, CommandError> {
         let GatewaySettings { settings, callers, secrets, audit, .. } = settings;
         self.audit.apply(audit);
-        let revoked = self.callers.revoke_changed(&callers);
-        after_step();
-        self.crib.set_policy(settings.policy.clone());
-        self.crib.set_limits(settings.limits.clone());
-        after_step();
-        let replaced = self.callers.replace(callers);
-        after_step();
+        // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
+        // caller uses a server under rules that do not name it.
+        let revocations = self.callers.replace(callers, || {
+            self.crib.set_policy(settings.policy.clone());
+            self.crib.set_limits(settings.limits.clone());
+        });
         self.secrets.set_backend(secrets);
         // The next reload must not wait for a slow start.
-        let (changes, revoked, replaced) =
-            tokio::join!(self.crib.apply_without_boot(settings), revoked.wait(), replaced.wait());
-        if let Err(error) = revoked.and(replaced) {
+        let (changes, stored) = tokio::join!(self.crib.apply_without_boot(settings), revocations.wait());
+        if let Err(error) = stored {
             tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
         }
         Ok(changes?)
@@ -134,12 +122,14 @@ impl SettingsTarget {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
     use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
     use std::time::Duration;
 
     use hyper::HeaderMap;
     use hyper::header::{AUTHORIZATION, HeaderValue};
+    use toolcrib::{Call, Caller, ErrorKind, ServerId};
     use toolcrib_serve::Entrypoint;
 
     use super::*;
@@ -168,24 +158,49 @@ mod tests {
         }
     }
 
-    /// Returns whether a client with this token may use `house` now.
-    fn can_use(target: &SettingsTarget, token: &str) -> bool {
-        let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
-        let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
-        let authenticated = target.callers.authenticate(Entrypoint::Tcp, &headers);
-        authenticated.is_some_and(|found| target.crib.can_see(&found.caller, &"house".parse().unwrap()))
+    fn house() -> ServerId {
+        "house".parse().unwrap()
     }
 
-    /// Applies the second config over the first, and returns whether a client with this token may use `house` before,
-    /// between the steps, and after.
-    async fn access_during_reload(before: &str, after: &str, token: &str) -> Vec<bool> {
-        let target = target(settings(before));
-        let access = RefCell::new(vec![can_use(&target, token)]);
-        let observe = || access.borrow_mut().push(can_use(&target, token));
-        target.apply_in_steps(settings(after), observe).await.unwrap();
-        observe();
+    /// Returns the caller with this token, if it may use the gateway now.
+    fn authenticate(target: &SettingsTarget, token: &str) -> Option<Caller> {
+        let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+        Some(target.callers.authenticate(Entrypoint::Tcp, &headers)?.caller.clone())
+    }
+
+    /// Applies two configs in turn, many times, while another thread makes requests with this token. Returns whether a
+    /// request was ever allowed to use `house`, and whether one was ever refused.
+    async fn access_during_reloads(first: &str, second: &str, token: &'static str) -> ObservedAccess {
+        let target = Arc::new(target(settings(first)));
+        let is_done = Arc::new(AtomicBool::new(false));
+        let observer = thread::spawn({
+            let target = target.clone();
+            let is_done = is_done.clone();
+            move || {
+                let mut observed = ObservedAccess::default();
+                while !is_done.load(Ordering::Relaxed) {
+                    let caller = authenticate(&target, token);
+                    let can_use = caller.is_some_and(|caller| target.crib.can_see(&caller, &house()));
+                    observed.allowed |= can_use;
+                    observed.refused |= !can_use;
+                }
+                observed
+            }
+        });
+        for round in 0..RELOADS {
+            target.apply(settings(if round % 2 == 0 { second } else { first })).await.unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+        let observed = observer.join().unwrap();
         target.crib.shutdown(Duration::ZERO).await;
-        access.into_inner()
+        observed
+    }
+
+    #[derive(Debug, Default)]
+    struct ObservedAccess {
+        allowed: bool,
+        refused: bool,
     }
 
     #[test]
@@ -197,26 +212,49 @@ mod tests {
         assert_eq!(error.message, "/x/config.toml:3:1: `callers.a` and `callers.b` have the same token");
     }
 
+    /// Enough for a request to meet the moment between two steps of a reload.
+    const RELOADS: usize = 500;
     const ONE: &str = "[callers.one]\ntoken = 'first'\n";
     const DENIED: &str = "[callers.two]\ntoken = 'second'\ndeny = ['house.*']\n";
 
     #[tokio::test]
     async fn new_caller_is_subject_to_its_rules_from_the_start() {
-        let access = access_during_reload(ONE, &format!("{ONE}{DENIED}"), "second").await;
-        assert!(!access.contains(&true), "{access:?}");
+        let access = access_during_reloads(ONE, &format!("{ONE}{DENIED}"), "second").await;
+        assert!(!access.allowed);
+        let access = access_during_reloads(DENIED, ONE, "second").await;
+        assert!(!access.allowed);
     }
 
     #[tokio::test]
-    async fn removed_caller_is_subject_to_its_rules_until_the_end() {
-        let access = access_during_reload(&format!("{ONE}{DENIED}"), ONE, "second").await;
-        assert!(!access.contains(&true), "{access:?}");
-        let access = access_during_reload(DENIED, ONE, "second").await;
-        assert!(!access.contains(&true), "{access:?}");
+    async fn caller_that_is_removed_after_authentication_is_denied() {
+        let target = target(settings(&format!("{ONE}{DENIED}")));
+        let kept = authenticate(&target, "first").unwrap();
+        let removed = authenticate(&target, "second").unwrap();
+        target.apply(settings(ONE)).await.unwrap();
+        assert!(target.crib.can_see(&kept, &house()));
+        assert!(!target.crib.can_see(&removed, &house()), "its rules were removed with it");
+        assert_eq!(target.crib.catalog_for(&removed).servers().count(), 0);
+        let error = target.crib.call(Call::tool_on(house(), "x").caller(removed)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        target.crib.shutdown(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn caller_whose_rights_changed_is_authenticated_again() {
+        let declared = "[callers.two]\ntoken = 'second'\ndeny = ['house.x']\n";
+        let target = target(settings(declared));
+        let before = authenticate(&target, "second").unwrap();
+        target.apply(settings(&format!("{declared}admin = true\n"))).await.unwrap();
+        let visible_to = |caller: &Caller| target.crib.catalog_for(caller).servers().count();
+        assert_eq!(visible_to(&before), 0);
+        let after = authenticate(&target, "second").unwrap();
+        assert_eq!((visible_to(&after), visible_to(&before)), (1, 0), "both have the same name");
+        target.crib.shutdown(Duration::ZERO).await;
     }
 
     #[tokio::test]
     async fn unchanged_caller_keeps_its_access_during_a_reload() {
-        let access = access_during_reload(ONE, &format!("{ONE}{DENIED}"), "first").await;
-        assert!(!access.contains(&false), "{access:?}");
+        let access = access_during_reloads(ONE, &format!("{ONE}{DENIED}"), "first").await;
+        assert!(!access.refused);
     }
 }

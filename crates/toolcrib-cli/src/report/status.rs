@@ -108,12 +108,11 @@ pub(crate) struct LimitReport {
 impl LimitReport {
     /// Creates the report about a limit.
     pub(crate) fn new(status: &LimitStatus) -> Self {
-        let (calls, per) = status.kind.calls_per();
         Self {
             caller: status.caller.as_str().to_owned(),
             limit: status.limit.clone(),
-            calls: calls.get().into(),
-            per: per.as_secs_f64(),
+            calls: status.kind.calls().get().into(),
+            per: status.kind.period().as_secs_f64(),
             left: status.remaining.into(),
             room_in: status.available_in.map(|wait| wait.as_secs_f64()),
         }

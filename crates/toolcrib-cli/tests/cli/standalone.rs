@@ -149,6 +149,19 @@ fn call_failures_have_documented_exit_codes() {
 }
 
 #[test]
+fn timed_out_call_says_if_it_may_have_been_sent() {
+    let silent = "[servers.silent]\ncommand = 'sleep'\nargs = ['60']\n";
+    let home = Home::new(&format!("{}\n{silent}", server("counter", "counter")));
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+        let timed_out = home.run(&["call", "counter__ponder", "--timeout", "2s", "--json"]).expect(8).error();
+        assert_eq!(timed_out["sent"], "maybe", "with gateway: {with_gateway}: {timed_out}");
+        let not_started = home.run(&["call", "silent", "x", "--timeout", "1s", "--json"]).expect(8).error();
+        assert_eq!(not_started["sent"], "never", "with gateway: {with_gateway}: {not_started}");
+    }
+}
+
+#[test]
 fn unknown_tool_on_server_gets_suggestion() {
     let home = Home::with_demo_servers();
     for with_gateway in [false, true] {

@@ -10,7 +10,6 @@ use super::sessions::{SessionError, session_error};
 use super::{McpRequest, error_response, sessions};
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, join_responses, parse_batch};
 use crate::body::ResponseBody;
-use crate::callers::CallerAccess;
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
@@ -27,12 +26,11 @@ enum StartedMessage {
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    access: &CallerAccess,
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Response<ResponseBody> {
     let refuse = |code, message: &str| error_response(StatusCode::BAD_REQUEST, None, code, message);
-    let session = match sessions::find(conn, scope, access, headers).await {
+    let session = match sessions::find(conn, scope, headers).await {
         Ok(session) => session,
         Err(error @ SessionError::StoreUnavailable(_)) => return session_error(None, error),
         Err(_) => return refuse(code::INVALID_REQUEST, NEEDS_SESSION),

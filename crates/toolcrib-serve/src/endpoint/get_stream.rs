@@ -15,7 +15,6 @@ use super::headers::{accepts_events, last_event_id};
 use super::sessions::{SessionError, find, session_error};
 use super::{error_response, event_response, method_not_allowed};
 use crate::body::{MessageSource, ResponseBody, encode_event};
-use crate::callers::CallerAccess;
 use crate::gateway::ConnectionContext;
 use crate::service::EndpointScope;
 use crate::service::change_watcher::{ChangeSink, ChangeWatcher};
@@ -26,10 +25,9 @@ use crate::session::StreamHold;
 pub(super) async fn open(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    access: &CallerAccess,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, access, headers).await {
+    let session = match find(conn, scope, headers).await {
         Ok(session) => session,
         Err(SessionError::Missing) => return method_not_allowed(),
         Err(error) => return session_error(None, error),

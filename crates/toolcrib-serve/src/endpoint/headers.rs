@@ -121,7 +121,7 @@ pub(super) fn check_header_params(
 ) -> Result<(), String> {
     let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
     let Some(tool) = params.get_string("name") else { return Ok(()) };
-    let digest = service.catalog_digest(&service.crib.catalog_for(&scope.caller));
+    let digest = service.catalog_digest(&service.crib.catalog_for(scope.caller()));
     let Some(header_params) = digest.header_params(&scope.view, &tool) else { return Ok(()) };
     for param in header_params.iter() {
         let name = &param.header;

@@ -16,7 +16,6 @@ use toolcrib::{Error, ErrorKind};
 use super::headers::{self, RequestHeaders, SESSION_ID};
 use super::{McpRequest, error_response, event_response, method_not_allowed, unsupported_revision};
 use crate::body::ResponseBody;
-use crate::callers::CallerAccess;
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
@@ -28,13 +27,12 @@ use crate::session::{NewSession, Session, SessionRef};
 pub(super) async fn open(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    access: &CallerAccess,
     request: &McpRequest,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
-    let Some(session) = gateway.sessions.open(client, access, request.params.as_ref()) else {
+    let Some(session) = gateway.sessions.open(client, request.params.as_ref()) else {
         let message = "too many sessions are open, and none is idle";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
@@ -66,11 +64,10 @@ fn spawn_expiry_task(conn: &ConnectionContext, session: &NewSession) {
 pub(super) async fn delete(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    access: &CallerAccess,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
     let Some(id) = headers::session_id(headers) else { return method_not_allowed() };
-    match conn.gateway.sessions.end_everywhere(id, scope, access).await {
+    match conn.gateway.sessions.end_everywhere(id, scope).await {
         Ok(true) => response::respond(StatusCode::NO_CONTENT, ResponseBody::empty()),
         Ok(false) => session_error(None, SessionError::Unknown),
         Err(error) => session_error(None, SessionError::StoreUnavailable(error)),
@@ -92,7 +89,6 @@ pub(super) enum SessionError {
 pub(super) async fn find(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    access: &CallerAccess,
     headers: &HeaderMap,
 ) -> Result<SessionRef, SessionError> {
     let id = headers::session_id(headers).ok_or(SessionError::Missing)?;
@@ -103,7 +99,7 @@ pub(super) async fn find(
     if !sessions.is_shared() {
         return Err(SessionError::Unknown);
     }
-    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, access)).await;
+    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope)).await;
     let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
     spawn_expiry_task(conn, &restored);
     sessions.find(id, scope).ok_or(SessionError::Unknown)
@@ -130,7 +126,6 @@ pub(super) fn session_error(id: Option<&RequestId>, error: SessionError) -> Resp
 pub(super) async fn handle_without_response(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    access: &CallerAccess,
     request_headers: &RequestHeaders,
     headers: &HeaderMap,
     message: ClientMessage,
@@ -138,7 +133,7 @@ pub(super) async fn handle_without_response(
     if let Some(date) = &request_headers.unknown_revision {
         return unsupported_revision(None, date);
     }
-    match find(conn, scope, access, headers).await {
+    match find(conn, scope, headers).await {
         Ok(session) => {
             receive(conn, &session, message);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
@@ -166,11 +161,10 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    access: &CallerAccess,
     headers: &HeaderMap,
     request: McpRequest,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, access, headers).await {
+    let session = match find(conn, scope, headers).await {
         Ok(session) => session,
         Err(error) => return session_error(Some(&request.id), error),
     };

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use toolcrib::ErrorKind;
 use toolcrib::protocol::era::client::{LISTEN, RequestMeta};
@@ -20,25 +19,24 @@ use crate::gateway::ConnectionContext;
 use crate::response;
 use crate::service::change_watcher::ChangeWatcher;
 use crate::service::updates::MAX_QUEUED_UPDATES;
-use crate::service::{EndpointScope, McpService, reject};
+use crate::service::{EndpointScope, McpService, RequestContext, reject};
 
 /// Handles a request. The response is complete if nothing comes before it, and a stream otherwise.
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
     request: McpRequest,
     meta: RequestMeta,
 ) -> Response<ResponseBody> {
     if request.method == LISTEN {
-        return open_listen_stream(conn, scope, revoked, request, &meta).await;
+        return open_listen_stream(conn, scope, request, &meta).await;
     }
     let McpRequest { id, method, params, accepts_events } = request;
     let wants_updates = accepts_events
         && (meta.progress_token.is_some() || meta.log_level.is_some())
         && McpService::is_forwarded(&scope.view, Era::Stateless, &method);
     let service = conn.gateway.service.clone();
-    let context = McpService::stateless_context(scope, &meta, conn.client.key, None);
+    let context = RequestContext::stateless(scope, &meta, conn.client.key);
     if !wants_updates {
         let response = service.respond(context, &method, params).await;
         return complete_response(&id, &response);
@@ -75,7 +73,6 @@ pub(super) async fn respond(
 async fn open_listen_stream(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
     request: McpRequest,
     meta: &RequestMeta,
 ) -> Response<ResponseBody> {
@@ -87,14 +84,14 @@ async fn open_listen_stream(
     // Created first, so that no change is missed while the stream is opened.
     let service = &conn.gateway.service;
     let watcher = ChangeWatcher::new(service.clone(), scope.clone());
-    let context = McpService::stateless_context(scope, meta, conn.client.key, None);
+    let context = RequestContext::stateless(scope, meta, conn.client.key);
     let stream = match service.listen(&context, &id, params.as_ref()).await {
         Ok(stream) => stream,
         Err(response) => return complete_response(&id, &response),
     };
     let first = VecDeque::from([stream.acknowledgement()]);
     let last = encode_response(&id, &stream.final_response());
-    let ended = revoked.child_token();
+    let ended = context.scope.access.revoked.child_token();
     if stream.is_empty() {
         ended.cancel();
     }

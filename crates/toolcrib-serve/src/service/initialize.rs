@@ -48,12 +48,12 @@ impl McpService {
     async fn build_reply(&self, scope: &EndpointScope, era: Era) -> InitializeReply {
         match &scope.view {
             CatalogScope::All => {
-                let catalog = self.crib.catalog_for(&scope.caller);
+                let catalog = self.crib.catalog_for(scope.caller());
                 let capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
                 InitializeReply { capabilities, instructions: merge_instructions(&catalog) }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.list_server_for(server, &scope.caller).await.ok();
+                let catalog = self.crib.list_server_for(server, scope.caller()).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
                 InitializeReply {

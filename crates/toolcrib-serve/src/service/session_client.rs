@@ -229,7 +229,7 @@ impl SessionClientState {
 
     /// Returns whether a server instance serves this client.
     fn uses_instance(&self, instance: &InstanceKey) -> bool {
-        self.client_context.can_see_instance(instance, self.handle.key, &self.scope.caller)
+        self.client_context.can_see_instance(instance, self.handle.key, self.scope.caller())
     }
 
     fn set_level(&self, params: Option<&Object>) -> ResponsePayload {

@@ -21,9 +21,10 @@ const KEPT_PARAMS: [&str; 3] = ["protocolVersion", "capabilities", "clientInfo"]
 /// A session in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SessionRecord {
-    pub(crate) scope: EndpointScope,
+    view: CatalogScope,
+    caller: Caller,
     /// The credential that opened the session.
-    pub(crate) credential: Arc<str>,
+    credential: Arc<str>,
     /// The gateway that wrote the record last.
     pub(crate) writer: Arc<str>,
     /// The parameters of the client's first request.
@@ -37,9 +38,9 @@ impl SessionRecord {
     fn to_bytes(&self) -> Bytes {
         let params: Value = serde_json::from_slice(&self.params.to_bytes()).unwrap_or_default();
         let record = json!({
-            "caller": self.scope.caller.as_str(),
-            "profile": self.scope.caller.profile(),
-            "server": self.scope.view.server().map(ServerId::as_str),
+            "caller": self.caller.as_str(),
+            "profile": self.caller.profile(),
+            "server": self.view.server().map(ServerId::as_str),
             "credential": &*self.credential,
             "writer": &*self.writer,
             "params": params,
@@ -63,13 +64,23 @@ impl SessionRecord {
         };
         let uris = record["subscriptions"].as_array()?.iter();
         Some(Self {
-            scope: EndpointScope { view, caller },
+            view,
+            caller,
             credential: record["credential"].as_str()?.into(),
             writer: record["writer"].as_str()?.into(),
             params: Object::parse(&record["params"].to_string().into()).ok()?,
             log_level: record["logLevel"].as_str().and_then(LogLevel::parse),
             subscriptions: uris.map(|uri| uri.as_str().map(str::to_owned)).collect::<Option<_>>()?,
         })
+    }
+
+    /// Returns whether the session was opened with the same credential and at the same endpoint.
+    pub(crate) fn is_session_of(&self, scope: &EndpointScope) -> bool {
+        let caller = scope.caller();
+        self.view == scope.view
+            && self.caller == *caller
+            && self.caller.profile() == caller.profile()
+            && self.credential == scope.access.credential
     }
 }
 
@@ -110,25 +121,18 @@ pub(crate) struct SharedSession {
     pub(crate) id: String,
     /// This gateway.
     pub(crate) writer: Arc<str>,
-    pub(crate) credential: Arc<str>,
     /// The parameters of the client's first request.
     params: Object,
 }
 
 impl SharedSession {
     /// Creates the shared part of a session; `params` are those of the client's first request.
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        id: String,
-        writer: Arc<str>,
-        credential: Arc<str>,
-        params: Option<&Object>,
-    ) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, id: String, writer: Arc<str>, params: Option<&Object>) -> Self {
         let mut params = params.cloned().unwrap_or_default();
         params.retain(|name| KEPT_PARAMS.contains(&name));
         // A copy, because a slice would keep the whole message in memory.
         let params = Object::parse(&Bytes::copy_from_slice(&params.to_bytes())).unwrap_or_default();
-        Self { store, id, writer, credential, params }
+        Self { store, id, writer, params }
     }
 
     fn key(&self) -> StoreKey<'_> {
@@ -144,8 +148,9 @@ impl SharedSession {
         ttl: Duration,
     ) -> StoreResult<()> {
         let record = SessionRecord {
-            scope: scope.clone(),
-            credential: self.credential.clone(),
+            view: scope.view.clone(),
+            caller: scope.caller().clone(),
+            credential: scope.access.credential.clone(),
             writer: self.writer.clone(),
             params: self.params.clone(),
             log_level,
@@ -163,17 +168,22 @@ impl SharedSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::callers::AuthenticatedCaller;
 
     #[test]
     fn record_is_parsed_as_it_was_written() {
         let params =
             r#"{"protocolVersion":"2025-06-18","capabilities":{"roots":{}},"clientInfo":{"name":"t"}}"#;
-        let all = EndpointScope::all(Caller::new("ci").with_profile("p"));
-        let one = EndpointScope { view: CatalogScope::One("git".parse().unwrap()), caller: Caller::local() };
-        for (scope, log_level) in [(all, Some(LogLevel::Warning)), (one, None)] {
+        let all = EndpointScope::trusted(Caller::new("ci").with_profile("p"));
+        let one = EndpointScope { view: CatalogScope::One("git".parse().unwrap()), ..EndpointScope::local() };
+        let other_profile = EndpointScope::trusted(Caller::new("ci").with_profile("q"));
+        let access = AuthenticatedCaller { credential: "other".into(), ..(*all.access).clone() };
+        let other_credential = EndpointScope::all(Arc::new(access));
+        for (scope, log_level) in [(&all, Some(LogLevel::Warning)), (&one, None)] {
             let record = SessionRecord {
-                scope,
-                credential: "c".into(),
+                view: scope.view.clone(),
+                caller: scope.caller().clone(),
+                credential: scope.access.credential.clone(),
                 writer: "w".into(),
                 params: Object::parse(&Bytes::from_static(params.as_bytes())).unwrap(),
                 log_level,
@@ -182,6 +192,10 @@ mod tests {
             let parsed = SessionRecord::parse(&record.to_bytes()).unwrap();
             let members = |record: &SessionRecord| serde_json::from_slice::<Value>(&record.params.to_bytes());
             assert_eq!(members(&parsed).unwrap(), members(&record).unwrap());
+            let scopes = [&all, &one, &other_profile, &other_credential];
+            for other in scopes {
+                assert_eq!(parsed.is_session_of(other), std::ptr::eq(other, scope), "{other:?}");
+            }
             assert_eq!(SessionRecord { params: record.params.clone(), ..parsed }, record);
         }
         for invalid in ["", "{}", r#"{"caller":"a","credential":"c","writer":"w","params":{}}"#] {

@@ -24,7 +24,7 @@ impl McpService {
         let Some(first) = first else {
             return reject(code::INVALID_PARAMS, "`params.cursor` is not one of this list");
         };
-        let tasks = self.crib.tasks_of(&context.scope.caller);
+        let tasks = self.crib.tasks_of(context.scope.caller());
         let total = tasks.len();
         let page: Vec<Target> = tasks.into_iter().skip(first).take(PAGE_SIZE).collect();
         let next = first + page.len();

@@ -244,7 +244,7 @@ async fn subscriptions_follow_the_session_to_another_gateway() {
     };
     let [service, other_service] = [service(), service()];
     let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
-    let shared = SharedSession::new(store.clone(), "id".to_owned(), "first".into(), "local".into(), None);
+    let shared = SharedSession::new(store.clone(), "id".to_owned(), "first".into(), None);
     let session = SessionClientState::new(&service, scope.clone(), None, None).share(shared);
     let other = SessionClientState::new(&other_service, scope, None, None);
     let (out, _receiver) = crate::outbox::outbox();
@@ -309,7 +309,7 @@ impl InProcess for TaskServer {
 
 fn session_context(caller: Caller) -> RequestContext {
     let client = Client { era: Era::Session, ..Client::without_capabilities() };
-    RequestContext { scope: EndpointScope::all(caller), client, client_context: None, updates: None }
+    RequestContext { scope: EndpointScope::trusted(caller), client, client_context: None, updates: None }
 }
 
 fn result_of(answer: &ResponsePayload) -> Value {

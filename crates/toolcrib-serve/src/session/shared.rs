@@ -12,7 +12,6 @@ use toolcrib::store::{Store, StoreError, StoreKey, StoreKind, StoreReply, StoreR
 use toolcrib::util::encoding;
 
 use super::{IDLE_TIMEOUT, NewSession, RENEWAL_INTERVAL, Sessions};
-use crate::callers::CallerAccess;
 use crate::service::session_client::SessionClientState;
 use crate::service::session_record::{RECORD_TTL, SessionNotice, SessionRecord, SharedSession};
 use crate::service::{EndpointScope, McpService};
@@ -39,12 +38,9 @@ impl SharedSessions {
         &self,
         client: SessionClientState,
         id: &str,
-        access: &CallerAccess,
         params: Option<&Object>,
     ) -> SessionClientState {
-        let credential = access.credential.clone();
-        let store = self.store.clone();
-        client.share(SharedSession::new(store, id.to_owned(), self.writer.clone(), credential, params))
+        client.share(SharedSession::new(self.store.clone(), id.to_owned(), self.writer.clone(), params))
     }
 
     async fn find_record(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
@@ -83,7 +79,6 @@ impl Sessions {
         service: &McpService,
         id: &str,
         scope: &EndpointScope,
-        access: &CallerAccess,
     ) -> Result<Option<NewSession>, StoreError> {
         let Some(shared) = &self.shared else { return Ok(None) };
         // Known here, but of another caller or ended.
@@ -91,15 +86,15 @@ impl Sessions {
             return Ok(None);
         }
         let Some(record) = shared.find_record(id).await? else { return Ok(None) };
-        if record.scope != *scope || record.credential != access.credential {
+        if !record.is_session_of(scope) {
             return Ok(None);
         }
         let params = Some(&record.params);
         let client = SessionClientState::new(service, scope.clone(), params, None);
-        let client = shared.share(client, id, access, params);
+        let client = shared.share(client, id, params);
         client.apply_record(service, &record).await;
         let stored = client.put_record(RECORD_TTL);
-        let opened = self.insert(id.to_owned(), client, &access.revoked);
+        let opened = self.insert(id.to_owned(), client);
         if let Some(stored) = stored {
             stored.wait().await?;
         }
@@ -107,12 +102,7 @@ impl Sessions {
     }
 
     /// Ends a session of the same credential and endpoint in every gateway; `false` if there is none.
-    pub(crate) async fn end_everywhere(
-        &self,
-        id: &str,
-        scope: &EndpointScope,
-        access: &CallerAccess,
-    ) -> Result<bool, StoreError> {
+    pub(crate) async fn end_everywhere(&self, id: &str, scope: &EndpointScope) -> Result<bool, StoreError> {
         let has_ended = self.end(id, scope);
         let Some(shared) = &self.shared else { return Ok(has_ended) };
         if !has_ended {
@@ -120,7 +110,7 @@ impl Sessions {
                 return Ok(false);
             }
             let Some(record) = shared.find_record(id).await? else { return Ok(false) };
-            if record.scope != *scope || record.credential != access.credential {
+            if !record.is_session_of(scope) {
                 return Ok(false);
             }
         }

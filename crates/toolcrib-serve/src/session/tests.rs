@@ -9,13 +9,9 @@ fn service() -> McpService {
     McpService::new(toolcrib::Crib::builder().build().unwrap())
 }
 
-fn access(credential: &str) -> CallerAccess {
-    CallerAccess { revoked: CancellationToken::new(), credential: credential.into() }
-}
-
 fn open(sessions: &Sessions, service: &McpService) -> NewSession {
     let client = SessionClientState::new(service, EndpointScope::local(), None, None);
-    sessions.open(client, &access("local"), None).unwrap()
+    sessions.open(client, None).unwrap()
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {
@@ -31,7 +27,7 @@ async fn session_is_found_only_in_its_own_scope() {
     let own_scope = EndpointScope::local();
     let view = CatalogScope::One("git".parse().unwrap());
     let other_endpoint = EndpointScope { view, ..EndpointScope::local() };
-    let other_caller = EndpointScope { caller: Caller::new("other"), ..EndpointScope::local() };
+    let other_caller = EndpointScope::trusted(Caller::new("other"));
     for scope in [other_endpoint, other_caller] {
         assert!(sessions.find(&id, &scope).is_none() && !sessions.end(&id, &scope));
     }
@@ -60,11 +56,11 @@ async fn longest_idle_session_is_replaced() {
 async fn sessions_of_one_caller_do_not_end_those_of_another() {
     let sessions = Sessions::new(6);
     let service = service();
-    let scope = |name: &str| EndpointScope::all(Caller::new(name));
+    let scope = |name: &str| EndpointScope::trusted(Caller::new(name));
     let open = async |name: &str| {
         tokio::time::advance(Duration::from_secs(1)).await;
         let client = SessionClientState::new(&service, scope(name), None, None);
-        sessions.open(client, &access(name), None).map(|new| new.id)
+        sessions.open(client, None).map(|new| new.id)
     };
     let is_open = |name: &str, id: &str| sessions.find(id, &scope(name)).is_some();
     let ann = open("ann").await.unwrap();

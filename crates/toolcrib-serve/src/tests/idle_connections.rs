@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use toolcrib::{ServerSpec, Toolbox};
 
 use super::*;
+use crate::http1::MAX_LONG_PHASES;
 
 fn ping_request(session: &str) -> String {
     let length = PING.len();
@@ -183,22 +184,62 @@ impl AsyncWrite for BufferProbe {
     }
 }
 
+/// A client whose connection is probed.
+struct ProbedClient {
+    client: Client,
+    session: String,
+    buffer_size: Arc<AtomicUsize>,
+}
+
+impl ProbedClient {
+    async fn connect(gateway: &TestGateway) -> Self {
+        let session = gateway.open_session().await;
+        let buffer_size = Arc::<AtomicUsize>::default();
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let probe = BufferProbe { io: theirs, buffer_size: buffer_size.clone() };
+        let connection =
+            serve_connection(probe, gateway.state.clone(), Entrypoint::Tcp, gateway.stop.clone());
+        gateway.tasks.spawn(connection);
+        Self { client: Client(ours), session, buffer_size }
+    }
+
+    async fn ping(&mut self) {
+        self.client.0.write_all(ping_request(&self.session).as_bytes()).await.unwrap();
+        read_response(&mut self.client).await;
+    }
+
+    fn has_buffers(&self) -> bool {
+        self.buffer_size.load(Ordering::Relaxed) >= 4 << 10
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn buffers_are_kept_between_requests_and_freed_when_idle() {
     let gateway = TestGateway::new(1000, 10);
-    let buffer_size = Arc::<AtomicUsize>::default();
-    let session = gateway.open_session().await;
-    let (ours, theirs) = tokio::io::duplex(1 << 20);
-    let probe = BufferProbe { io: theirs, buffer_size: buffer_size.clone() };
-    let connection = serve_connection(probe, gateway.state.clone(), Entrypoint::Tcp, gateway.stop.clone());
-    gateway.tasks.spawn(connection);
-    let mut client = Client(ours);
+    let mut client = ProbedClient::connect(&gateway).await;
     for _ in 0..3 {
-        client.0.write_all(ping_request(&session).as_bytes()).await.unwrap();
-        read_response(&mut client).await;
+        client.ping().await;
         sleep(Duration::from_millis(50)).await;
-        assert!(buffer_size.load(Ordering::Relaxed) >= 4 << 10, "{buffer_size:?}");
+        assert!(client.has_buffers());
     }
     sleep(Duration::from_millis(500)).await;
-    assert!(buffer_size.load(Ordering::Relaxed) <= 1 << 10, "{buffer_size:?}");
+    assert!(!client.has_buffers());
+}
+
+#[tokio::test(start_paused = true)]
+async fn buffers_are_freed_sooner_while_many_connections_have_some() {
+    let gateway = TestGateway::new(1000, MAX_LONG_PHASES + 100);
+    let mut clients = Vec::new();
+    for _ in 0..MAX_LONG_PHASES + 1 {
+        clients.push(ProbedClient::connect(&gateway).await);
+    }
+    sleep(Duration::from_secs(1)).await;
+    for client in &mut clients {
+        client.ping().await;
+    }
+    sleep(Duration::from_millis(50)).await;
+    let kept = clients.iter().filter(|client| client.has_buffers()).count();
+    assert_eq!(kept, MAX_LONG_PHASES, "the last one has freed its buffers");
+    sleep(Duration::from_millis(500)).await;
+    assert!(!clients.iter().any(ProbedClient::has_buffers));
 }

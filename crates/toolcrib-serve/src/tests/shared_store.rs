@@ -45,8 +45,7 @@ impl GatewayPair {
     async fn reload(&self, gateway: usize, config: &str) {
         let active = &self.gateways[gateway].state.callers;
         let next = callers(config);
-        active.revoke_changed(&next).wait().await.unwrap();
-        active.replace(next).wait().await.unwrap();
+        active.replace(next, || {}).wait().await.unwrap();
         settle().await;
     }
 
@@ -169,7 +168,7 @@ async fn log_level_follows_the_session() {
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
     assert_eq!((&record["logLevel"], &record["caller"]), (&"warning".into(), &"one".into()));
     assert_eq!(record["params"]["clientInfo"]["name"], "t");
-    let scope = EndpointScope::all(Caller::new("one"));
+    let scope = EndpointScope::trusted(Caller::new("one"));
     let found = pair.gateways[1].state.sessions.find(&session, &scope).unwrap();
     let level = found.client.log_level().map(LogLevel::as_str);
     assert_eq!(level, Some("warning"), "a gateway that has the session open is notified");
@@ -204,7 +203,13 @@ async fn caller_removed_at_one_gateway_loses_access_to_all() {
     );
     let mut removed_stream = pair.gateways[1].send(&head, "").await;
     assert_eq!(status(&removed_stream.read_head().await), "200");
+    let scope = EndpointScope::trusted(Caller::new("one"));
+    let session = pair.gateways[1].state.sessions.find(&removed, &scope).unwrap();
+    let caller = session.client.scope.caller().clone();
+    drop(session);
+    assert!(!caller.is_revoked());
     pair.reload(0, "[callers.two]\ntoken = 'second'\n").await;
+    assert!(caller.is_revoked(), "requests that were authenticated before are denied");
     assert_eq!(pair.post(1, "first", &removed, PING).await, "401");
     assert_eq!(pair.post(1, "second", &kept, PING).await, "200");
     let ended = timeout(TOO_LONG, removed_stream.0.read_u32()).await.expect("an end of the stream").unwrap();
@@ -245,7 +250,7 @@ async fn gateway_that_starts_applies_earlier_revocations() {
     settle().await;
     assert!(!can_open(&late).await);
     // Its own config is read again, and still has the caller.
-    late.state.callers.replace(callers(CALLERS)).wait().await.unwrap();
+    late.state.callers.replace(callers(CALLERS), || {}).wait().await.unwrap();
     settle().await;
     assert!(can_open(&late).await);
     // The gateway that revoked the caller grants it again.
@@ -267,9 +272,8 @@ async fn revocation_during_an_outage_is_applied_afterwards() {
     pair.store.set_failing(true);
     let next = callers("[callers.two]\ntoken = 'second'\n");
     let active = &pair.gateways[0].state.callers;
-    assert!(active.revoke_changed(&next).wait().await.is_err(), "the failure is reported");
+    assert!(active.replace(next, || {}).wait().await.is_err(), "the failure is reported");
     assert_eq!(pair.post(0, "first", "x", PING).await, "401", "it applies here nevertheless");
-    drop(active.replace(next));
     pair.store.set_failing(false);
     pair.reload(1, "[callers.two]\ntoken = 'second'\n").await;
     assert_eq!(pair.post(1, "first", "x", PING).await, "401");

@@ -25,8 +25,8 @@ use tokio_util::task::TaskTracker;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListedItem, Listing};
 use crate::model::pin_status::PinDifference;
-use crate::model::pin_status::PinStatus;
 use crate::model::pin_status::Unapproved;
+use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec};
 use crate::store::{MemoryStore, Store, StoreError, StoreKey, StoreKind, StoreNotice, StoreReply};
 use crate::util::locks::IgnorePoison as _;
@@ -42,7 +42,7 @@ const MAX_UNAPPROVED: usize = 1000;
 #[derive(Debug, Default)]
 pub(crate) struct PinCheck {
     /// Tools that became unapproved with this listing.
-    pub(crate) newly_unapproved: Vec<(Arc<str>, PinStatus)>,
+    pub(crate) newly_unapproved: Vec<ToolPinStatus>,
     /// Whether the server was seen for the first time, so that its listing is to be saved.
     pub(crate) is_first: bool,
     /// Whether the store must be asked first what is approved, by [`Pins::load`]. Nothing counts as approved until then.
@@ -267,7 +267,7 @@ impl Pins {
                 continue;
             };
             if state.unapproved.get(&tool.name).is_none_or(|known| known.fingerprint != fingerprint) {
-                result.newly_unapproved.push((tool.name.clone(), status));
+                result.newly_unapproved.push(ToolPinStatus::new(tool.name.clone(), status));
             }
             let definition = Bytes::copy_from_slice(&tool.definition);
             unapproved.insert(tool.name.clone(), UnapprovedTool { status, fingerprint, definition });
@@ -305,8 +305,9 @@ impl Pins {
     }
 
     /// Returns every unapproved tool by name.
-    pub(crate) fn unapproved_tools(&self) -> Vec<(Arc<str>, PinStatus)> {
-        self.lock().unapproved.iter().map(|(name, tool)| (name.clone(), tool.status)).collect()
+    pub(crate) fn unapproved_tools(&self) -> Vec<ToolPinStatus> {
+        let state = self.lock();
+        state.unapproved.iter().map(|(name, tool)| ToolPinStatus::new(name.clone(), tool.status)).collect()
     }
 
     /// Returns every unapproved tool with its approved definition.

@@ -77,6 +77,11 @@ pub(crate) struct VisibleCatalog {
 }
 
 impl VisibleCatalog {
+    /// Returns a view of a whole catalog.
+    fn unrestricted(catalog: Arc<Catalog>) -> Self {
+        Self { listed: catalog.clone(), callable: catalog, profile: None, deciding_policy: None }
+    }
+
     /// Returns whether a call is allowed because its target is listed here: everything listed was authorized for this
     /// caller by the policy in force.
     pub(crate) fn is_preauthorized(&self, policy: &Arc<Policy>, call: &Call, target: &Target) -> bool {
@@ -129,8 +134,16 @@ impl VisibleCatalogs {
 
     /// Returns the policy for a caller. It applies to a caller with a profile even without rules, because the profile may
     /// not exist.
-    pub(crate) fn policy_for(&self, caller: &Caller) -> Option<Arc<Policy>> {
-        self.policy().or_else(|| caller.profile().map(|_| self.current_policy()))
+    ///
+    /// # Errors
+    /// Returns a denial if the caller's access was revoked.
+    pub(crate) fn policy_for(&self, caller: &Caller) -> Result<Option<Arc<Policy>>, Error> {
+        let policy = self.policy().or_else(|| caller.profile().map(|_| self.current_policy()));
+        // Checked after the policy was read: a caller is revoked before the rules that were made for it change.
+        if caller.is_revoked() {
+            return Err(revoked_error(caller));
+        }
+        Ok(policy)
     }
 
     pub(crate) fn has_profile(&self, name: &str) -> bool {
@@ -139,21 +152,18 @@ impl VisibleCatalogs {
 
     /// Returns whether a caller may know of a server.
     pub(crate) fn can_see(&self, caller: &Caller, server: &ServerId) -> bool {
-        self.policy_for(caller).is_none_or(|policy| policy.can_see(caller, server))
+        self.policy_for(caller).is_ok_and(|policy| policy.is_none_or(|policy| policy.can_see(caller, server)))
     }
 
     /// Returns the part of a catalog that a caller may use.
     pub(crate) fn for_caller(&self, full: Arc<Catalog>, caller: &Caller) -> VisibleCatalog {
         let policy = match (self.policy_for(caller), &self.exposure) {
-            (Some(policy), _) => policy,
-            (None, Some(_)) => self.current_policy(),
-            (None, None) => {
-                return VisibleCatalog {
-                    listed: full.clone(),
-                    callable: full,
-                    profile: None,
-                    deciding_policy: None,
-                };
+            (Ok(Some(policy)), _) => policy,
+            (Ok(None), Some(_)) => self.current_policy(),
+            (Ok(None), None) => return VisibleCatalog::unrestricted(full),
+            // Not cached, because another caller may have the same name.
+            (Err(_), _) => {
+                return VisibleCatalog::unrestricted(Arc::new(full.filtered(|_| false, |_, _| false)));
             }
         };
         let profile = caller.shared_profile();
@@ -296,6 +306,12 @@ fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
         }
         _ => RuleSubject::Unknown,
     }
+}
+
+fn revoked_error(caller: &Caller) -> Error {
+    let message =
+        format!("the access of `{}` has changed since this request was authenticated", caller.as_str());
+    Error::new(ErrorKind::Denied, message).with_hint("send the request again")
 }
 
 fn not_listed_error(kind: ListKind, name: &str) -> Error {

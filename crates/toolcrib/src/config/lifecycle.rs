@@ -9,7 +9,8 @@ use super::reader::TableReader;
 use super::rules;
 use crate::access::policy::Rules;
 use crate::spec::{
-    KeepAlive, Lifecycle, Limits, MemoryLimits, NamePattern, Pinning, Sharing, StartPolicy, ToolsSpec, Trust,
+    KeepAlive, Lifecycle, MemoryLimits, NamePattern, Pinning, ServerLimits, Sharing, StartPolicy, ToolsSpec,
+    Trust,
 };
 use crate::util::format;
 
@@ -19,7 +20,7 @@ pub(super) struct LifecycleSettings {
     lifecycle: Lifecycle,
     /// True if `keep-alive` is set.
     has_keep_alive: bool,
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     pub(super) sharing: Sharing,
     pub(super) tools: ToolsSpec,
     /// Access rules over the server's own names.
@@ -201,7 +202,7 @@ fn overlay_memory(memory: &mut MemoryLimits, mut reader: TableReader<'_>) {
     reader.finish();
 }
 
-fn overlay_limits(limits: &mut Limits, mut reader: TableReader<'_>) {
+fn overlay_limits(limits: &mut ServerLimits, mut reader: TableReader<'_>) {
     let count = |count: Option<u32>| count.and_then(|count| usize::try_from(count).ok());
     set(&mut limits.call_timeout, reader.duration("call-timeout"));
     set(&mut limits.call_timeout_max, reader.duration("call-timeout-max"));

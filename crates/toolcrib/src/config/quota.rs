@@ -143,12 +143,10 @@ fn note_unreachable_among(
 
 /// Returns whether calls that keep to `first` can never exceed `second`. Two equal limits do not shadow each other.
 fn shadows(first: LimitKind, second: LimitKind) -> bool {
-    let (first_calls, first_per) = first.calls_per();
-    let (second_calls, second_per) = second.calls_per();
-    let first_calls = u128::from(first_calls.get());
-    let second_calls = u128::from(second_calls.get());
-    let first_per = first_per.as_nanos().max(1);
-    let second_per = second_per.as_nanos();
+    let first_calls = u128::from(first.calls().get());
+    let second_calls = u128::from(second.calls().get());
+    let first_per = first.period().as_nanos().max(1);
+    let second_per = second.period().as_nanos();
     match (first, second) {
         (LimitKind::Quota { .. }, LimitKind::Quota { .. }) => {
             first_calls * second_per.div_ceil(first_per) <= second_calls && first != second

@@ -13,7 +13,7 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, CallerSpec, HostLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers,
+    AuditSpec, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers,
     profiles, quota, rules, secrets,
 };
 use crate::access::policy::Policy;
@@ -30,7 +30,7 @@ const MAX_NAME_LENGTH: usize = 32;
 pub(super) struct ConfigSections {
     pub(super) roster: Roster,
     pub(super) listen: ListenSpec,
-    pub(super) limits: HostLimits,
+    pub(super) limits: GatewayLimits,
     pub(super) capacity: Capacity,
     pub(super) policy: Policy,
     pub(super) usage_limits: UsageLimits,
@@ -56,7 +56,7 @@ impl Default for ConfigSections {
         Self {
             roster: Roster::default(),
             listen: ListenSpec::default(),
-            limits: HostLimits::default(),
+            limits: GatewayLimits::default(),
             capacity: Capacity { servers: DEFAULT_SERVERS_RUNNING, ..Capacity::default() },
             policy: Policy::default(),
             usage_limits: UsageLimits::default(),
@@ -175,8 +175,8 @@ fn note_boot_servers_over_capacity(
 
 fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
     let count = |count: Option<u32>| count.and_then(|count| usize::try_from(count).ok());
-    let defaults = HostLimits::default();
-    sections.limits = HostLimits {
+    let defaults = GatewayLimits::default();
+    sections.limits = GatewayLimits {
         body: reader.size("body").unwrap_or(defaults.body),
         sessions: count(reader.count("sessions", 1)).unwrap_or(defaults.sessions),
         drain: reader.duration("drain").unwrap_or(defaults.drain),

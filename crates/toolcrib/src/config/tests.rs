@@ -127,7 +127,7 @@ fn all_keys_of_a_server_are_read() {
 fn server_with_only_a_command_has_library_defaults() {
     let config = toml("[servers.a]\ncommand = 'x'");
     assert_eq!(*only_server(&config), ServerSpec::command("a".parse().unwrap(), CommandSpec::new("x")));
-    assert_eq!((config.listen, config.limits), (ListenSpec::default(), HostLimits::default()));
+    assert_eq!((config.listen, config.limits), (ListenSpec::default(), GatewayLimits::default()));
     assert_eq!(config.capacity, Capacity { servers: 32, ..Capacity::default() });
 }
 
@@ -141,7 +141,12 @@ fn gateway_sections_are_read() {
     assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30), cache: 8 << 20 });
     assert_eq!(
         config.limits,
-        HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1), ..HostLimits::default() }
+        GatewayLimits {
+            body: 1 << 20,
+            sessions: 7,
+            drain: Duration::from_secs(1),
+            ..GatewayLimits::default()
+        }
     );
 }
 

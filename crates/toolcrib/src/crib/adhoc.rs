@@ -74,7 +74,7 @@ impl Crib {
         }
         let registry = &self.router().registry;
         let server = registry.adhoc_name(&spec)?;
-        if let Some(policy) = self.router().visible_catalogs.policy_for(&call.caller) {
+        if let Some(policy) = self.router().visible_catalogs.policy_for(&call.caller)? {
             // Before anything is started.
             let decision = policy.authorize(&call.caller, &server, None);
             decision.map_err(|denial| denial.into_error(&call.caller, &server, &name))?;

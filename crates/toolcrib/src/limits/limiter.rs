@@ -319,7 +319,7 @@ impl Limiter {
                     caller: caller.clone(),
                     limit: counter.name.to_string(),
                     kind: counter.kind,
-                    remaining: counter.kind.calls_per().0.get().saturating_sub(used),
+                    remaining: counter.kind.calls().get().saturating_sub(used),
                     available_in: (!wait.is_zero()).then_some(wait),
                 });
             }

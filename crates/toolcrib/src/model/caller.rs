@@ -1,19 +1,28 @@
 //! The authenticated identity behind a call.
 
+use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An authenticated identity, and optionally the profile that restricts it. Callers are equal if their names are.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    name: Arc<str>,
+    identity: Arc<CallerIdentity>,
     profile: Option<Arc<str>>,
     is_admin: bool,
 }
 
+/// The part of a caller that its clones share.
+#[derive(Debug)]
+struct CallerIdentity {
+    name: Cow<'static, str>,
+    revoked: AtomicBool,
+}
+
 impl PartialEq for Caller {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+        self.identity.name == other.identity.name
     }
 }
 
@@ -21,19 +30,24 @@ impl Eq for Caller {}
 
 impl Hash for Caller {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name.hash(state);
+        self.identity.name.hash(state);
     }
 }
 
 impl Caller {
     /// Creates a caller without a profile.
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), profile: None, is_admin: false }
+        Self::with_name(Cow::Owned(name.to_owned()))
+    }
+
+    fn with_name(name: Cow<'static, str>) -> Self {
+        let identity = Arc::new(CallerIdentity { name, revoked: AtomicBool::new(false) });
+        Self { identity, profile: None, is_admin: false }
     }
 
     /// Returns the caller for local use by the same user.
     pub fn local() -> Self {
-        Self::new("local")
+        Self::with_name(Cow::Borrowed("local"))
     }
 
     /// Restricts the caller to what a profile contains.
@@ -57,12 +71,26 @@ impl Caller {
 
     /// Returns the name.
     pub fn as_str(&self) -> &str {
-        &self.name
+        &self.identity.name
     }
 
     /// Returns the name of the profile, if there is one.
     pub fn profile(&self) -> Option<&str> {
         self.profile.as_deref()
+    }
+
+    /// Revokes the access of this caller and its clones: every later decision about it is a denial. Another caller of the
+    /// same name is not affected.
+    ///
+    /// Revoke a caller before the rules that were made for it change. A request that was authenticated earlier is then
+    /// decided by the earlier rules or denied, but never decided by rules that were made without its caller.
+    pub fn revoke(&self) {
+        self.identity.revoked.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the access was revoked.
+    pub fn is_revoked(&self) -> bool {
+        self.identity.revoked.load(Ordering::Acquire)
     }
 
     pub(crate) fn shared_profile(&self) -> &Option<Arc<str>> {

@@ -11,7 +11,7 @@ use crate::model::denial::Denial;
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 
@@ -82,7 +82,7 @@ pub enum Event {
         /// The server.
         server: ServerId,
         /// The tools that were not reported before, by the server's own names.
-        tools: Vec<(Arc<str>, PinStatus)>,
+        tools: Vec<ToolPinStatus>,
         /// Whether the tools are hidden until they are approved.
         withheld: bool,
     },

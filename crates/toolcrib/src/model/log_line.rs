@@ -16,6 +16,16 @@ pub struct LogLine<'a> {
     pub source: LogSource<'a>,
 }
 
+/// A retained line of a server's stderr.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StderrLine {
+    /// The number of the line, starting at 1.
+    pub number: u64,
+    /// The text, with secrets removed.
+    pub text: String,
+}
+
 /// The content of a log line.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]

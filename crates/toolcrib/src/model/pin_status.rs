@@ -1,5 +1,7 @@
 //! Differences between tools and their approved definitions.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 /// The difference between a tool and the approved ones.
@@ -22,7 +24,24 @@ impl PinStatus {
     }
 }
 
-/// One tool that differs from the approved ones.
+/// A tool and its difference from the approved ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolPinStatus {
+    /// The server's own name of the tool.
+    pub tool: Arc<str>,
+    /// The difference.
+    pub status: PinStatus,
+}
+
+impl ToolPinStatus {
+    /// Creates the status of a tool.
+    pub fn new(tool: impl Into<Arc<str>>, status: PinStatus) -> Self {
+        Self { tool: tool.into(), status }
+    }
+}
+
+/// One tool that differs from the approved ones, with both definitions.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PinDifference {

@@ -1,7 +1,6 @@
 //! The status of a server, as `toolcrib status` reports it.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -9,7 +8,7 @@ use bytes::Bytes;
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::json::object::Object;
 use crate::protocol::versions::Revision;
 use crate::spec::{Pinning, ServerCard, ServerId, Sharing, StartPolicy};
@@ -143,7 +142,7 @@ pub struct ServerStatus {
     /// The treatment of unapproved tools.
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.
-    pub unapproved: Vec<(Arc<str>, PinStatus)>,
+    pub unapproved: Vec<ToolPinStatus>,
     /// Which clients share an instance.
     pub sharing: Sharing,
     /// The instances of a server that is not shared; the other fields then summarize all of them.

@@ -177,7 +177,7 @@ impl CallRouter {
         target: &Target,
         visible: Option<VisibleCatalog>,
     ) -> Result<Decision, Error> {
-        match self.visible_catalogs.policy_for(&call.caller) {
+        match self.visible_catalogs.policy_for(&call.caller)? {
             None => Ok(Decision::Allowed),
             Some(policy)
                 if visible.is_some_and(|visible| visible.is_preauthorized(&policy, call, target)) =>
@@ -259,7 +259,10 @@ impl CallRouter {
 
     /// Returns the error for a target that exists but is denied to the caller.
     pub(crate) fn denial_error(&self, call: &Call) -> Option<Error> {
-        let policy = self.visible_catalogs.policy_for(&call.caller)?;
+        let policy = match self.visible_catalogs.policy_for(&call.caller) {
+            Ok(policy) => policy?,
+            Err(revoked) => return Some(revoked),
+        };
         let catalog = self.catalog();
         let candidates = catalog.candidates(&call.selector);
         let Some(first) = candidates.first() else {
@@ -283,18 +286,22 @@ impl CallRouter {
         let unknown = || self.listed_catalog(caller).unknown_server_error(server.as_str());
         let is_declared = self.registry.get(server).is_some();
         match self.visible_catalogs.policy_for(caller) {
-            Some(policy) if *caller == Caller::local() && is_declared => {
+            Err(revoked) => revoked,
+            Ok(Some(policy)) if *caller == Caller::local() && is_declared => {
                 let denial = policy.authorize(caller, server, None).err();
                 denial.map_or_else(unknown, |denial| denial.into_server_error(caller, server))
             }
-            _ => unknown(),
+            Ok(_) => unknown(),
         }
     }
 
     /// Returns the error for a tool that exists but is not approved yet.
     fn withheld_error(&self, call: &Call) -> Option<Error> {
         let Selector::Tool(name) = &call.selector else { return None };
-        let policy = self.visible_catalogs.policy_for(&call.caller);
+        let policy = match self.visible_catalogs.policy_for(&call.caller) {
+            Ok(policy) => policy,
+            Err(revoked) => return Some(revoked),
+        };
         self.registry.withheld_error(name, |server, own| {
             policy.as_ref().is_none_or(|policy| policy.authorize(&call.caller, server, Some(own)).is_ok())
         })

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::model::log_line::LogSource;
+use crate::model::log_line::{LogSource, StderrLine};
 use crate::observer::log_sink::LogSink;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
@@ -62,14 +62,14 @@ impl StderrTail {
         self.lines().last
     }
 
-    /// Returns the lines after number `after` that are still kept, with their numbers.
-    pub(crate) fn lines_after(&self, after: u64) -> Vec<(u64, String)> {
+    /// Returns the lines after number `after` that are still kept.
+    pub(crate) fn lines_after(&self, after: u64) -> Vec<StderrLine> {
         let lines = self.lines();
         let first = lines.last + 1 - lines.kept.len() as u64;
         (first..)
             .zip(&lines.kept)
             .filter(|(number, _)| *number > after)
-            .map(|(n, line)| (n, line.clone()))
+            .map(|(number, text)| StderrLine { number, text: text.clone() })
             .collect()
     }
 
@@ -165,7 +165,11 @@ impl StderrTail {
 mod tests {
     use super::*;
 
-    async fn drained(bytes: &[u8]) -> Vec<(u64, String)> {
+    fn line(number: u64, text: &str) -> StderrLine {
+        StderrLine { number, text: text.to_owned() }
+    }
+
+    async fn drained(bytes: &[u8]) -> Vec<StderrLine> {
         let tail = StderrTail::default();
         tail.drain(bytes, std::future::pending(), &Redactor::default()).await;
         tail.lines_after(0)
@@ -176,16 +180,16 @@ mod tests {
         let text: String = (1..=500).map(|n| format!("line {n}\r\n")).collect();
         let lines = drained(text.as_bytes()).await;
         assert_eq!(lines.len(), MAX_LINES);
-        assert_eq!(lines[0], (301, "line 301".to_owned()));
-        assert_eq!(lines[MAX_LINES - 1], (500, "line 500".to_owned()));
+        assert_eq!(lines[0], line(301, "line 301"));
+        assert_eq!(lines[MAX_LINES - 1], line(500, "line 500"));
     }
 
     #[tokio::test]
     async fn tail_keeps_fewer_long_lines() {
         let lines = drained(&[&[b'\xfe'; 999][..], b"\n"].concat().repeat(1000)).await;
-        let bytes: usize = lines.iter().map(|(_, line)| line.len()).sum();
+        let bytes: usize = lines.iter().map(|line| line.text.len()).sum();
         assert!(bytes <= MAX_BYTES && bytes > MAX_BYTES - 3 * MAX_LINE_BYTES, "{bytes}");
-        assert_eq!(lines.last().unwrap().0, 1000);
+        assert_eq!(lines.last().unwrap().number, 1000);
     }
 
     #[tokio::test]
@@ -206,9 +210,9 @@ mod tests {
     #[tokio::test]
     async fn tail_accepts_any_bytes_and_an_unterminated_last_line() {
         let lines = drained(b"a\xff\xfeb\nlast").await;
-        assert_eq!(lines, [(1, "a\u{fffd}\u{fffd}b".to_owned()), (2, "last".to_owned())]);
+        assert_eq!(lines, [line(1, "a\u{fffd}\u{fffd}b"), line(2, "last")]);
         let endless = drained(&vec![b'x'; 1 << 20]).await;
-        assert_eq!(endless[0].1.len(), MAX_LINE_BYTES);
+        assert_eq!(endless[0].text.len(), MAX_LINE_BYTES);
     }
 
     #[tokio::test]
@@ -223,6 +227,6 @@ mod tests {
         });
         assert!(panicked && tail.lines.is_poisoned());
         tail.drain(&b"still here\n"[..], std::future::pending(), &Redactor::default()).await;
-        assert_eq!(tail.lines_after(0), [(1, "still here".to_owned())]);
+        assert_eq!(tail.lines_after(0), [line(1, "still here")]);
     }
 }

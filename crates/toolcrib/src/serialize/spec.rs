@@ -15,8 +15,8 @@ use super::{optional_seconds, seconds, serialize_as, serialize_as_text};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::{
-    BackoffSpec, BreakerSpec, CommandSpec, Endpoint, EraChoice, HttpSpec, KeepAlive, Lifecycle, Limits,
-    MemoryLimits, NamePattern, Pinning, Restarts, ServerCard, ServerId, ServerSpec, Sharing, StartPolicy,
+    BackoffSpec, BreakerSpec, CommandSpec, Endpoint, EraChoice, HttpSpec, KeepAlive, Lifecycle, MemoryLimits,
+    NamePattern, Pinning, Restarts, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing, StartPolicy,
     ToolsSpec, TransportKind, Trust,
 };
 
@@ -32,7 +32,7 @@ serialize_as! {
     BackoffSpec => BackoffSpecForm,
     BreakerSpec => BreakerSpecForm,
     MemoryLimits => MemoryLimitsForm,
-    Limits => LimitsForm,
+    ServerLimits => ServerLimitsForm,
     ToolsSpec => ToolsSpecForm,
     Trust => TrustForm,
     Pinning => PinningForm,
@@ -57,7 +57,7 @@ struct ServerSpecForm {
     #[serde(default)]
     lifecycle: Lifecycle,
     #[serde(default)]
-    limits: Limits,
+    limits: ServerLimits,
     #[serde(default)]
     tools: ToolsSpec,
     #[serde(default)]
@@ -202,8 +202,8 @@ struct MemoryLimitsForm {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Limits", default = "Limits::default", deny_unknown_fields)]
-struct LimitsForm {
+#[serde(remote = "ServerLimits", default = "ServerLimits::default", deny_unknown_fields)]
+struct ServerLimitsForm {
     #[serde(with = "seconds")]
     call_timeout: Duration,
     #[serde(with = "seconds")]

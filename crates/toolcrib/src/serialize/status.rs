@@ -1,7 +1,6 @@
 //! The status of servers, in the form of `toolcrib status --json`: every member is present, and `null` if it has no value.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
@@ -11,7 +10,7 @@ use super::serialize_as_text;
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
@@ -34,8 +33,8 @@ pub(super) struct UnapprovedForm<'a> {
     change: PinStatus,
 }
 
-pub(super) fn unapproved_forms(tools: &[(Arc<str>, PinStatus)]) -> Vec<UnapprovedForm<'_>> {
-    tools.iter().map(|(tool, change)| UnapprovedForm { tool, change: *change }).collect()
+pub(super) fn unapproved_forms(tools: &[ToolPinStatus]) -> Vec<UnapprovedForm<'_>> {
+    tools.iter().map(|found| UnapprovedForm { tool: &found.tool, change: found.status }).collect()
 }
 
 #[derive(Serialize)]

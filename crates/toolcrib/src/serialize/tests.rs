@@ -11,12 +11,12 @@ use crate::model::denial::Denial;
 use crate::model::error::ErrorKind;
 use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event};
 use crate::model::failure_class::FailureClass;
-use crate::model::pin_status::PinStatus;
+use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::template::TemplateText;
 use crate::spec::{
-    CommandSpec, EraChoice, HttpSpec, KeepAlive, Lifecycle, Limits, Pinning, ServerCard, ServerSpec, Sharing,
-    StartPolicy, ToolsSpec, TransportKind, Trust,
+    CommandSpec, EraChoice, HttpSpec, KeepAlive, Lifecycle, Pinning, ServerCard, ServerLimits, ServerSpec,
+    Sharing, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
 use crate::upstream::transport::in_process::Toolbox;
 
@@ -33,7 +33,8 @@ fn full_spec() -> ServerSpec {
     };
     let lifecycle =
         Lifecycle { start: StartPolicy::AtBoot, keep_alive: KeepAlive::Forever, ..Lifecycle::default() };
-    let limits = Limits { gateway_call_timeout_max: Some(Duration::from_secs(9)), ..Limits::default() };
+    let limits =
+        ServerLimits { gateway_call_timeout_max: Some(Duration::from_secs(9)), ..ServerLimits::default() };
     ServerSpec::command("git".parse().unwrap(), command)
         .lifecycle(lifecycle)
         .limits(limits)
@@ -110,7 +111,7 @@ fn events_have_their_kind_and_members() {
         event_json(&paused),
         json!({"event": "paused", "server": "git", "class": "rate_limited", "reason": "slow down", "retry_in": 1.5})
     );
-    let tools = vec![(Arc::from("log"), PinStatus::New)];
+    let tools = vec![ToolPinStatus::new("log", PinStatus::New)];
     let unapproved = Event::Unapproved { server: "git".parse().unwrap(), tools, withheld: true };
     assert_eq!(
         event_json(&unapproved),

@@ -142,9 +142,9 @@ impl MemoryLimits {
     }
 }
 
-/// Limits of a server and its calls.
+/// Limits of one server and of each call to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Time limit for a call that reports no progress.
     pub call_timeout: Duration,
     /// Time limit for a call, however much progress it reports.
@@ -167,7 +167,7 @@ pub struct Limits {
     pub cache_ttl_max: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             call_timeout: Duration::from_secs(60),
@@ -184,7 +184,7 @@ impl Default for Limits {
     }
 }
 
-/// Limits of all servers of a crib together.
+/// The resources that all servers of a crib share: how many run, and how much memory they and their cached results use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     /// Servers running at the same time; the longest idle are stopped for others.

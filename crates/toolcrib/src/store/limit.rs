@@ -32,10 +32,17 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
-    /// Returns the number of calls and the length of the period.
-    pub fn calls_per(&self) -> (NonZeroU32, Duration) {
+    /// Returns the number of calls per period.
+    pub fn calls(&self) -> NonZeroU32 {
         match *self {
-            Self::Quota { calls, per } | Self::Rate { calls, per, .. } => (calls, per),
+            Self::Quota { calls, .. } | Self::Rate { calls, .. } => calls,
+        }
+    }
+
+    /// Returns the length of the period.
+    pub fn period(&self) -> Duration {
+        match *self {
+            Self::Quota { per, .. } | Self::Rate { per, .. } => per,
         }
     }
 
@@ -58,9 +65,9 @@ impl LimitKind {
 
 impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (calls, per) = self.calls_per();
+        let calls = self.calls();
         let noun = if calls.get() == 1 { "call" } else { "calls" };
-        write!(f, "{calls} {noun} per {}", format_period(per))
+        write!(f, "{calls} {noun} per {}", format_period(self.period()))
     }
 }
 

@@ -93,7 +93,7 @@ impl SupervisorServices {
             let count = check.newly_unapproved.len();
             let first = check.newly_unapproved.iter().take(MAX_LOGGED_TOOLS);
             let mut tools: Vec<String> =
-                first.map(|(tool, status)| format!("{tool} ({})", status.as_str())).collect();
+                first.map(|found| format!("{} ({})", found.tool, found.status.as_str())).collect();
             if count > tools.len() {
                 tools.push(format!("and {} more", count - tools.len()));
             }

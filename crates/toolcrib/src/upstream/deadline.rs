@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::pending::Activity;
 use crate::model::error::{Error, ErrorKind};
-use crate::spec::{Limits, NamePattern, ServerId, ToolsSpec};
+use crate::spec::{NamePattern, ServerId, ServerLimits, ToolsSpec};
 use crate::util::format;
 
 /// Deadline of one call.
@@ -23,7 +23,7 @@ pub(crate) struct Deadline<'a> {
 }
 
 impl<'a> Deadline<'a> {
-    pub(crate) fn new(limits: &Limits, tools: &'a ToolsSpec, tool: &str, began: Instant) -> Self {
+    pub(crate) fn new(limits: &ServerLimits, tools: &'a ToolsSpec, tool: &str, began: Instant) -> Self {
         let tool_timeout = tools.find_call_timeout(tool);
         let timeout = tool_timeout.map_or(limits.call_timeout, |(_, limit)| limit);
         let host = limits.gateway_call_timeout_max.filter(|host| *host < limits.call_timeout_max);
@@ -77,13 +77,13 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn limits(timeout: u64, max: u64, host: Option<u64>) -> Limits {
+    fn limits(timeout: u64, max: u64, host: Option<u64>) -> ServerLimits {
         let host_max = host.map(Duration::from_secs);
-        Limits {
+        ServerLimits {
             call_timeout: Duration::from_secs(timeout),
             call_timeout_max: Duration::from_secs(max),
             gateway_call_timeout_max: host_max,
-            ..Limits::default()
+            ..ServerLimits::default()
         }
     }
 

@@ -16,7 +16,7 @@ use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::member_names;
-use crate::spec::Limits;
+use crate::spec::ServerLimits;
 
 /// Pages that a list may have.
 const MAX_PAGES: usize = 1000;
@@ -94,7 +94,7 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         return Ok(list);
     }
     let settings = connection.settings();
-    let Limits { tools: max_items, definition: max_definition, .. } = settings.limits;
+    let ServerLimits { tools: max_items, definition: max_definition, .. } = settings.limits;
     let mut bytes = 0;
     let mut too_large = 0;
     let mut seen_cursors = HashSet::new();
@@ -142,7 +142,12 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
 }
 
 /// Removes the items that a list has too many, and says what is left out.
-fn omit_items(kind: ListKind, items: &mut Vec<ListedItem>, limits: &Limits, too_large: usize) -> Vec<String> {
+fn omit_items(
+    kind: ListKind,
+    items: &mut Vec<ListedItem>,
+    limits: &ServerLimits,
+    too_large: usize,
+) -> Vec<String> {
     let member = kind.list_member();
     let mut problems = Vec::new();
     if items.len() > limits.tools {

@@ -3,7 +3,7 @@
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use toolcrib::spec::{NamePattern, ToolsSpec, Trust};
-use toolcrib::{Crib, Delivery, ErrorKind, Limits, ServerSpec};
+use toolcrib::{Crib, Delivery, ErrorKind, ServerLimits, ServerSpec};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{CallResult, SECOND, on, settle, spawn, spec};
@@ -71,7 +71,7 @@ async fn tool_configured_as_idempotent_is_retried_once() {
 async fn retry_uses_the_remaining_time_of_the_call() {
     let fake = FakeServer::new();
     let tools = ToolsSpec { idempotent: vec![NamePattern::any()], ..ToolsSpec::default() };
-    let limits = Limits { call_timeout: 10 * SECOND, ..Limits::default() };
+    let limits = ServerLimits { call_timeout: 10 * SECOND, ..ServerLimits::default() };
     let crib = Crib::builder().server(spec("git", &fake).tools(tools).limits(limits)).build().unwrap();
     crib.call(on("git", "echo")).await.unwrap();
     let fake = fake.next_starts(&[FakeStart::SlowHandshake(25 * SECOND)]);

@@ -11,7 +11,8 @@ use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::ResponsePayload;
 use toolcrib::spec::{KeepAlive, Lifecycle, ToolsSpec, Trust};
 use toolcrib::{
-    Call, Caller, Capacity, Crib, Limits, ListFreshness, ListKind, Selector, ServerSpec, ServerState, Sharing,
+    Call, Caller, Capacity, Crib, ListFreshness, ListKind, Selector, ServerLimits, ServerSpec, ServerState,
+    Sharing,
 };
 
 use crate::fake::{FakeServer, FakeStart};
@@ -97,7 +98,7 @@ async fn only_configured_or_trusted_read_only_tools_are_cached() {
     let fake = FakeServer::new();
     assert!(!is_cached(&fake, spec("git", &fake).tools(cache("get_*")).trust(Trust::Trusted)).await);
     let fake = FakeServer::new();
-    let none = Limits { cache_entries: 0, ..Limits::default() };
+    let none = ServerLimits { cache_entries: 0, ..ServerLimits::default() };
     assert!(!is_cached(&fake, spec("git", &fake).tools(cache("*")).limits(none)).await);
 }
 
@@ -208,7 +209,8 @@ async fn hit_starts_nothing_and_restart_clears_the_cache() {
 #[tokio::test(start_paused = true)]
 async fn hits_are_served_while_the_breaker_is_open() {
     let fake = FakeServer::new();
-    let crib = crib_of(caching_spec(&fake).limits(Limits { call_timeout: SECOND, ..Limits::default() }));
+    let crib =
+        crib_of(caching_spec(&fake).limits(ServerLimits { call_timeout: SECOND, ..ServerLimits::default() }));
     crib.call(cacheable_call("echo", 1)).await.unwrap();
     for _ in 0..5 {
         crib.call(on("git", "hang")).await.unwrap_err();
@@ -247,7 +249,8 @@ async fn change_stop_restart_and_new_spec_clear_the_cache() {
     settle().await;
     crib.call(on("git", "slow")).await.unwrap();
     assert!(asked().await && !asked().await, "restarted after a crash");
-    let other = caching_spec(&fake).limits(Limits { call_timeout: 7 * SECOND, ..Limits::default() });
+    let other =
+        caching_spec(&fake).limits(ServerLimits { call_timeout: 7 * SECOND, ..ServerLimits::default() });
     crib.apply_roster(roster([other])).await.unwrap();
     assert!(asked().await && !asked().await, "reloaded");
     crib.apply_roster(roster([])).await.unwrap();
@@ -308,7 +311,7 @@ async fn answer_that_needed_input_is_not_cached() {
 #[tokio::test(start_paused = true)]
 async fn cache_is_bounded_per_tool_and_in_bytes() {
     let fake = FakeServer::new();
-    let limits = Limits { cache_entries: 4, ..Limits::default() };
+    let limits = ServerLimits { cache_entries: 4, ..ServerLimits::default() };
     let crib = Crib::builder()
         .server(caching_spec(&fake).limits(limits))
         .capacity(Capacity { cache: 16 << 10, ..Capacity::default() })

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use toolcrib::{Call, CallUpdate, Crib, Limits, ServerState};
+use toolcrib::{Call, CallUpdate, Crib, ServerLimits, ServerState};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, on, settle, spawn, spec, status};
@@ -45,7 +45,7 @@ async fn many_cancelled_calls_leave_no_leases() {
 #[tokio::test(start_paused = true)]
 async fn queued_call_is_not_sent_after_drop() {
     let fake = FakeServer::new();
-    let narrow = Limits { in_flight: 1.try_into().unwrap(), ..Limits::default() };
+    let narrow = ServerLimits { in_flight: 1.try_into().unwrap(), ..ServerLimits::default() };
     let crib = Crib::builder().server(spec("git", &fake).limits(narrow)).build().unwrap();
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, on("git", "hold"));

@@ -6,8 +6,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance};
 use toolcrib::{
-    BackoffSpec, BreakerSpec, Call, Crib, Era, EraChoice, ErrorKind, KeepAlive, Lifecycle, Limits,
-    MemoryLimits, NamePattern, Pinning, Restarts, ServerSpec, ServerState, Sharing, StartPolicy, ToolsSpec,
+    BackoffSpec, BreakerSpec, Call, Crib, Era, EraChoice, ErrorKind, KeepAlive, Lifecycle, MemoryLimits,
+    NamePattern, Pinning, Restarts, ServerLimits, ServerSpec, ServerState, Sharing, StartPolicy, ToolsSpec,
     Trust,
 };
 
@@ -218,7 +218,7 @@ async fn every_instance_takes_over_changed_settings() {
     for key in [1, 2] {
         crib.call(call_as(key, "echo")).await.unwrap();
     }
-    let limits = Limits { call_timeout: 5 * SECOND, ..Limits::default() };
+    let limits = ServerLimits { call_timeout: 5 * SECOND, ..ServerLimits::default() };
     let memory = MemoryLimits { soft: None, hard: Some(1 << 40) };
     let lifecycle = Lifecycle { memory, ..Lifecycle::default() };
     let changes = crib.apply_roster(roster([per_client.limits(limits).lifecycle(lifecycle)])).await.unwrap();

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use toolcrib::spec::ToolsSpec;
-use toolcrib::{Call, Crib, ErrorKind, Limits, ServerState};
+use toolcrib::{Call, Crib, ErrorKind, ServerLimits, ServerState};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, on, settle, spawn, spec, status, with};
@@ -40,7 +40,8 @@ async fn caller_timeout_does_not_count_for_the_breaker() {
 #[tokio::test(start_paused = true)]
 async fn queue_timeout_does_not_count_for_the_breaker() {
     let fake = FakeServer::new();
-    let limits = Limits { in_flight: NonZeroUsize::MIN, call_timeout: 10 * SECOND, ..Limits::default() };
+    let limits =
+        ServerLimits { in_flight: NonZeroUsize::MIN, call_timeout: 10 * SECOND, ..ServerLimits::default() };
     let tools =
         ToolsSpec { call_timeout: vec![("slow".parse().unwrap(), 30 * SECOND)], ..ToolsSpec::default() };
     let crib = Crib::builder().server(spec("git", &fake).limits(limits).tools(tools)).build().unwrap();
@@ -75,7 +76,7 @@ async fn server_start_counts_towards_the_call_timeout() {
 #[tokio::test(start_paused = true)]
 async fn server_timeout_wins_over_a_longer_caller_timeout() {
     let fake = FakeServer::new();
-    let limits = Limits { call_timeout: 5 * SECOND, ..Limits::default() };
+    let limits = ServerLimits { call_timeout: 5 * SECOND, ..ServerLimits::default() };
     let crib = Crib::builder().server(spec("git", &fake).limits(limits)).build().unwrap();
     let before = Instant::now();
     let error = crib.call(on("git", "hang").timeout(500 * SECOND)).await.unwrap_err();
@@ -100,7 +101,8 @@ async fn start_timeout_fails_the_waiting_calls() {
 #[tokio::test(start_paused = true)]
 async fn queue_wait_counts_towards_the_call_timeout() {
     let fake = FakeServer::new();
-    let limits = Limits { in_flight: NonZeroUsize::MIN, call_timeout: 10 * SECOND, ..Limits::default() };
+    let limits =
+        ServerLimits { in_flight: NonZeroUsize::MIN, call_timeout: 10 * SECOND, ..ServerLimits::default() };
     let crib = Crib::builder().server(spec("git", &fake).limits(limits)).build().unwrap();
     let mut calls = JoinSet::new();
     spawn(&mut calls, &crib, with("git", "slow", &json!({"ms": 9000})));
@@ -120,7 +122,7 @@ async fn tool_timeout_applies_up_to_the_host_maximum() {
         (None, 100, "raise `servers.git.tools.call-timeout.\"ha*\"`"),
         (Some(20 * SECOND), 20, "raise `limits.call-timeout-max`"),
     ] {
-        let limits = Limits { gateway_call_timeout_max, ..Limits::default() };
+        let limits = ServerLimits { gateway_call_timeout_max, ..ServerLimits::default() };
         let spec = spec("git", &fake).limits(limits).tools(tools.clone());
         let crib = Crib::builder().server(spec).build().unwrap();
         let before = Instant::now();

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use toolcrib::spec::BreakerSpec;
-use toolcrib::{Crib, ErrorKind, Event, InProcess, Lifecycle, Limits, ServerSpec, ServerState};
+use toolcrib::{Crib, ErrorKind, Event, InProcess, Lifecycle, ServerLimits, ServerSpec, ServerState};
 
 use crate::fake::FakeServer;
 use crate::support::{SECOND, crib, id, kind, on, settle, spawn, spec, status, with};
@@ -78,7 +78,7 @@ fn spec_of(valve: &Valve) -> ServerSpec {
 /// A crib whose server has a call timeout of one second and a breaker that opens after three timeouts.
 fn crib_with_breaker(spec: ServerSpec) -> Crib {
     let breaker = BreakerSpec { failures: 3.try_into().unwrap(), cool_off: 30 * SECOND };
-    let limits = Limits { call_timeout: SECOND, ..Limits::default() };
+    let limits = ServerLimits { call_timeout: SECOND, ..ServerLimits::default() };
     let lifecycle = Lifecycle { breaker, ..Lifecycle::default() };
     Crib::builder().server(spec.limits(limits).lifecycle(lifecycle)).build().unwrap()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use toolcrib::{Call, Crib, Limits, ServerState};
+use toolcrib::{Call, Crib, ServerLimits, ServerState};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, id, names, on, roster, settle, spawn, spec, status};
@@ -15,7 +15,7 @@ const SLOW: Duration = Duration::from_secs(29);
 async fn slow_and_quick() -> (FakeServer, Crib) {
     let slow =
         FakeServer::new().next_starts(&[FakeStart::Session]).default_start(FakeStart::SlowHandshake(SLOW));
-    let limits = Limits { in_flight: 4.try_into().unwrap(), ..Limits::default() };
+    let limits = ServerLimits { in_flight: 4.try_into().unwrap(), ..ServerLimits::default() };
     let servers = [spec("slow", &slow).limits(limits), spec("quick", &FakeServer::new())];
     let crib = Crib::builder().roster(roster(servers)).build().unwrap();
     crib.list().await;
@@ -33,7 +33,7 @@ async fn assert_others_are_quick(crib: &Crib, reason: &str) {
     crib.call(on("quick", "echo")).await.unwrap();
     crib.restart(&quick).await.unwrap();
     crib.call(Call::tool("quick__echo")).await.unwrap();
-    crib.logs(&quick, 0, false).await.unwrap();
+    crib.logs(&quick, 0).unwrap();
     crib.stop(&quick).await.unwrap();
     crib.call(on("quick", "echo")).await.unwrap();
     assert!(before.elapsed() < SECOND / 10, "{reason}: {:?}", before.elapsed());

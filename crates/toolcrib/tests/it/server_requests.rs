@@ -9,7 +9,7 @@ use toolcrib::protocol::era::capabilities::ClientCapabilities;
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::ResponsePayload;
 use toolcrib::protocol::versions::Era;
-use toolcrib::{Call, CallUpdate, Caller, Client, Crib, Limits, Outcome, Selector, ServerSpec};
+use toolcrib::{Call, CallUpdate, Caller, Client, Crib, Outcome, Selector, ServerLimits, ServerSpec};
 
 use crate::asking_server::AskingServer;
 use crate::support::{id, settle};
@@ -168,7 +168,7 @@ async fn suspended_call_is_cancelled_after_its_timeout() {
 #[tokio::test(start_paused = true)]
 async fn suspended_calls_are_bounded() {
     let server = AskingServer::in_session();
-    let limits = Limits { in_flight: NonZero::new(1000).unwrap(), ..Limits::default() };
+    let limits = ServerLimits { in_flight: NonZero::new(1000).unwrap(), ..ServerLimits::default() };
     let spec = ServerSpec::in_process(id("a"), server.clone()).limits(limits);
     let crib = Crib::builder().server(spec).build().unwrap();
     let params = asking(ELICIT, &json!({}));
@@ -342,7 +342,7 @@ async fn request_does_not_go_to_another_capable_client() {
 #[tokio::test(start_paused = true)]
 async fn suspended_call_frees_its_in_flight_slot() {
     let server = AskingServer::in_session();
-    let limits = Limits { in_flight: NonZero::new(2).unwrap(), ..Limits::default() };
+    let limits = ServerLimits { in_flight: NonZero::new(2).unwrap(), ..ServerLimits::default() };
     let crib =
         Crib::builder().server(ServerSpec::in_process(id("a"), server).limits(limits)).build().unwrap();
     let params = asking(ELICIT, &json!({}));

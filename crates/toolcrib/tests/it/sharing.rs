@@ -14,7 +14,7 @@ use toolcrib::protocol::jsonrpc::ResponsePayload;
 use toolcrib::protocol::versions::Era;
 use toolcrib::{
     Call, CallUpdate, Caller, Client, ClientContext, Crib, ErrorKind, InstanceKey, KeepAlive, Lifecycle,
-    Limits, ListKind, Project, ServerSpec, ServerState, Sharing,
+    ListKind, Project, ServerLimits, ServerSpec, ServerState, Sharing,
 };
 
 use crate::fake::{FakeServer, FakeStart};
@@ -32,7 +32,7 @@ pub(crate) fn crib(fake: &FakeServer, sharing: Sharing) -> Crib {
 }
 
 fn capped(fake: &FakeServer, instances: usize) -> Crib {
-    let limits = Limits { instances: NonZero::new(instances).unwrap(), ..Limits::default() };
+    let limits = ServerLimits { instances: NonZero::new(instances).unwrap(), ..ServerLimits::default() };
     Crib::builder().server(shared(fake, Sharing::PerClient).limits(limits)).build().unwrap()
 }
 

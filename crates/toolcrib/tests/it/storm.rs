@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::spec::{BreakerSpec, EraChoice, MemoryLimits, Restarts};
 use toolcrib::{
-    Call, Capacity, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Limits, Roster, ServerSpec, Sharing,
+    Call, Capacity, Client, Crib, Error, ErrorKind, KeepAlive, Lifecycle, Roster, ServerLimits, ServerSpec,
+    Sharing,
 };
 
 use crate::fake::{FakeServer, FakeStart};
@@ -336,11 +337,11 @@ fn spec(name: &str, server: &Watched, random: &mut Random) -> ServerSpec {
         memory: MEMORY,
         ..Lifecycle::default()
     };
-    let limits = Limits {
+    let limits = ServerLimits {
         call_timeout: 8 * SECOND,
         in_flight: 4.try_into().unwrap(),
         instances: 2.try_into().unwrap(),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let sharing = if server.is_per_client { Sharing::PerClient } else { Sharing::Shared };
     let spec = ServerSpec::in_process(id(name), server.fake.clone()).sharing(sharing);

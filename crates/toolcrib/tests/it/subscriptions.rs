@@ -5,7 +5,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
 use toolcrib::spec::BreakerSpec;
 use toolcrib::{
-    Call, Crib, ErrorKind, Lifecycle, Limits, Selector, ServerNotification, ServerSpec, ServerState,
+    Call, Crib, ErrorKind, Lifecycle, Selector, ServerLimits, ServerNotification, ServerSpec, ServerState,
     Subscription,
 };
 
@@ -129,7 +129,7 @@ async fn subscription_to_tripped_server_does_not_block_calls() {
         breaker: BreakerSpec { failures: std::num::NonZero::<u32>::MIN, cool_off: SECOND },
         ..Lifecycle::default()
     };
-    let limits = Limits { call_timeout: SECOND, ..Limits::default() };
+    let limits = ServerLimits { call_timeout: SECOND, ..ServerLimits::default() };
     let spec = ServerSpec::in_process(id("t"), server.clone()).lifecycle(lifecycle).limits(limits);
     let crib = Crib::builder().server(spec).build().unwrap();
     let hangs = Call::request("hang", Selector::OnServer(id("t"), "hang".into()), Default::default());

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::json;
 use toolcrib::model::error::Retry;
 use toolcrib::spec::{BreakerSpec, Restarts};
-use toolcrib::{Call, Crib, Error, ErrorKind, Lifecycle, Limits, ServerSpec};
+use toolcrib::{Call, Crib, Error, ErrorKind, Lifecycle, ServerLimits, ServerSpec};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, id, on, spec, with};
@@ -17,7 +17,9 @@ fn fragile(name: &str, fake: &FakeServer) -> ServerSpec {
         breaker: BreakerSpec { failures: 1.try_into().unwrap(), cool_off: 30 * SECOND },
         ..Lifecycle::default()
     };
-    spec(name, fake).lifecycle(lifecycle).limits(Limits { call_timeout: SECOND, ..Limits::default() })
+    spec(name, fake)
+        .lifecycle(lifecycle)
+        .limits(ServerLimits { call_timeout: SECOND, ..ServerLimits::default() })
 }
 
 #[tokio::test(start_paused = true)]

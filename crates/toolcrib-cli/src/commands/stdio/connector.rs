@@ -60,7 +60,7 @@ impl<'a> GatewayConnector<'a> {
     pub(super) fn max_message_size(&self) -> usize {
         self.paths
             .read_config()
-            .map_or_else(|_| toolcrib::config::HostLimits::default(), |config| config.limits)
+            .map_or_else(|_| toolcrib::config::GatewayLimits::default(), |config| config.limits)
             .body
     }
 

@@ -40,7 +40,8 @@ fn first_seen(dir: &Path, listing: &Listing) -> Pins {
 }
 
 fn statuses(pins: &Pins) -> Vec<(String, &'static str)> {
-    pins.unapproved_tools().iter().map(|(name, status)| (name.to_string(), status.as_str())).collect()
+    let tools = pins.unapproved_tools();
+    tools.iter().map(|found| (found.tool.to_string(), found.status.as_str())).collect()
 }
 
 #[test]

@@ -17,8 +17,8 @@ fn limits_are_read_with_pattern_and_origin() {
     );
     let read = |caller: &str| -> Vec<(String, u32, Duration, u32)> {
         let limits = config.usage_limits.limits_for(caller).map(|(owner, limit)| {
-            let (calls, per) = limit.kind().calls_per();
-            (limit.config_key(owner), calls.get(), per, limit.origin().unwrap().line)
+            let kind = limit.kind();
+            (limit.config_key(owner), kind.calls().get(), kind.period(), limit.origin().unwrap().line)
         });
         limits.collect()
     };

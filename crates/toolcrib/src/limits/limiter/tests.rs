@@ -79,7 +79,7 @@ async fn check_steps(limiter: &Limiter, limits: &UsageLimits, steps: &[Step]) {
     for step in steps {
         let is_full = |limit: &&UsageLimit| {
             limit.pattern.matches(&step.target.server, &step.target.name)
-                && count_sent(&sent, step.caller, limit) >= limit.kind.calls_per().0.get()
+                && count_sent(&sent, step.caller, limit) >= limit.kind.calls().get()
         };
         let full: Vec<String> = limits
             .everyone
@@ -105,7 +105,7 @@ async fn check_steps(limiter: &Limiter, limits: &UsageLimits, steps: &[Step]) {
     for status in limiter.status().await {
         let is_same = |limit: &&UsageLimit| limit.config_key(LimitOwner::Everyone) == status.limit;
         let limit = limits.everyone.iter().find(is_same).unwrap();
-        let expected = limit.kind.calls_per().0.get() - count_sent(&sent, status.caller.as_str(), limit);
+        let expected = limit.kind.calls().get() - count_sent(&sent, status.caller.as_str(), limit);
         assert_eq!(status.remaining, expected);
     }
 }

@@ -51,7 +51,7 @@ impl Instances {
             consecutive_failures: each().map(|status| status.consecutive_failures).max().unwrap_or(0),
             next_attempt_in: each().filter_map(|status| status.next_attempt_in).min().or(wait),
             last_error: gate.last_error(),
-            stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
+            stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
             tools: self.listing().map(|listing| listing.tools.len()),

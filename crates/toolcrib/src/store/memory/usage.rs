@@ -79,7 +79,8 @@ impl CounterState {
 
     /// Time until the limit allows a call; zero if it does now.
     fn wait(&mut self, now: Instant) -> Duration {
-        let (max, per) = self.counter.kind.calls_per();
+        let max = self.counter.kind.calls();
+        let per = self.counter.kind.period();
         match &mut self.calls {
             CountedCalls::Window(window) => window.wait(max, per, now),
             CountedCalls::Bucket(bucket) => bucket.wait(max, per, now),
@@ -88,7 +89,8 @@ impl CounterState {
 
     /// Counts a call that is made at `now` and sent at `send_at`.
     fn take(&mut self, now: Instant, send_at: Instant) {
-        let (max, per) = self.counter.kind.calls_per();
+        let max = self.counter.kind.calls();
+        let per = self.counter.kind.period();
         match &mut self.calls {
             CountedCalls::Window(window) => window.take(per, send_at),
             CountedCalls::Bucket(bucket) => bucket.take(max, per, now),
@@ -96,7 +98,8 @@ impl CounterState {
     }
 
     fn release(&mut self, send_at: Instant) {
-        let (max, per) = self.counter.kind.calls_per();
+        let max = self.counter.kind.calls();
+        let per = self.counter.kind.period();
         match &mut self.calls {
             CountedCalls::Window(window) => window.release(send_at),
             CountedCalls::Bucket(bucket) => bucket.release(max, per),
@@ -104,7 +107,8 @@ impl CounterState {
     }
 
     fn used(&mut self, now: Instant) -> u32 {
-        let (max, per) = self.counter.kind.calls_per();
+        let max = self.counter.kind.calls();
+        let per = self.counter.kind.period();
         match &mut self.calls {
             CountedCalls::Window(window) => window.used(per, now),
             CountedCalls::Bucket(bucket) => bucket.used(max, per, now),
@@ -218,7 +222,7 @@ impl Usage {
         let mut snapshot = Vec::new();
         for (caller, usage) in &mut self.by_caller {
             for state in &mut usage.counters {
-                let (_, per) = state.counter.kind.calls_per();
+                let per = state.counter.kind.period();
                 if let CountedCalls::Window(window) = &mut state.calls {
                     let parts = window.parts(per, now);
                     let limit = state.counter.name.to_string();
@@ -243,7 +247,7 @@ impl Usage {
                 let mut parts = parts.clone();
                 let latest = parts.iter().map(|part| part.last_ago).min();
                 if let Some(latest) = latest.filter(|_| !is_complete) {
-                    let margin = counter.kind.calls_per().0.get() / SAFETY_DIVISOR;
+                    let margin = counter.kind.calls().get() / SAFETY_DIVISOR;
                     parts.push(UsagePart { first_ago: latest, last_ago: latest, calls: margin });
                 }
                 let state = self.caller_mut(&Caller::new(&caller), now).find_or_add(&counter);

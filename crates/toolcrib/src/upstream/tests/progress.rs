@@ -7,7 +7,7 @@ use crate::call::updates::CallUpdate;
 
 /// Calls `progress`; returns the outcome and the received steps.
 async fn call_with_progress(
-    limits: Limits,
+    limits: ServerLimits,
     arguments: Value,
     capacity: usize,
 ) -> (Result<Outcome, Error>, Vec<u64>, FakeServer) {
@@ -31,7 +31,7 @@ async fn call_with_progress(
 async fn progress_arrives_in_order_before_the_response() {
     for every in [0, 10] {
         let (outcome, received, _) =
-            call_with_progress(Limits::default(), json!({"steps": 500, "every": every}), 1000).await;
+            call_with_progress(ServerLimits::default(), json!({"steps": 500, "every": every}), 1000).await;
         outcome.unwrap();
         assert_eq!(received, (1..=500).collect::<Vec<_>>());
     }
@@ -39,14 +39,17 @@ async fn progress_arrives_in_order_before_the_response() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_extends_the_deadline_up_to_the_hard_limit() {
-    let (outcome, received, _) =
-        call_with_progress(Limits::default(), json!({"steps": 10, "every": 50_000, "then": 59_000}), 1000)
-            .await;
+    let (outcome, received, _) = call_with_progress(
+        ServerLimits::default(),
+        json!({"steps": 10, "every": 50_000, "then": 59_000}),
+        1000,
+    )
+    .await;
     outcome.unwrap();
     assert_eq!(received.len(), 10);
     let before = Instant::now();
     let (outcome, received, fake) =
-        call_with_progress(Limits::default(), json!({"steps": 100, "every": 50_000}), 1000).await;
+        call_with_progress(ServerLimits::default(), json!({"steps": 100, "every": 50_000}), 1000).await;
     let error = outcome.unwrap_err();
     assert_eq!((error.kind(), before.elapsed().as_secs(), received.len()), (ErrorKind::TimedOut, 600, 11));
     assert!(error.hint().contains("call-timeout-max"), "{}", error.hint());
@@ -56,9 +59,12 @@ async fn progress_extends_the_deadline_up_to_the_hard_limit() {
 #[tokio::test(start_paused = true)]
 async fn silence_after_progress_times_out() {
     let before = Instant::now();
-    let (outcome, received, _) =
-        call_with_progress(Limits::default(), json!({"steps": 1, "every": 30_000, "then": 90_000}), 1000)
-            .await;
+    let (outcome, received, _) = call_with_progress(
+        ServerLimits::default(),
+        json!({"steps": 1, "every": 30_000, "then": 90_000}),
+        1000,
+    )
+    .await;
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!((before.elapsed().as_secs(), received), (90, vec![1]));
 }
@@ -67,7 +73,7 @@ async fn silence_after_progress_times_out() {
 async fn slow_update_sink_does_not_delay_the_response() {
     let before = Instant::now();
     let (outcome, received, _) =
-        call_with_progress(Limits::default(), json!({"steps": 20, "every": 100}), 1).await;
+        call_with_progress(ServerLimits::default(), json!({"steps": 20, "every": 100}), 1).await;
     outcome.unwrap();
     assert!(before.elapsed() < 5 * SECOND, "{:?}", before.elapsed());
     assert_eq!(received, [1]);

@@ -63,7 +63,7 @@ async fn error_without_a_message_ends_its_call() {
 #[tokio::test(start_paused = true)]
 async fn oversized_response_fails_only_its_call() {
     let fake = FakeServer::new();
-    let limited = spec(&fake).limits(Limits { message: 2000, ..Limits::default() });
+    let limited = spec(&fake).limits(ServerLimits { message: 2000, ..ServerLimits::default() });
     let connection = connect(&limited).await;
     let mut calls = JoinSet::new();
     spawn_held_call(&connection, &mut calls);
@@ -186,7 +186,7 @@ async fn exit_fails_all_pending_calls_immediately() {
 #[tokio::test(start_paused = true)]
 async fn calls_in_flight_are_limited() {
     let fake = FakeServer::new();
-    let limits = Limits { in_flight: 3.try_into().unwrap(), ..Limits::default() };
+    let limits = ServerLimits { in_flight: 3.try_into().unwrap(), ..ServerLimits::default() };
     let connection = connect(&spec(&fake).limits(limits)).await;
     let mut calls = JoinSet::new();
     (0..10).for_each(|_| spawn_held_call(&connection, &mut calls));

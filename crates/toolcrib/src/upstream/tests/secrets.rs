@@ -78,7 +78,7 @@ async fn secret_in_process_output_is_redacted() {
     let error = failed.unwrap_err().error;
     let lines = stderr.lines_after(0);
     let output = format!("{error} {error:?} {} {lines:?}", error.data());
-    assert!(lines[0].1 == "token [secret]" && !output.contains("can4ry"), "{output}");
+    assert!(lines[0].text == "token [secret]" && !output.contains("can4ry"), "{output}");
 }
 
 #[tokio::test]

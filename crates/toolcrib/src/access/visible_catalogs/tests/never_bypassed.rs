@@ -313,7 +313,7 @@ impl Scenario {
         let view = self.visible.for_caller(self.catalog.clone(), &self.caller);
         let Ok(target) = view.callable.find(&call.selector) else { return false };
         let description = || format!("{:?} reached {target:?}", call.selector);
-        let policy = self.visible.policy_for(&self.caller).unwrap();
+        let policy = self.visible.policy_for(&self.caller).unwrap().unwrap();
         let is_preauthorized = view.is_preauthorized(&policy, call, &target);
         let is_allowed = authorize(&self.policy, &view.callable, call, &target, |_| None).is_ok();
         assert!(is_allowed || !is_preauthorized, "a denied call is preauthorized: {}", description());

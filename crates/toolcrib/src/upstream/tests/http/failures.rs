@@ -1,7 +1,7 @@
 //! HTTP failures as callers see them.
 
 use super::*;
-use crate::spec::Limits;
+use crate::spec::ServerLimits;
 
 /// Connects to a stateless server that responds to every call like this.
 async fn connect_with_calls(
@@ -145,7 +145,8 @@ async fn oversized_message_fails_the_call() {
         });
         let server = server.await;
         let connection =
-            connect(&http(&server.url).limits(Limits { message: 4000, ..Limits::default() })).await;
+            connect(&http(&server.url).limits(ServerLimits { message: 4000, ..ServerLimits::default() }))
+                .await;
         let error = echo(&connection).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadReply);
         assert!(error.to_string().contains("limits.message"), "{error}");
