@@ -123,6 +123,7 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib tools
     ///   toolcrib tools commit
+    ///   toolcrib tools git.log
     ///   toolcrib tools --json
     #[command(verbatim_doc_comment)]
     Tools(ToolsArgs),
@@ -337,8 +338,14 @@ pub(crate) struct CallArgs {
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show only tools with this text in their name or description
+    /// Show one tool by its name or as `server.tool`, or the tools with this text in their name or description
     pub(crate) query: Option<String>,
+    /// Wait until every server has been listed or has failed; the default without a gateway
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Do not wait for servers that were never listed; the default with a gateway
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
 }
 
 /// Arguments of `status`.

@@ -42,23 +42,9 @@ use crate::report::server::ServerReport;
 /// The time that a standalone command waits for calls in flight when it stops its servers.
 const SHUTDOWN_GRACE: Duration = Duration::ZERO;
 
-/// The time that a standalone command waits for servers that have never been listed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StartWait {
-    /// As long as the slowest server may take to start. Servers stop with the command, so there is no second chance.
-    All,
-    /// The default, which is short: an agent is waiting for the list.
-    Brief,
-}
-
 /// Runs `work` with its own crib, for commands without a gateway. Servers are stopped however the work ends. Returns `None`
 /// if a signal interrupts it.
-async fn run_standalone<W, F>(
-    paths: &Paths,
-    out: &mut Output,
-    wait: StartWait,
-    work: W,
-) -> Result<Option<F::Output>>
+async fn run_standalone<W, F>(paths: &Paths, out: &mut Output, work: W) -> Result<Option<F::Output>>
 where
     W: FnOnce(Crib) -> F,
     F: Future,
@@ -66,11 +52,7 @@ where
     let config = paths.valid_config()?;
     out.warn_problems(&config.problems)?;
     let mut signals = Signals::new()?;
-    let discovery_timeout = match wait {
-        StartWait::All => config.roster.servers().map(|spec| spec.lifecycle.start_timeout).max(),
-        StartWait::Brief => None,
-    };
-    let crib = gateway::build(paths, &config, discovery_timeout)?;
+    let crib = gateway::build(paths, &config)?;
     let output = tokio::select! {
         output = work(crib.clone()) => Some(output),
         () = signals.wait_for_any() => None,

@@ -110,7 +110,8 @@ impl Gateway {
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
-        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths);
+        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
+            .listing_wait(settings.limits.listing_wait);
         let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let target = SettingsTarget {
@@ -235,17 +236,12 @@ async fn load_settings(config: &Config, secrets: &SecretLocator) -> Result<Gatew
     loaded.unwrap_or_else(|error| Err(CommandError::unexpected(&error)))
 }
 
-/// Builds a crib for commands that run without a gateway. `discovery_timeout` bounds how long lists wait for servers that
-/// have not been discovered yet.
-pub(crate) fn build(
-    paths: &Paths,
-    config: &Config,
-    discovery_timeout: Option<Duration>,
-) -> Result<Crib, CommandError> {
+/// Builds a crib for commands that run without a gateway.
+pub(crate) fn build(paths: &Paths, config: &Config) -> Result<Crib, CommandError> {
     let audit = Arc::new(Audit::new(config.audit.as_ref())?);
     let secrets = SecretLocator::new(paths, &config.secrets);
     let builder = builder(paths, library_settings(config), &secrets).observer(audit);
-    build_crib(discovery_timeout.into_iter().fold(builder, CribBuilder::discovery_timeout))
+    build_crib(builder.listing_wait(config.limits.listing_wait))
 }
 
 fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBuilder {

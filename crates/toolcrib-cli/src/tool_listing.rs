@@ -5,12 +5,26 @@ use toolcrib::{Caller, Crib, Selector, ServerId, Tool};
 
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 
+/// The servers that a list of tools waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ToolsWait {
+    /// Every server, until it has been listed or has failed.
+    All,
+    /// Those that are listed quickly. The others are reported as pending.
+    Brief,
+}
+
 /// Lists every server that the caller may see.
-pub(crate) async fn list_tools(crib: &Crib, caller: &Caller) -> ToolsReport {
+pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) -> ToolsReport {
     let mut report = ToolsReport::default();
-    for discovery in crib.discover_for(caller).await {
+    let discoveries = match wait {
+        ToolsWait::All => crib.discover_for(caller).await,
+        ToolsWait::Brief => crib.discover_briefly_for(caller).await,
+    };
+    for discovery in discoveries {
         match discovery.tools {
             Ok(tools) => report.tools.extend(tools.iter().map(ToolReport::new)),
+            Err(_) if discovery.is_pending => report.pending.push(discovery.server.to_string()),
             Err(error) => report.failed.push(FailureReport::new(&error.with_server(&discovery.server))),
         }
     }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
+use tokio::time::timeout;
 use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::era::client::{self, RequestMeta};
 use toolcrib::protocol::json::object::Object;
@@ -266,11 +267,16 @@ impl McpService {
         }
     }
 
-    /// Returns the visible catalog after discovering servers that were never listed.
+    /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
+    /// they are up.
     async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
             CatalogScope::All => Ok(self.crib.list_for(&scope.caller).await),
-            CatalogScope::One(server) => self.crib.list_server_for(server, &scope.caller).await,
+            CatalogScope::One(server) => {
+                let listed = self.crib.list_server_for(server, &scope.caller);
+                let listed = timeout(self.crib.listing_wait(), listed).await;
+                listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(&scope.caller)))
+            }
         }
     }
 

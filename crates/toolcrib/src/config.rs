@@ -114,11 +114,19 @@ pub struct HostLimits {
     pub drain: Duration,
     /// Upper bound on the time limit of any call.
     pub call_timeout_max: Option<Duration>,
+    /// Time that a list waits for servers that were never listed.
+    pub listing_wait: Duration,
 }
 
 impl Default for HostLimits {
     fn default() -> Self {
-        Self { body: 32 << 20, sessions: 10_000, drain: Duration::from_secs(10), call_timeout_max: None }
+        Self {
+            body: 32 << 20,
+            sessions: 10_000,
+            drain: Duration::from_secs(10),
+            call_timeout_max: None,
+            listing_wait: Duration::from_millis(300),
+        }
     }
 }
 

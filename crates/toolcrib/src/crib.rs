@@ -81,6 +81,8 @@ pub struct Discovery {
     pub server: ServerId,
     /// Its tools, or the error.
     pub tools: Result<Vec<Tool>, Error>,
+    /// Whether the server is still being started for the first time. Its tools will be in the catalog once it is up.
+    pub is_pending: bool,
 }
 
 impl Crib {
@@ -140,8 +142,10 @@ impl Crib {
         self.router().catalog.clone()
     }
 
-    /// Returns what the local caller may list. Servers without a known listing are started, in parallel and for a bounded
-    /// time; a server that fails is left out, and one that has just failed is not waited for.
+    /// Returns what the local caller may list. Servers without a known listing are started in the background, a few at a
+    /// time, and are waited for as long as [`CribBuilder::listing_wait`] allows. The others are left out of this list; each
+    /// is in the catalog as soon as it is up, and [`Crib::watch_catalog`] announces it. A server that fails to start is
+    /// tried again with backoff until it is ejected.
     ///
     /// # Cancel safety
     /// Cancel safe. Servers that are being started continue to start.
@@ -154,14 +158,20 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        let undiscovered: Vec<ServerId> = self.callable_catalog_for(caller).undiscovered().cloned().collect();
-        let mut servers = self.router().registered_servers(&undiscovered);
-        servers.retain(RegisteredServer::is_worth_listing);
-        self.router().discover(&servers).await;
-        self.catalog_for(caller)
+        self.router().list(caller).await
     }
 
-    /// Like [`Crib::list`], for one server.
+    /// Returns the time that [`Crib::list`] waits for servers that were never listed.
+    pub fn listing_wait(&self) -> Duration {
+        self.router().discoverer.listing_wait()
+    }
+
+    /// Replaces the time that [`Crib::list`] waits for servers that were never listed.
+    pub fn set_listing_wait(&self, wait: Duration) {
+        self.router().discoverer.set_listing_wait(wait);
+    }
+
+    /// Like [`Crib::list`], for one server, which is waited for as long as its start may take.
     ///
     /// # Errors
     /// Fails if the server is unknown or cannot be listed.
@@ -183,11 +193,9 @@ impl Crib {
         if !self.can_see(caller, server) {
             return Err(self.catalog_for(caller).unknown_server_error(server.as_str()));
         }
-        let entry = self.registered(server)?;
-        match self.router().discover(&[entry]).await.pop().flatten() {
-            Some(failure) => Err(failure),
-            None => Ok(self.catalog_for(caller)),
-        }
+        self.registered(server)?;
+        self.router().discover_server(server).await?;
+        Ok(self.catalog_for(caller))
     }
 
     /// Returns how long a client may cache a list that was just returned to a caller, of all servers or of one. A stale
@@ -207,8 +215,8 @@ impl Crib {
         }
     }
 
-    /// Lists the tools of every server for the local caller, in parallel. Servers without a known listing are started; one
-    /// that fails is returned with its error.
+    /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
+    /// and waited for until each is listed or its first start has failed; one that fails is returned with its error.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
@@ -221,18 +229,40 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
+        let servers = self.visible_servers(caller);
+        self.router().discover(&servers).await;
+        self.discoveries(caller, &servers)
+    }
+
+    /// Like [`Crib::discover_for`], but waits only as long as [`Crib::list`] does. Servers that are still starting are
+    /// returned as pending.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn discover_briefly_for(&self, caller: &Caller) -> Vec<Discovery> {
+        let servers = self.visible_servers(caller);
+        self.router().discover_briefly(&servers).await;
+        self.discoveries(caller, &servers)
+    }
+
+    fn visible_servers(&self, caller: &Caller) -> Vec<RegisteredServer> {
         let mut servers = self.router().registry.enabled();
         servers.retain(|entry| self.can_see(caller, &entry.spec().id));
-        let failures = self.router().discover(&servers).await;
+        servers
+    }
+
+    fn discoveries(&self, caller: &Caller, servers: &[RegisteredServer]) -> Vec<Discovery> {
         let catalog = self.catalog_for(caller);
-        let tools_of = |server: &ServerId| {
-            catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect()
-        };
-        let discovery = |(entry, failure): (RegisteredServer, Option<Error>)| {
+        let discovery = |entry: &RegisteredServer| {
             let server = entry.spec().id.clone();
-            Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
+            if catalog.is_undiscovered(&server) {
+                let (error, is_pending) = self.router().discovery_error(entry);
+                return Discovery { server, tools: Err(error), is_pending };
+            }
+            let tools = catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect();
+            Discovery { server, tools: Ok(tools), is_pending: false }
         };
-        servers.into_iter().zip(failures).map(discovery).collect()
+        servers.iter().map(discovery).collect()
     }
 
     /// Replaces the access rules from the next list and the next call on. The guard of [`CribBuilder::guard`] stays.
@@ -362,6 +392,7 @@ impl Crib {
     pub async fn apply_roster(&self, roster: Roster) -> RosterChanges {
         let changes = self.router().registry.apply(roster);
         self.router().services.listing_changed.notify_one();
+        self.router().discoverer.roster_changed(&changes);
         // The memory limits of servers may have changed.
         self.inner.capacity.send_modify(|_| ());
         self.router().wait_until_applied(&changes).await;
@@ -425,10 +456,8 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
-        match self.router().discover(std::slice::from_ref(&entry)).await.pop().flatten() {
-            Some(failure) => Err(failure),
-            None => Ok(self.pins(&entry).map(|pins| pins.differences()).unwrap_or_default()),
-        }
+        self.router().discover_server(server).await?;
+        Ok(self.pins(&entry).map(|pins| pins.differences()).unwrap_or_default())
     }
 
     /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Writes a file.
@@ -481,6 +510,7 @@ impl Crib {
     pub async fn shutdown(&self, grace: Duration) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
+        inner.router.discoverer.close();
         inner.in_flight.close();
         // Calls that are still in flight after the grace period fail when their server stops.
         let _ = timeout(grace, inner.in_flight.wait()).await;

@@ -1,6 +1,7 @@
 //! The steps of a call, in order: find, authorize, check arguments, reserve limits, cache, send.
 
 mod cache;
+pub(crate) mod discovery;
 pub(crate) mod era_bridge;
 mod public_names;
 mod retry;

@@ -239,15 +239,9 @@ impl Supervisor {
         let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.is_draining).await;
     }
 
-    /// Returns whether a listing should wait for this server: not if it has just failed or has been too slow before.
-    pub(crate) fn is_worth_listing(&self) -> bool {
-        !self.0.metrics.is_slow_to_list.load(Ordering::Relaxed)
-            && !matches!(self.state(), ServerState::BackingOff | ServerState::Ejected)
-    }
-
-    /// Records that a listing has waited for this server in vain.
-    pub(crate) fn mark_slow(&self) {
-        self.0.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
+    /// Returns the gate that decides when the server may start.
+    pub(crate) fn start_gate(&self) -> &Arc<StartGate> {
+        &self.0.start_gate
     }
 
     /// Returns the last known listing.

@@ -8,6 +8,7 @@ mod chaos;
 mod config_layers;
 mod crashes;
 mod faults;
+mod first_listing;
 mod gateway;
 mod gateway_restarts;
 mod listings;

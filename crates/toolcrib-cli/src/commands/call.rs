@@ -37,7 +37,7 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
         }
         None => {
             let work = async |crib| request.call_standalone_with_approval(&crib, prompter).await;
-            super::run_standalone(paths, out, super::StartWait::All, work)
+            super::run_standalone(paths, out, work)
                 .await?
                 .map(|response| response.map_err(|error| with_standalone_hint(error, paths)))
         }

@@ -44,8 +44,12 @@ impl GatewaySettings {
 
     /// Returns whether these settings take effect only after a restart of a gateway that was opened with the others.
     pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &HostLimits) -> bool {
-        // The maximum call timeout is applied with the roster.
-        let own_limits = HostLimits { call_timeout_max: limits.call_timeout_max, ..self.limits.clone() };
+        // The maximum call timeout is applied with the roster, and the wait of lists before it.
+        let own_limits = HostLimits {
+            call_timeout_max: limits.call_timeout_max,
+            listing_wait: limits.listing_wait,
+            ..self.limits.clone()
+        };
         own_limits != *limits || self.listen != *listen
     }
 }
@@ -105,8 +109,9 @@ impl SettingsTarget {
     /// no caller may use a server under rules that do not name it. Access that ends is revoked first; new access is
     /// granted once its rules and limits are in force; new servers come last.
     async fn apply_in_steps(&self, settings: GatewaySettings, after_step: impl Fn()) -> RosterChanges {
-        let GatewaySettings { settings, callers, secrets, audit, .. } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, limits, .. } = settings;
         self.audit.apply(audit);
+        self.crib.set_listing_wait(limits.listing_wait);
         self.callers.revoke_changed(&callers);
         after_step();
         self.crib.set_policy(settings.policy.clone());

@@ -105,11 +105,10 @@ fn tool_reports_keep_every_member() {
         "name": "git__log", "server": "git", "tool": "log", "description": null, "change": "new",
         "definition": {"name": "log", "x": [1, 2.5]},
     });
-    let failed =
-        json!({"kind": "lost", "hint": "h", "sent": "never", "server": "b", "message": "m", "stderr": ["x"]});
+    let failed = json!({"kind": "lost", "hint": "h", "sent": "never", "server": "b", "message": "m", "code": "lost", "stderr": ["x"]});
     let unapproved = json!({"server": "git", "tools": 2, "withheld": true});
     assert_round_trip::<ToolsReport>(
-        &json!({"tools": [tool], "failed": [failed], "unapproved": [unapproved]}),
+        &json!({"tools": [tool], "failed": [failed], "pending": ["c"], "unapproved": [unapproved]}),
     );
     assert_round_trip::<ToolLookupReport>(&json!({"tools": [tool], "failed": [], "near": null}));
     assert_round_trip::<ToolLookupReport>(&json!({"tools": [], "failed": [], "near": "git__log"}));
@@ -125,6 +124,7 @@ fn failure_report_has_the_data_and_the_message_of_the_error() {
     let error = toolcrib::Error::new(ErrorKind::Unrecorded, "the disk is full");
     let mut expected = error.data();
     expected["message"] = error.to_string().into();
+    expected["code"] = "unrecorded".into();
     assert_eq!(FailureReport::new(&error).to_json(), expected);
 }
 

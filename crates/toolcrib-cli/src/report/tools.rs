@@ -12,6 +12,8 @@ pub(crate) struct ToolsReport {
     pub(crate) tools: Vec<ToolReport>,
     /// One error for each server that could not be listed.
     pub(crate) failed: Vec<FailureReport>,
+    /// The servers that are still being started for the first time.
+    pub(crate) pending: Vec<String>,
     /// The servers with unapproved tools.
     pub(crate) unapproved: Vec<UnapprovedCount>,
 }
@@ -21,6 +23,7 @@ impl Report for ToolsReport {
         json!({
             "tools": list_to_json(&self.tools),
             "failed": list_to_json(&self.failed),
+            "pending": self.pending,
             "unapproved": list_to_json(&self.unapproved),
         })
     }
@@ -30,6 +33,7 @@ impl Report for ToolsReport {
         Self {
             tools: members.reports("tools"),
             failed: members.reports("failed"),
+            pending: members.texts("pending"),
             unapproved: members.reports("unapproved"),
         }
     }
@@ -114,6 +118,8 @@ pub(crate) struct FailureReport {
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
     pub(crate) server: Option<String>,
+    /// The stable name of the error kind.
+    pub(crate) code: String,
     /// The other members of the error's data.
     details: Map<String, Value>,
 }
@@ -122,7 +128,12 @@ impl FailureReport {
     /// Creates the report about an error.
     pub(crate) fn new(error: &Error) -> Self {
         let report = Self::from_json(&error.data());
-        Self { message: error.to_string(), ..report }
+        Self { message: error.to_string(), code: error.kind().facts().name.to_owned(), ..report }
+    }
+
+    /// Returns the JSON form for `tools --json`.
+    pub(crate) fn to_short_json(&self) -> Value {
+        json!({"server": self.server, "code": self.code, "message": self.message, "hint": self.hint})
     }
 }
 
@@ -131,6 +142,7 @@ impl Report for FailureReport {
         let mut object = self.details.clone();
         object.insert("message".to_owned(), self.message.clone().into());
         object.insert("hint".to_owned(), self.hint.clone().into());
+        object.insert("code".to_owned(), self.code.clone().into());
         if let Some(server) = &self.server {
             object.insert("server".to_owned(), server.clone().into());
         }
@@ -140,13 +152,14 @@ impl Report for FailureReport {
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
         let mut details = value.as_object().cloned().unwrap_or_default();
-        for name in ["message", "hint", "server"] {
+        for name in ["message", "hint", "server", "code"] {
             details.remove(name);
         }
         Self {
             message: members.text("message"),
             hint: members.optional_text("hint"),
             server: members.optional_text("server"),
+            code: members.text("code"),
             details,
         }
     }

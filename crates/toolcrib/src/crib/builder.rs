@@ -26,7 +26,8 @@ use crate::model::log_line::LogLine;
 use crate::model::outcome::Outcome;
 use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
-use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
+use crate::pipeline::discovery::{DEFAULT_LISTING_WAIT, Discoverer};
+use crate::pipeline::router::{CallChecks, CallRouter, Fallback};
 use crate::pipeline::suspended_calls::{SuspendedCalls, random_id};
 use crate::process::Spawner;
 use crate::registry::Registry;
@@ -45,7 +46,7 @@ pub struct CribBuilder {
     state_dir: Option<PathBuf>,
     pins_dir: Option<PathBuf>,
     shim: Option<PathBuf>,
-    discovery_timeout: Option<Duration>,
+    listing_wait: Option<Duration>,
     capacity: Capacity,
     policy: Policy,
     exposure: Option<Arc<dyn Exposure>>,
@@ -106,10 +107,11 @@ impl CribBuilder {
         self
     }
 
-    /// Sets how long a list waits for servers without a known listing. The default is 10 s.
+    /// Sets how long a list waits for servers that were never listed. They are started in the background, and each is in
+    /// the catalog as soon as it is up. The default is 300 ms.
     #[must_use]
-    pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
-        self.discovery_timeout = Some(timeout);
+    pub fn listing_wait(mut self, wait: Duration) -> Self {
+        self.listing_wait = Some(wait);
         self
     }
 
@@ -252,22 +254,18 @@ impl CribBuilder {
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
-        let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
+        let listings_dir = self.state_dir.map(|dir| dir.join("listings"));
+        let registry = Arc::new(Registry::new(listings_dir, services.clone()));
         registry.apply(self.roster);
+        let listing_wait = self.listing_wait.unwrap_or(DEFAULT_LISTING_WAIT);
+        let discoverer = Discoverer::new(&registry, services.tasks.clone(), listing_wait);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
             visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),
             limiter: Limiter::new(self.limits, store.clone(), services.tasks.clone()),
             approvals: Approvals::new(store.clone()),
         };
-        let router = CallRouter::new(
-            registry,
-            catalog,
-            services.clone(),
-            checks,
-            self.discovery_timeout.unwrap_or(DISCOVERY_TIMEOUT),
-            self.fallback,
-        );
+        let router = CallRouter::new(registry, catalog, services.clone(), checks, discoverer, self.fallback);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
             suspended: Arc::new(SuspendedCalls::new(store, self.signing_key, services.tasks.clone())),

@@ -146,7 +146,7 @@ impl CacheableCall {
             State::KeyIncomplete { subject, mut definition, request } => {
                 if definition.is_none() {
                     // If discovery fails, sending the call returns the error.
-                    let _ = router.discover(std::slice::from_ref(&entry)).await;
+                    let _ = router.discover_server(&target.server).await;
                     let is_configured = spec.tools.is_cacheable(&target.name);
                     definition = find_definition(router, spec, target, is_configured).flatten();
                 }

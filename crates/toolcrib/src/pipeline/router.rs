@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{timeout, timeout_at};
 
 use crate::access::approvals::Approvals;
 use crate::access::argument_schemas::ArgumentSchemas;
@@ -21,15 +21,16 @@ use crate::model::event::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
+use crate::pipeline::discovery::{Discoverer, DiscoveryState};
 use crate::pipeline::task_owners::TaskOwners;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
 
-/// The number of servers that are started in parallel to be listed.
-const MAX_PARALLEL_STARTS: usize = 8;
-/// The time that a list waits for servers without a known listing.
-pub(crate) const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time that a supervisor has to report that a start took too long.
+const REPORT_GRACE: Duration = Duration::from_secs(1);
+/// The time until a listing is in the catalog. It covers a server that is replaced at this moment.
+const CATALOG_WAIT: Duration = Duration::from_secs(10);
 
 /// Handles calls of names that no server offers.
 pub(crate) type Fallback =
@@ -37,7 +38,7 @@ pub(crate) type Fallback =
 
 /// The servers, catalog, access rules and limits of one crib.
 pub(crate) struct CallRouter {
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) services: SupervisorServices,
     pub(crate) visible_catalogs: VisibleCatalogs,
@@ -47,8 +48,7 @@ pub(crate) struct CallRouter {
     /// Decisions of people about calls.
     pub(crate) approvals: Approvals,
     argument_schemas: ArgumentSchemas,
-    start_permits: Arc<Semaphore>,
-    discovery_timeout: Duration,
+    pub(crate) discoverer: Discoverer,
     fallback: Option<Fallback>,
 }
 
@@ -61,11 +61,11 @@ pub(crate) struct CallChecks {
 
 impl CallRouter {
     pub(crate) fn new(
-        registry: Registry,
+        registry: Arc<Registry>,
         catalog: watch::Receiver<Arc<Catalog>>,
         services: SupervisorServices,
         checks: CallChecks,
-        discovery_timeout: Duration,
+        discoverer: Discoverer,
         fallback: Option<Fallback>,
     ) -> Self {
         Self {
@@ -77,8 +77,7 @@ impl CallRouter {
             task_owners: TaskOwners::default(),
             approvals: checks.approvals,
             argument_schemas: ArgumentSchemas::default(),
-            start_permits: Arc::new(Semaphore::new(MAX_PARALLEL_STARTS)),
-            discovery_timeout,
+            discoverer,
             fallback,
         }
     }
@@ -135,33 +134,16 @@ impl CallRouter {
         selector: &Selector,
         name: &str,
     ) -> Result<Target, Error> {
-        let named_server = catalog.undiscovered_by_prefix(name);
-        let undiscovered: Vec<ServerId> = match named_server {
-            Some(server) => vec![server.clone()],
-            None => catalog.undiscovered().cloned().collect(),
-        };
-        loop {
-            let mut servers = self.registered_servers(&undiscovered);
-            if named_server.is_none() {
-                servers.retain(RegisteredServer::is_worth_listing);
-            }
-            if servers.is_empty() {
-                return self.callable_catalog(caller).find(selector);
-            }
-            let mut failures = self.discover(&servers).await;
-            let found = self.callable_catalog(caller).find(selector);
-            let failure = failures.pop().flatten().filter(|_| named_server.is_some() && found.is_err());
-            let replaced = |server: &RegisteredServer| self.registry.is_replaced(server);
-            match failure {
-                // The server was replaced while it was being listed: try its successor.
-                Some(failure)
-                    if failure.kind() == ErrorKind::ShuttingDown && servers.iter().all(replaced) => {}
-                Some(failure) => return Err(failure),
-                // The listed server was replaced: try its successor.
-                None if found.is_err() && servers.iter().any(replaced) => {}
-                None => return found,
-            }
+        if let Some(server) = catalog.undiscovered_by_prefix(name) {
+            let discovered = self.discover_server(server).await;
+            return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
+                Err(failure) => failure,
+                Ok(()) => error,
+            });
         }
+        let servers = self.undiscovered_servers(catalog);
+        self.discover_within_start_timeout(&servers).await;
+        self.callable_catalog(caller).find(selector)
     }
 
     /// Checks whether a call may be sent to its target. Waits for approval if a rule requires it.
@@ -184,12 +166,10 @@ impl CallRouter {
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
         let mut visible = self.callable_catalog(&call.caller);
-        let is_undiscovered =
-            |catalog: &Catalog| catalog.undiscovered().any(|server| *server == target.server);
         if matches!(call.selector, Selector::OnServer(..))
             && policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
-            && is_undiscovered(&visible)
+            && visible.is_undiscovered(&target.server)
         {
             // The rules need the server's listing.
             self.discover_server(&target.server).await?;
@@ -202,21 +182,6 @@ impl CallRouter {
             None => Ok(Decision::Allowed),
             Some(finding) => {
                 self.approvals.require(call, target, &finding).await.map(|()| Decision::Approved)
-            }
-        }
-    }
-
-    /// Lists a server that has no known listing, or its replacement if the roster changes in the meantime.
-    async fn discover_server(&self, server: &ServerId) -> Result<(), Error> {
-        loop {
-            let servers = self.registered_servers(std::slice::from_ref(server));
-            let failure = self.discover(&servers).await.into_iter().flatten().next();
-            let replaced = |server: &RegisteredServer| self.registry.is_replaced(server);
-            match failure {
-                None => return Ok(()),
-                Some(failure)
-                    if failure.kind() == ErrorKind::ShuttingDown && servers.iter().any(replaced) => {}
-                Some(failure) => return Err(failure),
             }
         }
     }
@@ -282,45 +247,102 @@ impl CallRouter {
         }
     }
 
-    pub(crate) fn registered_servers(&self, servers: &[ServerId]) -> Vec<RegisteredServer> {
-        servers.iter().filter_map(|server| self.registry.get(server)?.ok()).collect()
+    /// Returns the servers of a catalog that were never listed.
+    fn undiscovered_servers(&self, catalog: &Catalog) -> Vec<RegisteredServer> {
+        catalog.undiscovered().filter_map(|server| self.registry.get(server)?.ok()).collect()
     }
 
-    /// Lists servers that have no known listing: starts a few at a time, for a bounded time in total. Returns the error of
-    /// each server, in order.
-    pub(crate) async fn discover(&self, servers: &[RegisteredServer]) -> Vec<Option<Error>> {
-        let deadline = Instant::now() + self.discovery_timeout;
-        let tasks: Vec<_> = servers
-            .iter()
-            .map(|server| {
-                self.services.tasks.spawn(start_and_list(
-                    server.clone(),
-                    self.start_permits.clone(),
-                    deadline,
-                ))
-            })
-            .collect();
-        let mut failures = Vec::new();
-        for task in tasks {
-            failures.push(
-                task.await
-                    .unwrap_or_else(|panic| Some(Error::new(ErrorKind::CouldNotStart, panic.to_string()))),
-            );
+    /// Returns what is listed to a caller. Servers that were never listed are discovered in the background; the list waits
+    /// for them only briefly.
+    pub(crate) async fn list(&self, caller: &Caller) -> Arc<Catalog> {
+        let servers = self.undiscovered_servers(&self.callable_catalog(caller));
+        if !servers.is_empty() {
+            self.discover_briefly(&servers).await;
         }
-        for (server, failure) in servers.iter().zip(&failures) {
-            if failure.is_none() {
-                self.wait_until_listed(&server.spec().id).await;
+        self.listed_catalog(caller)
+    }
+
+    /// Asks for the listings of servers, and waits for those that were not asked for before.
+    pub(crate) async fn discover_briefly(&self, servers: &[RegisteredServer]) {
+        self.discoverer.request(servers);
+        if let Some(deadline) = self.discoverer.listing_deadline(servers) {
+            // The rest is announced when it arrives.
+            let _ = timeout_at(deadline, self.wait_for_first_starts(servers)).await;
+        }
+    }
+
+    /// Asks for the listings of servers, and waits until each has been listed or its first start has failed.
+    pub(crate) async fn discover(&self, servers: &[RegisteredServer]) {
+        self.discoverer.request(servers);
+        self.wait_for_first_starts(servers).await;
+    }
+
+    async fn wait_for_first_starts(&self, servers: &[RegisteredServer]) {
+        let is_pending = |state: &DiscoveryState| matches!(state, DiscoveryState::Pending);
+        self.discoverer.wait_while(servers, self.catalog.clone(), is_pending).await;
+    }
+
+    /// Asks for the listings of servers, and waits until each has been listed or cannot be started, as long as the slowest
+    /// of them may take to start.
+    async fn discover_within_start_timeout(&self, servers: &[RegisteredServer]) {
+        let limits = servers.iter().map(|entry| entry.spec().lifecycle.start_timeout);
+        let Some(limit) = limits.max() else { return };
+        self.discoverer.request(servers);
+        let may_come_up =
+            |state: &DiscoveryState| matches!(state, DiscoveryState::Pending | DiscoveryState::Restarting(_));
+        let settled = self.discoverer.wait_while(servers, self.catalog.clone(), may_come_up);
+        // The lookup that follows reports servers that are still starting.
+        let _ = timeout(limit + REPORT_GRACE, settled).await;
+    }
+
+    /// Returns the error of a server that is not in the catalog, and whether it may still be listed.
+    pub(crate) fn discovery_error(&self, entry: &RegisteredServer) -> (Error, bool) {
+        match self.discoverer.state(entry) {
+            DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => (error, false),
+            DiscoveryState::Pending => (still_starting_error(&entry.spec().id), true),
+        }
+    }
+
+    /// Lists one server that was never listed, or its replacement if the roster changes in the meantime. Waits as long as
+    /// its start may take.
+    pub(crate) async fn discover_server(&self, server: &ServerId) -> Result<(), Error> {
+        loop {
+            let Some(Ok(entry)) = self.registry.get(server) else { return Ok(()) };
+            if entry.listing().is_none() {
+                match self.start_and_list(&entry).await {
+                    Ok(()) => {}
+                    Err(failure)
+                        if failure.kind() == ErrorKind::ShuttingDown && self.registry.is_replaced(&entry) =>
+                    {
+                        continue;
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+            self.wait_until_listed(server).await;
+            if !self.registry.is_replaced(&entry) || !self.catalog().is_undiscovered(server) {
+                return Ok(());
             }
         }
-        failures
+    }
+
+    /// Starts a server in a task of its own, which continues if the caller does not wait.
+    async fn start_and_list(&self, entry: &RegisteredServer) -> Result<(), Error> {
+        let server = entry.clone();
+        let start = self.services.tasks.spawn(async move { server.discover().await });
+        let limit = entry.spec().lifecycle.start_timeout + REPORT_GRACE;
+        match timeout(limit, start).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(panic)) => Err(Error::new(ErrorKind::CouldNotStart, panic.to_string())),
+            Err(_) => Err(still_starting_error(&entry.spec().id)),
+        }
     }
 
     /// Waits until a started server is in the catalog.
     async fn wait_until_listed(&self, server: &ServerId) {
         let mut catalog = self.catalog.clone();
-        let listed = catalog.wait_for(|catalog| catalog.undiscovered().all(|id| id != server));
-        // The timeout covers a server that was replaced at this moment and is not listed again yet.
-        let _ = timeout(self.discovery_timeout, listed).await;
+        let listed = catalog.wait_for(|catalog| !catalog.is_undiscovered(server));
+        let _ = timeout(CATALOG_WAIT, listed).await;
     }
 
     /// Waits until the catalog reflects a new roster.
@@ -338,30 +360,7 @@ impl CallRouter {
     }
 }
 
-/// Starts a server without a known listing when a permit is free.
-async fn start_and_list(
-    entry: RegisteredServer,
-    permits: Arc<Semaphore>,
-    deadline: Instant,
-) -> Option<Error> {
-    if entry.listing().is_some() {
-        return None;
-    }
-    let listed = timeout_at(deadline, async {
-        let _permit = permits.acquire().await;
-        entry.discover().await
-    });
-    match listed.await {
-        Ok(result) => result.err(),
-        Err(_) => {
-            entry.mark_slow();
-            let server = &entry.spec().id;
-            let message = format!("server `{server}` is still starting");
-            Some(
-                Error::new(ErrorKind::CouldNotStart, message)
-                    .with_server(server)
-                    .with_hint("try again in a moment"),
-            )
-        }
-    }
+fn still_starting_error(server: &ServerId) -> Error {
+    let message = format!("server `{server}` is still starting");
+    Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint("try again in a moment")
 }
