@@ -129,6 +129,11 @@ impl RegisteredServer {
         }
     }
 
+    /// Returns whether the server has been ready since its spec was applied.
+    pub(crate) fn has_been_ready(&self) -> bool {
+        self.start_gate().is_some_and(|gate| gate.has_been_ready())
+    }
+
     /// Returns the number of failures so far.
     pub(crate) fn failure_count(&self) -> u64 {
         self.start_gate().map_or(0, |gate| gate.failure_count())

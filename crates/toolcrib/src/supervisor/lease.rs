@@ -31,6 +31,8 @@ pub(crate) struct Lease {
     pub(super) in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     pub(super) timed_out: bool,
+    /// True if the call waited for the server, so that the server has less than the whole time limit to answer it.
+    pub(super) is_delayed: bool,
     /// The tools that may be called, if the server is pinned strictly.
     pub(super) pinned_tools: Option<PinnedTools>,
     pub(super) mailbox: mpsc::UnboundedSender<ActorCommand>,
@@ -40,6 +42,11 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
+    }
+
+    /// Records that the call waited for the server. A timeout then says nothing about the server's health.
+    pub(crate) fn mark_delayed(&mut self) {
+        self.is_delayed = true;
     }
 
     /// Releases the server and reports it as healthy.
@@ -94,6 +101,7 @@ impl Lease {
                 Some(CallHealth::PauseRequested { class, wait })
             }
             _ => match error.kind() {
+                ErrorKind::TimedOut if self.is_delayed => None,
                 ErrorKind::TimedOut | ErrorKind::BadReply => Some(CallHealth::Unhealthy),
                 // A remote server can drop one call and stay connected.
                 ErrorKind::Lost if !self.connection.is_closed() => Some(CallHealth::Unhealthy),

@@ -36,6 +36,8 @@ struct GateState {
     /// True if the next failure is the exit on that probe, which says nothing about the server.
     probe_exited: bool,
     start_failures: StartFailures,
+    /// True once a start has succeeded; never reset.
+    has_been_ready: bool,
     last_error: Option<LastError>,
 }
 
@@ -99,6 +101,7 @@ impl StartGate {
             needs_session_era: false,
             probe_exited: false,
             start_failures: StartFailures::default(),
+            has_been_ready: false,
             last_error: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
@@ -134,6 +137,7 @@ impl StartGate {
     pub(super) fn record_success(&self) {
         let mut state = self.lock();
         state.last_start_succeeded = true;
+        state.has_been_ready = true;
         state.needs_session_era = false;
         state.start_failures.last = None;
         state.penalty.take_if(|penalty| !matches!(penalty, Penalty::Eject { .. }));
@@ -204,6 +208,11 @@ impl StartGate {
     /// Returns the last failure, if the server has not been up since.
     pub(crate) fn start_failure(&self) -> Option<Error> {
         self.lock().start_failures.last.clone()
+    }
+
+    /// Returns whether a start has succeeded since the gate was created.
+    pub(crate) fn has_been_ready(&self) -> bool {
+        self.lock().has_been_ready
     }
 
     /// Returns the number of failures since the gate was created.

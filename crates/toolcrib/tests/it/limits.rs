@@ -11,9 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use toolcrib::access::policy::{Policy, Rules};
 use toolcrib::limits::{UsageLimit, UsageLimits};
 use toolcrib::model::event::{Decision, Event};
-use toolcrib::{
-    Budget, Call, Caller, Client, CommandSpec, Crib, CribBuilder, Delivery, ErrorKind, ServerSpec, Toolbox,
-};
+use toolcrib::{Budget, Call, Caller, Client, Crib, CribBuilder, Delivery, ErrorKind, ServerSpec, Toolbox};
 
 use crate::cache;
 use crate::fake::{FakeServer, FakeStart};
@@ -126,7 +124,7 @@ async fn limit_error_names_limit_and_retry_time() {
 #[tokio::test(start_paused = true)]
 async fn refused_or_unsent_call_costs_nothing() {
     let ran = Arc::new(AtomicUsize::new(0));
-    let broken = ServerSpec::command(id("broken"), CommandSpec::new("/nowhere/at-all"));
+    let broken = spec("broken", &FakeServer::new().default_start(FakeStart::RefusesHandshake));
     let rules = Rules::default().denying(["a.write".parse().unwrap()]);
     let builder = counting(&ran).server(broken).policy(Policy::for_everyone(rules));
     let crib = builder.limits(hourly(1)).build().unwrap();

@@ -127,6 +127,7 @@ impl Actor {
             health: None,
             in_flight_since: None,
             timed_out: false,
+            is_delayed: false,
             pinned_tools: self.pinned_tools.clone(),
             mailbox,
             metrics: self.metrics.clone(),
