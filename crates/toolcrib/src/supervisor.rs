@@ -353,6 +353,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
+            problems: known.map(|known| known.listing.problems()).unwrap_or_default(),
             ..ServerStatus::disabled(&self.0.spec)
         }
     }
@@ -412,6 +413,7 @@ impl ServerStatus {
             server_info: None,
             pin: spec.pin,
             unapproved: Vec::new(),
+            problems: Vec::new(),
             sharing: spec.sharing,
             instances: Vec::new(),
         }

@@ -7,6 +7,7 @@ mod capacity;
 mod chaos;
 mod config_layers;
 mod crashes;
+mod definitions;
 mod faults;
 mod first_listing;
 mod gateway;

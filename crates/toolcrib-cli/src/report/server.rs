@@ -44,6 +44,8 @@ pub(crate) struct ServerReport {
     pub(crate) start: String,
     pub(crate) pin: String,
     pub(crate) unapproved: Vec<ToolChangeReport>,
+    /// Mistakes in the server's definitions.
+    pub(crate) problems: Vec<String>,
     pub(crate) sharing: String,
     /// The number of running instances.
     pub(crate) instances: u64,
@@ -93,6 +95,7 @@ impl ServerReport {
             start: start.to_owned(),
             pin: status.pin.as_str().to_owned(),
             unapproved: unapproved_tools(status),
+            problems: status.problems.clone(),
             sharing: status.sharing.as_str().to_owned(),
             instances: count(running_instances(status)),
             instances_list: status.instances.iter().map(InstanceReport::new).collect(),
@@ -168,6 +171,7 @@ impl Report for ServerReport {
             "start": self.start,
             "pin": self.pin,
             "unapproved": list_to_json(&self.unapproved),
+            "problems": self.problems,
             "sharing": self.sharing,
             "instances": self.instances,
             "instances_list": list_to_json(&self.instances_list),
@@ -210,6 +214,7 @@ impl Report for ServerReport {
             start: members.text("start"),
             pin: members.text("pin"),
             unapproved: members.reports("unapproved"),
+            problems: members.texts("problems"),
             sharing: members.text("sharing"),
             instances: members.count("instances"),
             instances_list: members.reports("instances_list"),

@@ -22,7 +22,7 @@ pub struct CatalogItem {
     pub own_name: Arc<str>,
     /// Its public name, which clients of the gateway use.
     pub public_name: Arc<str>,
-    /// Its definition, as the server sent it.
+    /// Its definition: as the server sent it, unless clients would reject it, in which case it is repaired.
     pub definition: Bytes,
     /// Whether its server declares it read-only.
     pub(crate) is_read_only: bool,
@@ -116,7 +116,7 @@ impl CatalogIndex {
             server: server.clone(),
             own_name: listed.name.clone(),
             public_name,
-            definition: listed.definition.clone(),
+            definition: listed.public_definition().clone(),
             is_read_only: has_hint(&listed.definition, "readOnlyHint"),
             pin_status,
         });

@@ -130,6 +130,9 @@ pub struct ServerStatus {
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.
     pub unapproved: Vec<(Arc<str>, PinStatus)>,
+    /// Mistakes in its definitions that clients would reject a whole list for. They are repaired or left out where all
+    /// servers are listed together.
+    pub problems: Vec<String>,
     /// Which clients share an instance.
     pub sharing: Sharing,
     /// The instances of a server that is not shared; the other fields then summarize all of them.

@@ -54,6 +54,7 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
+            problems: known.as_ref().map(|known| known.listing.problems()).unwrap_or_default(),
             tools: known.as_ref().map(|known| known.listing.tools.len()),
             calls: metrics.calls(),
             errors: metrics.errors(),

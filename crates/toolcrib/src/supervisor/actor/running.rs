@@ -258,6 +258,9 @@ impl Actor {
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
+            if let Some(problem) = known.listing.problems().first() {
+                warn!(server = %self.spec.id, problem, "lists definitions that clients would reject; see its status");
+            }
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
             self.services.listing_changed.notify_one();
         }
