@@ -41,6 +41,8 @@ pub struct Catalog {
     uri_templates: Vec<Option<UriTemplate>>,
     /// All servers. Those that were never listed offer nothing yet.
     servers: BTreeMap<ServerId, ServerOffer>,
+    /// True if any server was never listed.
+    has_undiscovered: bool,
 }
 
 /// The items that one server offers.
@@ -75,6 +77,7 @@ impl Catalog {
             indexes: ListKind::ALL.map(|kind| CatalogIndex::build(kind, listings)),
             uri_templates: Vec::new(),
             servers: listings.iter().map(|(server, listing)| (server.clone(), offer(listing))).collect(),
+            has_undiscovered: listings.values().any(Option::is_none),
         };
         let templates = catalog.templates().iter();
         catalog.uri_templates = templates.map(|item| UriTemplate::parse(&item.own_name)).collect();
@@ -197,6 +200,11 @@ impl Catalog {
     /// Returns the servers that were never listed.
     pub fn undiscovered(&self) -> impl Iterator<Item = &ServerId> {
         self.servers.iter().filter(|(_, offer)| offer.listing.is_none()).map(|(server, _)| server)
+    }
+
+    /// Returns whether any server was never listed.
+    pub(crate) fn has_undiscovered(&self) -> bool {
+        self.has_undiscovered
     }
 
     /// Returns whether a server was never listed.

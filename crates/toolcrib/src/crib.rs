@@ -30,6 +30,7 @@ use crate::model::outcome::Outcome;
 use crate::model::pin_status::Unapproved;
 use crate::model::selector::Selector;
 use crate::model::status::ServerStatus;
+use crate::model::target::Target;
 use crate::observer::{ObservedCall, Observers};
 use crate::pipeline::router::CallRouter;
 use crate::pipeline::subscription::{self, Subscription};
@@ -135,6 +136,18 @@ impl Crib {
     /// Returns whether a profile with this name exists.
     pub fn has_profile(&self, name: &str) -> bool {
         self.router().visible_catalogs.has_profile(name)
+    }
+
+    /// Finds the server and its own name for what a selector means to a caller, as [`Crib::call`] does. Servers that must be
+    /// known for that are started: the one that a public name refers to, or all servers for a bare name.
+    ///
+    /// # Errors
+    /// Fails if nothing matches, several servers match, or a server that may match is not known yet.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn find_for(&self, caller: &Caller, selector: &Selector) -> Result<Target, Error> {
+        self.router().find_target(caller, selector).await.map(|(target, _)| target)
     }
 
     /// Returns a receiver that is notified when the catalog or the access rules change.

@@ -161,6 +161,21 @@ impl Catalog {
         }
     }
 
+    /// Returns whether a name can only mean an item of the server in its prefix: it is a public name, or its server is known.
+    pub(crate) fn is_public_name(&self, selector: &Selector) -> bool {
+        let (name, kind) = match selector {
+            Selector::Tool(name) => (name, ListKind::Tools),
+            Selector::Prompt(name) => (name, ListKind::Prompts),
+            _ => return false,
+        };
+        let names_known_server = || {
+            let prefix = name.split_once(public_name::SEPARATOR).map(|(server, _)| server);
+            let server = prefix.and_then(|prefix| prefix.parse::<ServerId>().ok());
+            server.is_some_and(|server| self.has_server(&server) && !self.is_undiscovered(&server))
+        };
+        self.index(kind).find_public(name).is_some() || names_known_server()
+    }
+
     /// Adds a hint with the nearest name to the error for an unknown tool or prompt.
     pub(crate) fn add_suggestion(&self, error: Error, selector: &Selector) -> Error {
         let (name, kind) = match selector {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
+use tracing::warn;
 
 use crate::access::approvals::Approvals;
 use crate::access::argument_schemas::ArgumentSchemas;
@@ -102,7 +103,8 @@ impl CallRouter {
     }
 
     /// Finds the target of a selector, and the catalog in which it was found. If the name points at a server without a known
-    /// listing, that server is listed first; for an unknown bare name or URI, every such server is.
+    /// listing, that server is listed first. For a bare name or an unknown URI, every such server is, so that the answer does
+    /// not depend on which servers were seen before.
     pub(crate) async fn find_target(
         &self,
         caller: &Caller,
@@ -115,14 +117,10 @@ impl CallRouter {
             return Err(disabled);
         }
         let visible = self.visible_catalog(caller);
-        let catalog = &visible.callable;
-        let found = match (catalog.find_listed(selector), selector) {
-            (Err(_), Selector::Tool(name) | Selector::Prompt(name) | Selector::Resource(name))
-                if !catalog.has_match(selector) =>
-            {
-                Box::pin(self.find_after_discovery(catalog, caller, selector, name)).await
-            }
-            (found, _) => found,
+        let found = if visible.callable.has_undiscovered() {
+            Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await
+        } else {
+            visible.callable.find(selector)
         };
         found.map(|target| (target, visible))
     }
@@ -132,9 +130,16 @@ impl CallRouter {
         catalog: &Catalog,
         caller: &Caller,
         selector: &Selector,
-        name: &str,
     ) -> Result<Target, Error> {
-        if let Some(server) = catalog.undiscovered_by_prefix(name) {
+        match selector {
+            Selector::Tool(_) | Selector::Prompt(_) if catalog.is_public_name(selector) => {
+                return catalog.find(selector);
+            }
+            Selector::Resource(_) if catalog.has_match(selector) => return catalog.find(selector),
+            Selector::Task(_) | Selector::OnServer(..) => return catalog.find(selector),
+            _ => {}
+        }
+        if let Some(server) = catalog.undiscovered_by_prefix(selector.name()) {
             let discovered = self.discover_server(server).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
@@ -143,7 +148,34 @@ impl CallRouter {
         }
         let servers = self.undiscovered_servers(catalog);
         self.discover_within_start_timeout(&servers).await;
-        self.callable_catalog(caller).find(selector)
+        self.find_among_known(caller, selector, &servers)
+    }
+
+    /// Finds a bare name or URI after `servers` were discovered. Those that could not be started count as not having it;
+    /// with those that are still starting, only an ambiguity is certain.
+    fn find_among_known(
+        &self,
+        caller: &Caller,
+        selector: &Selector,
+        servers: &[RegisteredServer],
+    ) -> Result<Target, Error> {
+        let catalog = self.callable_catalog(caller);
+        let mut unknown = Vec::new();
+        for entry in servers.iter().filter(|entry| catalog.is_undiscovered(&entry.spec().id)) {
+            let server = &entry.spec().id;
+            match self.discoverer.state(entry) {
+                DiscoveryState::Pending => unknown.push(server.clone()),
+                DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => {
+                    warn!(name = selector.name(), %server, %error, "not searched, because it could not be started");
+                }
+            }
+        }
+        let found = catalog.find(selector);
+        let is_ambiguous = found.is_err() && catalog.has_match(selector);
+        match unknown.is_empty() || is_ambiguous {
+            true => found,
+            false => Err(not_known_error(selector.name(), &unknown)),
+        }
     }
 
     /// Checks whether a call may be sent to its target. Waits for approval if a rule requires it.
@@ -357,6 +389,18 @@ impl CallRouter {
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
+    }
+}
+
+/// Returns the error for a bare name that servers may have which were never listed.
+fn not_known_error(name: &str, servers: &[ServerId]) -> Error {
+    let names: Vec<String> = servers.iter().map(|server| format!("`{server}`")).collect();
+    let message = format!("cannot tell which server has `{name}`: not known yet: {}", names.join(", "));
+    let hint = "try again in a moment, or use the public name, such as `SERVER__TOOL`";
+    let error = Error::new(ErrorKind::CouldNotStart, message).with_hint(hint);
+    match servers {
+        [only] => error.with_server(only),
+        _ => error,
     }
 }
 

@@ -34,6 +34,51 @@ async fn ambiguous_bare_name_lists_all_candidates() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bare_name_does_not_depend_on_what_was_seen_before() {
+    for seen in ["git", "time", "none"] {
+        let git = FakeServer::with_tools(&["log", "push"]);
+        let time = FakeServer::with_tools(&["log"]).default_start(FakeStart::SlowHandshake(20 * SECOND));
+        let broken = FakeServer::new().default_start(FakeStart::Exits);
+        let crib = crib(&[("broken", &broken), ("git", &git), ("time", &time)]);
+        if seen != "none" {
+            crib.list_server(&id(seen)).await.unwrap();
+        }
+        let error = crib.call(Call::tool("log")).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Unknown, "several servers have a tool `log`: `git__log`, `time__log`"),
+            "{seen}"
+        );
+        assert_eq!(crib.call(Call::tool("push")).await.unwrap().server, Some(id("git")), "{seen}");
+        assert!(git.called_tools() == ["push"] && time.called_tools().is_empty(), "{seen}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bare_name_error_says_which_server_is_not_known_yet() {
+    let git = FakeServer::with_tools(&["push"]);
+    let lifecycle = toolcrib::Lifecycle { start_timeout: 5 * SECOND, ..toolcrib::Lifecycle::default() };
+    let git = spec("git", &git).lifecycle(lifecycle.clone());
+    // More hung servers than start at the same time, so that the last ones are still waiting for their turn.
+    let hung: Vec<FakeServer> = (0..80).map(|_| FakeServer::new().default_start(FakeStart::Silent)).collect();
+    let hung =
+        hung.iter().enumerate().map(|(n, fake)| spec(&format!("h{n}"), fake).lifecycle(lifecycle.clone()));
+    let crib = Crib::builder().roster(roster(hung.chain([git]))).build().unwrap();
+    crib.call(Call::tool("git__push")).await.unwrap();
+    let before = Instant::now();
+    let error = crib.call(Call::tool("push")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 6));
+    assert!(error.to_string().starts_with("cannot tell which server has `push`: not known yet: "), "{error}");
+    assert_eq!(error.data()["sent"], "never");
+    sleep(20 * SECOND).await;
+    let before = Instant::now();
+    crib.call(Call::tool("push")).await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 0, "servers that failed to start are not waited for");
+    let error = crib.call(Call::tool("git__psuh")).await.unwrap_err();
+    assert_eq!((error.kind(), error.hint().as_str()), (ErrorKind::Unknown, "did you mean `git__push`?"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn names_with_ambiguous_separators_stay_distinct() {
     let a = FakeServer::with_tools(&["b_c", "b__c"]);
     let ab = FakeServer::with_tools(&["c"]);
@@ -187,7 +232,7 @@ async fn list_changed_relists_at_most_once_per_second() {
 
 #[tokio::test(start_paused = true)]
 async fn definitions_are_kept_as_written() {
-    let definition = r#"{"name":"a","annotations":{"readOnlyHint":true},"outputSchema":{"type":"object","x":1.0},"x-own":[ ]}"#;
+    let definition = r#"{"name":"a","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true},"outputSchema":{"type":"object","x":1.0},"x-own":[ ]}"#;
     let page = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"tools":[{definition}]}}}}"#);
     let crib = crib(&[("git", &FakeServer::new().script("tools/list", &[&page]))]);
     let catalog = crib.list().await;
