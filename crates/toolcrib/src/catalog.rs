@@ -202,11 +202,6 @@ impl Catalog {
         self.servers.iter().filter(|(_, offer)| offer.listing.is_none()).map(|(server, _)| server)
     }
 
-    /// Returns whether any server was never listed.
-    pub(crate) fn has_undiscovered(&self) -> bool {
-        self.has_undiscovered
-    }
-
     /// Returns whether a server was never listed.
     pub(crate) fn is_undiscovered(&self, server: &ServerId) -> bool {
         self.servers.get(server).is_some_and(|offer| offer.listing.is_none())

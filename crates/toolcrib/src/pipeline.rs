@@ -94,7 +94,9 @@ async fn lease_in_time(router: &CallRouter, call: &Call, target: &Target) -> Res
     match Box::pin(timeout_at(deadline.initial(), leasing)).await {
         Ok(Ok(mut lease)) => {
             let now = Instant::now();
-            if latest_start < now {
+            // After a short wait, such as for the answer to a ping, the server has nearly the whole time limit.
+            let limit = deadline.initial().duration_since(latest_start);
+            if now.saturating_duration_since(latest_start) > limit / 10 {
                 lease.mark_delayed();
             }
             Ok(TimedLease { lease, started: latest_start.min(now) })

@@ -1,5 +1,7 @@
 //! A definition that official clients reject must not hide the tools, prompts and resources of other servers.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
+
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
 use test_support::gateway::{Home, server_config};

@@ -1,10 +1,11 @@
 //! The first listing of many servers: slow ones are announced when they are up and delay no list.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use test_support::client::{Era, HttpClient, StdioClient, tool_names};
 use test_support::gateway::Home;
+use tokio::time::Instant;
 
 const SLOW: usize = 12;
 const FAST: usize = 3;

@@ -92,7 +92,8 @@ fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
 }
 
 fn print_tool(tool: &ToolReport, out: &mut Output) -> Result<()> {
-    out.print_line(&tool.name)?;
+    let change = tool.change.as_ref().map_or_else(String::new, |change| format!(" [{change}]"));
+    out.print_line(&format!("{}{change}", tool.name))?;
     for line in tool.description.iter().flat_map(|text| text.trim().lines()) {
         out.print_line(format!("  {line}").trim_end())?;
     }

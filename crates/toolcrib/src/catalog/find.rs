@@ -161,13 +161,22 @@ impl Catalog {
         }
     }
 
-    /// Returns whether a name can only mean an item of the server in its prefix: it is a public name, or its server is known.
-    pub(crate) fn is_public_name(&self, selector: &Selector) -> bool {
-        let (name, kind) = match selector {
-            Selector::Tool(name) => (name, ListKind::Tools),
-            Selector::Prompt(name) => (name, ListKind::Prompts),
-            _ => return false,
-        };
+    /// Returns whether servers that were never listed cannot change what a selector means.
+    pub(crate) fn is_certain(&self, selector: &Selector) -> bool {
+        if !self.has_undiscovered {
+            return true;
+        }
+        match selector {
+            Selector::Tool(name) => self.is_public_name(ListKind::Tools, name),
+            Selector::Prompt(name) => self.is_public_name(ListKind::Prompts, name),
+            Selector::Resource(_) => self.has_match(selector),
+            Selector::Task(_) | Selector::OnServer(..) => true,
+        }
+    }
+
+    /// Returns whether a name can only mean an item of the server in its prefix: it is a public name, or that server is
+    /// known.
+    fn is_public_name(&self, kind: ListKind, name: &str) -> bool {
         let names_known_server = || {
             let prefix = name.split_once(public_name::SEPARATOR).map(|(server, _)| server);
             let server = prefix.and_then(|prefix| prefix.parse::<ServerId>().ok());

@@ -134,14 +134,20 @@ fn server_with_only_a_command_has_library_defaults() {
 #[test]
 fn gateway_sections_are_read() {
     let config = toml(
-        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
+        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
     assert_eq!(problem_lines(&config), [""; 0]);
     assert_eq!(config.listen.hosts, ["still.local"]);
     assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30), cache: 8 << 20 });
     assert_eq!(
         config.limits,
-        HostLimits { body: 1 << 20, sessions: 7, drain: Duration::from_secs(1), ..HostLimits::default() }
+        HostLimits {
+            body: 1 << 20,
+            sessions: 7,
+            drain: Duration::from_secs(1),
+            listing_wait: Duration::ZERO,
+            ..HostLimits::default()
+        }
     );
 }
 

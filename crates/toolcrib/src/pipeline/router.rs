@@ -117,10 +117,10 @@ impl CallRouter {
             return Err(disabled);
         }
         let visible = self.visible_catalog(caller);
-        let found = if visible.callable.has_undiscovered() {
-            Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await
-        } else {
+        let found = if visible.callable.is_certain(selector) {
             visible.callable.find(selector)
+        } else {
+            Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await
         };
         found.map(|target| (target, visible))
     }
@@ -131,14 +131,6 @@ impl CallRouter {
         caller: &Caller,
         selector: &Selector,
     ) -> Result<Target, Error> {
-        match selector {
-            Selector::Tool(_) | Selector::Prompt(_) if catalog.is_public_name(selector) => {
-                return catalog.find(selector);
-            }
-            Selector::Resource(_) if catalog.has_match(selector) => return catalog.find(selector),
-            Selector::Task(_) | Selector::OnServer(..) => return catalog.find(selector),
-            _ => {}
-        }
         if let Some(server) = catalog.undiscovered_by_prefix(selector.name()) {
             let discovered = self.discover_server(server).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {

@@ -31,7 +31,7 @@ pub(crate) struct Lease {
     pub(super) in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     pub(super) timed_out: bool,
-    /// True if the call waited for the server, so that the server has less than the whole time limit to answer it.
+    /// True if the call waited for the server, so that the server has much less than the time limit to answer it.
     pub(super) is_delayed: bool,
     /// The tools that may be called, if the server is pinned strictly.
     pub(super) pinned_tools: Option<PinnedTools>,

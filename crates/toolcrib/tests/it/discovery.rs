@@ -1,5 +1,6 @@
 //! First listings of servers: in the background, a few at a time, with every server getting its turn.
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use toolcrib::{Call, Crib, CribBuilder, ErrorKind, FailureClass, Lifecycle, ServerState, Sharing};
 
@@ -20,7 +21,7 @@ fn add(builder: CribBuilder, prefix: &str, fakes: &[FakeServer]) -> CribBuilder 
 async fn wait_for_tools(crib: &Crib, count: usize) {
     let mut catalog = crib.watch_catalog();
     let listed = catalog.wait_for(|catalog| catalog.tools().len() == count);
-    timeout(600 * SECOND, listed).await.expect("all are listed").unwrap();
+    timeout(600 * SECOND, listed).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +163,8 @@ async fn shutdown_ends_discoveries_in_every_state() {
     let failing = FakeServer::new().default_start(FakeStart::RefusesHandshake);
     let crib = crib(&[("hung", &hung), ("failing", &failing)]);
     crib.list().await;
-    let waiting = tokio::spawn({
+    let mut waiting = JoinSet::new();
+    waiting.spawn({
         let crib = crib.clone();
         async move { crib.discover().await }
     });
@@ -170,7 +172,7 @@ async fn shutdown_ends_discoveries_in_every_state() {
     let before = Instant::now();
     crib.shutdown(SECOND).await;
     assert!(before.elapsed() < 5 * SECOND);
-    assert_eq!(waiting.await.unwrap().len(), 2);
+    assert_eq!(waiting.join_all().await[0].len(), 2);
     let starts = failing.starts();
     assert!(crib.list().await.tools().is_empty());
     sleep(60 * SECOND).await;
