@@ -100,6 +100,47 @@ struct Importer<'a> {
     secret_names: SecretNames<'a>,
 }
 
+/// Imports servers from the text of an agent's file into a config text. Neither reads nor writes files.
+///
+/// The extension of `file` decides the language: TOML, YAML or JSON, which may have comments. Reports name the file, which
+/// need not exist. Without an `agent`, the servers are taken from the first section that any program keeps them in.
+///
+/// ```
+/// use std::path::Path;
+/// use toolcrib_agents::import::{ImportVerdict, SecretExtraction, import_text};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = r#"{"mcpServers": {"Git": {"command": "uvx", "args": ["mcp-server-git"]}}}"#;
+/// let imported = import_text(text, Path::new("mcp.json"), None, "# mine\n", SecretExtraction::Keep)?;
+/// assert_eq!(imported.entries[0].verdict, ImportVerdict::Imported("git".to_owned()));
+/// assert!(imported.config_text.starts_with("# mine\n"));
+/// let config = toolcrib::Config::parse(Path::new("config.toml"), &imported.config_text);
+/// assert!(config.roster.get(&"git".parse()?).is_some());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// Fails if the text is invalid.
+pub fn import_text(
+    text: &str,
+    file: &Path,
+    agent: Option<&'static Agent>,
+    config_text: &str,
+    secrets: SecretExtraction<'_>,
+) -> Result<Import, Error> {
+    let mut importer = Importer {
+        config_path: Path::new("config.toml"),
+        config_text: config_text.to_owned(),
+        secrets: Vec::new(),
+        secret_names: SecretNames::new(secrets),
+    };
+    let source = ImportSource { file: file.to_owned(), agent };
+    let entries = importer.import_entries(&source, source.entries_in(text, None)?);
+    Ok(Import { config_text: importer.config_text, entries, secrets: importer.secrets })
+}
+
 /// Imports servers from agents or a file into a config text. Reads the agents' files and writes none.
 ///
 /// # Errors
@@ -132,15 +173,23 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Import, Error> {
             }
             Err(error) => return Err(error),
         };
-        for (name, entry) in entries {
-            let (verdict, notes) = importer.import_entry(source.agent, &name, &entry);
-            imported.push(ImportedEntry { name, file: source.file.clone(), agent, verdict, notes });
-        }
+        imported.extend(importer.import_entries(&source, entries));
     }
     Ok(Import { config_text: importer.config_text, entries: imported, secrets: importer.secrets })
 }
 
 impl Importer<'_> {
+    /// Imports the entries of one file, by name.
+    fn import_entries(&mut self, source: &ImportSource, entries: Vec<(String, Json)>) -> Vec<ImportedEntry> {
+        let mut imported = Vec::new();
+        for (name, entry) in entries {
+            let (verdict, notes) = self.import_entry(source.agent, &name, &entry);
+            let agent = source.agent.map(|agent| agent.id);
+            imported.push(ImportedEntry { name, file: source.file.clone(), agent, verdict, notes });
+        }
+        imported
+    }
+
     fn import_entry(
         &mut self,
         agent: Option<&'static Agent>,

@@ -46,6 +46,7 @@ impl ExitStatus {
             | ErrorKind::BadReply
             | ErrorKind::Overloaded
             | ErrorKind::Unrecorded
+            | ErrorKind::StoreUnavailable
             | ErrorKind::ShuttingDown => Self::Unreachable,
             _ => Self::Failure,
         }
@@ -84,7 +85,8 @@ mod tests {
                 "shutting_down",
                 "bad_reply",
                 "overloaded",
-                "unrecorded"
+                "unrecorded",
+                "store_unavailable"
             ]
         );
         assert_eq!(codes(ExitStatus::AuthNeeded), ["auth_needed"]);

@@ -22,7 +22,6 @@ mod prompt;
 mod report;
 mod secrets;
 mod sources;
-mod timestamp;
 mod tool_listing;
 
 use std::process::ExitCode;

@@ -1,15 +1,23 @@
 //! Authenticates callers by bearer token. Only the digests of tokens are kept.
 
-use std::sync::{Arc, RwLock};
+mod revocations;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard};
+
+use bytes::Bytes;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolcrib::config::{self, CallerSpec, Problem, Sha256Digest};
+use toolcrib::store::Store;
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Secret, SecretError};
+
+pub use self::revocations::PendingRevocations;
 
 /// The listener a connection was accepted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +39,28 @@ pub struct AuthenticatedCaller {
     pub admin: bool,
     /// Cancelled when the caller loses access or its rights change.
     pub revoked: CancellationToken,
+    /// Identifies the token and the rights.
+    pub(crate) credential: Arc<str>,
 }
 
 impl AuthenticatedCaller {
-    fn new(caller: Caller, admin: bool) -> Self {
-        Self { caller, admin, revoked: CancellationToken::new() }
+    fn new(caller: Caller, admin: bool, credential: Arc<str>) -> Self {
+        Self { caller, admin, revoked: CancellationToken::new(), credential }
     }
+
+    /// Returns the local caller, who needs no token.
+    fn local() -> Self {
+        Self::new(Caller::local(), true, "local".into())
+    }
+}
+
+/// The credential of a request, and the end of its access.
+#[derive(Debug, Clone)]
+pub(crate) struct CallerAccess {
+    /// Cancelled when the caller loses access or its rights change.
+    pub(crate) revoked: CancellationToken,
+    /// Identifies the token and the rights.
+    pub(crate) credential: Arc<str>,
 }
 
 /// All callers that may use the gateway. Cheap to clone.
@@ -57,6 +81,11 @@ struct CallerEntry {
 }
 
 impl CallerEntry {
+    fn new(token_digest: Sha256Digest, caller: Caller, admin: bool) -> Self {
+        let credential = credential_id(&token_digest, &caller, admin);
+        Self { token_digest, authenticated: AuthenticatedCaller::new(caller, admin, credential) }
+    }
+
     /// Returns whether both have the same token, caller, rights and profile.
     fn grants_same_access(&self, other: &Self) -> bool {
         let own = &self.authenticated;
@@ -68,14 +97,22 @@ impl CallerEntry {
     }
 }
 
+/// Returns the digest of a token and the rights that it gives. It does not reveal the token.
+fn credential_id(token_digest: &Sha256Digest, caller: &Caller, admin: bool) -> Arc<str> {
+    let mut digest = Sha256::new();
+    digest.update(token_digest);
+    for part in [caller.as_str(), caller.profile().unwrap_or_default()] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    digest.update([u8::from(caller.profile().is_some()), u8::from(admin)]);
+    encoding::to_hex(&digest.finalize()).into()
+}
+
 impl Callers {
     /// Declares no callers: every client is the local caller, and no token is needed.
     pub fn none() -> Self {
-        Self {
-            local: AuthenticatedCaller::new(Caller::local(), true),
-            requires_token: false,
-            entries: Arc::default(),
-        }
+        Self { local: AuthenticatedCaller::local(), requires_token: false, entries: Arc::default() }
     }
 
     /// Declares callers and resolves their tokens; `secret` looks up secrets by name, and may block.
@@ -90,21 +127,23 @@ impl Callers {
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
             let caller = Caller::new(&spec.name);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
-            CallerEntry { token_digest, authenticated: AuthenticatedCaller::new(caller, spec.admin) }
+            CallerEntry::new(token_digest, caller, spec.admin)
         });
         Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
     }
 
-    /// Takes over the revocation tokens of callers whose access is unchanged, and revokes the access of all others.
-    fn replace_previous(&mut self, previous: &Self) {
+    /// Takes over the revocation tokens of callers whose access is unchanged, and revokes the access of all others. Returns
+    /// the credentials of these.
+    fn replace_previous(&mut self, previous: &Self) -> Vec<Arc<str>> {
         let unchanged = |entry: &CallerEntry| {
             previous.entries.iter().find(|old| old.grants_same_access(entry)).unwrap_or(entry).clone()
         };
         self.entries = self.entries.iter().map(unchanged).collect();
-        previous.revoke_changed(self);
+        let revoked = previous.revoke_changed(self);
         if !self.requires_token && !previous.requires_token {
             self.local = previous.local.clone();
         }
+        revoked
     }
 
     /// Returns whether a caller has the same access in both.
@@ -112,14 +151,30 @@ impl Callers {
         self.entries.iter().any(|own| own.grants_same_access(entry))
     }
 
-    /// Revokes the access of every caller that has other access in `next`.
-    fn revoke_changed(&self, next: &Self) {
+    /// Revokes the access of every caller that has other access in `next`. Returns their credentials.
+    fn revoke_changed(&self, next: &Self) -> Vec<Arc<str>> {
+        let mut revoked = Vec::new();
         for entry in self.entries.iter().filter(|entry| !next.has_same_entry(entry)) {
             entry.authenticated.revoked.cancel();
+            revoked.push(entry.authenticated.credential.clone());
         }
         if self.requires_token || next.requires_token {
             self.local.revoked.cancel();
         }
+        revoked
+    }
+
+    /// Revokes a credential. Requests need a token nevertheless if no caller is left.
+    fn revoke(&mut self, credential: &str) {
+        let is_revoked = |entry: &&CallerEntry| *entry.authenticated.credential == *credential;
+        for entry in self.entries.iter().filter(is_revoked) {
+            entry.authenticated.revoked.cancel();
+        }
+        self.entries = self.entries.iter().filter(|entry| !is_revoked(entry)).cloned().collect();
+    }
+
+    fn credentials(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.entries.iter().map(|entry| &entry.authenticated.credential)
     }
 
     /// Returns the callers that have the same access in `next`. All others have none.
@@ -164,32 +219,65 @@ impl Callers {
 /// The callers in force, shared by all connections. A reload replaces them in two steps, so that no caller is admitted
 /// under rules that do not name it: access that ends is revoked before the rules change, and new access is granted after.
 #[derive(Debug)]
-pub struct ActiveCallers(RwLock<Callers>);
+pub struct ActiveCallers {
+    state: RwLock<CallersState>,
+    /// The store that other gateways use.
+    store: OnceLock<Arc<dyn Store>>,
+}
+
+#[derive(Debug)]
+struct CallersState {
+    callers: Callers,
+    /// The credentials of the config that was read last, with those that another gateway has revoked.
+    declared: HashSet<Arc<str>>,
+    /// Revocations of other gateways that were applied, by credential.
+    applied: HashMap<String, Bytes>,
+}
 
 impl ActiveCallers {
     /// Starts with these callers.
     pub fn new(callers: Callers) -> Self {
-        Self(RwLock::new(callers))
+        let declared = callers.credentials().cloned().collect();
+        let state = CallersState { callers, declared, applied: HashMap::new() };
+        Self { state: RwLock::new(state), store: OnceLock::new() }
+    }
+
+    /// Stores later revocations for the other gateways on a store.
+    pub(crate) fn share(&self, store: Arc<dyn Store>) {
+        // A second gateway for the same callers has the same store.
+        let _ = self.store.set(store);
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, CallersState> {
+        self.state.write().ignore_poison()
     }
 
     /// Returns the caller of a request, or `None` without a valid token.
     pub fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<AuthenticatedCaller> {
-        self.0.read().ignore_poison().authenticate(entrypoint, headers).cloned()
+        self.state.read().ignore_poison().callers.authenticate(entrypoint, headers).cloned()
     }
 
-    /// Revokes all access that `next` removes or changes.
-    pub fn revoke_changed(&self, next: &Callers) {
-        let mut current = self.0.write().ignore_poison();
-        let unchanged = current.retain_unchanged(next);
-        current.revoke_changed(next);
-        *current = unchanged;
+    /// Revokes all access that `next` removes or changes, here and in other gateways on the same store.
+    pub fn revoke_changed(&self, next: &Callers) -> PendingRevocations {
+        let mut state = self.write();
+        let unchanged = state.callers.retain_unchanged(next);
+        let revoked = state.callers.revoke_changed(next);
+        state.callers = unchanged;
+        drop(state);
+        PendingRevocations::start(self.store.get(), &revoked, &[])
     }
 
-    /// Replaces the callers. Those whose access is unchanged keep their sessions and streams.
-    pub fn replace(&self, mut next: Callers) {
-        let mut current = self.0.write().ignore_poison();
-        next.replace_previous(&current);
-        *current = next;
+    /// Replaces the callers. Those whose access is unchanged keep their sessions and streams. Credentials that other
+    /// gateways have revoked are valid again if they are among the callers.
+    pub fn replace(&self, mut next: Callers) -> PendingRevocations {
+        let mut state = self.write();
+        let revoked = next.replace_previous(&state.callers);
+        let declared: HashSet<Arc<str>> = next.credentials().cloned().collect();
+        let granted: Vec<Arc<str>> = declared.difference(&state.declared).cloned().collect();
+        state.callers = next;
+        state.declared = declared;
+        drop(state);
+        PendingRevocations::start(self.store.get(), &revoked, &granted)
     }
 }
 
@@ -298,21 +386,21 @@ mod tests {
         let can_use = |token: &str| access(token).is_some();
         let unchanged = access("a").unwrap();
         let next = callers("[callers.stays]\ntoken = 'a'\n[callers.comes]\ntoken = 'c'").unwrap();
-        active.revoke_changed(&next);
+        drop(active.revoke_changed(&next));
         assert_eq!(["a", "b", "c"].map(can_use), [true, false, false]);
-        active.replace(next);
+        drop(active.replace(next));
         assert_eq!(["a", "b", "c"].map(can_use), [true, false, true]);
         assert!(!unchanged.revoked.is_cancelled());
         // Without a caller that keeps its access, a token is still needed.
-        active.revoke_changed(&callers("").unwrap());
+        drop(active.revoke_changed(&callers("").unwrap()));
         assert_eq!(["a", "b", "c"].map(can_use), [false, false, false]);
-        active.replace(callers("").unwrap());
+        drop(active.replace(callers("").unwrap()));
         assert_eq!(["a", "b", "c"].map(can_use), [true, true, true]);
         let local = access("").unwrap();
-        active.revoke_changed(&callers("").unwrap());
-        active.replace(callers("").unwrap());
+        drop(active.revoke_changed(&callers("").unwrap()));
+        drop(active.replace(callers("").unwrap()));
         assert!(can_use("a") && !local.revoked.is_cancelled());
-        active.revoke_changed(&callers(both).unwrap());
+        drop(active.revoke_changed(&callers(both).unwrap()));
         assert!(!can_use("a") && local.revoked.is_cancelled());
     }
 

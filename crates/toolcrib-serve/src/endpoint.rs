@@ -14,7 +14,6 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_response, error_object};
@@ -22,7 +21,7 @@ use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_r
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
-use crate::callers::Entrypoint;
+use crate::callers::{CallerAccess, Entrypoint};
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
@@ -43,17 +42,17 @@ struct McpRequest {
     accepts_events: bool,
 }
 
-/// Handles one request to an MCP endpoint. `revoked` is cancelled when its caller loses access.
+/// Handles one request of a caller to an MCP endpoint.
 pub(crate) async fn respond(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
+    access: &CallerAccess,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     match *request.method() {
-        Method::POST => post(conn, scope, revoked, request).await,
-        Method::GET => get_stream::open(conn, &scope, request.headers()),
-        Method::DELETE => sessions::delete(conn, &scope, request.headers()),
+        Method::POST => post(conn, scope, access, request).await,
+        Method::GET => get_stream::open(conn, &scope, access, request.headers()).await,
+        Method::DELETE => sessions::delete(conn, &scope, access, request.headers()).await,
         _ => method_not_allowed(),
     }
 }
@@ -61,7 +60,7 @@ pub(crate) async fn respond(
 async fn post(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
+    access: &CallerAccess,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let (head, body) = request.into_parts();
@@ -75,14 +74,14 @@ async fn post(
         Err(response) => return response,
     };
     // The body may take long to arrive, and the rules of a removed caller are removed with it.
-    if revoked.is_cancelled() {
+    if access.revoked.is_cancelled() {
         return response::unauthenticated();
     }
     if is_batch(&body) {
         if let Some(date) = &request_headers.unknown_revision {
             return unsupported_revision(None, date);
         }
-        return batch::respond(conn, &scope, &head.headers, &body).await;
+        return batch::respond(conn, &scope, access, &head.headers, &body).await;
     }
     let message = match ClientMessage::parse(&body) {
         Ok(message) => message,
@@ -102,14 +101,17 @@ async fn post(
                 }
             };
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
-            handle_request(conn, scope, revoked, &request_headers, &head.headers, request).await
+            handle_request(conn, scope, access, &request_headers, &head.headers, request).await
         }
         ClientMessage::Notification { .. } | ClientMessage::Response { .. }
             if request_headers.is_stateless() =>
         {
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
-        message => sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message),
+        message => {
+            sessions::handle_without_response(conn, &scope, access, &request_headers, &head.headers, message)
+                .await
+        }
     }
 }
 
@@ -153,7 +155,7 @@ async fn read_body(
 async fn handle_request(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
+    access: &CallerAccess,
     request_headers: &RequestHeaders,
     headers: &HeaderMap,
     mut request: McpRequest,
@@ -173,7 +175,7 @@ async fn handle_request(
                 );
             }
             match checked {
-                Ok(()) => stateless::respond(conn, scope, revoked, request, meta).await,
+                Ok(()) => stateless::respond(conn, scope, &access.revoked, request, meta).await,
                 Err(reason) => {
                     error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::HEADER_MISMATCH, &reason)
                 }
@@ -195,8 +197,8 @@ async fn handle_request(
         }
         DeclaredEra::Undeclared => match &request_headers.unknown_revision {
             Some(date) => unsupported_revision(Some(&request.id), date),
-            None if request.method == INITIALIZE => sessions::open(conn, scope, revoked, &request).await,
-            None => sessions::respond(conn, &scope, headers, request).await,
+            None if request.method == INITIALIZE => sessions::open(conn, scope, access, &request).await,
+            None => sessions::respond(conn, &scope, access, headers, request).await,
         },
     }
 }

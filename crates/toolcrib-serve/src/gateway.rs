@@ -1,5 +1,7 @@
 //! The state that all connections share, and the state of one connection.
 
+mod shared_state;
+
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,7 @@ pub struct HttpGateway {
     pub(crate) service: Arc<McpService>,
     pub(crate) callers: Arc<ActiveCallers>,
     pub(crate) admin: Arc<dyn AdminRoutes>,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) allowed_hosts: HostAllowList,
     /// Size limit of a request body in bytes.
     pub(crate) max_body: usize,
@@ -31,15 +33,28 @@ pub struct HttpGateway {
 impl HttpGateway {
     /// Creates a gateway without an admin API, which is addressed as `localhost`. Of the limits, those of request bodies and
     /// sessions apply.
+    ///
+    /// If the crib has a store that other gateways use, they can continue its sessions, and a caller that one of them revokes
+    /// loses access to all.
+    ///
+    /// # Panics
+    /// Panics if the crib has such a store and there is no tokio runtime.
     pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &HostLimits) -> Self {
+        let service = Arc::new(service);
+        let store = service.crib.store();
+        let sessions = Arc::new(Sessions::new(limits.sessions).with_store(store));
+        let tasks = TaskTracker::new();
+        if store.is_shared() {
+            shared_state::spawn_watchers(store, &service, &callers, &sessions, &tasks);
+        }
         Self {
-            service: Arc::new(service),
+            service,
             callers,
             admin: Arc::new(NoAdminRoutes),
-            sessions: Sessions::new(limits.sessions),
+            sessions,
             allowed_hosts: HostAllowList::new(Vec::new()),
             max_body: limits.body,
-            tasks: TaskTracker::new(),
+            tasks,
         }
     }
 
@@ -58,6 +73,9 @@ impl HttpGateway {
 
     /// Waits until all calls and streams that outlived their connections have ended. Call it after the connections were
     /// told to stop.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Dropping the future only skips waiting.
     pub async fn finish(&self) {
         self.sessions.close();
         self.tasks.close();

@@ -30,6 +30,10 @@ const MAX_HTTP2_STREAMS: u32 = 256;
 
 /// Serves one connection until it ends. A connection that carries only a stream by then is returned as a future, which uses
 /// less memory and must be awaited. After `stop`, the current request is the last.
+///
+/// # Cancel safety
+/// Dropping the future closes the connection. Calls of sessions go on, as after a lost connection; stateless requests are
+/// cancelled.
 pub async fn serve_connection<I>(
     io: I,
     gateway: Arc<HttpGateway>,

@@ -7,15 +7,50 @@
 //! | [`serve_pipe`] | Serves one client over a reader and a writer, for example stdin and stdout. |
 //! | [`HttpGateway`], [`serve_connection`] | Serves MCP over HTTP/1.1 and HTTP/2: sessions, event streams, stateless requests. |
 //! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token; replaced by a reload. |
+//! | [`PendingRevocations`] | Access that a reload ended, on its way to the other gateways on the same store. |
 //! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
 //!
+//! # Over a reader and a writer
+//!
 //! ```
+//! use std::sync::Arc;
+//!
+//! use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+//! use tokio_util::sync::CancellationToken;
+//! use toolcrib_serve::{McpService, PipeIdentity, serve_pipe};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let crib = toolcrib::Crib::builder().build()?;
+//! let service = Arc::new(McpService::new(crib.clone()));
+//! let identity = PipeIdentity::new(toolcrib::Caller::local());
+//! // In a program: `tokio::io::stdin()` and `tokio::io::stdout()`.
+//! let (client, server) = tokio::io::duplex(64 << 10);
+//! let (reader, writer) = tokio::io::split(server);
+//! let serving = serve_pipe(reader, writer, service, 32 << 20, identity, CancellationToken::new());
+//!
+//! let asking = async {
+//!     let (reader, mut writer) = tokio::io::split(client);
+//!     writer.write_all(b"{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}\n").await?;
+//!     BufReader::new(reader).lines().next_line().await
+//! };
+//! let (_, answer) = tokio::join!(serving, asking);
+//! assert_eq!(answer?.as_deref(), Some(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
+//! # crib.shutdown(std::time::Duration::ZERO).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Over HTTP
+//!
+//! ```no_run
 //! use std::sync::Arc;
 //!
 //! use tokio_util::sync::CancellationToken;
 //! use toolcrib_serve::{ActiveCallers, Callers, Entrypoint, HttpGateway, McpService, serve_connection};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let crib = toolcrib::Crib::builder().build()?;
 //! let callers = Arc::new(ActiveCallers::new(Callers::none()));
 //! let limits = toolcrib::config::HostLimits::default();
@@ -34,8 +69,12 @@
 //! # }
 //! ```
 //!
+//! # Rules
+//!
 //! The library binds no addresses, prints nothing and reads no files. Without callers every client is trusted, so listen on
-//! loopback only.
+//! loopback only. It needs a tokio runtime with I/O and time.
+//!
+//! It uses modules of `toolcrib` that are not part of its stable API, so that it depends on exactly one version of it.
 
 mod admin_routes;
 mod batch;
@@ -62,7 +101,7 @@ mod tests;
 pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
-pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint};
+pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint, PendingRevocations};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
 pub use crate::http::serve_connection;

@@ -9,7 +9,7 @@ use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
-use crate::callers::{AuthenticatedCaller, Entrypoint};
+use crate::callers::{AuthenticatedCaller, CallerAccess, Entrypoint};
 use crate::endpoint;
 use crate::gateway::ConnectionContext;
 use crate::query::query_value;
@@ -32,9 +32,10 @@ pub(crate) async fn handle_request(
     }
     let path = request.uri().path();
     let authenticated = gateway.callers.authenticate(conn.entrypoint, request.headers());
-    let Some(AuthenticatedCaller { caller, admin, revoked }) = authenticated else {
+    let Some(AuthenticatedCaller { caller, admin, revoked, credential }) = authenticated else {
         return respond_unauthenticated(conn, &request).await;
     };
+    let access = CallerAccess { revoked, credential };
     let crib = &gateway.service.crib;
     if let Some(name) = path.strip_prefix("/mcp/p/") {
         // A caller that is bound to a profile cannot use another one.
@@ -42,10 +43,10 @@ pub(crate) async fn handle_request(
             return error_response(StatusCode::NOT_FOUND, &format!("unknown profile `{name}`"));
         }
         let scope = EndpointScope::all(caller.with_profile(name));
-        return endpoint::respond(conn, scope, &revoked, request).await;
+        return endpoint::respond(conn, scope, &access, request).await;
     }
     if path == "/mcp" {
-        return endpoint::respond(conn, EndpointScope::all(caller), &revoked, request).await;
+        return endpoint::respond(conn, EndpointScope::all(caller), &access, request).await;
     }
     if let Some(name) = path.strip_prefix("/mcp/s/") {
         let server =
@@ -53,7 +54,7 @@ pub(crate) async fn handle_request(
         return match server {
             Some(server) => {
                 let scope = EndpointScope { view: CatalogScope::One(server), caller };
-                endpoint::respond(conn, scope, &revoked, request).await
+                endpoint::respond(conn, scope, &access, request).await
             }
             None => error_response(StatusCode::NOT_FOUND, &format!("unknown server `{name}`")),
         };

@@ -7,6 +7,7 @@ mod initialize;
 pub(crate) mod listen;
 mod methods;
 pub(crate) mod session_client;
+pub(crate) mod session_record;
 pub(crate) mod updates;
 
 use std::borrow::Cow;

@@ -1,5 +1,6 @@
 //! Sessions over HTTP, for clients of the session era.
 
+mod shared;
 pub(crate) mod stream;
 
 use std::collections::HashMap;
@@ -10,10 +11,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use toolcrib::protocol::json::object::Object;
+use toolcrib::store::Store;
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 
+use self::shared::SharedSessions;
 use self::stream::ReplayStreams;
+use crate::callers::CallerAccess;
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
 
@@ -21,6 +26,8 @@ use crate::service::session_client::SessionClientState;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Shortest time between two searches for expired sessions.
 const MIN_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// Time between two renewals of the records of sessions, if other gateways use the store.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// The open sessions of a gateway.
 #[derive(Debug)]
@@ -29,6 +36,8 @@ pub(crate) struct Sessions {
     max_sessions: usize,
     /// Cancelled at shutdown; ends the expiry task.
     closed: CancellationToken,
+    /// Records of the sessions, if other gateways use the store.
+    shared: Option<SharedSessions>,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +45,8 @@ struct OpenSessions {
     sessions: HashMap<String, Arc<Session>>,
     /// True if the expiry task runs.
     has_expiry_task: bool,
+    /// When records were renewed last.
+    last_renewal: Option<Instant>,
 }
 
 /// One client's session over HTTP.
@@ -62,20 +73,47 @@ pub(crate) struct NewSession {
 
 impl Sessions {
     pub(crate) fn new(max_sessions: usize) -> Self {
-        Self { open: Mutex::default(), max_sessions, closed: CancellationToken::new() }
+        Self { open: Mutex::default(), max_sessions, closed: CancellationToken::new(), shared: None }
+    }
+
+    /// Lets other gateways continue the sessions, if they use the store.
+    pub(crate) fn with_store(mut self, store: &Arc<dyn Store>) -> Self {
+        self.shared = SharedSessions::new(store);
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, OpenSessions> {
         self.open.lock().ignore_poison()
     }
 
-    /// Opens a session, which ends when `revoked` is cancelled. If there are too many, the session that has been idle
-    /// longest is ended. Returns `None` if none is idle or no random id is available.
-    pub(crate) fn open(&self, client: SessionClientState, revoked: &CancellationToken) -> Option<NewSession> {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).ok()?;
-        let id = encoding::to_hex(&random);
+    /// Opens a session, which ends when its caller loses access; `params` are those of the client's first request. If there
+    /// are too many, the session that has been idle longest is ended. Returns `None` if none is idle or no random id is
+    /// available.
+    pub(crate) fn open(
+        &self,
+        client: SessionClientState,
+        access: &CallerAccess,
+        params: Option<&Object>,
+    ) -> Option<NewSession> {
+        let id = encoding::random_hex()?;
+        let client = match &self.shared {
+            Some(shared) => shared.share(client, &id, access, params),
+            None => client,
+        };
+        self.insert(id, client, &access.revoked)
+    }
+
+    /// Adds a session, unless there is one with this id.
+    fn insert(
+        &self,
+        id: String,
+        client: SessionClientState,
+        revoked: &CancellationToken,
+    ) -> Option<NewSession> {
         let mut state = self.state();
+        if state.sessions.contains_key(&id) {
+            return Some(NewSession { id, needs_expiry_task: false });
+        }
         if state.sessions.len() >= self.max_sessions {
             let idle = state.sessions.iter().filter(|(_, session)| session.is_idle());
             let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
@@ -109,14 +147,33 @@ impl Sessions {
         true
     }
 
+    /// Ends a session here, if there is one.
+    pub(crate) fn discard(&self, id: &str) {
+        self.state().sessions.remove(id).inspect(|session| session.end());
+    }
+
     /// Ends idle sessions until none are left or the gateway stops.
     pub(crate) async fn expire_idle(&self) {
         while let Some(next) = self.sweep(Instant::now()) {
+            let next = self.renew(next).await;
             tokio::select! {
                 () = sleep_until(next) => {}
                 () = self.closed.cancelled() => return,
             }
         }
+    }
+
+    /// Renews what other gateways know of the sessions, and returns when to do so again, at the latest at `next`.
+    async fn renew(&self, next: Instant) -> Instant {
+        if self.shared.is_none() {
+            return next;
+        }
+        let now = Instant::now();
+        let removed = self.remove_ended().await;
+        if let Err(error) = removed.and(self.renew_records(now).await) {
+            tracing::warn!("other gateways may not know the sessions of this one: {error}");
+        }
+        next.min(now + RENEWAL_INTERVAL)
     }
 
     /// Ends expired sessions and returns when to search again, if sessions are left.
@@ -137,8 +194,19 @@ impl Sessions {
         next.map(|next| next.max(now + MIN_SWEEP_INTERVAL))
     }
 
-    /// Ends the expiry task.
+    /// Ends the expiry task, and the tasks that watch other gateways.
     pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Returns the token that [`Sessions::close`] cancels.
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
         self.closed.cancel();
     }
 }

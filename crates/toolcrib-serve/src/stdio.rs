@@ -52,6 +52,13 @@ pub struct PipeIdentity {
     pub last_question: u64,
 }
 
+impl PipeIdentity {
+    /// Creates the identity of a client that was not connected before and works in no known project.
+    pub fn new(caller: Caller) -> Self {
+        Self { caller, project: None, last_question: 0 }
+    }
+}
+
 /// One client on a pipe.
 struct PipeClient {
     service: Arc<McpService>,
@@ -83,6 +90,10 @@ enum PipeRequestMode {
 
 /// Serves one client until it disconnects or, after `stop`, until its requests are answered. Messages may have at most
 /// `max_message` bytes.
+///
+/// # Cancel safety
+/// Not cancel safe: if the future is dropped, requests in progress go on without their client, and what they answer is
+/// lost. Cancel `stop` instead.
 pub async fn serve_pipe<R, W>(
     mut reader: R,
     writer: W,

@@ -1,6 +1,8 @@
 //! Tests of HTTP handling on a paused clock: large and incomplete bodies, and session streams.
 
+pub(crate) mod delayed_store;
 mod idle_connections;
+mod shared_store;
 mod slow_responses;
 
 use std::path::Path;
@@ -35,7 +37,10 @@ impl TestGateway {
     }
 
     fn with_crib(crib: Crib, body: usize, sessions: usize) -> Self {
-        let callers = callers("");
+        Self::with_callers(crib, callers(""), body, sessions)
+    }
+
+    fn with_callers(crib: Crib, callers: Callers, body: usize, sessions: usize) -> Self {
         let limits = HostLimits { body, sessions, ..HostLimits::default() };
         let callers = Arc::new(ActiveCallers::new(callers));
         let state = Arc::new(HttpGateway::new(McpService::new(crib), callers, &limits));
@@ -65,9 +70,7 @@ impl TestGateway {
 
     /// Opens a session and returns its id.
     async fn open_session(&self) -> String {
-        let head = self.post(INITIALIZE.len(), "", INITIALIZE).await.read_head().await;
-        let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
-        id.unwrap_or_else(|| panic!("no session in {head}")).to_owned()
+        session_id(&self.post(INITIALIZE.len(), "", INITIALIZE).await.read_head().await)
     }
 
     /// Returns the status of a ping in a session.
@@ -111,6 +114,12 @@ impl Client {
         timeout(TOO_LONG, self.0.read_to_string(&mut rest)).await.expect("an end in time").unwrap();
         rest
     }
+}
+
+/// Returns the id of a session from the head of the response that opened it.
+fn session_id(head: &str) -> String {
+    let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+    id.unwrap_or_else(|| panic!("no session in {head}")).to_owned()
 }
 
 fn status(head: &str) -> String {
@@ -163,8 +172,8 @@ async fn request_of_a_caller_that_lost_access_while_sending_is_refused() {
     let mut client = gateway.post(INITIALIZE.len(), "|Expect: 100-continue", "").await;
     assert_eq!(status(&client.read_head().await), "100", "the caller is authenticated");
     let next = callers("[callers.one]\ntoken = 'first'");
-    gateway.state.callers.revoke_changed(&next);
-    gateway.state.callers.replace(next);
+    gateway.state.callers.revoke_changed(&next).wait().await.unwrap();
+    gateway.state.callers.replace(next).wait().await.unwrap();
     client.0.write_all(INITIALIZE.as_bytes()).await.unwrap();
     assert_eq!(status(&client.read_head().await), "401");
 }

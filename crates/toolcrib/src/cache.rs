@@ -6,6 +6,7 @@ mod directive;
 mod entries;
 mod key;
 mod peers;
+mod shared_responses;
 mod single_flight;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +28,8 @@ use entries::{CacheEntries, CacheEntry};
 use key::BuildPrehashed;
 pub(crate) use key::{CacheKey, CacheSubject, CachedItem};
 pub(crate) use peers::{CachePeers, watch_peers};
+pub(crate) use shared_responses::SharedResponse;
+use shared_responses::{SharedResponses, SharedSlot};
 use single_flight::FlightState;
 pub(crate) use single_flight::{FlightResult, SingleFlight};
 
@@ -61,8 +64,10 @@ pub(crate) struct ResponseCache {
     caches_tools: AtomicBool,
     /// Randomly seeded, so that callers cannot choose requests whose hashes collide.
     pub(crate) hash_builder: RandomState,
-    /// The caches of other replicas, if the store is shared.
+    /// The caches of other cribs on the same store.
     peers: Option<CachePeers>,
+    /// Responses that are looked up after those here, if other processes use the store.
+    shared: Option<SharedResponses>,
 }
 
 #[derive(Debug)]
@@ -100,6 +105,7 @@ impl Default for ResponseCache {
             caches_tools: AtomicBool::new(false),
             hash_builder: RandomState::new(),
             peers: None,
+            shared: None,
         }
     }
 }
@@ -109,10 +115,16 @@ impl ResponseCache {
         self.state.lock().ignore_poison()
     }
 
-    /// Announces invalidations to other replicas from now on.
+    /// Announces invalidations to other cribs on the same store from now on, and shares responses with other processes.
     pub(crate) fn with_peers(mut self, peers: CachePeers) -> Self {
+        self.shared = peers.shared_responses();
         self.peers = Some(peers);
         self
+    }
+
+    /// Returns whether responses are shared with other processes.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Sets whether the results of any tool may be cached.
@@ -182,12 +194,13 @@ impl ResponseCache {
         self.lock().stats_mut(server).hits += 1;
     }
 
-    /// Stores an answer if it is cacheable and nothing was invalidated since its call was sent. Returns whether other
-    /// callers may have it.
+    /// Stores an answer if it is cacheable and nothing was invalidated since its call was sent, here and in the slot of the
+    /// shared store. Returns whether other callers may have it.
     fn store_if_fresh(
         &self,
         key: &Arc<CacheKey>,
         flight: &FlightState,
+        slot: Option<&SharedSlot>,
         outcome: &Outcome,
         settings: &CacheSettings,
         now: Instant,
@@ -198,16 +211,45 @@ impl ResponseCache {
             }
             return false;
         };
-        let expires_at = now + directive.ttl.min(settings.max_ttl);
-        let stored_key = if directive.is_public { Arc::new(key.without_caller()) } else { key.clone() };
-        let entry = CacheEntry::new(outcome, directive, expires_at);
+        let ttl = directive.ttl.min(settings.max_ttl);
+        let entry = CacheEntry::new(outcome, directive.clone(), now + ttl);
         let mut state = self.lock();
         let is_fresh = flight.sent_epoch.load(Ordering::Relaxed) == state.epoch(&key.subject.server);
         state.uncacheable.remove(&key.subject);
-        if is_fresh {
-            state.entries.insert(stored_key, entry, settings.max_entries, now);
+        if !is_fresh {
+            return false;
         }
-        is_fresh
+        let is_stored = state.entries.insert(key.for_storage(&directive), entry, settings.max_entries, now);
+        drop(state);
+        if let (true, Some(shared), Some(slot)) = (is_stored, &self.shared, slot) {
+            shared.save(slot, outcome, &directive, ttl);
+        }
+        true
+    }
+
+    /// Stores an answer from the shared store here and returns it, unless something was invalidated since the lookup began.
+    fn accept_shared(
+        &self,
+        key: &Arc<CacheKey>,
+        flight: &FlightState,
+        found: SharedResponse,
+        settings: &CacheSettings,
+        now: Instant,
+    ) -> Option<Outcome> {
+        let SharedResponse { outcome, directive, ttl } = found;
+        let entry = CacheEntry::new(&outcome, directive.clone(), now + ttl.min(settings.max_ttl));
+        let mut state = self.lock();
+        if flight.sent_epoch.load(Ordering::Relaxed) != state.epoch(&key.subject.server) {
+            return None;
+        }
+        state.uncacheable.remove(&key.subject);
+        state.entries.insert(key.for_storage(&directive), entry.clone(), settings.max_entries, now);
+        let stats = state.stats_mut(&key.subject.server);
+        // The lookup here was counted as a miss.
+        stats.misses = stats.misses.saturating_sub(1);
+        stats.hits += 1;
+        drop(state);
+        Some(entry.into_outcome(now))
     }
 
     /// Removes answers of a server, of one instance or of all, and makes sure that answers to calls already sent are not
@@ -219,6 +261,9 @@ impl ResponseCache {
         invalidation: Invalidation<'_>,
     ) {
         self.invalidate_own(server, instance, invalidation);
+        if let Some(shared) = &self.shared {
+            shared.outdate(server, instance, invalidation);
+        }
         if let Some(peers) = &self.peers {
             peers.announce(server, invalidation);
         }

@@ -11,6 +11,7 @@
 
 mod audit;
 mod callers;
+mod card;
 mod declared;
 mod facts;
 mod file;
@@ -179,10 +180,13 @@ impl fmt::Display for Problem {
 }
 
 impl Config {
-    /// Reads a file as the only layer, without facts: no scope matches. If the file cannot be read or trusted, that is a
-    /// problem like any other.
+    /// Reads a file as the only layer, without facts except the card files that it names: no scope matches. If the file
+    /// cannot be read or trusted, that is a problem like any other.
     pub fn load(path: &Path) -> Self {
-        LayeredConfig::read(&[Layer::standalone(path)]).resolve(&HostFacts::default())
+        let layers = LayeredConfig::read(&[Layer::standalone(path)]);
+        let mut facts = HostFacts::default();
+        facts.read_card_files(&layers.required_facts());
+        layers.resolve(&facts)
     }
 
     /// Parses a text in the same way. Relative paths in it are resolved against the folder of `path`.

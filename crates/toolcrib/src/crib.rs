@@ -1,5 +1,6 @@
 //! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
+mod build_error;
 mod builder;
 mod freshness;
 mod settings;
@@ -39,9 +40,11 @@ use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::registry::{RegisteredServer, RosterChanges};
-use crate::spec::{Capacity, Roster, ServerId};
+use crate::spec::{Capacity, Roster, ServerId, Sharing};
+use crate::store::Store;
 use crate::supervisor::Supervisor;
 use crate::util::format;
+pub use build_error::BuildError;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
 pub use settings::Settings;
@@ -55,6 +58,8 @@ pub struct Crib {
 
 struct CribInner {
     router: Arc<CallRouter>,
+    /// State that other cribs may share.
+    store: Arc<dyn Store>,
     /// Calls that wait for input from a stateless client.
     suspended: Arc<SuspendedCalls>,
     /// Whether new calls are refused.
@@ -460,28 +465,47 @@ impl Crib {
     }
 
     /// Returns the tools of a server that differ from the approved ones, with their approved definitions. Starts a server
-    /// without a known listing. Reads a file.
+    /// without a known listing.
     ///
     /// # Errors
-    /// Fails if the server is unknown or cannot be listed.
+    /// Fails if the server is unknown or cannot be listed, or with [`ErrorKind::StoreUnavailable`] if the store does not
+    /// answer.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
         self.router().discover_server(server).await?;
-        Ok(self.pins(&entry).map(|pins| pins.differences()).unwrap_or_default())
+        let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
+        if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
+            pins.prepare(&listing).await;
+            let is_complete = entry.spec().sharing == Sharing::Shared;
+            self.router().services.check_pins(entry.spec(), &listing, is_complete);
+        }
+        pins.differences().await
     }
 
-    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Writes a file.
+    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
+    /// the approval.
     ///
     /// # Errors
-    /// Fails, and approves nothing, if the server is unknown or its tools have changed since.
-    pub fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
-        let pins = self.pins(&self.registered(server)?);
-        let approved = pins.map_or_else(|| Ok(Vec::new()), |pins| pins.approve(server, digest));
+    /// Fails, and approves nothing, if the server is unknown, its tools have changed since, or the approval cannot be saved.
+    /// If a shared store does not answer, the error is [`ErrorKind::StoreUnavailable`] and the approval may have been saved.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the approval may have been saved.
+    pub async fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
+        let approved = match self.pins(&self.registered(server)?) {
+            Some(pins) => pins.approve(digest).await,
+            None => Ok(Vec::new()),
+        };
         self.router().services.listing_changed.notify_one();
         approved
+    }
+
+    /// Returns the store that this crib shares with others.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
     }
 
     /// Returns the calls that need approval and whose clients could not be asked.
@@ -496,13 +520,16 @@ impl Crib {
     /// minutes.
     ///
     /// # Errors
-    /// Fails if the approval is no longer pending.
+    /// Fails if the approval is no longer pending, or with [`ErrorKind::StoreUnavailable`] if the store does not answer. The
+    /// decision may have been made then.
     ///
     /// # Cancel safety
-    /// Not cancel safe with a store that answers later: the approval may be removed without a decision, and the call
-    /// must be made again.
+    /// If the future is dropped, the decision is made or the approval is still pending.
     pub async fn decide_approval(&self, id: &str, approved: bool) -> Result<PendingApproval, Error> {
-        let decided = self.router().approvals.decide(id, approved).await;
+        let decided = self.router().approvals.decide(id, approved).await.map_err(|error| {
+            let message = format!("the call `{id}` could not be decided: {error}");
+            Error::new(ErrorKind::StoreUnavailable, message)
+        })?;
         decided.ok_or_else(|| Error::no_pending_call(id))
     }
 

@@ -49,9 +49,20 @@
 //! The library prints nothing, installs no logger, handles no signals and has no global state. Several cribs can run in
 //! one process.
 //!
+//! # Features
+//!
+//! | feature | adds | default |
+//! |---|---|---|
+//! | `config` | `config`: config files in TOML and JSON. | yes |
+//! | `http` | Remote servers, with TLS and proxies. Without it, [`CribBuilder::build`] refuses them. | yes |
+//! | `serde` | `Serialize` for [`ServerStatus`] and [`Event`], in the form of the program's JSON; `Serialize` and `Deserialize` for [`ServerSpec`] and its parts. A spec contains the values of variables and headers that are not references. | no |
+//!
+//! With `default-features = false`, the crate runs child processes and servers in this process, and compiles neither TLS
+//! nor TOML.
+//!
 //! # What is stable
 //!
-//! The items at the root of the crate and the modules [`config`] and [`store`] are the API. The other public modules
+//! The items at the root of the crate and the modules `config` and [`store`] are the API. The other public modules
 //! exist for the gateway program, are hidden from this documentation, and may change in any release.
 
 #[doc(hidden)]
@@ -61,9 +72,11 @@ mod cache;
 pub mod call;
 #[doc(hidden)]
 pub mod catalog;
+#[cfg(feature = "config")]
 pub mod config;
 #[doc(hidden)]
 pub mod crib;
+#[cfg_attr(not(feature = "config"), expect(dead_code, reason = "config files use more of it"))]
 #[doc(hidden)]
 pub mod limits;
 #[doc(hidden)]
@@ -75,6 +88,8 @@ mod process;
 pub mod protocol;
 mod registry;
 mod secrets;
+#[cfg(feature = "serde")]
+mod serialize;
 #[doc(hidden)]
 pub mod spec;
 pub mod store;
@@ -93,8 +108,9 @@ pub use crate::call::budget::Budget;
 pub use crate::call::client_context::ClientContext;
 pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
 pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
+#[cfg(feature = "config")]
 pub use crate::config::Config;
-pub use crate::crib::{Crib, CribBuilder, Discovery, ListFreshness, Settings};
+pub use crate::crib::{BuildError, Crib, CribBuilder, Discovery, ListFreshness, Settings};
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
 pub use crate::model::caller::Caller;
 pub use crate::model::denial::Denial;
@@ -124,9 +140,9 @@ pub use crate::spec::template::{
     BadReference, BadReferenceKind, TemplatePiece, TemplateText, UnresolvedReference,
 };
 pub use crate::spec::{
-    BackoffSpec, BadName, BreakerSpec, Capacity, CommandSpec, EmptyPattern, Endpoint, EraChoice, HttpSpec,
-    InProcess, InProcessServer, KeepAlive, Lifecycle, Limits, MemoryLimits, NameClash, NamePattern, Origin,
-    Pinning, Restarts, Roster, ServerId, ServerSpec, Sharing, SpecDigest, StartPolicy, ToolsSpec,
-    TransportKind, Trust,
+    BackoffSpec, BadName, BreakerSpec, Capacity, CardTool, CommandSpec, EmptyPattern, Endpoint, EraChoice,
+    HttpSpec, InProcess, InProcessServer, InvalidCard, KeepAlive, Lifecycle, Limits, MemoryLimits, NameClash,
+    NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerSpec, Sharing, SpecDigest,
+    StartPolicy, ToolsSpec, TransportKind, Trust,
 };
 pub use crate::upstream::transport::in_process::Toolbox;

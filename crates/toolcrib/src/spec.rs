@@ -3,6 +3,7 @@
 //! Specs are validated and immutable, and comparing two of them tells whether a reload has to restart the server.
 //! References to secrets and variables are resolved when a connection starts.
 
+mod card;
 mod http;
 mod lifecycle;
 mod name;
@@ -11,6 +12,8 @@ mod roster;
 pub mod secret;
 pub mod template;
 mod tools;
+#[cfg(any(feature = "config", feature = "http"))]
+pub(crate) mod url;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +28,8 @@ use crate::protocol::versions::{Era, Revision};
 use crate::spec::template::TemplateText;
 use crate::util::encoding;
 
+pub use card::{CardTool, InvalidCard, ServerCard};
 pub use http::{HttpSpec, TransportKind};
-pub(crate) use http::{is_header_name, parse_url};
 pub use lifecycle::{
     BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, Limits, MemoryLimits, Restarts, Sharing,
     StartPolicy,
@@ -68,6 +71,8 @@ pub struct ServerSpec {
     pub pin: Pinning,
     /// Clients that share an instance.
     pub sharing: Sharing,
+    /// Description that is shown and listed before the server has been started.
+    pub card: Option<ServerCard>,
 }
 
 impl ServerSpec {
@@ -98,6 +103,7 @@ impl ServerSpec {
             trust: Trust::Normal,
             pin: Pinning::Mark,
             sharing: Sharing::Shared,
+            card: None,
         }
     }
 
@@ -140,6 +146,13 @@ impl ServerSpec {
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
+        self
+    }
+
+    /// Sets the description that is shown and listed before the server has been started.
+    #[must_use]
+    pub fn card(mut self, card: ServerCard) -> Self {
+        self.card = Some(card);
         self
     }
 
@@ -204,6 +217,11 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Returns whether this build of the library can connect to it. A remote server needs the feature `http`.
+    pub fn is_supported(&self) -> bool {
+        cfg!(feature = "http") || !matches!(self, Self::Http(_))
+    }
+
     /// Returns every string that may contain references.
     pub fn templates(&self) -> impl Iterator<Item = &TemplateText> {
         let (command, http) = match self {

@@ -37,7 +37,7 @@ pub use signing_key::{SigningKey, SigningKeyError};
 /// A reply that can fail.
 pub type StoreResult<T> = StoreReply<Result<T, StoreError>>;
 
-/// State that replicas share: usage of limits, and values with a lifetime.
+/// State that replicas share: usage of limits, values with a lifetime, and notices about changes.
 ///
 /// # Contract
 /// - **Atomicity.** Every operation takes effect as a whole or not at all. No other operation, on any replica, sees a part
@@ -50,13 +50,22 @@ pub type StoreResult<T> = StoreReply<Result<T, StoreError>>;
 ///   failed reservation refuses the call and may stay counted until its period ends.
 /// - **Time.** Lifetimes and periods are measured by the store. A store that replicas share uses its own clock and ignores
 ///   `now`, which is the clock of one replica.
-/// - **Lifetime.** A value is never returned after its time to live. Any value can disappear earlier, when the store is
-///   full or was restarted; a missing value therefore must never grant anything.
+/// - **Waiting.** Every reply arrives or fails within a time that the store bounds. Calls wait for it.
+/// - **Lifetime.** A value is never returned after its time to live, and can disappear earlier, when the store is full or
+///   was restarted; a missing value therefore must never grant anything. Approved tools have no time to live and are kept
+///   until they are removed: a server without any counts as new, and its tools as approved.
 ///
 /// The methods must not block. A store that cannot answer immediately copies what it needs from the arguments.
 pub trait Store: Debug + Send + Sync + 'static {
+    /// Returns whether other processes use the same store. If not, nothing is stored that only they would read: cached
+    /// responses, sessions and revocations.
+    fn is_shared(&self) -> bool;
+
     /// Returns a value, or `None` if it is missing or has expired.
     fn get(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>>;
+
+    /// Returns a value and the rest of its time to live, or `None` if it is missing or has expired.
+    fn get_with_ttl(&self, key: StoreKey<'_>) -> StoreResult<Option<ExpiringValue>>;
 
     /// Sets a value and its time to live, and replaces an earlier value.
     fn put(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<()>;
@@ -66,6 +75,16 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Removes and returns a value. Of several replicas that try, one gets it.
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>>;
+
+    /// Removes the value of `taken` and, only if there was one, sets the value of `put`. Returns the removed value. Of
+    /// several replicas that try, one gets it.
+    fn take_and_put(
+        &self,
+        taken: StoreKey<'_>,
+        put: StoreKey<'_>,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<Option<Bytes>>;
 
     /// Removes a value. Returns whether there was one.
     fn remove(&self, key: StoreKey<'_>) -> StoreResult<bool>;
@@ -112,6 +131,15 @@ pub struct StoredValue {
     pub name: String,
     /// The value.
     pub value: Bytes,
+}
+
+/// A value and the rest of its time to live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiringValue {
+    /// The value.
+    pub value: Bytes,
+    /// The rest of its time to live, or `None` if it does not expire.
+    pub ttl: Option<Duration>,
 }
 
 /// A notice to the watchers of a kind.

@@ -6,7 +6,9 @@
 
 mod actor;
 mod breaker;
+pub(crate) mod cards;
 mod lease;
+mod lease_gate;
 pub(crate) mod listing_store;
 pub(crate) mod memory_watch;
 pub(crate) mod metrics;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::access::pins::PinnedTools;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListTtl, Listing};
@@ -31,11 +34,13 @@ use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
+use crate::util::clock::{self, SuspendClock};
 #[cfg(test)]
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox};
-use breaker::CallHealth;
+use cards::ServerCards;
 pub(crate) use lease::Lease;
+use lease::{LeasedServer, ReleaseReport};
 use listing_store::{KnownListing, ListingStore};
 use memory_watch::{MemorySample, MemoryUsage, MemoryVerdict};
 use metrics::ServerMetrics;
@@ -50,8 +55,8 @@ const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
 enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
     Lease(oneshot::Sender<Result<Lease, Error>>),
-    /// Releases a lease.
-    Release { generation: u64, health: Option<CallHealth>, is_probe: bool, timed_out: bool },
+    /// Reports a released lease: while the gate is closed, when no lease is left, or if the outcome of its call matters.
+    Release(ReleaseReport),
     /// Reports something that happened to a connection.
     Watched { generation: u64, event: WatchEvent },
     /// Stops the server if it is idle, because another server needs its slot.
@@ -93,9 +98,17 @@ struct Snapshot {
     last_error: Option<LastError>,
     known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
+    /// The server that callers lease, while it runs.
+    leased: Option<Arc<LeasedServer>>,
+    /// The tools that leases may call, if the server is pinned strictly.
+    pinned_tools: Option<PinnedTools>,
 }
 
 impl Snapshot {
+    fn leases(&self) -> usize {
+        self.leased.as_ref().map_or(0, |server| server.gate.leases())
+    }
+
     /// Returns the state of a server that has not been started.
     fn new(known_listing: Option<KnownListing>) -> Self {
         Self {
@@ -107,6 +120,8 @@ impl Snapshot {
             last_error: None,
             known_listing,
             connection: Weak::new(),
+            leased: None,
+            pinned_tools: None,
         }
     }
 }
@@ -115,6 +130,7 @@ impl Snapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct ServerRecords {
     pub(crate) listing_store: ListingStore,
+    pub(crate) cards: Arc<ServerCards>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) stderr: Arc<StderrTail>,
     pub(crate) start_gate: Arc<StartGate>,
@@ -129,9 +145,11 @@ struct SupervisorInner {
     spec: Arc<ServerSpec>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
     snapshot: watch::Receiver<Snapshot>,
+    cards: Arc<ServerCards>,
     metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
     start_gate: Arc<StartGate>,
+    suspend_clock: SuspendClock,
 }
 
 impl Supervisor {
@@ -147,6 +165,7 @@ impl Supervisor {
         let new_stderr = || Arc::new(StderrTail::new(&spec.id, services.log.as_ref()));
         let records = ServerRecords {
             listing_store: ListingStore::new(&spec, listings),
+            cards: Arc::new(ServerCards::new(&spec)),
             metrics: Arc::default(),
             stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
@@ -165,7 +184,9 @@ impl Supervisor {
         let (mailbox, commands) = mpsc::unbounded_channel();
         let spec = Arc::new(spec);
         let tasks = services.tasks.clone();
+        let suspend_clock = services.suspend_clock.clone();
         replaced.iter().for_each(|old| old.drain_in_background(&services));
+        let cards = records.cards.clone();
         let metrics = records.metrics.clone();
         let stderr = records.stderr.clone();
         let start_gate = records.start_gate.clone();
@@ -177,7 +198,16 @@ impl Supervisor {
             }
             actor.run().await;
         });
-        Self(Arc::new(SupervisorInner { spec, mailbox, snapshot, metrics, stderr, start_gate }))
+        Self(Arc::new(SupervisorInner {
+            spec,
+            mailbox,
+            snapshot,
+            cards,
+            metrics,
+            stderr,
+            start_gate,
+            suspend_clock,
+        }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
@@ -203,7 +233,7 @@ impl Supervisor {
 
     /// Returns whether the server has no leases.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.metrics.leases.load(Ordering::Relaxed) == 0
+        self.0.snapshot.borrow().leases() == 0
     }
 
     /// Returns whether both are handles on the same actor.
@@ -244,9 +274,10 @@ impl Supervisor {
         &self.0.start_gate
     }
 
-    /// Returns the last known listing.
+    /// Returns the last known listing, or the tools of its card if it was never listed.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone())
+        let known = self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone());
+        known.or_else(|| self.0.cards.listing())
     }
 
     /// Returns how long one of the lists is valid. If it has expired and the server runs, a new one is requested; the
@@ -265,22 +296,49 @@ impl Supervisor {
     /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
     /// server cannot be used.
     pub(crate) async fn lease(&self) -> Result<Lease, Error> {
-        self.request(ActorCommand::Lease).await?
+        match self.try_lease() {
+            Some(lease) => Ok(lease),
+            None => self.request(ActorCommand::Lease).await?,
+        }
+    }
+
+    /// Makes callers ask the actor, so that no call passes a command that is about to be sent.
+    fn close_gate(&self) {
+        if let Some(server) = &self.0.snapshot.borrow().leased {
+            server.gate.set_open(false);
+        }
+    }
+
+    /// Returns a lease without asking the actor, if the server is ready.
+    fn try_lease(&self) -> Option<Lease> {
+        let snapshot = self.0.snapshot.borrow();
+        let server = snapshot.leased.as_ref()?;
+        // The actor decides what follows after the end of a connection, and after the machine was suspended.
+        let was_suspended =
+            || clock::was_suspended(server.gate.suspended_before(), self.0.suspend_clock.total_suspended());
+        if server.connection.is_closed() || server.gate.leases() == 0 && was_suspended() {
+            return None;
+        }
+        let is_entered = server.gate.try_enter();
+        is_entered.then(|| Lease::new(server.clone(), snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
     }
 
     /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
+        self.close_gate();
         self.request(ActorCommand::Restart).await?;
         self.lease().await.map(drop)
     }
 
     /// Stops the server even if leases exist.
     pub(crate) async fn stop(&self) -> Result<(), Error> {
+        self.close_gate();
         self.request(ActorCommand::Stop).await
     }
 
     /// Waits up to `drain` for leases, then stops the server and ends the actor.
     pub(crate) async fn retire(&self, drain: Duration) {
+        self.close_gate();
         // Fails if the actor has ended already.
         let _ = self.request(|done| ActorCommand::Retire { drain, done }).await;
     }
@@ -329,6 +387,7 @@ impl Supervisor {
         let metrics = &self.0.metrics;
         let snapshot = self.0.snapshot.borrow();
         let known = snapshot.known_listing.as_ref();
+        let listing = known.map(|known| known.listing.clone()).or_else(|| self.0.cards.listing());
         let connection = snapshot.connection.upgrade();
         let restarts = self.0.start_gate.restart_counts(now);
         ServerStatus {
@@ -336,7 +395,7 @@ impl Supervisor {
             pid: connection.as_ref().and_then(|connection| connection.pid()),
             uptime: snapshot.up_since.map(|since| now.duration_since(since)),
             generation: snapshot.generation,
-            leases: metrics.leases.load(Ordering::Relaxed),
+            leases: snapshot.leases(),
             in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
             restarts: restarts.spent,
             restarts_left: restarts.remaining,
@@ -345,7 +404,8 @@ impl Supervisor {
             last_error: snapshot.last_error.clone(),
             stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|(_, line)| line).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: known.map(|known| known.listing.tools.len()),
+            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            card: self.0.cards.combined(),
             memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
             calls: metrics.calls(),
             errors: metrics.errors(),
@@ -353,7 +413,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
-            problems: known.map(|known| known.listing.problems()).unwrap_or_default(),
+            problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..ServerStatus::disabled(&self.0.spec)
         }
     }
@@ -411,6 +471,7 @@ impl ServerStatus {
             start: spec.lifecycle.start,
             protocol: None,
             server_info: None,
+            card: spec.card.clone(),
             pin: spec.pin,
             unapproved: Vec::new(),
             problems: Vec::new(),

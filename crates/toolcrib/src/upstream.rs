@@ -9,6 +9,7 @@ pub(crate) mod handshake;
 pub(crate) mod launch;
 pub(crate) mod listing;
 pub(crate) mod mux;
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
 mod pending;
 mod subscriptions;
 mod task_call;

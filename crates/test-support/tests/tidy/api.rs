@@ -6,18 +6,23 @@ use syn::visit::{self, Visit};
 use super::{Source, assert_none, is_test_only, sources};
 
 /// Crates whose public items are an API that others build on.
-const LIBRARIES: [&str; 3] =
-    ["crates/toolcrib/src", "crates/toolcrib-agents/src", "crates/toolcrib-serve/src"];
+const LIBRARIES: [&str; 4] = [
+    "crates/toolcrib/src",
+    "crates/toolcrib-agents/src",
+    "crates/toolcrib-serve/src",
+    "crates/toolcrib-testkit/src",
+];
 
 /// Enums of hidden modules that the root does not export. Only the gateway matches on them, and must handle every case.
 const INTERNAL_ENUMS: [&str; 6] =
     ["ClientMessage", "DeclaredEra", "FileMode", "Frame", "ProbeOutcome", "ServerMessage"];
 
-/// The places that may name the method `initialize`: the rules of the eras, the gateway's sessions, a server for tests.
-const HANDSHAKE_PLACES: [&str; 3] = [
+/// The places that may name the method `initialize`: the rules of the eras, the gateway's sessions, servers for tests.
+const HANDSHAKE_PLACES: [&str; 4] = [
     "crates/toolcrib/src/protocol/era",
     "crates/toolcrib-serve/src/session.rs",
     "crates/toolcrib/src/supervisor/actor/fake.rs",
+    "crates/toolcrib-testkit/src/instance.rs",
 ];
 
 /// Collects public items that break a rule of the API.
@@ -27,11 +32,11 @@ struct ApiItems<'a> {
     exhaustive: Vec<String>,
 }
 
-fn has_attribute(attributes: &[syn::Attribute], name: &str) -> bool {
+pub(super) fn has_attribute(attributes: &[syn::Attribute], name: &str) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident(name))
 }
 
-fn is_public(visibility: &syn::Visibility) -> bool {
+pub(super) fn is_public(visibility: &syn::Visibility) -> bool {
     matches!(visibility, syn::Visibility::Public(_))
 }
 

@@ -15,6 +15,7 @@ fn kind_words(kind: &ValueKind) -> String {
         ValueKind::Duration => "duration".to_owned(),
         ValueKind::Size => "size".to_owned(),
         ValueKind::TextList => "list of strings".to_owned(),
+        ValueKind::TableList => "list of tables".to_owned(),
         ValueKind::OneOf(words) => {
             words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
         }
@@ -72,6 +73,7 @@ fn schema(kind: &ValueKind) -> Value {
         ValueKind::Duration => json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}),
         ValueKind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
         ValueKind::TextList => json!({"type": "array", "items": {"type": "string"}}),
+        ValueKind::TableList => json!({"type": "array", "items": {"type": "object"}}),
         ValueKind::OneOf(words) => json!({"enum": words}),
         ValueKind::Map(kind) => json!({"type": "object", "additionalProperties": schema(kind)}),
         ValueKind::Table(keys) => object(keys),

@@ -16,6 +16,7 @@ const CRATES: &[Crate] = &[
             "protocol",
             "spec",
             "model",
+            "serialize",
             "store",
             "call",
             "observer",
@@ -62,11 +63,14 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
+        src: "crates/toolcrib-testkit/src",
+        layers: &["script", "shared", "instance", "server", "child"],
+    },
+    Crate {
         src: "crates/toolcrib-cli/src",
         layers: &[
             "exit",
             "command_error",
-            "timestamp",
             "listen",
             "prompt",
             "hints",
@@ -255,8 +259,13 @@ fn pure_modules_do_no_io() {
 
 #[test]
 fn libraries_do_not_name_the_program() {
-    let naming = sources(&["crates/toolcrib", "crates/toolcrib-agents", "crates/toolcrib-serve"])
-        .into_iter()
-        .filter(|source| source.text.contains("toolcrib_cli"));
+    let naming = sources(&[
+        "crates/toolcrib",
+        "crates/toolcrib-agents",
+        "crates/toolcrib-serve",
+        "crates/toolcrib-testkit",
+    ])
+    .into_iter()
+    .filter(|source| source.text.contains("toolcrib_cli"));
     assert_none("these name the program", &naming.map(|source| source.path).collect::<Vec<_>>());
 }

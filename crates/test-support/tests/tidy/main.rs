@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic on the first unexpected result")]
 
 mod api;
+mod api_listing;
 mod keys;
 mod layers;
 mod names;

@@ -101,10 +101,19 @@ fn without_duplicates(sources: Vec<ImportSource>) -> Vec<ImportSource> {
 }
 
 impl ImportSource {
-    /// Returns the server entries of the file, by name.
+    /// Reads the file and returns its server entries, by name.
     pub(super) fn entries(&self, paths: &AgentPaths) -> Result<Vec<(String, Json)>, Error> {
         let original = OriginalFile::read(&self.file)?;
-        let document = self.parse(original.text()).map_err(|error| {
+        self.entries_in(original.text(), Some(&paths.project))
+    }
+
+    /// Returns the server entries in a text, by name: those of the user, and those of a project if there is one.
+    pub(super) fn entries_in(
+        &self,
+        text: &str,
+        project: Option<&Path>,
+    ) -> Result<Vec<(String, Json)>, Error> {
+        let document = self.parse(text).map_err(|error| {
             let position = error.position.map(|position| format!(":{position}")).unwrap_or_default();
             let message = format!("`{}`{position}: {}", self.file.display(), error.message);
             Error::new(AgentErrorKind::InvalidFile, message).with_hint("fix the file")
@@ -119,8 +128,8 @@ impl ImportSource {
             let (_, nested) = entries.remove(index);
             entries.extend(server_entries(&nested));
         }
-        if self.agent.is_some_and(|agent| agent.id == "claude") {
-            let project = paths.project.display().to_string();
+        if let Some(project) = project.filter(|_| self.agent.is_some_and(|agent| agent.id == "claude")) {
+            let project = project.display().to_string();
             let project_entries = get_path(&document, &["projects", &project, "mcpServers"]);
             entries.extend(project_entries.map(server_entries).unwrap_or_default());
         }

@@ -1,7 +1,6 @@
 //! Approvals in the admin API: changed tool definitions, and calls that wait for a decision.
 
 use hyper::{Method, StatusCode};
-use serde_json::json;
 use toolcrib_serve::{AdminReply, query_value};
 
 use super::Admin;
@@ -65,19 +64,15 @@ impl Admin {
     /// Approves the tool definitions that the `seal` identifies.
     async fn approve_tools(&self, name: &str, query: Option<&str>) -> AdminReply {
         let seal = query_value(query, "seal").unwrap_or_default();
-        let crib = self.crib().clone();
-        let server = self.parse_server(name);
-        // Writes a file, so it runs on a blocking thread.
-        let approving = tokio::task::spawn_blocking(move || crib.approve(&server?, &seal));
-        match approving.await {
-            Ok(Ok(approved)) => {
+        let approved = match self.parse_server(name) {
+            Ok(server) => self.crib().approve(&server, &seal).await,
+            Err(error) => Err(error),
+        };
+        match approved {
+            Ok(approved) => {
                 AdminReply::ok(ApprovedToolsReport { server: name.to_owned(), approved }.to_json())
             }
-            Ok(Err(error)) => failure_reply(&error),
-            Err(error) => {
-                let body = json!({"error": {"message": error.to_string()}});
-                AdminReply::new(StatusCode::INTERNAL_SERVER_ERROR, body)
-            }
+            Err(error) => failure_reply(&error),
         }
     }
 }

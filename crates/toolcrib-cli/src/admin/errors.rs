@@ -18,9 +18,10 @@ pub(super) fn error_reply(status: StatusCode, message: &str) -> AdminReply {
 pub(super) fn failure_reply(error: &Error) -> AdminReply {
     let status = match error.kind() {
         ErrorKind::Unknown => StatusCode::NOT_FOUND,
-        ErrorKind::ShuttingDown | ErrorKind::Overloaded | ErrorKind::Unrecorded => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        ErrorKind::ShuttingDown
+        | ErrorKind::Overloaded
+        | ErrorKind::Unrecorded
+        | ErrorKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };

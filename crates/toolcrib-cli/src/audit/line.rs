@@ -8,8 +8,7 @@ use serde_json::Value;
 use toolcrib::ServerId;
 use toolcrib::model::event::{CacheUse, CallRecord};
 use toolcrib::protocol::json::object::{write_number, write_string};
-
-use crate::timestamp::timestamp;
+use toolcrib::util::format::format_timestamp;
 
 /// Replacement for a secret.
 const REDACTED: &str = "[redacted]";
@@ -56,7 +55,7 @@ impl TimestampWriter {
         let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         if self.second != since.as_secs() || self.text.is_empty() {
             self.second = since.as_secs();
-            self.text = timestamp(at);
+            self.text = format_timestamp(at);
             self.text.truncate("2026-11-15T08:48:26".len());
         }
         (&self.text, since.subsec_millis())

@@ -132,7 +132,7 @@ async fn send_approval(
     }
     // The listing is stored by now, so the server is not started again.
     let work = async |crib: Crib| match server.parse() {
-        Ok(id) => crib.approve(&id, digest),
+        Ok(id) => crib.approve(&id, digest).await,
         Err(_) => Err(crib.catalog().unknown_server_error(server)),
     };
     let Some(result) = super::run_standalone(paths, out, work).await? else {

@@ -17,18 +17,28 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
         out.print_json(&config.declared.iter().map(declared_json).collect())?;
         return Ok(ExitStatus::Success);
     }
+    let title_of = |server: &DeclaredServer| server.card.as_ref()?.title.clone();
+    let has_titles = config.declared.iter().any(|server| title_of(server).is_some());
     let row = |server: &DeclaredServer| {
         let active = if server.active { "on" } else { "off" };
-        vec![
+        let mut row = vec![
             server.id.to_string(),
             active.to_owned(),
             server.transport().to_owned(),
             server.command_or_url(),
             server.reason.clone(),
-        ]
+        ];
+        if has_titles {
+            row.push(title_of(server).unwrap_or_default());
+        }
+        row
     };
     let rows: Vec<Vec<String>> = config.declared.iter().map(row).collect();
-    out.print_table(&["NAME", "ACTIVE", "TYPE", "ENDPOINT", "REASON"], &rows)?;
+    let mut headings = vec!["NAME", "ACTIVE", "TYPE", "ENDPOINT", "REASON"];
+    if has_titles {
+        headings.push("TITLE");
+    }
+    out.print_table(&headings, &rows)?;
     if rows.is_empty() {
         out.print_note("no server is declared; `toolcrib add NAME -- COMMAND` adds one")?;
     }
@@ -51,6 +61,10 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
         return Ok(ExitStatus::Success);
     }
     out.print_line(&format!("{}: {}", server.id, server.reason))?;
+    if let Some(card) = &server.card {
+        let texts = [&card.title, &card.description];
+        texts.into_iter().flatten().try_for_each(|text| out.print_line(&format!("  {text}")))?;
+    }
     values.iter().try_for_each(|value| print_value(value, out))?;
     Ok(ExitStatus::Success)
 }
@@ -89,6 +103,9 @@ fn declared_json(server: &DeclaredServer) -> Value {
         "enabled": server.enabled,
         "transport": server.transport(),
         "endpoint": server.command_or_url(),
+        "title": server.card.as_ref().and_then(|card| card.title.as_deref()),
+        "description": server.card.as_ref().and_then(|card| card.description.as_deref()),
+        "card_tags": server.card.as_ref().map(|card| card.tags.as_slice()).unwrap_or_default(),
         "tags": server.when.as_ref().map(toolcrib::config::TagCondition::required_tags).unwrap_or_default(),
         "origin": {"file": server.origin.file.display().to_string(), "line": server.origin.line},
         "reason": server.reason,

@@ -13,8 +13,20 @@ use crate::report::server::{InstanceReport, ServerReport};
 use crate::report::status::{GatewayReport, LimitReport};
 
 /// The fields that are printed first.
-const FIRST_FIELDS: [&str; 10] =
-    ["name", "state", "pid", "uptime", "tools", "calls", "errors", "class", "last_error", "next_attempt_in"];
+const FIRST_FIELDS: [&str; 12] = [
+    "name",
+    "title",
+    "description",
+    "state",
+    "pid",
+    "uptime",
+    "tools",
+    "calls",
+    "errors",
+    "class",
+    "last_error",
+    "next_attempt_in",
+];
 
 /// The number of unapproved tools that a warning lists.
 const MAX_LISTED_TOOLS: usize = 5;
@@ -48,11 +60,14 @@ struct ServerWarning {
 }
 
 fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
-    let rows: Vec<Vec<String>> = status.servers.iter().map(server_row).collect();
-    out.print_table(
-        &["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"],
-        &rows,
-    )?;
+    let mut rows: Vec<Vec<String>> = status.servers.iter().map(server_row).collect();
+    let mut headings = vec!["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"];
+    if status.servers.iter().any(|server| server.title.is_some()) {
+        headings.push("TITLE");
+        let titles = status.servers.iter().map(|server| server.title.clone().unwrap_or_default());
+        rows.iter_mut().zip(titles).for_each(|(row, title)| row.push(title));
+    }
+    out.print_table(&headings, &rows)?;
     let limits: Vec<Vec<String>> = status.quota.iter().map(limit_row).collect();
     if !limits.is_empty() {
         out.print_table(&["CALLER", "LIMIT", "CALLS", "PER", "LEFT", "FREE IN"], &limits)?;

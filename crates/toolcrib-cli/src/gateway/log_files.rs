@@ -14,10 +14,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
+use toolcrib::util::format::format_timestamp;
 use toolcrib::{Event, LogLine, LogSource, ServerId};
 
 use crate::paths::log_file;
-use crate::timestamp::timestamp;
 
 /// Size in bytes at which a file is rotated.
 const MAX_FILE_SIZE: u64 = 1 << 20;
@@ -190,7 +190,7 @@ impl LogFile {
         if line.number.is_some() && self.window_bytes > MAX_BYTES_PER_SECOND {
             return;
         }
-        let at = timestamp(line.at);
+        let at = format_timestamp(line.at);
         let dropped = previous.saturating_sub(self.last_written);
         if dropped > 0 {
             let _ = writeln!(self.text, "{at} toolcrib: {dropped} lines dropped");

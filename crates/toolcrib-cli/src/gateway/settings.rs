@@ -112,15 +112,20 @@ impl SettingsTarget {
         let GatewaySettings { settings, callers, secrets, audit, limits, .. } = settings;
         self.audit.apply(audit);
         self.crib.set_listing_wait(limits.listing_wait);
-        self.callers.revoke_changed(&callers);
+        let revoked = self.callers.revoke_changed(&callers);
         after_step();
         self.crib.set_policy(settings.policy.clone());
         self.crib.set_limits(settings.limits.clone());
         after_step();
-        self.callers.replace(callers);
+        let replaced = self.callers.replace(callers);
         after_step();
         self.secrets.set_backend(secrets);
-        self.crib.apply(settings).await
+        let (changes, revoked, replaced) =
+            tokio::join!(self.crib.apply(settings), revoked.wait(), replaced.wait());
+        if let Err(error) = revoked.and(replaced) {
+            tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
+        }
+        changes
     }
 }
 

@@ -1,14 +1,9 @@
 //! The status of one server. Every member is always present, and `null` if it has no value.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use toolcrib::model::status::{InstanceStatus, LastError};
-use toolcrib::protocol::versions::{Era, Revision};
-use toolcrib::{FailureClass, ServerState, ServerStatus, Sharing, StartPolicy};
+use toolcrib::ServerStatus;
 
 use super::{Members, Report, list_to_json};
-use crate::timestamp::timestamp;
 
 /// The status of one server. Durations are in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -55,88 +50,18 @@ pub(crate) struct ServerReport {
     pub(crate) era: Option<String>,
     pub(crate) protocol_version: Option<String>,
     pub(crate) server_info: Option<Value>,
+    pub(crate) title: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) card_tags: Vec<String>,
 }
 
 impl ServerReport {
-    /// Creates the report about a server; `revision` is the catalog revision.
+    /// Creates the report about a server; `revision` is the catalog revision. All other members are those of the library's
+    /// JSON form of a status.
     pub(crate) fn new(status: &ServerStatus, revision: u64) -> Self {
-        let start = match status.start {
-            StartPolicy::AtBoot => "at-boot",
-            _ => "on-demand",
-        };
-        let class = status.last_error.as_ref().and_then(|error| error.class);
-        Self {
-            name: status.server.to_string(),
-            transport: status.transport.to_owned(),
-            state: status.state.as_str().to_owned(),
-            pid: status.pid.map(u64::from),
-            uptime: seconds(status.uptime),
-            generation: status.generation,
-            leases: count(status.leases),
-            in_flight: count(status.in_flight),
-            restarts: status.restarts.into(),
-            restarts_left: status.restarts_left.into(),
-            consecutive_failures: status.consecutive_failures.into(),
-            breaker: status.breaker().to_owned(),
-            ejected: status.state == ServerState::Ejected,
-            next_attempt_in: seconds(status.next_attempt_in),
-            last_error: status.last_error.as_ref().map(LastErrorReport::new),
-            class: class.map(|class| FailureClass::name(class).to_owned()),
-            stderr_tail: status.stderr_tail.clone(),
-            cache_entries: count(status.cache_entries),
-            cache_hits: status.cache_hits,
-            cache_misses: status.cache_misses,
-            tools: status.tools.map(count),
-            memory: status.memory,
-            calls: status.calls,
-            errors: status.errors,
-            p50: seconds(status.p50),
-            p99: seconds(status.p99),
-            start: start.to_owned(),
-            pin: status.pin.as_str().to_owned(),
-            unapproved: unapproved_tools(status),
-            problems: status.problems.clone(),
-            sharing: status.sharing.as_str().to_owned(),
-            instances: count(running_instances(status)),
-            instances_list: status.instances.iter().map(InstanceReport::new).collect(),
-            revision,
-            era: status.protocol.map(|protocol| era_name(protocol).to_owned()),
-            protocol_version: status.protocol.map(|protocol| protocol.as_str().to_owned()),
-            server_info: status.server_info.as_deref().and_then(|raw| serde_json::from_slice(raw).ok()),
-        }
+        let members = serde_json::to_value(status).unwrap_or_default();
+        Self { revision, ..Self::from_json(&members) }
     }
-}
-
-fn unapproved_tools(status: &ServerStatus) -> Vec<ToolChangeReport> {
-    let tools = status.unapproved.iter();
-    tools
-        .map(|(tool, pin)| ToolChangeReport { tool: tool.to_string(), change: pin.as_str().to_owned() })
-        .collect()
-}
-
-fn running_instances(status: &ServerStatus) -> usize {
-    let is_running = |status: &ServerStatus| {
-        matches!(status.state, ServerState::Ready | ServerState::Tripped | ServerState::Probing)
-    };
-    match status.sharing {
-        Sharing::Shared => usize::from(is_running(status)),
-        _ => status.instances.iter().filter(|instance| is_running(&instance.status)).count(),
-    }
-}
-
-fn era_name(protocol: Revision) -> &'static str {
-    match protocol.era() {
-        Era::Session => "legacy",
-        _ => "modern",
-    }
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-fn seconds(duration: Option<Duration>) -> Option<f64> {
-    duration.map(|duration| duration.as_secs_f64())
 }
 
 impl Report for ServerReport {
@@ -179,6 +104,9 @@ impl Report for ServerReport {
             "era": self.era,
             "protocol_version": self.protocol_version,
             "server_info": self.server_info,
+            "title": self.title,
+            "description": self.description,
+            "card_tags": self.card_tags,
         })
     }
 
@@ -222,6 +150,9 @@ impl Report for ServerReport {
             era: members.optional_text("era"),
             protocol_version: members.optional_text("protocol_version"),
             server_info: Some(members.value("server_info")).filter(|info| !info.is_null()),
+            title: members.optional_text("title"),
+            description: members.optional_text("description"),
+            card_tags: members.texts("card_tags"),
         }
     }
 }
@@ -235,17 +166,6 @@ pub(crate) struct LastErrorReport {
     pub(crate) hint: Option<String>,
     /// In RFC 3339.
     pub(crate) at: String,
-}
-
-impl LastErrorReport {
-    fn new(error: &LastError) -> Self {
-        Self {
-            code: error.kind.facts().name.to_owned(),
-            message: error.message.clone(),
-            hint: Some(error.hint.clone()),
-            at: timestamp(error.at),
-        }
-    }
 }
 
 impl Report for LastErrorReport {
@@ -302,29 +222,6 @@ pub(crate) struct InstanceReport {
     pub(crate) last_error: Option<LastErrorReport>,
     pub(crate) calls: u64,
     pub(crate) errors: u64,
-}
-
-impl InstanceReport {
-    fn new(instance: &InstanceStatus) -> Self {
-        let InstanceStatus { key, last_used, status, .. } = instance;
-        Self {
-            key: key.to_string(),
-            state: status.state.as_str().to_owned(),
-            pid: status.pid.map(u64::from),
-            uptime: seconds(status.uptime),
-            asked: last_used.as_secs_f64(),
-            generation: status.generation,
-            leases: count(status.leases),
-            in_flight: count(status.in_flight),
-            restarts: status.restarts.into(),
-            restarts_left: status.restarts_left.into(),
-            breaker: status.breaker().to_owned(),
-            next_attempt_in: seconds(status.next_attempt_in),
-            last_error: status.last_error.as_ref().map(LastErrorReport::new),
-            calls: status.calls,
-            errors: status.errors,
-        }
-    }
 }
 
 impl Report for InstanceReport {

@@ -1,8 +1,11 @@
 //! Tests of the JSON forms.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use toolcrib::{ErrorKind, PinStatus, Pinning, ServerState, ServerStatus, Sharing, StartPolicy};
+use toolcrib::{
+    ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, PinStatus, Pinning, Revision,
+    ServerState, ServerStatus, Sharing, StartPolicy,
+};
 
 use super::approvals::{PendingCallsReport, UnapprovedToolsReport};
 use super::server::ServerReport;
@@ -39,6 +42,7 @@ fn ejected_server() -> ServerStatus {
         start: StartPolicy::OnDemand,
         protocol: None,
         server_info: None,
+        card: None,
         pin: Pinning::Strict,
         unapproved: vec![("log".into(), PinStatus::Changed)],
         problems: vec!["tool `log`: `title` has a wrong type".to_owned()],
@@ -47,18 +51,63 @@ fn ejected_server() -> ServerStatus {
     }
 }
 
+/// A server with a value for most members.
+fn ready_server() -> ServerStatus {
+    let mut status = ServerStatus {
+        state: ServerState::Tripped,
+        pid: Some(42),
+        uptime: Some(Duration::from_millis(2500)),
+        leases: 1,
+        tools: Some(3),
+        p50: Some(Duration::from_millis(500)),
+        start: StartPolicy::AtBoot,
+        protocol: Some(Revision::V2025_11_25),
+        server_info: Some(r#"{"name":"git","version":"1"}"#.into()),
+        ..ejected_server()
+    };
+    let mut last_error = LastError::new(ErrorKind::Lost, "it exited", "look", SystemTime::UNIX_EPOCH);
+    last_error.class = Some(FailureClass::Crashed);
+    status.last_error = Some(last_error);
+    let key = InstanceKey::Client { number: 7, capabilities: "{}".into() };
+    status.instances.push(InstanceStatus::new(key, Duration::from_millis(250), ejected_server()));
+    status
+}
+
 #[test]
 fn server_report_has_exactly_the_documented_members() {
     let report = ServerReport::new(&ejected_server(), 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
         cache_misses tools memory calls errors p50 p99 start pin unapproved problems sharing instances instances_list revision \
-        era protocol_version server_info";
+        era protocol_version server_info title description card_tags";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
     assert_eq!(members.len(), names.split_whitespace().count());
     assert_eq!(report["unapproved"], json!([{"tool": "log", "change": "changed"}]));
     assert_eq!((&report["ejected"], &report["next_attempt_in"]), (&json!(true), &json!(1.5)));
+}
+
+#[test]
+fn server_report_has_the_values_of_the_status() {
+    let last_error =
+        || json!({"code": "lost", "message": "it exited", "hint": "look", "at": "1970-01-01T00:00:00.000Z"});
+    let status = ready_server();
+    let instance = json!({
+        "key": "client 7", "state": "ejected", "pid": null, "uptime": null, "asked": 0.25, "generation": 6, "leases": 0,
+        "in_flight": 0, "restarts": 5, "restarts_left": 0, "breaker": "closed", "next_attempt_in": 1.5,
+        "last_error": null, "calls": 0, "errors": 0,
+    });
+    let expected = json!({
+        "name": "git", "transport": "stdio", "state": "tripped", "pid": 42, "uptime": 2.5, "generation": 6, "leases": 1,
+        "in_flight": 0, "restarts": 5, "restarts_left": 0, "consecutive_failures": 0, "breaker": "open", "ejected": false,
+        "next_attempt_in": 1.5, "last_error": last_error(), "class": "crashed", "stderr_tail": ["boom"],
+        "cache_entries": 2, "cache_hits": 0, "cache_misses": 0, "tools": 3, "memory": null, "calls": 0, "errors": 0,
+        "p50": 0.5, "p99": null, "start": "at-boot", "pin": "strict", "unapproved": [{"tool": "log", "change": "changed"}],
+        "problems": ["tool `log`: `title` has a wrong type"], "sharing": "per-client", "instances": 0,
+        "instances_list": [instance], "revision": 3, "era": "legacy", "protocol_version": "2025-11-25",
+        "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [],
+    });
+    assert_eq!(ServerReport::new(&status, 3).to_json(), expected);
 }
 
 /// Asserts that a report keeps every member of its JSON form.

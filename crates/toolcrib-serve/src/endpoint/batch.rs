@@ -6,9 +6,11 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Response, StatusCode};
 use toolcrib::protocol::jsonrpc::{RequestId, code, encode_response};
 
+use super::sessions::{SessionError, session_error};
 use super::{McpRequest, error_response, sessions};
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, join_responses, parse_batch};
 use crate::body::ResponseBody;
+use crate::callers::CallerAccess;
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
@@ -25,12 +27,15 @@ enum StartedMessage {
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: &EndpointScope,
+    access: &CallerAccess,
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Response<ResponseBody> {
     let refuse = |code, message: &str| error_response(StatusCode::BAD_REQUEST, None, code, message);
-    let Ok(session) = sessions::find(conn, scope, headers) else {
-        return refuse(code::INVALID_REQUEST, NEEDS_SESSION);
+    let session = match sessions::find(conn, scope, access, headers).await {
+        Ok(session) => session,
+        Err(error @ SessionError::StoreUnavailable(_)) => return session_error(None, error),
+        Err(_) => return refuse(code::INVALID_REQUEST, NEEDS_SESSION),
     };
     let parts = match parse_batch(body, session.client.revision) {
         Ok(parts) => parts,

@@ -15,6 +15,7 @@ use super::headers::{accepts_events, last_event_id};
 use super::sessions::{SessionError, find, session_error};
 use super::{error_response, event_response, method_not_allowed};
 use crate::body::{MessageSource, ResponseBody, encode_event};
+use crate::callers::CallerAccess;
 use crate::gateway::ConnectionContext;
 use crate::service::EndpointScope;
 use crate::service::change_watcher::{ChangeSink, ChangeWatcher};
@@ -22,12 +23,13 @@ use crate::service::updates::MAX_QUEUED_UPDATES;
 use crate::session::StreamHold;
 
 /// Handles a GET, which needs a session.
-pub(super) fn open(
+pub(super) async fn open(
     conn: &ConnectionContext,
     scope: &EndpointScope,
+    access: &CallerAccess,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, headers) {
+    let session = match find(conn, scope, access, headers).await {
         Ok(session) => session,
         Err(SessionError::Missing) => return method_not_allowed(),
         Err(error) => return session_error(None, error),

@@ -4,40 +4,45 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use tokio_util::sync::CancellationToken;
 use toolcrib::protocol::era::client::{CANCELLED, ROOTS_CHANGED, negotiate_revision};
 use toolcrib::protocol::json::object::Object;
-use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, ResponsePayload, code};
+use toolcrib::protocol::jsonrpc::{
+    ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
+};
 use toolcrib::protocol::versions::Revision;
+use toolcrib::store::StoreError;
+use toolcrib::{Error, ErrorKind};
 
 use super::headers::{self, RequestHeaders, SESSION_ID};
 use super::{McpRequest, error_response, event_response, method_not_allowed, unsupported_revision};
 use crate::body::ResponseBody;
+use crate::callers::CallerAccess;
 use crate::gateway::ConnectionContext;
-use crate::response;
+use crate::response::{self, json_response};
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
 use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
-use crate::session::{Session, SessionRef};
+use crate::session::{NewSession, Session, SessionRef};
 
-/// Opens a session in response to `initialize`. It ends when `revoked` is cancelled.
+/// Opens a session in response to `initialize`. It ends when its caller loses access.
 pub(super) async fn open(
     conn: &ConnectionContext,
     scope: EndpointScope,
-    revoked: &CancellationToken,
+    access: &CallerAccess,
     request: &McpRequest,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
-    let Some(session) = gateway.sessions.open(client, revoked) else {
+    let Some(session) = gateway.sessions.open(client, access, request.params.as_ref()) else {
         let message = "too many sessions are open, and none is idle";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
     };
-    if session.needs_expiry_task {
-        let gateway = gateway.clone();
-        conn.gateway.tasks.spawn(async move { gateway.sessions.expire_idle().await });
+    spawn_expiry_task(conn, &session);
+    if let Err(error) = gateway.sessions.save(&session.id).await {
+        gateway.sessions.discard(&session.id);
+        return session_error(Some(&request.id), SessionError::StoreUnavailable(error));
     }
     let mut response = response::respond(
         StatusCode::OK,
@@ -49,38 +54,59 @@ pub(super) async fn open(
     response
 }
 
+/// Spawns the task that ends idle sessions, unless it runs.
+fn spawn_expiry_task(conn: &ConnectionContext, session: &NewSession) {
+    if session.needs_expiry_task {
+        let sessions = conn.gateway.sessions.clone();
+        conn.gateway.tasks.spawn(async move { sessions.expire_idle().await });
+    }
+}
+
 /// Ends a session.
-pub(super) fn delete(
+pub(super) async fn delete(
     conn: &ConnectionContext,
     scope: &EndpointScope,
+    access: &CallerAccess,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
-    match headers::session_id(headers) {
-        Some(id) if conn.gateway.sessions.end(id, scope) => {
-            response::respond(StatusCode::NO_CONTENT, ResponseBody::empty())
-        }
-        Some(_) => session_error(None, SessionError::Unknown),
-        None => method_not_allowed(),
+    let Some(id) = headers::session_id(headers) else { return method_not_allowed() };
+    match conn.gateway.sessions.end_everywhere(id, scope, access).await {
+        Ok(true) => response::respond(StatusCode::NO_CONTENT, ResponseBody::empty()),
+        Ok(false) => session_error(None, SessionError::Unknown),
+        Err(error) => session_error(None, SessionError::StoreUnavailable(error)),
     }
 }
 
 /// A request that is not in an open session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SessionError {
     /// No session is named.
     Missing,
     /// The named session does not exist or has expired.
     Unknown,
+    /// The store with the sessions of other gateways did not answer.
+    StoreUnavailable(StoreError),
 }
 
-/// Finds the session that a request names.
-pub(super) fn find(
+/// Finds the session that a request names. A session of another gateway on the same store is continued here.
+pub(super) async fn find(
     conn: &ConnectionContext,
     scope: &EndpointScope,
+    access: &CallerAccess,
     headers: &HeaderMap,
 ) -> Result<SessionRef, SessionError> {
     let id = headers::session_id(headers).ok_or(SessionError::Missing)?;
-    conn.gateway.sessions.find(id, scope).ok_or(SessionError::Unknown)
+    let sessions = &conn.gateway.sessions;
+    if let Some(session) = sessions.find(id, scope) {
+        return Ok(session);
+    }
+    if !sessions.is_shared() {
+        return Err(SessionError::Unknown);
+    }
+    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, access)).await;
+    let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
+    spawn_expiry_task(conn, &restored);
+    sessions.find(id, scope).ok_or(SessionError::Unknown)
 }
 
 /// Returns the response to a request that is not in an open session.
@@ -90,14 +116,21 @@ pub(super) fn session_error(id: Option<&RequestId>, error: SessionError) -> Resp
         SessionError::Missing => {
             (StatusCode::BAD_REQUEST, "send `initialize` first, or name a revision in `params._meta`")
         }
+        SessionError::StoreUnavailable(error) => {
+            let message = format!("the sessions of other gateways are not known: {error}");
+            let error = Error::new(ErrorKind::StoreUnavailable, message);
+            let object = error_object(error.kind().facts().code, &error.to_string(), Some(&error.data()));
+            return json_response(StatusCode::SERVICE_UNAVAILABLE, encode_error_response(id, &object));
+        }
     };
     error_response(status, id, code::INVALID_REQUEST, message)
 }
 
 /// Handles a notification or a reply, and responds with `202 Accepted`.
-pub(super) fn handle_without_response(
+pub(super) async fn handle_without_response(
     conn: &ConnectionContext,
     scope: &EndpointScope,
+    access: &CallerAccess,
     request_headers: &RequestHeaders,
     headers: &HeaderMap,
     message: ClientMessage,
@@ -105,7 +138,7 @@ pub(super) fn handle_without_response(
     if let Some(date) = &request_headers.unknown_revision {
         return unsupported_revision(None, date);
     }
-    match find(conn, scope, headers) {
+    match find(conn, scope, access, headers).await {
         Ok(session) => {
             receive(conn, &session, message);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
@@ -133,10 +166,11 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: &EndpointScope,
+    access: &CallerAccess,
     headers: &HeaderMap,
     request: McpRequest,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, headers) {
+    let session = match find(conn, scope, access, headers).await {
         Ok(session) => session,
         Err(error) => return session_error(Some(&request.id), error),
     };

@@ -1,6 +1,7 @@
 //! The client state of a session, over HTTP and on pipes.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use toolcrib::model::event::ServerNotification;
@@ -9,8 +10,12 @@ use toolcrib::protocol::era::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, U
 use toolcrib::protocol::json::object::{Object, to_json_string};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code, encode_notification};
 use toolcrib::protocol::versions::{Era, Revision};
+use toolcrib::store::StoreResult;
 use toolcrib::util::locks::IgnorePoison as _;
-use toolcrib::{Catalog, Client, ClientContext, InstanceKey, ListKind, Project, ServerId, Subscription};
+use toolcrib::{
+    Call, Catalog, Client, ClientContext, Error, ErrorKind, InstanceKey, ListKind, Project, ServerId,
+    Subscription,
+};
 
 use super::catalog_digest::ListDigests;
 use super::change_watcher::{
@@ -18,6 +23,7 @@ use super::change_watcher::{
     list_index,
 };
 use super::in_flight::InFlight;
+use super::session_record::{RECORD_TTL, SessionRecord, SharedSession};
 use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions};
 use super::{
     CatalogScope, ClientHandle, EndpointScope, MAX_SUBSCRIPTIONS, McpService, RequestContext, reject,
@@ -40,6 +46,8 @@ pub(crate) struct SessionClientState {
     client_context: Arc<ClientContext>,
     /// The client's requests in progress.
     pub(crate) in_flight: InFlight,
+    /// The part that other gateways know, if they use the same store.
+    shared: Option<Box<SharedSession>>,
 }
 
 impl SessionClientState {
@@ -71,7 +79,71 @@ impl SessionClientState {
             idle_updates,
             client_context: Arc::new(client_context),
             in_flight: InFlight::default(),
+            shared: None,
         }
+    }
+
+    /// Lets other gateways continue the session.
+    pub(crate) fn share(self, shared: SharedSession) -> Self {
+        Self { shared: Some(Box::new(shared)), ..self }
+    }
+
+    /// Writes the record for other gateways. Returns `None` if there are none.
+    pub(crate) fn put_record(&self, ttl: Duration) -> Option<StoreResult<()>> {
+        let shared = self.shared.as_ref()?;
+        let log_level = *self.log_level.lock().ignore_poison();
+        Some(shared.put(&self.scope, log_level, self.subscribed_uris(), ttl))
+    }
+
+    /// Returns the URIs of the resources that the client has subscribed to.
+    pub(crate) fn subscribed_uris(&self) -> Vec<String> {
+        let subscriptions = self.subscriptions.lock().ignore_poison();
+        subscriptions.iter().map(|subscription| subscription.uri().to_owned()).collect()
+    }
+
+    /// Returns the lowest log level that the client wants.
+    #[cfg(test)]
+    pub(crate) fn log_level(&self) -> Option<LogLevel> {
+        *self.log_level.lock().ignore_poison()
+    }
+
+    /// Takes over the log level and the subscriptions of a record. Subscriptions that fail are left out.
+    pub(crate) async fn apply_record(&self, service: &McpService, record: &SessionRecord) {
+        *self.log_level.lock().ignore_poison() = record.log_level;
+        let missing: Vec<Call> = {
+            let mut subscriptions = self.subscriptions.lock().ignore_poison();
+            subscriptions.retain(|own| record.subscriptions.iter().any(|uri| uri == own.uri()));
+            let is_missing = |uri: &&String| !subscriptions.iter().any(|own| own.uri() == *uri);
+            let missing = record.subscriptions.iter().filter(is_missing).take(MAX_SUBSCRIPTIONS);
+            missing.map(|uri| self.subscribe_call(uri)).collect()
+        };
+        if !missing.is_empty() {
+            let subscribed = service.crib.subscribe_all(missing.into_iter()).await;
+            self.subscriptions.lock().ignore_poison().extend(subscribed);
+        }
+    }
+
+    /// Writes and announces a change of the record. A response that is an error changes nothing.
+    async fn share_change(&self, service: &McpService, response: ResponsePayload) -> ResponsePayload {
+        let (Some(shared), ResponsePayload::Result(_)) = (&self.shared, &response) else { return response };
+        let stored = self.put_record(RECORD_TTL);
+        let published = shared.publish();
+        let stored = match stored {
+            Some(stored) => stored.wait().await,
+            None => Ok(()),
+        };
+        match stored.and(published.wait().await) {
+            Ok(()) => response,
+            Err(error) => {
+                let message = format!("the change was made, but not for other gateways: {error}");
+                service.error_payload(&Error::new(ErrorKind::StoreUnavailable, message))
+            }
+        }
+    }
+
+    fn subscribe_call(&self, uri: &str) -> Call {
+        let selector = self.scope.view.resource_selector(uri);
+        self.request_context(true).call(SUBSCRIBE.into(), selector, Object::default())
     }
 
     /// Returns the context of a request in this session. Without a stream to the client, servers cannot ask it anything.
@@ -95,9 +167,18 @@ impl SessionClientState {
         out: Option<&impl MessageSink>,
     ) -> ResponsePayload {
         match method {
-            SET_LEVEL => return self.set_level(params.as_ref()),
-            SUBSCRIBE => return self.subscribe(service, params.as_ref()).await,
-            UNSUBSCRIBE => return self.unsubscribe(params.as_ref()),
+            SET_LEVEL => {
+                let response = self.set_level(params.as_ref());
+                return Box::pin(self.share_change(service, response)).await;
+            }
+            SUBSCRIBE => {
+                let response = self.subscribe(service, params.as_ref()).await;
+                return Box::pin(self.share_change(service, response)).await;
+            }
+            UNSUBSCRIBE => {
+                let response = self.unsubscribe(params.as_ref());
+                return Box::pin(self.share_change(service, response)).await;
+            }
             _ => {}
         }
         if let Some(kind) = ListKind::from_method(method) {
@@ -175,9 +256,7 @@ impl SessionClientState {
             let message = format!("this session already has {MAX_SUBSCRIPTIONS} resource subscriptions");
             return reject(code::INVALID_PARAMS, &message);
         }
-        let selector = self.scope.view.resource_selector(&uri);
-        let call = self.request_context(true).call(SUBSCRIBE.into(), selector, Object::default());
-        match service.crib.subscribe_for(call).await {
+        match service.crib.subscribe_for(self.subscribe_call(&uri)).await {
             Ok(subscription) => {
                 self.subscriptions.lock().ignore_poison().push(subscription);
                 subscribed

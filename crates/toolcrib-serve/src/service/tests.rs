@@ -9,12 +9,15 @@ use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::client::{ELICITATION_COMPLETE, TASK_STATUS};
 use toolcrib::protocol::jsonrpc::RequestId;
 use toolcrib::spec::EraChoice;
+use toolcrib::store::{Store, StoreKey, StoreKind};
 use toolcrib::{InProcess, InstanceKey, ServerSpec};
 
 use super::change_watcher::{ChangeEvent, ChangeSink as _};
 use super::methods::{MethodAction, classify};
 use super::session_client::SessionClientState;
+use super::session_record::{SessionRecord, SharedSession};
 use super::*;
+use crate::tests::delayed_store::DelayedStore;
 
 fn params(text: &str) -> Object {
     Object::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
@@ -229,4 +232,32 @@ async fn lagged_client_is_notified_of_all_subscriptions() {
     });
     assert_eq!(uris(session.encode_change(&updated)), ["a:1"]);
     assert!(stream.encode_change(&updated).is_empty());
+}
+
+#[tokio::test]
+async fn subscriptions_follow_the_session_to_another_gateway() {
+    let store: Arc<dyn Store> = Arc::new(DelayedStore::new());
+    let service = || {
+        let spec = ServerSpec::in_process("git".parse().unwrap(), ResourceServer);
+        let spec = spec.era(EraChoice::Era(Era::Session));
+        McpService::new(Crib::builder().server(spec).store(store.clone()).build().unwrap())
+    };
+    let [service, other_service] = [service(), service()];
+    let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
+    let shared = SharedSession::new(store.clone(), "id".to_owned(), "first".into(), "local".into(), None);
+    let session = SessionClientState::new(&service, scope.clone(), None, None).share(shared);
+    let other = SessionClientState::new(&other_service, scope, None, None);
+    let (out, _receiver) = crate::outbox::outbox();
+    for (method, uri, expected) in [
+        ("resources/subscribe", r#"{"uri":"a:1"}"#, &["a:1"][..]),
+        ("resources/subscribe", r#"{"uri":"a:2"}"#, &["a:1", "a:2"]),
+        ("resources/unsubscribe", r#"{"uri":"a:1"}"#, &["a:2"]),
+    ] {
+        let done = session.respond(&service, method, Some(params(uri)), Some(&out)).await;
+        assert!(matches!(done, ResponsePayload::Result(_)), "{done:?}");
+        let stored = store.get(StoreKey::new(StoreKind::Session, "id")).wait().await.unwrap();
+        let record = SessionRecord::parse(&stored.unwrap()).unwrap();
+        other.apply_record(&other_service, &record).await;
+        assert_eq!(other.subscribed_uris(), expected);
+    }
 }

@@ -11,7 +11,8 @@ fn service() -> McpService {
 
 fn open(sessions: &Sessions, service: &McpService) -> NewSession {
     let client = SessionClientState::new(service, EndpointScope::local(), None, None);
-    sessions.open(client, &CancellationToken::new()).unwrap()
+    let access = CallerAccess { revoked: CancellationToken::new(), credential: "local".into() };
+    sessions.open(client, &access, None).unwrap()
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {

@@ -119,7 +119,8 @@ impl Approvals {
     ) -> Result<(), Error> {
         let key = approval_key(call, target);
         let deny = |reason: &str| denied(call, target, verdict, reason);
-        match self.find_decision(&key).await {
+        let unavailable = |error: StoreError| store_error(&error, target);
+        match self.find_decision(&key).await.map_err(unavailable)? {
             Some(true) => return Ok(()),
             Some(false) => return Err(deny("this call was declined a moment ago")),
             None => {}
@@ -142,18 +143,19 @@ impl Approvals {
             }
             ApprovalReply::NoAnswer => Err(deny("the approval request was not answered")),
             ApprovalReply::CannotAsk => {
-                let id = self.add_pending(key, call, target, arguments).await;
+                let added = self.add_pending(key, call, target, arguments).await;
+                let id = added.map_err(unavailable)?;
                 let error = deny("it needs approval and this client cannot be asked");
                 Err(error.with_hint(format!("toolcrib approve --call {id}")).with_approval_id(id))
             }
         }
     }
 
-    /// Returns a recent decision. Without an answer of the store there is none, and the call is asked about again.
-    async fn find_decision(&self, key: &str) -> Option<bool> {
+    /// Returns a recent decision.
+    async fn find_decision(&self, key: &str) -> Result<Option<bool>, StoreError> {
         let key = StoreKey::new(StoreKind::ApprovalDecision, key);
-        let value = or_warn(self.store.get(key).wait().await)?;
-        [true, false].into_iter().find(|is_approved| decision_value(*is_approved) == value)
+        let Some(value) = self.store.get(key).wait().await? else { return Ok(None) };
+        Ok([true, false].into_iter().find(|is_approved| decision_value(*is_approved) == value))
     }
 
     async fn save_decision(&self, key: &str, is_approved: bool) {
@@ -162,7 +164,13 @@ impl Approvals {
     }
 
     /// Lets an operator decide about a refused call. Returns its id.
-    async fn add_pending(&self, key: String, call: &Call, target: &Target, arguments: String) -> String {
+    async fn add_pending(
+        &self,
+        key: String,
+        call: &Call,
+        target: &Target,
+        arguments: String,
+    ) -> Result<String, StoreError> {
         let id = key[..ID_DIGITS].to_owned();
         let approval = PendingApproval {
             id: id.clone(),
@@ -173,8 +181,8 @@ impl Approvals {
         };
         let value = PendingEntry { key, approval }.to_bytes();
         let key = StoreKey::new(StoreKind::PendingApproval, &id);
-        or_warn(self.store.put(key, value, Some(PENDING_TTL)).wait().await);
-        id
+        self.store.put(key, value, Some(PENDING_TTL)).wait().await?;
+        Ok(id)
     }
 
     /// Returns the calls that an operator can decide about, ordered by id.
@@ -184,12 +192,20 @@ impl Approvals {
         entries.map(|entry| entry.approval).collect()
     }
 
-    /// Approves or declines a pending call. Returns `None` if the id is unknown or has expired.
-    pub(crate) async fn decide(&self, id: &str, is_approved: bool) -> Option<PendingApproval> {
-        let taken = self.store.take(StoreKey::new(StoreKind::PendingApproval, id)).wait().await;
-        let entry = PendingEntry::parse(&or_warn(taken)?)?;
-        self.save_decision(&entry.key, is_approved).await;
-        Some(entry.approval)
+    /// Approves or declines a pending call. Returns `None` if the id is unknown or has expired. The approval is replaced by
+    /// the decision in one step: it is never lost, and of several decisions one is made.
+    pub(crate) async fn decide(
+        &self,
+        id: &str,
+        is_approved: bool,
+    ) -> Result<Option<PendingApproval>, StoreError> {
+        let pending = StoreKey::new(StoreKind::PendingApproval, id);
+        let found = self.store.get(pending).wait().await?;
+        let Some(entry) = found.and_then(|value| PendingEntry::parse(&value)) else { return Ok(None) };
+        let decision = StoreKey::new(StoreKind::ApprovalDecision, &entry.key);
+        let value = decision_value(is_approved);
+        let taken = self.store.take_and_put(pending, decision, value, Some(DECISION_TTL)).wait().await?;
+        Ok(taken.map(|_| entry.approval))
     }
 }
 
@@ -266,6 +282,14 @@ fn approval_key(call: &Call, target: &Target) -> String {
         digest.update(part.as_bytes());
     }
     to_hex(&digest.finalize())
+}
+
+/// Returns the error for a call whose approval could not be looked up.
+fn store_error(error: &StoreError, target: &Target) -> Error {
+    let Target { server, name } = target;
+    let message =
+        format!("`{server}.{name}` was not called, because its approval could not be checked: {error}");
+    Error::new(ErrorKind::StoreUnavailable, message).with_server(server)
 }
 
 impl Error {

@@ -2,17 +2,25 @@
 //!
 //! The tools that a server offers when it is first seen count as approved. From then on only a person approves. What
 //! follows from a [`PinStatus`] is decided by the catalog and the lease.
+//!
+//! The approved tools are in the store; their fingerprints are kept here as well. A store of this process is read again
+//! when its value has changed. A store that other processes use is read once, and again when one of them reports a change.
 
-mod file;
+mod approved_tools;
 mod fingerprint;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListedItem, Listing};
@@ -20,8 +28,9 @@ use crate::model::pin_status::PinDifference;
 use crate::model::pin_status::PinStatus;
 use crate::model::pin_status::Unapproved;
 use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec};
+use crate::store::{MemoryStore, Store, StoreError, StoreKey, StoreKind, StoreNotice, StoreReply};
 use crate::util::locks::IgnorePoison as _;
-use file::{ApprovedTool, ApprovedTools, PinFileStamp};
+use approved_tools::{ApprovedTool, ApprovedTools, PinFileStamp};
 pub(crate) use fingerprint::Fingerprint;
 use fingerprint::pinned_members;
 
@@ -36,23 +45,34 @@ pub(crate) struct PinCheck {
     pub(crate) newly_unapproved: Vec<(Arc<str>, PinStatus)>,
     /// Whether the server was seen for the first time, so that its listing is to be saved.
     pub(crate) is_first: bool,
-    /// The reason why the pin file could not be read, once per change of the file. Nothing counts as approved then.
-    pub(crate) file_error: Option<String>,
+    /// Whether the store must be asked first what is approved, by [`Pins::load`]. Nothing counts as approved until then.
+    pub(crate) needs_load: bool,
+    /// The reason why the stored pins could not be read, once per change. Nothing counts as approved then.
+    pub(crate) read_error: Option<String>,
 }
 
 /// The approved tools of one server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pins {
+    server: ServerId,
+    store: Arc<dyn Store>,
+    /// The file that holds the value of the store, if there is one. Its stamp says whether the value has changed.
     file: Option<PathBuf>,
+    tasks: TaskTracker,
     state: Mutex<PinState>,
 }
 
 #[derive(Debug, Default)]
 struct PinState {
     stamp: Option<PinFileStamp>,
+    /// The value that was read last from a store in memory, to detect a changed one.
+    value: Option<Bytes>,
     /// `None` until the server has been seen.
     approved: Option<BTreeMap<Arc<str>, Fingerprint>>,
-    is_damaged: bool,
+    /// The reason why the last value could not be read, until it is reported.
+    read_error: Option<String>,
+    /// Whether a task loads the approved tools.
+    is_loading: bool,
     /// Tools that the server offers and that are not approved.
     unapproved: BTreeMap<Arc<str>, UnapprovedTool>,
     /// Fingerprints of definitions, because the same definitions are checked repeatedly.
@@ -87,6 +107,24 @@ impl PinState {
         }
     }
 
+    /// Counts nothing as approved.
+    fn mark_damaged(&mut self, reason: String) {
+        self.approved = Some(BTreeMap::new());
+        self.read_error = Some(reason);
+    }
+
+    /// Takes over tools that were approved. A tool that has changed since stays unapproved.
+    fn approve(&mut self, added: &BTreeMap<Arc<str>, UnapprovedTool>) {
+        let approved = self.approved.get_or_insert_default();
+        for (name, tool) in added {
+            approved.insert(name.clone(), tool.fingerprint);
+        }
+        let is_other = |name: &Arc<str>, tool: &mut UnapprovedTool| {
+            added.get(name).is_none_or(|approved| approved.fingerprint != tool.fingerprint)
+        };
+        self.unapproved.retain(is_other);
+    }
+
     /// Digest of the names and fingerprints of all unapproved tools.
     fn digest(&self) -> String {
         let line = |(name, tool): (&Arc<str>, &UnapprovedTool)| format!("{} {name}\n", tool.fingerprint);
@@ -96,51 +134,118 @@ impl PinState {
 }
 
 impl Pins {
-    /// Creates the pins of a server, stored in a folder, or only in memory without one.
-    pub(crate) fn new(server: &ServerId, folder: Option<&Path>) -> Self {
-        Self { file: folder.map(|folder| folder.join(format!("{server}.json"))), state: Mutex::default() }
-    }
-
     fn lock(&self) -> MutexGuard<'_, PinState> {
         self.state.lock().ignore_poison()
     }
 
-    /// Locks the state after reading the file again if another process has changed it. The second value says why the file
-    /// could not be read.
-    fn lock_and_reload(&self) -> (MutexGuard<'_, PinState>, Option<String>) {
+    fn key(&self) -> StoreKey<'_> {
+        StoreKey::new(StoreKind::Pin, self.server.as_str())
+    }
+
+    /// Locks the state after reading a store of this process again, if its value has changed.
+    fn lock_and_reload(&self) -> MutexGuard<'_, PinState> {
         let mut state = self.lock();
-        let Some(file) = &self.file else { return (state, None) };
-        let stamp = PinFileStamp::read(file);
-        if stamp.is_none() || stamp == state.stamp {
-            return (state, None);
+        if self.store.is_shared() {
+            return state;
         }
-        state.stamp = stamp;
-        let file_error = match file::read(file) {
-            Ok(Some(tools)) => {
-                let approved = tools.into_iter().map(|(name, tool)| (name, tool.fingerprint));
-                state.approved = Some(approved.collect());
-                state.is_damaged = false;
-                None
+        if let Some(file) = &self.file {
+            let stamp = PinFileStamp::read(file);
+            if stamp.is_none() || stamp == state.stamp {
+                return state;
             }
-            Ok(None) => None,
-            // Damaging the file must not approve everything.
-            Err(reason) => {
-                state.approved = Some(BTreeMap::new());
-                state.is_damaged = true;
-                Some(format!("cannot read `{}`: {reason}", file.display()))
+            state.stamp = stamp;
+        }
+        match self.store.get(self.key()) {
+            StoreReply::Ready(Ok(Some(value))) => self.apply_value(&mut state, &value),
+            StoreReply::Ready(Err(error)) => state.mark_damaged(error.to_string()),
+            StoreReply::Ready(Ok(None)) | StoreReply::Pending(_) => {}
+        }
+        state
+    }
+
+    /// Takes over a stored value.
+    fn apply_value(&self, state: &mut PinState, value: &Bytes) {
+        let is_same = |last: &Bytes| last.as_ptr() == value.as_ptr() && last.len() == value.len();
+        if self.file.is_none() && state.value.as_ref().is_some_and(is_same) {
+            return;
+        }
+        if self.file.is_none() && !self.store.is_shared() {
+            state.value = Some(value.clone());
+        }
+        match approved_tools::parse(value) {
+            Ok(tools) => {
+                let approved: BTreeMap<Arc<str>, Fingerprint> =
+                    tools.into_iter().map(|(name, tool)| (name, tool.fingerprint)).collect();
+                state.unapproved.retain(|name, tool| approved.get(name) != Some(&tool.fingerprint));
+                state.approved = Some(approved);
             }
-        };
-        (state, file_error)
+            // Damaging the value must not approve everything.
+            Err(reason) => state.mark_damaged(match &self.file {
+                Some(file) => format!("cannot read `{}`: {reason}", file.display()),
+                None => format!("cannot read the stored pins: {reason}"),
+            }),
+        }
+    }
+
+    /// Reads the approved tools from the store. Returns whether there are any.
+    async fn refresh(&self) -> Result<bool, StoreError> {
+        let Some(value) = self.store.get(self.key()).wait().await? else { return Ok(false) };
+        self.apply_value(&mut self.lock(), &value);
+        Ok(true)
+    }
+
+    /// Reads the approved tools from a store that other processes use. If there are none, those of `listing` are approved,
+    /// unless another process is first.
+    pub(crate) async fn load(&self, listing: &Listing) -> Result<(), StoreError> {
+        if self.refresh().await? || listing.tools.is_empty() {
+            return Ok(());
+        }
+        let value = approved_tools::encode(&approved_tools::first_seen(listing));
+        match self.store.put_if_absent(self.key(), value.clone(), None).wait().await? {
+            true => self.apply_value(&mut self.lock(), &value),
+            false => {
+                self.refresh().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a store that other processes use was not asked yet which tools are approved.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.store.is_shared() && self.lock().approved.is_none()
+    }
+
+    /// Waits until it is known which tools are approved. Without an answer of the store, none is.
+    pub(crate) async fn prepare(&self, listing: &Listing) {
+        if self.is_unknown()
+            && let Err(error) = self.load(listing).await
+        {
+            let server = &self.server;
+            tracing::warn!(%server, "no tool of it counts as approved: {error}");
+        }
+    }
+
+    /// Returns `true` unless a task already loads the approved tools. It then must call [`Pins::finish_loading`].
+    pub(crate) fn start_loading(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_loading, true)
+    }
+
+    pub(crate) fn finish_loading(&self) {
+        self.lock().is_loading = false;
     }
 
     /// Compares a listing with the approved tools. `is_complete` is `false` for the listing of one instance, which does not
     /// say what other instances offer.
     pub(crate) fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
-        let (mut state, file_error) = self.lock_and_reload();
-        let mut result = PinCheck { file_error, ..PinCheck::default() };
+        let mut state = self.lock_and_reload();
+        let mut result = PinCheck { read_error: state.read_error.take(), ..PinCheck::default() };
         if state.approved.is_none() {
             // A server that offers no tools yet does not count as seen.
             if listing.tools.is_empty() {
+                return result;
+            }
+            if self.store.is_shared() {
+                result.needs_load = true;
                 return result;
             }
             // In reverse: of two tools with the same name the first counts.
@@ -171,19 +276,14 @@ impl Pins {
         result
     }
 
-    /// Writes the tools that a server offered when it was first seen.
-    pub(crate) fn save_first_seen(&self, listing: &Listing) -> std::io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        // Another process may have seen the server first.
-        if PinFileStamp::read(file).is_some() {
-            return Ok(());
+    /// Stores the tools that a server offered when it was first seen, unless another process has seen it first. Blocks if the
+    /// store has files.
+    pub(crate) fn save_first_seen(&self, listing: &Listing) -> Result<(), StoreError> {
+        let value = approved_tools::encode(&approved_tools::first_seen(listing));
+        match self.store.put_if_absent(self.key(), value, None) {
+            StoreReply::Ready(saved) => saved.map(drop),
+            StoreReply::Pending(_) => Ok(()),
         }
-        let approved = |tool: &ListedItem| {
-            let fingerprint = Fingerprint::from_definition(&tool.definition);
-            let definition = pinned_members(&tool.definition);
-            (tool.name.clone(), ApprovedTool { fingerprint, definition })
-        };
-        file::write(file, &listing.tools.iter().rev().map(approved).collect())
     }
 
     /// Returns how a tool differs from the approved one, or `None` if it is approved. Does not read the file.
@@ -196,62 +296,114 @@ impl Pins {
         self.lock().unapproved.iter().map(|(name, tool)| (name.clone(), tool.status)).collect()
     }
 
-    /// Returns every unapproved tool with its approved definition. Reads the file.
-    pub(crate) fn differences(&self) -> Unapproved {
-        let approved =
-            self.file.as_ref().and_then(|file| file::read(file).ok().flatten()).unwrap_or_default();
-        let (state, _) = self.lock_and_reload();
+    /// Returns every unapproved tool with its approved definition.
+    pub(crate) async fn differences(&self) -> Result<Unapproved, Error> {
+        let stored = self.store.get(self.key()).wait().await;
+        let stored = match stored {
+            Err(error) if self.store.is_shared() => return Err(self.store_error(&error)),
+            stored => stored.ok().flatten(),
+        };
+        let approved = stored.and_then(|value| approved_tools::parse(&value).ok()).unwrap_or_default();
+        let state = self.lock_and_reload();
         let difference = |(name, tool): (&Arc<str>, &UnapprovedTool)| PinDifference {
             tool: name.to_string(),
             status: tool.status,
             approved: approved.get(name).map(|tool| tool.definition.clone()),
             offered: pinned_members(&tool.definition),
         };
-        Unapproved { tools: state.unapproved.iter().map(difference).collect(), digest: state.digest() }
+        Ok(Unapproved { tools: state.unapproved.iter().map(difference).collect(), digest: state.digest() })
     }
 
-    /// Approves the unapproved tools if `digest` is theirs, and returns their names. Writes the file.
-    pub(crate) fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
-        let (mut state, _) = self.lock_and_reload();
-        if state.digest() != digest {
-            let message = format!("the tools of `{server}` have changed since they were shown");
-            let error = Error::new(ErrorKind::Denied, message).with_server(server);
-            return Err(error.with_hint(format!("toolcrib approve {server}")));
-        }
-        if let Some(file) = &self.file {
-            let stored = file::read(file).ok().flatten().filter(|_| !state.is_damaged);
-            let mut tools: ApprovedTools = stored.unwrap_or_default();
-            for (name, tool) in &state.unapproved {
-                let definition = pinned_members(&tool.definition);
-                tools.insert(name.clone(), ApprovedTool { fingerprint: tool.fingerprint, definition });
+    /// Approves the unapproved tools if `digest` is theirs, and returns their names. Nothing is approved if the store cannot
+    /// save it.
+    pub(crate) async fn approve(&self, digest: &str) -> Result<Vec<String>, Error> {
+        let stored = self.store.get(self.key()).wait().await;
+        let stored = match stored {
+            Err(error) if self.store.is_shared() => return Err(self.store_error(&error)),
+            stored => stored.ok().flatten(),
+        };
+        let mut tools: ApprovedTools =
+            stored.as_ref().and_then(|value| approved_tools::parse(value).ok()).unwrap_or_default();
+        let added = {
+            let state = self.lock_and_reload();
+            if state.digest() != digest {
+                return Err(self.changed_error());
             }
-            file::write(file, &tools).map_err(|error| {
-                let message = format!("cannot write `{}`: {error}", file.display());
-                let error = Error::new(ErrorKind::Denied, message).with_server(server);
-                error.with_hint("make the folder writable, then approve again")
-            })?;
-            state.stamp = PinFileStamp::read(file);
+            state.unapproved.clone()
+        };
+        for (name, tool) in &added {
+            let definition = pinned_members(&tool.definition);
+            tools.insert(name.clone(), ApprovedTool { fingerprint: tool.fingerprint, definition });
         }
-        let unapproved = std::mem::take(&mut state.unapproved);
-        let names = unapproved.keys().map(ToString::to_string).collect();
-        let approved = unapproved.into_iter().map(|(name, tool)| (name, tool.fingerprint));
-        state.approved.get_or_insert_default().extend(approved);
-        state.is_damaged = false;
-        Ok(names)
+        self.write(approved_tools::encode(&tools)).await?;
+        self.lock().approve(&added);
+        if let Err(error) = self.store.publish(self.key()).wait().await {
+            let server = &self.server;
+            tracing::warn!(%server, "cannot announce that its tools were approved: {error}");
+        }
+        Ok(added.keys().map(ToString::to_string).collect())
+    }
+
+    /// Replaces the stored value, on a thread where a file may be written.
+    async fn write(&self, value: Bytes) -> Result<(), Error> {
+        let store = self.store.clone();
+        let server = self.server.clone();
+        let put = move || store.put(StoreKey::new(StoreKind::Pin, server.as_str()), value, None);
+        let reply = match self.file.is_some() {
+            true => self.tasks.spawn_blocking(put).await.unwrap_or_else(|error| {
+                StoreReply::Ready(Err(StoreError::new(format!("the write was interrupted: {error}"))))
+            }),
+            false => put(),
+        };
+        match reply.wait().await {
+            Ok(()) => {
+                let mut state = self.lock();
+                state.stamp = self.file.as_deref().and_then(PinFileStamp::read);
+                Ok(())
+            }
+            Err(error) if self.store.is_shared() => Err(self.store_error(&error)),
+            Err(error) => {
+                let error = Error::new(ErrorKind::Denied, error.to_string()).with_server(&self.server);
+                Err(error.with_hint("make the folder writable, then approve again"))
+            }
+        }
+    }
+
+    fn changed_error(&self) -> Error {
+        let server = &self.server;
+        let message = format!("the tools of `{server}` have changed since they were shown");
+        let error = Error::new(ErrorKind::Denied, message).with_server(server);
+        error.with_hint(format!("toolcrib approve {server}"))
+    }
+
+    fn store_error(&self, error: &StoreError) -> Error {
+        let server = &self.server;
+        let message = format!("the approved tools of `{server}` are not known: {error}");
+        Error::new(ErrorKind::StoreUnavailable, message).with_server(server)
     }
 }
 
 /// The pins of every server of a crib.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PinStore {
+    store: Arc<dyn Store>,
+    /// The folder with the files of the store, if it has any.
     folder: Option<PathBuf>,
+    tasks: TaskTracker,
     by_server: Mutex<HashMap<ServerId, Arc<Pins>>>,
 }
 
+impl Default for PinStore {
+    fn default() -> Self {
+        Self::new(Arc::new(MemoryStore::default()), None, TaskTracker::new())
+    }
+}
+
 impl PinStore {
-    /// Creates a store in a folder, or only in memory without one.
-    pub(crate) fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder, by_server: Mutex::default() }
+    /// Creates the pins in a store. `folder` is where the store has its files, if it has any; `tasks` owns what runs in the
+    /// background.
+    pub(crate) fn new(store: Arc<dyn Store>, folder: Option<PathBuf>, tasks: TaskTracker) -> Self {
+        Self { store, folder, tasks, by_server: Mutex::default() }
     }
 
     /// Returns the pins of a server. An in-process server is the embedder's own code and has pins only if its spec asks
@@ -262,7 +414,32 @@ impl PinStore {
         }
         let mut by_server = self.by_server.lock().ignore_poison();
         let pins = by_server.entry(spec.id.clone());
-        Some(pins.or_insert_with(|| Arc::new(Pins::new(&spec.id, self.folder.as_deref()))).clone())
+        Some(pins.or_insert_with(|| Arc::new(self.open(&spec.id))).clone())
+    }
+
+    fn open(&self, server: &ServerId) -> Pins {
+        Pins {
+            server: server.clone(),
+            store: self.store.clone(),
+            file: self.folder.as_ref().map(|folder| folder.join(format!("{server}.json"))),
+            tasks: self.tasks.clone(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Reads what others have approved: the pins of one server, or of all. Servers that were not seen here are left out.
+    async fn refresh(&self, server: Option<&str>) {
+        let pins: Vec<Arc<Pins>> = {
+            let by_server = self.by_server.lock().ignore_poison();
+            let is_meant = |pins: &&Arc<Pins>| server.is_none_or(|server| pins.server.as_str() == server);
+            by_server.values().filter(is_meant).cloned().collect()
+        };
+        for pins in pins {
+            if let Err(error) = pins.refresh().await {
+                let server = &pins.server;
+                tracing::warn!(%server, "cannot read which of its tools were approved: {error}");
+            }
+        }
     }
 }
 
@@ -276,7 +453,7 @@ pub(crate) struct PinnedTools {
 
 impl PinnedTools {
     /// Fails unless the tool is approved.
-    pub(crate) fn check_call(&self, server: &ServerId, tool: &str) -> Result<(), Error> {
+    pub(crate) async fn check_call(&self, server: &ServerId, tool: &str) -> Result<(), Error> {
         let listed = self.listing.tools.iter().find(|listed| *listed.name == *tool);
         let Some(listed) = listed else {
             return Err(Error::new(ErrorKind::Unknown, format!("Unknown tool: {tool}")).with_server(server));
@@ -284,11 +461,38 @@ impl PinnedTools {
         if self.pins.check_tool(listed).is_none() {
             return Ok(());
         }
-        // The tool may have been approved through another process.
-        match self.pins.lock_and_reload().0.check(listed) {
+        // The tool may have been approved through another process. Boxed, because hardly any call gets here.
+        if self.pins.store.is_shared() {
+            let loaded = Box::pin(self.pins.load(&self.listing)).await;
+            loaded.map_err(|error| self.pins.store_error(&error))?;
+        }
+        match self.pins.lock_and_reload().check(listed) {
             None => Ok(()),
             Some((status, _)) => Err(withheld_error(server, tool, status)),
         }
+    }
+}
+
+/// Takes over what other cribs on the same store approve, and notifies `changed`, until the pins are dropped or `stop` is
+/// cancelled.
+pub(crate) async fn watch_pins(
+    pins: Weak<PinStore>,
+    mut notices: Receiver<StoreNotice>,
+    changed: Arc<Notify>,
+    stop: CancellationToken,
+) {
+    loop {
+        let notice = tokio::select! {
+            notice = notices.recv() => notice,
+            () = stop.cancelled() => return,
+        };
+        let Some(pins) = pins.upgrade() else { return };
+        match notice {
+            Ok(StoreNotice::Changed(server)) => pins.refresh(Some(&server)).await,
+            Ok(StoreNotice::Missed) | Err(RecvError::Lagged(_)) => pins.refresh(None).await,
+            Err(RecvError::Closed) => return,
+        }
+        changed.notify_one();
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits, reads a clock or knows public names. A policy decides about an item that has already been found.
 
+#[cfg_attr(not(feature = "config"), expect(dead_code, reason = "config files use more of it"))]
 mod rule;
 #[cfg(test)]
 mod tests;

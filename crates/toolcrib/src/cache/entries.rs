@@ -97,19 +97,19 @@ impl CacheEntries {
     }
 
     /// Inserts an entry and evicts the oldest ones above the limit per subject and the limit of bytes. An entry that would
-    /// take more than a quarter of all bytes is not stored.
+    /// take more than a quarter of all bytes is not stored. Returns whether it was.
     pub(super) fn insert(
         &mut self,
         key: Arc<CacheKey>,
         entry: CacheEntry,
         max_per_subject: usize,
         now: Instant,
-    ) {
+    ) -> bool {
         self.remove_expired(now);
         let bytes = OVERHEAD + key.size() + entry.outcome.raw().len();
         self.remove(&key);
         if bytes > self.max_bytes / 4 || max_per_subject == 0 || entry.expires_at <= now {
-            return;
+            return false;
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -122,6 +122,7 @@ impl CacheEntries {
         self.by_key.insert(key, StoredEntry { sequence, entry, bytes });
         self.remove_sequence(oldest);
         self.evict();
+        true
     }
 
     /// Sets the limit of bytes and evicts the oldest entries above it.

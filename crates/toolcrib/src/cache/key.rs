@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::directive::CacheDirective;
 use crate::model::caller::Caller;
 use crate::model::instance_key::InstanceKey;
 use crate::spec::ServerId;
@@ -56,9 +57,12 @@ impl CacheKey {
         Self { hash, subject, request, instance, caller: Some(caller), definition }
     }
 
-    /// Returns the key under which a public answer is stored.
-    pub(super) fn without_caller(&self) -> Self {
-        Self { caller: None, ..self.clone() }
+    /// Returns the key under which an answer is stored: without a caller if every caller may have it.
+    pub(super) fn for_storage(self: &Arc<Self>, directive: &CacheDirective) -> Arc<Self> {
+        match directive.is_public {
+            true => Arc::new(Self { caller: None, ..Self::clone(self) }),
+            false => self.clone(),
+        }
     }
 
     /// Bytes that storing the key takes. The definition is not counted: the catalog holds it anyway.

@@ -1,5 +1,5 @@
-//! `CachePeers`: the caches of other replicas that share the store. Each replica has its own answers; an invalidation reaches
-//! all of them.
+//! `CachePeers`: the caches of other replicas that share the store. Each replica has answers of its own; an invalidation
+//! reaches all of them.
 
 use std::sync::{Arc, Weak};
 
@@ -9,6 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::shared_responses::SharedResponses;
 use super::{Invalidation, ResponseCache};
 use crate::spec::ServerId;
 use crate::store::{Store, StoreKey, StoreKind, StoreNotice};
@@ -26,6 +27,11 @@ impl CachePeers {
     /// Creates the peers of the replica with this unique name; `tasks` owns the announcements.
     pub(crate) fn new(store: Arc<dyn Store>, replica: String, tasks: TaskTracker) -> Self {
         Self { store, replica, tasks }
+    }
+
+    /// Returns the responses in the store, if other processes use it.
+    pub(super) fn shared_responses(&self) -> Option<SharedResponses> {
+        self.store.is_shared().then(|| SharedResponses::new(self.store.clone(), self.tasks.clone()))
     }
 
     pub(super) fn announce(&self, server: &ServerId, invalidation: Invalidation<'_>) {

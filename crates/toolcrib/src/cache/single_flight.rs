@@ -7,9 +7,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::key::CacheKey;
+use super::shared_responses::{SharedLookup, SharedResponse, SharedSlot};
 use super::{CacheSettings, ResponseCache};
 use crate::call::updates::{CallUpdate, UpdateSink};
 use crate::model::outcome::Outcome;
+use crate::spec::ServerSpec;
 
 /// The result of a flight for the calls that joined it.
 #[derive(Debug, Clone)]
@@ -66,12 +68,14 @@ pub(crate) struct SingleFlight {
     pub(super) cache: Arc<ResponseCache>,
     pub(super) key: Arc<CacheKey>,
     pub(super) state: Arc<FlightState>,
+    /// The place of the answer in the shared store, once it was searched.
+    slot: Option<Box<SharedSlot>>,
     has_ended: bool,
 }
 
 impl SingleFlight {
     pub(super) fn new(cache: Arc<ResponseCache>, key: Arc<CacheKey>, state: Arc<FlightState>) -> Self {
-        Self { cache, key, state, has_ended: false }
+        Self { cache, key, state, slot: None, has_ended: false }
     }
 
     /// Records that the call is about to be sent. Its answer is discarded if an invalidation follows.
@@ -80,11 +84,39 @@ impl SingleFlight {
         self.state.sent_epoch.store(epoch, Ordering::Relaxed);
     }
 
+    /// Looks the answer up in the store, if other processes use it.
+    pub(crate) async fn find_shared(&mut self, spec: &ServerSpec) -> Option<SharedResponse> {
+        self.mark_sent();
+        let SharedLookup { slot, found } = self.cache.shared.as_ref()?.find(&self.key, spec).await?;
+        self.slot = Some(Box::new(slot));
+        found
+    }
+
+    /// Ends the flight with an answer from the store and passes it to the waiting calls. Returns `None`, and the flight
+    /// continues, if answers were invalidated since the lookup began.
+    pub(crate) fn accept_shared(
+        &mut self,
+        found: SharedResponse,
+        settings: &CacheSettings,
+        now: Instant,
+    ) -> Option<Outcome> {
+        let outcome = self.cache.accept_shared(&self.key, &self.state, found, settings, now)?;
+        self.end(|| FlightResult::Shared(outcome.clone()));
+        Some(outcome)
+    }
+
     /// Stores the answer if it is cacheable, and passes it to the waiting calls.
     pub(crate) fn complete(mut self, outcome: &Outcome, settings: &CacheSettings, now: Instant) {
         let has_asked_client = self.state.has_asked_client.load(Ordering::Relaxed);
-        let is_shared =
-            !has_asked_client && self.cache.store_if_fresh(&self.key, &self.state, outcome, settings, now);
+        let is_shared = !has_asked_client
+            && self.cache.store_if_fresh(
+                &self.key,
+                &self.state,
+                self.slot.as_deref(),
+                outcome,
+                settings,
+                now,
+            );
         self.end(
             || if is_shared { FlightResult::Shared(outcome.clone()) } else { FlightResult::NotShareable },
         );

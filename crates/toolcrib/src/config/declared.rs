@@ -8,7 +8,7 @@ use super::node::{ConfigNode, ConfigTable, ConfigValue, TableEntry};
 use super::source_map::SourceMap;
 use super::when::TagCondition;
 use crate::spec::template::TemplateText;
-use crate::spec::{Endpoint, HttpSpec, ServerId};
+use crate::spec::{Endpoint, HttpSpec, ServerCard, ServerId};
 
 /// Placeholder for a value that may be a secret.
 const HIDDEN: &str = "(hidden)";
@@ -26,6 +26,8 @@ pub struct DeclaredServer {
     pub reason: String,
     /// Its endpoint, unless its declaration has problems.
     pub endpoint: Option<Endpoint>,
+    /// Its card.
+    pub card: Option<ServerCard>,
     /// Its tag condition.
     pub when: Option<TagCondition>,
     /// Place of its first declaration; nearer layers may add to it.

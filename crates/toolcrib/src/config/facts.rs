@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// A fact, or the reason why it is unknown.
 pub type Fact<T> = Result<T, String>;
@@ -25,6 +26,8 @@ pub struct HostFacts {
     pub ssid: Fact<String>,
     /// First matching file of each required glob.
     pub files: BTreeMap<String, Fact<Option<String>>>,
+    /// Contents of each required card file.
+    pub card_files: BTreeMap<PathBuf, Fact<String>>,
     /// Name of the project folder.
     pub project: Option<String>,
     /// Tags that are active regardless of scopes.
@@ -48,6 +51,7 @@ impl Default for HostFacts {
             gateway_mac: Err(unknown()),
             ssid: Err(unknown()),
             files: BTreeMap::new(),
+            card_files: BTreeMap::new(),
             project: None,
             tags: BTreeSet::new(),
             is_gateway: true,
@@ -71,6 +75,8 @@ pub struct RequiredFacts {
     pub ssid: bool,
     /// Globs of project files.
     pub files: BTreeSet<String>,
+    /// Card files of servers.
+    pub card_files: BTreeSet<PathBuf>,
     /// Ports of this machine.
     pub ports: BTreeSet<u16>,
 }

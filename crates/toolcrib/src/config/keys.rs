@@ -2,7 +2,9 @@
 //!
 //! The config reader does not use this table; a test checks that both know the same keys.
 
-use ValueKind::{AnyOf, Boolean, Duration, Integer, Map, NamedTables, OneOf, Size, Table, Text, TextList};
+use ValueKind::{
+    AnyOf, Boolean, Duration, Integer, Map, NamedTables, OneOf, Size, Table, TableList, Text, TextList,
+};
 
 /// A config key.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub enum ValueKind {
     TextList,
     /// One of these strings.
     OneOf(&'static [&'static str]),
+    /// A list of tables with any keys.
+    TableList,
     /// A table with user-chosen keys and values of this type.
     Map(&'static Self),
     /// A table with these keys.
@@ -120,6 +124,12 @@ pub const SERVER: &[ConfigKey] = &[
         "mark",
         "Handling of tools that differ from their approved definition: mark them, or hide them until approved",
     ),
+    key(
+        "card",
+        AnyOf(&[Text, Table(CARD)]),
+        "",
+        "Description that is shown, and tools that are listed, before the server has been started: a table, or a JSON file relative to this file",
+    ),
     key("lifecycle", Table(LIFECYCLE), "", "Start, idle stop, restarts and memory"),
     key("limits", Table(LIMITS), "", "Limits per call and per server"),
     key("tools", Table(TOOLS), "", "Settings for tools, by the server's own tool names"),
@@ -144,6 +154,18 @@ const WHEN: &[ConfigKey] = &[
     key("any", TextList, "", "At least one of these tags is active"),
     key("all", TextList, "[]", "All of these tags are active"),
     key("not", TextList, "[]", "None of these tags is active"),
+];
+
+const CARD: &[ConfigKey] = &[
+    key("title", Text, "", "Name for people"),
+    key("description", Text, "", "Purpose of the server"),
+    key("tags", TextList, "[]", "Words to find the server by"),
+    key(
+        "tools",
+        TableList,
+        "[]",
+        "Definitions of its tools as in `tools/list`; listed until the server has been listed",
+    ),
 ];
 
 const LIFECYCLE: &[ConfigKey] = &[

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use super::facts::{Fact, HostFacts, RequiredFacts};
-use super::{glob, scope};
+use super::{file, glob, scope};
 
 /// Time limit for all probes together.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -74,8 +74,15 @@ impl HostFacts {
         if required.host {
             facts.host = variable("TOOLCRIB_HOST").map_or_else(host_name, Ok);
         }
+        facts.read_card_files(required);
         facts.run_probes(required, folder);
         facts
+    }
+
+    /// Reads the required card files.
+    pub(super) fn read_card_files(&mut self, required: &RequiredFacts) {
+        let read = |path: &PathBuf| file::read(path).map(|file| file.text).map_err(|problem| problem.message);
+        self.card_files = required.card_files.iter().map(|path| (path.clone(), read(path))).collect();
     }
 
     fn run_probes(&mut self, required: &RequiredFacts, folder: &Path) {

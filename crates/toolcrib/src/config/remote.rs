@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use http::header::HeaderName;
+
 use super::reader::TableReader;
 use crate::spec::template::TemplateText;
-use crate::spec::{HttpSpec, TransportKind, is_header_name, parse_url};
+use crate::spec::url::parse_url;
+use crate::spec::{HttpSpec, TransportKind};
 
 /// Keys that only a server with `command` has.
 const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "inherit-env"];
@@ -110,7 +113,7 @@ fn read_headers(reader: &mut TableReader<'_>) -> BTreeMap<String, TemplateText> 
     let mut headers: BTreeMap<String, TemplateText> = BTreeMap::new();
     for entry in reader.raw_table("headers").map_or(&[][..], |table| &table.0) {
         let name = entry.key.to_ascii_lowercase();
-        if !is_header_name(&name) {
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
             let message = format!("invalid header name `{}`", entry.key.escape_default());
             reader.error(entry.offset, message, "write letters, digits and `-`");
         } else if RESERVED_HEADERS.contains(&&*name) || name.starts_with("mcp-param-") {

@@ -8,7 +8,7 @@ use super::facts::{HostFacts, RequiredFacts};
 use super::layer::{Layer, LayerKind};
 use super::node::{self, ConfigTable, ConfigValue};
 use super::source_map::SourceMap;
-use super::{Config, Problem, ProblemScope, hosts, merge, root, scope};
+use super::{Config, Problem, ProblemScope, card, hosts, merge, root, scope};
 use crate::spec::ServerId;
 
 /// Sections that a project cannot set. Neither can it set the audit keys, nor any `policy` but `deny` and `ask`.
@@ -115,6 +115,7 @@ impl LayeredConfig {
         }
         let hosts = hosts::read(&mut source, &self.root);
         hosts::add_required_facts(&hosts, &self.root, &mut required);
+        card::add_required_facts(&source, &self.root, &mut required);
         required
     }
 

@@ -264,6 +264,7 @@ fn add_server(
         enabled,
         reason: activation.reason,
         endpoint: Some(spec.endpoint.clone()),
+        card: spec.card.clone(),
         when,
         origin,
     });
@@ -279,7 +280,16 @@ fn add_server(
 fn declare_invalid(source: &SourceMap, id: ServerId, origin: Origin) -> DeclaredServer {
     let problem = source.first_server_problem(id.as_str()).map(|problem| format!(": {}", problem.message));
     let reason = format!("off: its config has errors{}", problem.unwrap_or_default());
-    DeclaredServer { id, active: false, enabled: true, reason, endpoint: None, when: None, origin }
+    DeclaredServer {
+        id,
+        active: false,
+        enabled: true,
+        reason,
+        endpoint: None,
+        card: None,
+        when: None,
+        origin,
+    }
 }
 
 fn report_not_a_table(source: &mut SourceMap, entry: &TableEntry, name: &str) {

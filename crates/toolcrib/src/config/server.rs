@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::card;
 use super::hosts::{self, RunLocation};
 use super::lifecycle::LifecycleSettings;
 use super::reader::TableReader;
@@ -15,7 +16,7 @@ use crate::access::policy::Rules;
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::public_name::{MAX_LENGTH, SEPARATOR, public_name};
 use crate::spec::template::TemplateText;
-use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerId, ServerSpec};
+use crate::spec::{CommandSpec, Endpoint, EraChoice, ServerCard, ServerId, ServerSpec};
 
 /// The contents of a server's table.
 pub(super) struct ServerTable {
@@ -28,6 +29,7 @@ pub(super) struct ServerTable {
     endpoint: Endpoint,
     era: EraChoice,
     settings: LifecycleSettings,
+    card: Option<ServerCard>,
 }
 
 /// State of a server, on or off, with the reason.
@@ -82,6 +84,7 @@ impl ServerTable {
             trust: settings.trust,
             pin: settings.pin,
             sharing: settings.sharing,
+            card: self.card,
         }
     }
 }
@@ -111,6 +114,7 @@ pub(super) fn read(
     let disabled_at = find_enabled_key(&reader);
     let when = TagCondition::read(&mut reader, name, context.tags);
     let run_on = hosts::read_run_on(&mut reader, name, context);
+    let card = card::read(&mut reader, context.facts);
     if json {
         reader.finish_with_notes();
     } else {
@@ -125,7 +129,7 @@ pub(super) fn read(
             Endpoint::Command(CommandSpec { program: program?, args, env, inherit_env, cwd })
         }
     };
-    Some(ServerTable { enabled, disabled_at, when, run_on_reason, endpoint, era, settings })
+    Some(ServerTable { enabled, disabled_at, when, run_on_reason, endpoint, era, settings, card })
 }
 
 fn find_enabled_key(reader: &TableReader<'_>) -> String {
@@ -261,7 +265,7 @@ fn check_no_tilde(reader: &mut TableReader<'_>, key: &str, written: &str) -> Opt
         return Some(());
     }
     let message = format!("`~` is not expanded in `{key}`: there is no shell");
-    let hint = if matches!(key, "cwd" | "audit") {
+    let hint = if matches!(key, "cwd" | "audit" | "card") {
         "write the absolute path"
     } else {
         "write `${env:HOME}` instead"

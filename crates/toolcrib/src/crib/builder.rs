@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::build_error::{BuildError, check_supported};
 use super::{Crib, CribInner};
 use crate::access::approvals::Approvals;
-use crate::access::pins::PinStore;
+use crate::access::pins::{PinStore, watch_pins};
 use crate::access::policy::{GuardVerdict, Policy};
 use crate::access::visible_catalogs::{Exposure, VisibleCatalogs};
 use crate::cache::{CachePeers, ResponseCache, watch_peers};
@@ -28,15 +29,16 @@ use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
 use crate::pipeline::discovery::{DEFAULT_LISTING_WAIT, Discoverer};
 use crate::pipeline::router::{CallChecks, CallRouter, Fallback};
-use crate::pipeline::suspended_calls::{SuspendedCalls, random_id};
+use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::process::Spawner;
 use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
+use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice, usage_file};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
+use crate::util::encoding;
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -90,7 +92,8 @@ impl CribBuilder {
         self
     }
 
-    /// Sets the folder of the approved tool definitions. The default is `pins` in the state folder.
+    /// Sets the folder of the approved tool definitions. The default is `pins` in the state folder. It is not used if
+    /// [`CribBuilder::store`] is set.
     #[must_use]
     pub fn pins_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.pins_dir = Some(dir.into());
@@ -190,7 +193,8 @@ impl CribBuilder {
         self
     }
 
-    /// Sets the store that this crib shares with others. The default is a [`MemoryStore`] of its own.
+    /// Sets the store that this crib shares with others: usage of limits, approvals, approved tool definitions, records of
+    /// suspended calls and, if other processes use it, cached responses. The default is a [`MemoryStore`] of its own.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
@@ -227,30 +231,33 @@ impl CribBuilder {
     /// Builds the crib in the current tokio runtime.
     ///
     /// # Errors
-    /// Fails if two servers have the same name.
+    /// Fails if two servers have the same name, or a server is remote and the library was compiled without the feature
+    /// `http`.
     ///
     /// # Panics
     /// Panics if there is no tokio runtime.
-    pub fn build(self) -> Result<Crib, NameClash> {
+    pub fn build(self) -> Result<Crib, BuildError> {
         if let Some(clash) = self.clash {
-            return Err(clash);
+            return Err(clash.into());
         }
+        check_supported(&self.roster)?;
         let usage_file = self.usage_file.filter(|_| self.store.is_none());
-        let memory = open_memory_store(&self.limits, usage_file.as_deref());
+        let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let pins_dir = pins_dir.filter(|_| self.store.is_none());
+        let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
         let tasks = TaskTracker::new();
         let cache = Arc::new(open_cache(self.store.as_ref(), &tasks));
         cache.set_max_bytes(self.capacity.cache);
-        let notices = self.store.as_ref().map(|store| store.watch(StoreKind::CachedResponse));
+        let notices = self.store.as_ref().map(StoreNotices::watch);
         let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
         let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
-        let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let services = SupervisorServices {
             cache,
+            pins: Arc::new(PinStore::new(store.clone(), pins_dir, tasks.clone())),
             tasks,
             spawner: Arc::new(Spawner::new(self.shim, trees_dir)),
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log,
-            pins: Arc::new(PinStore::new(pins_dir)),
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
@@ -268,7 +275,8 @@ impl CribBuilder {
         let router = CallRouter::new(registry, catalog, services.clone(), checks, discoverer, self.fallback);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
-            suspended: Arc::new(SuspendedCalls::new(store, self.signing_key, services.tasks.clone())),
+            suspended: Arc::new(SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())),
+            store,
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
             stop_tasks: CancellationToken::new(),
@@ -279,8 +287,7 @@ impl CribBuilder {
             spawn_usage_writer(&inner, &memory, file);
         }
         if let Some(notices) = notices {
-            let cache = Arc::downgrade(&services.cache);
-            services.tasks.spawn(watch_peers(cache, notices, inner.stop_tasks.clone()));
+            notices.spawn_watchers(&services, &inner.stop_tasks);
         }
         spawn_memory_watch(&inner);
         spawn_catalog_publisher(&inner, catalog_sender);
@@ -291,7 +298,7 @@ impl CribBuilder {
 /// Creates a cache that announces its invalidations if the store is shared.
 fn open_cache(store: Option<&Arc<dyn Store>>, tasks: &TaskTracker) -> ResponseCache {
     let cache = ResponseCache::default();
-    match (store, random_id()) {
+    match (store, encoding::random_hex()) {
         (Some(store), Some(replica)) => {
             cache.with_peers(CachePeers::new(store.clone(), replica, tasks.clone()))
         }
@@ -299,9 +306,34 @@ fn open_cache(store: Option<&Arc<dyn Store>>, tasks: &TaskTracker) -> ResponseCa
     }
 }
 
-/// Creates a store that continues from the usage in the file.
-fn open_memory_store(limits: &UsageLimits, usage_file: Option<&Path>) -> Arc<MemoryStore> {
-    let memory = MemoryStore::default();
+/// The notices of a store that other cribs use, received before anything is read from it.
+struct StoreNotices {
+    responses: broadcast::Receiver<StoreNotice>,
+    pins: broadcast::Receiver<StoreNotice>,
+}
+
+impl StoreNotices {
+    fn watch(store: &Arc<dyn Store>) -> Self {
+        Self { responses: store.watch(StoreKind::CachedResponse), pins: store.watch(StoreKind::Pin) }
+    }
+
+    /// Spawns the tasks that take over what other cribs change.
+    fn spawn_watchers(self, services: &SupervisorServices, stop: &CancellationToken) {
+        let cache = Arc::downgrade(&services.cache);
+        services.tasks.spawn(watch_peers(cache, self.responses, stop.clone()));
+        let pins = Arc::downgrade(&services.pins);
+        let changed = services.listing_changed.clone();
+        services.tasks.spawn(watch_pins(pins, self.pins, changed, stop.clone()));
+    }
+}
+
+/// Creates a store that continues from the usage in the file and keeps approved tools in the folder.
+fn open_memory_store(
+    limits: &UsageLimits,
+    usage_file: Option<&Path>,
+    pins_dir: Option<PathBuf>,
+) -> Arc<MemoryStore> {
+    let memory = pins_dir.into_iter().fold(MemoryStore::default(), MemoryStore::with_pins_dir);
     if let Some(file) = usage_file {
         let limits = CountedLimits::new(limits.clone());
         memory.restore_usage(file, |caller, config_key| limits.named(caller, config_key));

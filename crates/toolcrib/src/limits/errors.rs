@@ -84,8 +84,7 @@ pub(super) fn store_error(error: &StoreError, target: &Target) -> Error {
     let Target { server, name } = target;
     let message =
         format!("`{server}.{name}` was not called, because its limits could not be checked: {error}");
-    let error = Error::new(ErrorKind::OverQuota, message).with_server(server);
-    error.with_hint("check the store that keeps the usage of limits")
+    Error::new(ErrorKind::StoreUnavailable, message).with_server(server)
 }
 
 /// Formats a wait for people, rounded up to minutes above two minutes and to hours above two hours.

@@ -66,6 +66,8 @@ pub enum ErrorKind {
     ShuttingDown,
     /// Calls must be recorded, and recording fails.
     Unrecorded,
+    /// The store that gateways share did not answer.
+    StoreUnavailable,
 }
 
 /// The party that caused a failure.
@@ -118,7 +120,7 @@ pub struct ErrorFacts {
 
 impl ErrorKind {
     /// All kinds, in the order of the documentation.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Unknown,
         Self::Malformed,
         Self::Denied,
@@ -134,6 +136,7 @@ impl ErrorKind {
         Self::Overloaded,
         Self::Unrecorded,
         Self::BadArguments,
+        Self::StoreUnavailable,
     ];
 
     /// Returns the row of this kind in the error table.
@@ -157,6 +160,7 @@ impl ErrorKind {
             Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server requires authentication", "set `servers.{server}.headers`"),
             Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server", "raise `servers.{server}.limits.in-flight`"),
             Self::Unrecorded => row("unrecorded", B::Crib, R::Later, -31021, "calls must be recorded and recording fails", "make space for the file named in `audit`"),
+            Self::StoreUnavailable => row("store_unavailable", B::Crib, R::Later, -31022, "the store that gateways share did not answer", "check the store and its connection"),
         }
     }
 }
@@ -380,7 +384,7 @@ mod tests {
         // The protocol has one code for unknown names and for invalid parameters.
         assert_eq!(codes.len(), ErrorKind::ALL.len() - 1);
         let ours = codes.iter().filter(|code| **code > -32000);
-        assert!(ours.clone().count() == 12 && ours.clone().all(|code| (-31021..=-31010).contains(code)));
+        assert!(ours.clone().count() == 13 && ours.clone().all(|code| (-31022..=-31010).contains(code)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The status of a server, as `toolcrib status` reports it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +10,9 @@ use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::PinStatus;
+use crate::protocol::json::object::Object;
 use crate::protocol::versions::Revision;
-use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
+use crate::spec::{Pinning, ServerCard, ServerId, Sharing, StartPolicy};
 
 /// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +69,13 @@ pub struct LastError {
     pub hint: String,
     /// When it happened.
     pub at: SystemTime,
+}
+
+impl LastError {
+    /// Creates an error without a class.
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>, at: SystemTime) -> Self {
+        Self { kind, class: None, message: message.into(), hint: hint.into(), at }
+    }
 }
 
 /// The status of one server.
@@ -126,6 +135,9 @@ pub struct ServerStatus {
     pub protocol: Option<Revision>,
     /// The `serverInfo` of the handshake, as JSON.
     pub server_info: Option<Bytes>,
+    /// Title, description, tags and tools that were declared for it; title and description that it published itself where
+    /// none were declared.
+    pub card: Option<ServerCard>,
     /// The treatment of unapproved tools.
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.
@@ -151,7 +163,31 @@ pub struct InstanceStatus {
     pub status: ServerStatus,
 }
 
+impl InstanceStatus {
+    /// Creates the status of an instance that was last used this long ago.
+    pub fn new(key: InstanceKey, last_used: Duration, status: ServerStatus) -> Self {
+        Self { key, last_used, status }
+    }
+}
+
 impl ServerStatus {
+    /// Returns the title of its card, or of its `serverInfo` if it has none.
+    pub fn title(&self) -> Option<String> {
+        let title = self.card.as_ref().and_then(|card| card.title.clone());
+        title.or_else(|| self.server_info_text("title"))
+    }
+
+    /// Returns the description of its card, or of its `serverInfo` if it has none.
+    pub fn description(&self) -> Option<String> {
+        let description = self.card.as_ref().and_then(|card| card.description.clone());
+        description.or_else(|| self.server_info_text("description"))
+    }
+
+    fn server_info_text(&self, member: &str) -> Option<String> {
+        let info = Object::parse(self.server_info.as_ref()?).ok()?;
+        info.get_string(member).map(Cow::into_owned)
+    }
+
     /// Returns the state of the circuit breaker: `closed`, `open` or `half_open`. Half open means that the cool-off is over
     /// and a single call tests the server.
     pub fn breaker(&self) -> &'static str {

@@ -141,37 +141,26 @@ impl CacheableCall {
         let Self { entry, state } = self;
         let spec = entry.spec();
         let cache = &router.services.cache;
-        let mut result = match state {
-            State::Searched(result) => result,
-            State::KeyIncomplete { subject, mut definition, request } => {
-                if definition.is_none() {
-                    // If discovery fails, sending the call returns the error.
-                    let _ = router.discover_server(&target.server).await;
-                    let is_configured = spec.tools.is_cacheable(&target.name);
-                    definition = find_definition(router, spec, target, is_configured).flatten();
-                }
-                let Some(definition) = definition else {
-                    return send_to_server(router, call, target, None).await;
-                };
-                let instance = call.instance_key(spec.sharing).await;
-                let key = CacheKey::new(
-                    subject,
-                    request,
-                    instance,
-                    call.caller.clone(),
-                    definition,
-                    &cache.hash_builder,
-                );
-                cache.lookup(key, router.services.now_including_suspend())
+        let result = match state {
+            State::Searched(result) => Some(result),
+            State::KeyIncomplete { subject, definition, request } => {
+                search_later(router, call, target, &entry, subject, definition, request).await
             }
         };
+        let Some(mut result) = result else { return send_to_server(router, call, target, None).await };
         let flight = loop {
             match result {
                 CacheResult::Hit(outcome) => {
                     call.trace.record(|facts| facts.cache = Some(CacheUse::Hit));
                     return Ok(outcome);
                 }
-                CacheResult::Miss(flight) => break flight,
+                CacheResult::Miss(mut flight) => {
+                    if let Some(outcome) = find_shared(router, spec, &mut flight).await {
+                        call.trace.record(|facts| facts.cache = Some(CacheUse::Hit));
+                        return Ok(outcome);
+                    }
+                    break flight;
+                }
                 CacheResult::InFlight(mut in_flight, key) => {
                     let finished = in_flight.wait_for(|state| !matches!(state, FlightResult::Pending)).await;
                     match finished.map_or(FlightResult::Abandoned, |state| state.clone()) {
@@ -193,6 +182,43 @@ impl CacheableCall {
     }
 }
 
+/// Searches the cache once the tool's definition and the instance are known. Returns `None` if the call is not cacheable.
+async fn search_later(
+    router: &CallRouter,
+    call: &Call,
+    target: &Target,
+    entry: &RegisteredServer,
+    subject: CacheSubject,
+    mut definition: Option<Bytes>,
+    request: Vec<u8>,
+) -> Option<CacheResult> {
+    let spec = entry.spec();
+    let cache = &router.services.cache;
+    if definition.is_none() {
+        // If discovery fails, sending the call returns the error.
+        let _ = router.discover_server(&target.server).await;
+        let is_configured = spec.tools.is_cacheable(&target.name);
+        definition = find_definition(router, spec, target, is_configured).flatten();
+    }
+    let definition = definition?;
+    let instance = call.instance_key(spec.sharing).await;
+    let key = CacheKey::new(subject, request, instance, call.caller.clone(), definition, &cache.hash_builder);
+    Some(cache.lookup(key, router.services.now_including_suspend()))
+}
+
+/// Answers all identical calls in flight from the store, if other processes use it.
+async fn find_shared(router: &CallRouter, spec: &ServerSpec, flight: &mut SingleFlight) -> Option<Outcome> {
+    if !router.services.cache.is_shared() {
+        return None;
+    }
+    let found = flight.find_shared(spec).await?;
+    flight.accept_shared(found, &cache_settings(spec), router.services.now_including_suspend())
+}
+
+fn cache_settings(spec: &ServerSpec) -> CacheSettings {
+    CacheSettings { max_entries: spec.limits.cache_entries, max_ttl: spec.limits.cache_ttl_max }
+}
+
 /// Sends the call on behalf of all identical calls in flight, and stores the answer.
 async fn send_merged(
     router: &CallRouter,
@@ -205,8 +231,7 @@ async fn send_merged(
     call.update_sink = sink.clone().map(|sink| flight.wrap_updates(sink));
     let outcome = send_to_server(router, call, target, Some(&flight)).await;
     call.update_sink = sink;
-    let limits = &entry.spec().limits;
-    let settings = CacheSettings { max_entries: limits.cache_entries, max_ttl: limits.cache_ttl_max };
+    let settings = cache_settings(entry.spec());
     match &outcome {
         // A server that was replaced may finish its calls; its answers do not belong to its successor.
         Ok(outcome) if !router.registry.is_replaced(entry) => {

@@ -19,7 +19,7 @@ use crate::call::Call;
 use crate::call::trace::CallTrace;
 use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
 use crate::model::caller::Caller;
-use crate::model::error::Error;
+use crate::model::error::{Error, ErrorKind};
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::pipeline;
@@ -28,7 +28,7 @@ use crate::protocol::era::input::{self, InputRequest};
 use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
-use crate::store::{SigningKey, Store, StoreKey, StoreKind};
+use crate::store::{SigningKey, Store, StoreError, StoreKey, StoreKind};
 use crate::util::encoding;
 use crate::util::locks::IgnorePoison as _;
 
@@ -160,7 +160,7 @@ impl SuspendedCalls {
     /// Creates an empty set; `tasks` owns the timers. Without a key, one is generated that is valid for this process.
     pub(crate) fn new(store: Arc<dyn Store>, key: Option<SigningKey>, tasks: TaskTracker) -> Self {
         let key = key.or_else(|| SigningKey::random().ok());
-        Self { state: Mutex::default(), store, key, owner: random_id().unwrap_or_default(), tasks }
+        Self { state: Mutex::default(), store, key, owner: encoding::random_hex().unwrap_or_default(), tasks }
     }
 
     fn lock(&self) -> MutexGuard<'_, SuspendedState> {
@@ -196,7 +196,7 @@ impl SuspendedCalls {
 
     /// Continues a suspended call with the client's answers. Missing answers are requested again.
     pub(super) async fn resume(self: &Arc<Self>, state: &str, mut call: Call) -> Result<Outcome, Error> {
-        let Some(SuspendedCall { running, requests, trace, .. }) = self.take(state, &call).await else {
+        let Some(SuspendedCall { running, requests, trace, .. }) = self.take(state, &call).await? else {
             return Ok(stateless(ResponsePayload::Error(input::invalid_state_error())));
         };
         let responses = call
@@ -213,7 +213,7 @@ impl SuspendedCalls {
         }
         let sink = call.update_sink.take();
         if !missing.is_empty() {
-            return Ok(self.suspend(running, missing, call).await);
+            return self.suspend(running, missing, call).await;
         }
         let current = std::mem::replace(&mut call.trace, trace.clone());
         current.continue_from(&trace);
@@ -230,19 +230,21 @@ impl SuspendedCalls {
     ) -> Result<Outcome, Error> {
         match running.step(sink.as_ref()).await {
             CallStep::Done(outcome) => outcome,
-            CallStep::NeedsInput(requests) => Ok(self.suspend(running, requests, call).await),
+            CallStep::NeedsInput(requests) => self.suspend(running, requests, call).await,
         }
     }
 
-    /// Suspends a call and returns its requests to the client. The call ends if it cannot be suspended.
+    /// Suspends a call and returns its requests to the client. The call ends if it cannot be suspended; its server has
+    /// received it then.
     async fn suspend(
         self: &Arc<Self>,
         running: RunningCall,
         requests: Vec<ServerRequest>,
         call: Call,
-    ) -> Outcome {
-        let Some((id, token)) = random_id().and_then(|id| Some((id.clone(), self.sign(&id, &call)?))) else {
-            return refusal("cannot suspend a call that needs input: no source of random numbers");
+    ) -> Result<Outcome, Error> {
+        let signed = encoding::random_hex().and_then(|id| Some((id.clone(), self.sign(&id, &call)?)));
+        let Some((id, token)) = signed else {
+            return Ok(refusal("cannot suspend a call that needs input: no source of random numbers"));
         };
         let keyed = |(index, request): (usize, ServerRequest)| (format!("ask-{}", index + 1), request);
         let requests: Vec<(String, ServerRequest)> = requests.into_iter().enumerate().map(keyed).collect();
@@ -255,14 +257,14 @@ impl SuspendedCalls {
         let record = json!({"owner": self.owner, "caller": call.caller.as_str()}).to_string();
         let stored = self.store.put(record_key(&id), record.into(), Some(SUSPEND_TIMEOUT)).wait().await;
         if let Err(error) = stored {
-            return refusal(&format!("cannot suspend a call that needs input: {error}"));
+            return Err(store_error("suspended", &error));
         }
         if !self.insert(&id, running, requests, call) {
             // A record that cannot be removed expires.
             let _ = self.store.remove(record_key(&id)).wait().await;
-            return refusal("too many calls wait for input; answer some of them first");
+            return Ok(refusal("too many calls wait for input; answer some of them first"));
         }
-        stateless(ResponsePayload::Result(input::input_required_result(&questions, Some(&token))))
+        Ok(stateless(ResponsePayload::Result(input::input_required_result(&questions, Some(&token)))))
     }
 
     /// Keeps a call until it is resumed or its time is up. Returns `false` if there are too many.
@@ -302,13 +304,16 @@ impl SuspendedCalls {
 
     /// Removes and returns the call that a state belongs to, if `call` repeats it. Removing its record from the store
     /// decides which of several attempts gets it.
-    async fn take(&self, state: &str, call: &Call) -> Option<SuspendedCall> {
-        let id = state_id(state)?;
-        if !self.lock().calls.get(id)?.is_repeated_by(call) {
-            return None;
+    async fn take(&self, state: &str, call: &Call) -> Result<Option<SuspendedCall>, Error> {
+        let Some(id) = state_id(state) else { return Ok(None) };
+        if !self.lock().calls.get(id).is_some_and(|suspended| suspended.is_repeated_by(call)) {
+            return Ok(None);
         }
-        self.store.take(record_key(id)).wait().await.ok()??;
-        self.lock().calls.remove(id)
+        let record = self.store.take(record_key(id)).wait().await;
+        match record.map_err(|error| store_error("resumed", &error))? {
+            Some(_) => Ok(self.lock().calls.remove(id)),
+            None => Ok(None),
+        }
     }
 
     /// Returns the signed state for an id, its caller and its call.
@@ -328,6 +333,12 @@ fn record_key(id: &str) -> StoreKey<'_> {
     StoreKey::new(StoreKind::SuspendedCall, id)
 }
 
+/// Returns the error for a call that could not be suspended or resumed. Its server has received it.
+fn store_error(action: &str, error: &StoreError) -> Error {
+    let message = format!("a call that needs input could not be {action}: {error}");
+    Error::new(ErrorKind::StoreUnavailable, message).mark_maybe_sent()
+}
+
 fn refusal(message: &str) -> Outcome {
     stateless(ResponsePayload::Error(error_object(code::INTERNAL_ERROR, message, None)))
 }
@@ -335,13 +346,6 @@ fn refusal(message: &str) -> Outcome {
 /// Returns the id in a state that has the right format.
 fn state_id(state: &str) -> Option<&str> {
     Some(state.strip_prefix(STATE_PREFIX)?.split_once('.')?.0)
-}
-
-/// Returns 32 random hexadecimal digits.
-pub(crate) fn random_id() -> Option<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).ok()?;
-    Some(encoding::to_hex(&random))
 }
 
 async fn expire(suspended: Weak<SuspendedCalls>, id: String) {

@@ -23,6 +23,7 @@ use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::process::stderr::StderrTail;
 use crate::spec::{Endpoint, ServerSpec, StartPolicy};
+use crate::supervisor::cards::ServerCards;
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::metrics::ServerMetrics;
 use crate::supervisor::start_gate::StartGate;
@@ -100,6 +101,7 @@ impl Instances {
     ) -> Self {
         let records = ServerRecords {
             listing_store,
+            cards: Arc::new(ServerCards::new(&spec)),
             metrics: Arc::default(),
             stderr: Arc::default(),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
@@ -126,9 +128,10 @@ impl Instances {
         &self.records.stderr
     }
 
-    /// Returns the last known listing of any instance.
+    /// Returns the last known listing of any instance, or the tools of its card if none was listed.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
-        self.records.listing_store.get().map(|known| known.listing)
+        let known = self.records.listing_store.get().map(|known| known.listing);
+        known.or_else(|| self.records.cards.listing())
     }
 
     /// Returns the gate that decides when an instance may start.
@@ -220,6 +223,7 @@ impl Instances {
     fn instance_records(&self) -> ServerRecords {
         ServerRecords {
             listing_store: self.records.listing_store.clone(),
+            cards: self.records.cards.clone(),
             metrics: Arc::new(ServerMetrics::for_instance(self.records.metrics.clone())),
             stderr: Arc::new(StderrTail::for_instance(self.records.stderr.clone())),
             start_gate: self.records.start_gate.clone(),

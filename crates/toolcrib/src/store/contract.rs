@@ -134,6 +134,44 @@ async fn take_returns_a_value_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn remaining_ttl_is_returned_with_the_value() {
+    for store in stores() {
+        put(&store, session("a"), "1", Some(3 * SECOND)).await;
+        put(&store, session("b"), "2", None).await;
+        advance(SECOND).await;
+        let ttl = async |name| {
+            let found = store.get_with_ttl(session(name)).wait().await.unwrap();
+            found.map(|found| (found.value, found.ttl))
+        };
+        assert_eq!(ttl("a").await, Some(("1".into(), Some(2 * SECOND))));
+        assert_eq!(ttl("b").await, Some(("2".into(), None)));
+        advance(2 * SECOND).await;
+        assert_eq!(ttl("a").await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn take_and_put_exchanges_a_value_once() {
+    let pending = StoreKey::new(StoreKind::PendingApproval, "a");
+    let decision = StoreKey::new(StoreKind::ApprovalDecision, "b");
+    for store in stores() {
+        for (from, to) in [(pending, decision), (decision, pending), (session("a"), session("b"))] {
+            put(&store, from, "old", None).await;
+            let attempts: Vec<_> =
+                (0..8).map(|number| store.take_and_put(from, to, number.to_string().into(), None)).collect();
+            let mut taken = Vec::new();
+            for attempt in attempts {
+                taken.extend(attempt.wait().await.unwrap());
+            }
+            assert_eq!(taken, ["old"]);
+            assert_eq!(get(&store, from).await, None);
+            assert_eq!(get(&store, to).await.as_deref(), Some(&b"0"[..]), "a later attempt changes nothing");
+            assert!(store.remove(to).wait().await.unwrap());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn list_returns_valid_values_with_the_prefix_in_order() {
     for store in stores() {
         for name in ["b/2", "a", "b/1", "b/3"] {
@@ -320,9 +358,36 @@ async fn long_list_of_counters_is_complete() {
     }
 }
 
+#[test]
+fn pins_in_files_behave_like_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = MemoryStore::default().with_pins_dir(folder.path().join("pins"));
+    let pin = |name| StoreKey::new(StoreKind::Pin, name);
+    let ready = |reply| match reply {
+        StoreReply::Ready(reply) => reply,
+        StoreReply::Pending(_) => panic!("the reply is pending"),
+    };
+    assert_eq!(ready(store.get(pin("git"))).unwrap(), None);
+    assert!(matches!(store.list(StoreKind::Pin, ""), StoreReply::Ready(Ok(list)) if list.is_empty()));
+    let absent = |value: &'static str| store.put_if_absent(pin("git"), value.into(), None);
+    assert!(matches!(
+        (absent("1"), absent("2")),
+        (StoreReply::Ready(Ok(true)), StoreReply::Ready(Ok(false)))
+    ));
+    assert!(matches!(store.put(pin("time"), "3".into(), None), StoreReply::Ready(Ok(()))));
+    assert_eq!(std::fs::read(folder.path().join("pins/git.json")).unwrap(), b"1");
+    let StoreReply::Ready(Ok(listed)) = store.list(StoreKind::Pin, "") else { panic!("the list failed") };
+    assert_eq!(listed.iter().map(|value| value.name.as_str()).collect::<Vec<_>>(), ["git", "time"]);
+    assert_eq!(ready(store.take(pin("git"))).unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(ready(store.get(pin("git"))).unwrap(), None);
+    std::fs::create_dir(folder.path().join("pins/git.json")).unwrap();
+    assert!(ready(store.get(pin("git"))).unwrap_err().to_string().contains("git.json"));
+}
+
 #[tokio::test]
 async fn memory_store_is_always_ready() {
     let store = MemoryStore::default();
+    assert!(!store.is_shared());
     assert!(matches!(store.get(session("a")), StoreReply::Ready(Ok(None))));
     let caller = Caller::new("ci");
     let request = LimitRequest {

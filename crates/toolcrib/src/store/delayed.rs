@@ -1,4 +1,5 @@
-//! `DelayedStore`: a store for tests that answers every operation later, from another task.
+//! `DelayedStore`: a store for tests that answers every operation later, from another task. The integration tests of the
+//! library and the tests of `toolcrib-serve` include this file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +12,13 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Admission, CounterList, CounterUsage, LimitCounter, LimitRequest, MemoryStore, Store, StoreError,
-    StoreKey, StoreKind, StoreNotice, StoreReply, StoreResult, StoredValue, UsageRelease,
+    Admission, Caller, CounterList, CounterUsage, ExpiringValue, LimitCounter, LimitRequest, MemoryStore,
+    Store, StoreError, StoreKey, StoreKind, StoreNotice, StoreReply, StoreResult, StoredValue, UsageRelease,
 };
-use crate::model::caller::Caller;
 
 type Operation = Box<dyn FnOnce(&MemoryStore) + Send>;
 
-/// A memory store behind a queue. Its clock is that of its own task.
+/// A memory store behind a queue, which counts as shared. Its clock is that of its own task.
 #[derive(Debug)]
 pub(crate) struct DelayedStore {
     operations: mpsc::UnboundedSender<Operation>,
@@ -90,9 +90,18 @@ fn owned(counters: &CounterList<'_>) -> Vec<LimitCounter> {
 }
 
 impl Store for DelayedStore {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn get(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
         let key = OwnedKey::new(key);
         self.start(move |memory| memory.get(key.as_key()))
+    }
+
+    fn get_with_ttl(&self, key: StoreKey<'_>) -> StoreResult<Option<ExpiringValue>> {
+        let key = OwnedKey::new(key);
+        self.start(move |memory| memory.get_with_ttl(key.as_key()))
     }
 
     fn put(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<()> {
@@ -108,6 +117,18 @@ impl Store for DelayedStore {
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
         let key = OwnedKey::new(key);
         self.start(move |memory| memory.take(key.as_key()))
+    }
+
+    fn take_and_put(
+        &self,
+        taken: StoreKey<'_>,
+        put: StoreKey<'_>,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<Option<Bytes>> {
+        let taken = OwnedKey::new(taken);
+        let put = OwnedKey::new(put);
+        self.start(move |memory| memory.take_and_put(taken.as_key(), put.as_key(), value, ttl))
     }
 
     fn remove(&self, key: StoreKey<'_>) -> StoreResult<bool> {

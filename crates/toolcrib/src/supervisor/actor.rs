@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, CallHealth};
+use super::cards::ServerCards;
 use super::listing_store::{KnownListing, ListingStore};
 use super::metrics::ServerMetrics;
 use super::slots::Slot;
@@ -58,6 +59,7 @@ pub(super) struct Actor {
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
     listing_store: ListingStore,
+    cards: Arc<ServerCards>,
     last_error: Option<LastError>,
     lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
     /// Answered when the server's processes have ended.
@@ -98,6 +100,7 @@ impl Actor {
             known_listing,
             pinned_tools: None,
             listing_store: records.listing_store,
+            cards: records.cards,
             last_error: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
@@ -169,7 +172,15 @@ impl Actor {
             }
         };
         let limit = spec.lifecycle.start_timeout;
-        let mut launch = std::pin::pin!(timeout(limit, launch(&spec, revision, &context)));
+        let pins = self.services.pins.for_server(&spec);
+        let launch_and_prepare = async {
+            let launched = launch(&spec, revision, &context).await;
+            if let (Ok((_, listing)), Some(pins)) = (&launched, &pins) {
+                pins.prepare(listing).await;
+            }
+            launched
+        };
+        let mut launch = std::pin::pin!(timeout(limit, launch_and_prepare));
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
@@ -195,12 +206,14 @@ impl Actor {
             first_garbage_line: Arc::default(),
             owner: self.owner.clone(),
             secrets: self.services.secrets.clone(),
+            published_card: Some(self.cards.published().clone()),
         }
     }
 
     async fn run_ready(&mut self, mut server: RunningServer) -> ActorState {
         self.grant_waiting_leases(&mut server);
         loop {
+            server.open_gate();
             match self.next_event(&mut server).await {
                 // A ping in progress will tell whether the server hangs, so the lease waits for its result.
                 ActorEvent::LeaseRequested(waiter) if server.ping_pending || self.needs_ping(&mut server) => {
@@ -240,7 +253,9 @@ impl Actor {
                     return ActorState::Ready(server);
                 }
                 // A new connection resolves the credentials again.
-                ActorEvent::LeaseRequested(waiter) if is_over && pause.is_some() && server.leases == 0 => {
+                ActorEvent::LeaseRequested(waiter)
+                    if is_over && pause.is_some() && server.gate().leases() == 0 =>
+                {
                     self.lease_waiters.push(waiter);
                     return ActorState::Stopping { connection: server.connection, then: AfterStop::Start };
                 }
@@ -295,7 +310,7 @@ impl Actor {
     /// Grants no more leases and waits for the existing ones.
     async fn run_draining(&mut self, mut server: RunningServer, until: Instant) -> ActorState {
         let abort_drain = self.services.abort_drain.clone();
-        while server.leases > 0 {
+        while server.gate().leases() > 0 {
             let event = tokio::select! {
                 event = timeout_at(until, self.next_event(&mut server)) => event,
                 () = abort_drain.cancelled() => break,
@@ -337,7 +352,7 @@ impl Actor {
                 then
             }
             Some(
-                ActorCommand::Release { .. }
+                ActorCommand::Release(_)
                 | ActorCommand::Watched { .. }
                 | ActorCommand::FreeSlot
                 | ActorCommand::MemoryChecked { .. },

@@ -1,6 +1,7 @@
 //! A claim on a running server. Calls are made through a lease, and dropping it releases the server.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -8,7 +9,9 @@ use tokio::time::Instant;
 
 use super::ActorCommand;
 use super::breaker::CallHealth;
+use super::lease_gate::LeaseGate;
 use super::metrics::ServerMetrics;
+use super::slots::SlotPool;
 use crate::access::pins::PinnedTools;
 use crate::call::Call;
 use crate::model::error::{Error, ErrorKind};
@@ -19,27 +22,72 @@ use crate::upstream::Connection;
 /// A call that is cancelled after this time without an answer causes a ping of the server.
 const PING_AFTER: Duration = Duration::from_secs(10);
 
+/// A running server as its leases see it.
+#[derive(Debug)]
+pub(super) struct LeasedServer {
+    pub(super) connection: Arc<Connection>,
+    pub(super) generation: u64,
+    pub(super) gate: LeaseGate,
+    pub(super) metrics: Arc<ServerMetrics>,
+    pub(super) slots: Arc<SlotPool>,
+}
+
+/// The end of a lease, as it is reported to the actor.
+#[derive(Debug)]
+pub(super) struct ReleaseReport {
+    pub(super) generation: u64,
+    pub(super) health: Option<CallHealth>,
+    pub(super) is_probe: bool,
+    /// True if the server did not answer in time, so that it is pinged.
+    pub(super) timed_out: bool,
+    /// True if the gate stays closed until the actor has seen this.
+    pub(super) has_failed: bool,
+}
+
 /// A claim on a running server. Dropping it releases the server.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(super) connection: Arc<Connection>,
-    pub(super) generation: u64,
+    server: Arc<LeasedServer>,
     /// True if this is the one call that tests a tripped server.
-    pub(super) is_probe: bool,
-    pub(super) health: Option<CallHealth>,
+    is_probe: bool,
+    health: Option<CallHealth>,
     /// Start time of the call that is in flight.
-    pub(super) in_flight_since: Option<Instant>,
+    in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
-    pub(super) timed_out: bool,
+    timed_out: bool,
     /// True if the call waited for the server, so that the server has much less than the time limit to answer it.
-    pub(super) is_delayed: bool,
+    is_delayed: bool,
     /// The tools that may be called, if the server is pinned strictly.
-    pub(super) pinned_tools: Option<PinnedTools>,
-    pub(super) mailbox: mpsc::UnboundedSender<ActorCommand>,
-    pub(super) metrics: Arc<ServerMetrics>,
+    pinned_tools: Option<PinnedTools>,
+    mailbox: mpsc::UnboundedSender<ActorCommand>,
 }
 
 impl Lease {
+    /// Returns a lease that the gate of the server has already counted.
+    pub(super) fn new(
+        server: Arc<LeasedServer>,
+        pinned_tools: Option<PinnedTools>,
+        mailbox: mpsc::UnboundedSender<ActorCommand>,
+    ) -> Self {
+        server.metrics.set_idle_rank(0);
+        Self {
+            server,
+            is_probe: false,
+            health: None,
+            in_flight_since: None,
+            timed_out: false,
+            is_delayed: false,
+            pinned_tools,
+            mailbox,
+        }
+    }
+
+    /// Marks this as the one call that tests a tripped server.
+    pub(super) fn probe(mut self) -> Self {
+        self.is_probe = true;
+        self
+    }
+
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
     }
@@ -55,7 +103,7 @@ impl Lease {
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
+        &self.server.connection
     }
 
     /// Sends a call that began at `began` and waits for the result. A tool error counts as healthy; a process exit is
@@ -69,13 +117,13 @@ impl Lease {
         if let Some(pinned) = &self.pinned_tools
             && call.method == "tools/call"
         {
-            pinned.check_call(&self.connection.server, tool)?;
+            pinned.check_call(&self.server.connection.server, tool).await?;
         }
         self.in_flight_since = Some(began);
-        let outcome = self.connection.call(call, tool, began).await;
+        let outcome = self.server.connection.call(call, tool, began).await;
         self.in_flight_since = None;
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
-        self.metrics.record_call(began.elapsed(), is_error);
+        self.server.metrics.record_call(began.elapsed(), is_error);
         match outcome {
             Ok(outcome) => {
                 self.health = Some(CallHealth::Healthy);
@@ -104,23 +152,42 @@ impl Lease {
                 ErrorKind::TimedOut if self.is_delayed => None,
                 ErrorKind::TimedOut | ErrorKind::BadReply => Some(CallHealth::Unhealthy),
                 // A remote server can drop one call and stay connected.
-                ErrorKind::Lost if !self.connection.is_closed() => Some(CallHealth::Unhealthy),
+                ErrorKind::Lost if !self.server.connection.is_closed() => Some(CallHealth::Unhealthy),
                 _ => None,
             },
         }
     }
 }
 
+impl Lease {
+    /// Returns whether the call was healthy after failed ones, which resets the breaker.
+    fn resets_breaker(&self) -> bool {
+        let has_failures = || self.server.metrics.consecutive_failures.load(Ordering::Relaxed) > 0;
+        self.health == Some(CallHealth::Healthy) && has_failures()
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         let cancelled_late = self.in_flight_since.is_some_and(|began| began.elapsed() >= PING_AFTER);
-        let release = ActorCommand::Release {
-            generation: self.generation,
-            health: self.health,
-            is_probe: self.is_probe,
-            timed_out: self.timed_out || cancelled_late,
-        };
-        // Fails if the actor has ended, which needs no release.
-        let _ = self.mailbox.send(release);
+        let timed_out = self.timed_out || cancelled_late;
+        let is_unhealthy = !matches!(self.health, None | Some(CallHealth::Healthy));
+        let has_failed = timed_out || is_unhealthy;
+        let server = &self.server;
+        let release = server.gate.leave(Instant::now(), has_failed);
+        if release.is_last && !release.needs_notice {
+            server.slots.mark_idle(&server.metrics);
+        }
+        if release.needs_notice || self.is_probe || self.resets_breaker() {
+            let report = ReleaseReport {
+                generation: server.generation,
+                health: self.health,
+                is_probe: self.is_probe,
+                timed_out,
+                has_failed,
+            };
+            // Fails if the actor has ended, which needs no report.
+            let _ = self.mailbox.send(ActorCommand::Release(report));
+        }
     }
 }

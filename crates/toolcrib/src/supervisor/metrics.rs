@@ -1,17 +1,15 @@
 //! Counters of one server that change with every call and can be read without asking the actor.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Histogram buckets: four per power of two microseconds, up to about nine hours.
 const BUCKETS: usize = 4 * 36;
 
-/// Counts of leases, calls and failures, and a histogram of call durations.
+/// Counts of calls and failures, and a histogram of call durations.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
-    /// Current number of leases. Written only by the actor.
-    pub(crate) leases: AtomicUsize,
     /// Position in the order in which servers became idle; 0 while in use.
     idle_rank: AtomicU64,
     /// Failed calls in a row. Written only by the actor.
@@ -26,7 +24,6 @@ pub(crate) struct ServerMetrics {
 impl Default for ServerMetrics {
     fn default() -> Self {
         Self {
-            leases: AtomicUsize::new(0),
             idle_rank: AtomicU64::new(0),
             consecutive_failures: AtomicU32::new(0),
             calls: AtomicU64::new(0),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -25,6 +25,9 @@ use crate::util::locks::IgnorePoison as _;
 
 /// Capacity of the broadcast channels. A receiver that falls further behind misses messages.
 const CHANNEL_CAPACITY: usize = 1024;
+
+/// Pause before the store is asked again which tools are approved.
+const LOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Services and shared state of all supervisors of a crib. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -78,11 +81,14 @@ impl SupervisorServices {
         let pins = self.pins.for_server(spec)?;
         let server = &spec.id;
         let check = pins.check_listing(listing, is_complete);
-        if let Some(error) = check.file_error {
+        if let Some(error) = check.read_error {
             warn!(%server, "no tool of it counts as approved: {error}");
         }
         if check.is_first {
             self.save_pins(server, pins.clone(), listing.clone());
+        }
+        if check.needs_load && pins.start_loading() {
+            self.load_pins(server, pins.clone(), listing.clone());
         }
         if !check.newly_unapproved.is_empty() {
             let tools: Vec<String> = check
@@ -109,6 +115,24 @@ impl SupervisorServices {
             if let Err(error) = pins.save_first_seen(&listing) {
                 warn!(%server, %error, "cannot save its pinned tools");
             }
+        });
+    }
+
+    /// Asks the store which tools are approved, until it answers. The listing is compared again then.
+    fn load_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
+        let server = server.clone();
+        let listing_changed = self.listing_changed.clone();
+        let stop = self.abort_drain.clone();
+        self.tasks.spawn(async move {
+            while let Err(error) = pins.load(&listing).await {
+                warn!(%server, "no tool of it counts as approved: {error}");
+                tokio::select! {
+                    () = sleep(LOAD_RETRY_DELAY) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+            pins.finish_loading();
+            listing_changed.notify_one();
         });
     }
 

@@ -10,10 +10,8 @@ use super::handshake::{HandshakeError, HandshakePlan, perform_handshake};
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
-use super::transport::Transport;
-use super::transport::http::HttpTransport;
-use super::transport::http::auth::StaticHeaders;
 use super::transport::stdio::StdioTransport;
+use super::transport::{Transport, http};
 use super::{Connection, Peer};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
@@ -26,7 +24,7 @@ use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
-use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, TransportKind};
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
 
@@ -59,6 +57,8 @@ pub(crate) struct LaunchContext {
     /// The client that the instance belongs to, if any.
     pub(crate) owner: Arc<InstanceOwner>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The place for the card that a remote server publishes; none is requested without it.
+    pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
 }
 
 /// The secrets of the new connection, and the redactor that removes them from output.
@@ -152,7 +152,7 @@ async fn connect(
     wait_until_exited(&context.running).await;
     let (mux, peer) = match &spec.endpoint {
         Endpoint::Command(command) => open_process(spec, command, context, secrets_and_redactor).await?,
-        Endpoint::Http(http) => open_remote(spec, http, context, secrets_and_redactor).await?,
+        Endpoint::Http(remote) => open_remote(spec, remote, context, secrets_and_redactor).await?,
         Endpoint::InProcess(server) => open_in_process(spec, server, context),
     };
     let wait_for_probe = matches!(peer, Peer::Remote);
@@ -254,13 +254,12 @@ async fn open_process(
 
 async fn open_remote(
     spec: &ServerSpec,
-    http: &HttpSpec,
+    remote: &HttpSpec,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
 ) -> Result<(Mux, Peer), Error> {
     let SecretsAndRedactor { secrets, redactor } = secrets_and_redactor;
-    let auth = Arc::new(StaticHeaders);
-    let transport = HttpTransport::new(spec, http, secrets, redactor, auth, &context.tasks).await;
+    let transport = http::open(spec, remote, secrets, redactor, context).await;
     let transport = transport.map_err(misconfigured)?;
     Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Remote))
 }

@@ -5,6 +5,7 @@
 //! pending requests fail with the server's exit report.
 
 mod incoming;
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
 pub(super) mod link;
 mod pending_reply;
 

@@ -49,7 +49,12 @@ async fn try_connect_with(
     remembered: Option<Revision>,
     secrets: Option<SecretStoreHandle>,
 ) -> (Result<(Connection, Listing), StartFailure>, Arc<StderrTail>) {
-    let context = LaunchContext {
+    let context = launch_context(secrets);
+    (launch(spec, remembered, &context).await, context.stderr)
+}
+
+fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
+    LaunchContext {
         tasks: TaskTracker::new(),
         running: TaskTracker::new(),
         spawner: Arc::default(),
@@ -59,8 +64,8 @@ async fn try_connect_with(
         first_garbage_line: Arc::default(),
         owner: Arc::default(),
         secrets,
-    };
-    (launch(spec, remembered, &context).await, context.stderr)
+        published_card: None,
+    }
 }
 
 fn mux_context() -> MuxContext {

@@ -1,7 +1,10 @@
 //! The seam between a [`Mux`](super::mux::Mux) and what carries its messages: stdio pipes, HTTP, or an in-process
 //! pipe.
 
+#[cfg(feature = "http")]
 pub(super) mod http;
+#[cfg(not(feature = "http"))]
+pub(super) mod http_disabled;
 pub(crate) mod in_process;
 pub(super) mod stdio;
 
@@ -10,6 +13,8 @@ use std::pin::Pin;
 
 use crate::model::exit_report::ExitReport;
 
+#[cfg(not(feature = "http"))]
+pub(super) use self::http_disabled as http;
 pub(super) use super::mux::link::{OutgoingQueue, TransportLink};
 
 /// The run loop of a transport, allocated once per connection.

@@ -29,6 +29,13 @@ pub fn to_hex(bytes: &[u8]) -> String {
     text
 }
 
+/// Returns 32 random hexadecimal digits, or `None` without a source of random numbers.
+pub fn random_hex() -> Option<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(to_hex(&random))
+}
+
 /// Decodes hexadecimal digits of either case. Returns `None` if the text has an odd length or other characters.
 pub fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use toolcrib::{Call, Crib, ErrorKind, Lifecycle, ServerState, StartPolicy};
+use toolcrib::{Call, Crib, ErrorKind, Lifecycle, ServerCard, ServerState, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{LISTING_WAIT, SECOND, crib, id, kind, names, settle, spawn, spec, status};
@@ -115,4 +115,49 @@ async fn unanswered_listing_ends_at_the_start_timeout() {
     assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 30));
     assert_eq!(error.to_string(), "`mute` did not come up within 30s");
     assert_eq!((mute.starts(), mute.received("tools/list").len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn card_lists_a_server_that_was_never_started() {
+    let git = FakeServer::with_tools(&["log", "diff"]);
+    let definition = serde_json::json!({"name": "log", "description": "from the card"});
+    let card = ServerCard::new().title("Git").description("Reads history").tool(&definition).unwrap();
+    let crib = Crib::builder().server(spec("git", &git).card(card.clone())).build().unwrap();
+    assert_eq!(names(&crib.list().await), ["git__log"]);
+    let before = status(&crib, "git");
+    assert_eq!((git.starts(), before.tools), (0, Some(1)));
+    assert_eq!((before.card.as_ref(), before.protocol), (Some(&card), None));
+    // The server's own list replaces the tools of the card.
+    crib.call(Call::tool("git__log")).await.unwrap();
+    let mut catalog = crib.watch_catalog();
+    let listed = catalog.wait_for(|catalog| catalog.tools().len() == 2).await.unwrap().clone();
+    assert_eq!(names(&listed), ["git__log", "git__diff"]);
+    assert_eq!(status(&crib, "git").card, Some(card));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_of_a_card_is_repaired_and_needs_no_discovery() {
+    let git = FakeServer::with_tools(&["log"]);
+    let other = FakeServer::with_tools(&["read"]);
+    let card = ServerCard::new().tool(&serde_json::json!({"name": "log"})).unwrap();
+    let servers = Crib::builder().server(spec("git", &git).card(card)).server(spec("other", &other));
+    let crib = servers.build().unwrap();
+    let listed = crib.list().await;
+    assert_eq!((names(&listed), git.starts(), other.starts()), (vec!["git__log", "other__read"], 0, 1));
+    assert_eq!(&*listed.tools()[0].definition, br#"{"name":"log","inputSchema":{"type":"object"}}"#);
+    assert_eq!(status(&crib, "git").problems, ["tool `log`: `inputSchema` is missing"]);
+    assert!(crib.discover().await.iter().all(|discovery| discovery.tools.is_ok()));
+    assert_eq!(git.starts(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_of_a_card_that_the_server_lacks_is_unknown_after_its_start() {
+    let git = FakeServer::with_tools(&["log"]);
+    let card = ServerCard::new().tool(&serde_json::json!({"name": "gone"})).unwrap();
+    let crib = Crib::builder().server(spec("git", &git).card(card)).build().unwrap();
+    assert_eq!(names(&crib.list().await), ["git__gone"]);
+    crib.call(Call::tool_on(id("git"), "log")).await.unwrap();
+    let mut catalog = crib.watch_catalog();
+    catalog.wait_for(|catalog| names(catalog) == ["git__log"]).await.unwrap();
+    assert_eq!(kind(crib.call(Call::tool("git__gone")).await), ErrorKind::Unknown);
 }

@@ -10,6 +10,7 @@ mod cancel;
 mod capacity;
 mod crash_recovery;
 mod deadlines;
+mod delayed_store;
 mod discovery;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]

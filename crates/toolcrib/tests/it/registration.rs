@@ -5,7 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use toolcrib::config::{Config, ProblemScope};
 use toolcrib::spec::BadName;
-use toolcrib::{CommandSpec, Crib, ErrorKind, ServerId, ServerSpec};
+use toolcrib::{BuildError, CommandSpec, Crib, ErrorKind, NameClash, ServerId, ServerSpec};
 
 use crate::support::{id, kind, on};
 
@@ -91,8 +91,8 @@ fn ambiguous_server_name_is_rejected() {
 #[test]
 fn similar_server_names_are_rejected_together() {
     let server = |name: &str| ServerSpec::command(id(name), CommandSpec::new("true"));
-    let clash = Crib::builder().server(server("my-git")).server(server("my_git")).build().unwrap_err();
-    assert_eq!((clash.0, clash.1), (id("my-git"), id("my_git")));
+    let error = Crib::builder().server(server("my-git")).server(server("my_git")).build().unwrap_err();
+    assert_eq!(error, BuildError::NameClash(NameClash(id("my-git"), id("my_git"))));
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 use super::*;
 use crate::access::policy::{Policy, Rules};
 use crate::protocol::era::capabilities::{Client, ClientCapabilities};
-use crate::store::MemoryStore;
+use crate::store::{DelayedStore, MemoryStore};
 
 fn policy() -> Policy {
     Policy::for_everyone(Rules::default().asking(["git.push*".parse().unwrap()]))
@@ -115,15 +115,15 @@ async fn client_that_cannot_be_asked_gets_the_approve_command() {
         error.to_string(),
         "`ci` may not use `git.push`: it needs approval and this client cannot be asked: `policy.ask` has `git.push*`"
     );
-    assert!(approvals.decide("nonsense", true).await.is_none());
-    assert!(approvals.decide(&id, true).await.is_some());
-    assert!(approvals.decide(&id, true).await.is_none(), "a call is decided once");
+    assert!(approvals.decide("nonsense", true).await.unwrap().is_none());
+    assert!(approvals.decide(&id, true).await.unwrap().is_some());
+    assert!(approvals.decide(&id, true).await.unwrap().is_none(), "a call is decided once");
     require(&approvals, &call("ci", r#"{"a":1}"#), "push").await.unwrap();
     let late = require(&approvals, &call("ci", r#"{"a":2}"#), "push").await.unwrap_err();
     tokio::time::advance(PENDING_TTL).await;
     let id = late.data()["approval"].as_str().unwrap().to_owned();
     assert!(approvals.pending().await.is_empty());
-    assert!(approvals.decide(&id, true).await.is_none());
+    assert!(approvals.decide(&id, true).await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,4 +141,71 @@ async fn decisions_and_pending_approvals_are_bounded() {
         shown_arguments(&long).len() < MAX_SHOWN_CHARS + 100
             && shown_arguments(&long).contains("bytes in all")
     );
+}
+
+/// Lets other tasks run this many times.
+async fn yield_times(times: u32) {
+    for _ in 0..times {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Returns whether the call can still be approved, or may be made.
+async fn is_pending_or_approved(approvals: &Approvals, call: &Call) -> bool {
+    !approvals.pending().await.is_empty() || require(approvals, call, "push").await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_decision_loses_no_approval() {
+    for yields in 0..20 {
+        let approvals = Approvals::new(Arc::new(DelayedStore::new()));
+        let call = call("ci", "{}");
+        require(&approvals, &call, "push").await.unwrap_err();
+        let id = approvals.pending().await[0].id.clone();
+        tokio::select! {
+            biased;
+            _ = approvals.decide(&id, true) => {}
+            () = yield_times(yields) => {}
+        }
+        assert!(is_pending_or_approved(&approvals, &call).await, "dropped after {yields} yields");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn decision_while_the_store_fails_loses_no_approval() {
+    for yields in 0..20 {
+        let store = Arc::new(DelayedStore::new());
+        let approvals = Approvals::new(store.clone());
+        let call = call("ci", "{}");
+        require(&approvals, &call, "push").await.unwrap_err();
+        let id = approvals.pending().await[0].id.clone();
+        let fail = async {
+            yield_times(yields).await;
+            store.set_failing(true);
+        };
+        let (_, ()) = tokio::join!(approvals.decide(&id, true), fail);
+        store.set_failing(false);
+        assert!(is_pending_or_approved(&approvals, &call).await, "failed after {yields} yields");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_is_refused_while_the_store_does_not_answer() {
+    let store = Arc::new(DelayedStore::new());
+    let approvals = Approvals::new(store.clone());
+    store.set_failing(true);
+    let error = require(&approvals, &call("ci", "{}"), "push").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_not_sent()), (ErrorKind::StoreUnavailable, false));
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    assert!(approvals.decide("1", true).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_decisions_one_is_made() {
+    let approvals = Approvals::new(Arc::new(DelayedStore::new()));
+    require(&approvals, &call("ci", "{}"), "push").await.unwrap_err();
+    let id = approvals.pending().await[0].id.clone();
+    let (approved, declined) = tokio::join!(approvals.decide(&id, true), approvals.decide(&id, false));
+    assert_eq!((approved.unwrap().is_some(), declined.unwrap().is_some()), (true, false));
+    require(&approvals, &call("ci", "{}"), "push").await.unwrap();
 }

@@ -1,7 +1,11 @@
 //! Tests of approved and unapproved tools.
 
+use std::path::Path;
+
 use super::*;
 use crate::protocol::list_kind::ListKind;
+use crate::spec::CommandSpec;
+use crate::store::DelayedStore;
 
 fn listing(tools: &[(&str, &str)]) -> Listing {
     let tool = |(name, description): &(&str, &str)| {
@@ -15,13 +19,21 @@ fn git() -> ServerId {
     "git".parse().unwrap()
 }
 
-fn pins(dir: &Path) -> Pins {
-    Pins::new(&git(), Some(dir))
+/// Returns the pins of `git` in the files of a folder.
+fn open_pins(dir: &Path) -> Pins {
+    let store = Arc::new(MemoryStore::default().with_pins_dir(dir));
+    PinStore::new(store, Some(dir.to_owned()), TaskTracker::new()).open(&git())
+}
+
+/// Returns the pins of `git` in a store without files.
+fn pins_in(store: &Arc<dyn Store>) -> Arc<Pins> {
+    let spec = ServerSpec::command(git(), CommandSpec::new("git"));
+    PinStore::new(store.clone(), None, TaskTracker::new()).for_server(&spec).unwrap()
 }
 
 /// Pins whose first listing is `listing`.
 fn first_seen(dir: &Path, listing: &Listing) -> Pins {
-    let pins = pins(dir);
+    let pins = open_pins(dir);
     assert!(pins.check_listing(listing, true).is_first);
     pins.save_first_seen(listing).unwrap();
     pins
@@ -83,17 +95,17 @@ fn fingerprints_do_not_keep_old_listing_buffers() {
 #[test]
 fn empty_listing_does_not_count_as_first() {
     let dir = tempfile::tempdir().unwrap();
-    let pins = pins(dir.path());
+    let pins = open_pins(dir.path());
     assert!(!pins.check_listing(&listing(&[]), true).is_first);
     assert!(pins.check_listing(&listing(&[("log", "shows")]), true).is_first);
 }
 
-#[test]
-fn approval_covers_what_was_shown_and_is_persistent() {
+#[tokio::test]
+async fn approval_covers_what_was_shown_and_is_persistent() {
     let dir = tempfile::tempdir().unwrap();
     let pins = first_seen(dir.path(), &listing(&[("log", "shows")]));
     pins.check_listing(&listing(&[("log", "new text"), ("push", "pushes")]), true);
-    let shown = pins.differences();
+    let shown = pins.differences().await.unwrap();
     assert_eq!(
         shown.tools[0].approved.as_deref(),
         Some(&br#"{"name":"log","description":"shows","inputSchema":{}}"#[..])
@@ -101,13 +113,13 @@ fn approval_covers_what_was_shown_and_is_persistent() {
     assert_eq!(shown.tools[1].approved, None);
     // The tool changes again before the approval.
     pins.check_listing(&listing(&[("log", "newer text"), ("push", "pushes")]), true);
-    let refused = pins.approve(&git(), &shown.digest).unwrap_err();
+    let refused = pins.approve(&shown.digest).await.unwrap_err();
     assert_eq!((refused.kind(), refused.hint()), (ErrorKind::Denied, "toolcrib approve git".to_owned()));
     assert_eq!(statuses(&pins).len(), 2);
-    let digest = pins.differences().digest;
-    assert_eq!(pins.approve(&git(), &digest).unwrap(), ["log", "push"]);
+    let digest = pins.differences().await.unwrap().digest;
+    assert_eq!(pins.approve(&digest).await.unwrap(), ["log", "push"]);
     assert_eq!(statuses(&pins), []);
-    let later = Pins::new(&git(), Some(dir.path()));
+    let later = open_pins(dir.path());
     let check = later.check_listing(&listing(&[("push", "pushes"), ("log", "newer text")]), true);
     assert!(!check.is_first && check.newly_unapproved.is_empty());
     assert_eq!(
@@ -117,19 +129,19 @@ fn approval_covers_what_was_shown_and_is_persistent() {
     );
 }
 
-#[test]
-fn approval_by_another_process_is_seen_through_the_file() {
+#[tokio::test]
+async fn approval_by_another_process_is_seen_through_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let ours = first_seen(dir.path(), &listing(&[("log", "shows")]));
     let changed = Arc::new(listing(&[("log", "something longer")]));
     ours.check_listing(&changed, true);
     let pinned = PinnedTools { pins: Arc::new(ours), listing: changed.clone() };
-    assert_eq!(pinned.check_call(&git(), "log").unwrap_err().kind(), ErrorKind::Denied);
-    let theirs = pins(dir.path());
+    assert_eq!(pinned.check_call(&git(), "log").await.unwrap_err().kind(), ErrorKind::Denied);
+    let theirs = open_pins(dir.path());
     theirs.check_listing(&changed, true);
-    theirs.approve(&git(), &theirs.differences().digest).unwrap();
-    pinned.check_call(&git(), "log").unwrap();
-    assert_eq!(pinned.check_call(&git(), "hidden").unwrap_err().kind(), ErrorKind::Unknown);
+    theirs.approve(&theirs.differences().await.unwrap().digest).await.unwrap();
+    pinned.check_call(&git(), "log").await.unwrap();
+    assert_eq!(pinned.check_call(&git(), "hidden").await.unwrap_err().kind(), ErrorKind::Unknown);
 }
 
 #[test]
@@ -143,8 +155,8 @@ fn partial_listing_keeps_tools_of_other_instances() {
     assert_eq!(statuses(&pins), [("push".into(), "new")]);
 }
 
-#[test]
-fn damaged_file_approves_nothing_until_approved_again() {
+#[tokio::test]
+async fn damaged_file_approves_nothing_until_approved_again() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("git.json");
     for damage in [
@@ -156,19 +168,16 @@ fn damaged_file_approves_nothing_until_approved_again() {
         r#"{"tools":{"log":{"sha256":"0","definition":{}}}}"#,
     ] {
         std::fs::write(&file, damage).unwrap();
-        let pins = pins(dir.path());
+        let pins = open_pins(dir.path());
         let check = pins.check_listing(&listing(&[("log", "shows")]), true);
-        assert!(!check.is_first && check.file_error.unwrap().contains("git.json"), "{damage}");
+        assert!(!check.is_first && check.read_error.unwrap().contains("git.json"), "{damage}");
         assert_eq!(statuses(&pins), [("log".into(), "new")], "{damage}");
     }
-    let pins = pins(dir.path());
+    let pins = open_pins(dir.path());
     pins.check_listing(&listing(&[("log", "shows")]), true);
-    pins.approve(&git(), &pins.differences().digest).unwrap();
+    pins.approve(&pins.differences().await.unwrap().digest).await.unwrap();
     assert!(
-        Pins::new(&git(), Some(dir.path()))
-            .check_listing(&listing(&[("log", "shows")]), true)
-            .newly_unapproved
-            .is_empty()
+        open_pins(dir.path()).check_listing(&listing(&[("log", "shows")]), true).newly_unapproved.is_empty()
     );
 }
 
@@ -184,8 +193,8 @@ fn file_is_private_and_no_temporary_file_remains() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 }
 
-#[test]
-fn approval_that_cannot_be_written_fails() {
+#[tokio::test]
+async fn approval_that_cannot_be_written_fails() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("pins");
     let pins = first_seen(&folder, &listing(&[("log", "shows")]));
@@ -193,7 +202,93 @@ fn approval_that_cannot_be_written_fails() {
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::write(&folder, "in the way").unwrap();
     assert!(
-        pins.approve(&git(), &pins.differences().digest).unwrap_err().to_string().contains("cannot write")
+        pins.approve(&pins.differences().await.unwrap().digest)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("cannot write")
     );
     assert_eq!(statuses(&pins), [("log".into(), "changed")]);
+}
+
+#[tokio::test]
+async fn cribs_with_one_memory_store_see_each_others_approvals() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let first = pins_in(&store);
+    let second = pins_in(&store);
+    assert!(first.check_listing(&listing(&[("log", "shows")]), true).is_first);
+    first.save_first_seen(&listing(&[("log", "shows")])).unwrap();
+    let changed = listing(&[("log", "other")]);
+    for pins in [&first, &second] {
+        assert!(!pins.check_listing(&changed, true).is_first);
+        assert_eq!(statuses(pins), [("log".into(), "changed")]);
+    }
+    first.approve(&first.differences().await.unwrap().digest).await.unwrap();
+    assert!(second.check_listing(&changed, true).newly_unapproved.is_empty());
+    assert_eq!(statuses(&second), []);
+}
+
+#[tokio::test]
+async fn first_listing_of_any_replica_is_approved_for_all() {
+    let store: Arc<dyn Store> = Arc::new(DelayedStore::new());
+    let first = pins_in(&store);
+    let second = pins_in(&store);
+    let shows = listing(&[("log", "shows")]);
+    let other = listing(&[("log", "other")]);
+    assert!(first.check_listing(&shows, true).needs_load);
+    assert!(first.check_tool(&shows.tools[0]).is_some(), "nothing is approved before the store answers");
+    let (loaded, other_loaded) = tokio::join!(first.load(&shows), second.load(&other));
+    loaded.unwrap();
+    other_loaded.unwrap();
+    assert!(first.check_listing(&shows, true).newly_unapproved.is_empty());
+    assert_eq!(second.check_listing(&other, true).newly_unapproved.len(), 1);
+}
+
+#[tokio::test]
+async fn replica_takes_over_approvals_that_are_announced() {
+    let store: Arc<dyn Store> = Arc::new(DelayedStore::new());
+    let spec = ServerSpec::command(git(), CommandSpec::new("git"));
+    let watching = Arc::new(PinStore::new(store.clone(), None, TaskTracker::new()));
+    let changed = Arc::<Notify>::default();
+    let stop = CancellationToken::new();
+    let notices = store.watch(StoreKind::Pin);
+    let watcher = watch_pins(Arc::downgrade(&watching), notices, changed.clone(), stop.clone());
+    let watcher = TaskTracker::new().spawn(watcher);
+    let theirs = watching.for_server(&spec).unwrap();
+    let ours = pins_in(&store);
+    let offered = Arc::new(listing(&[("log", "other")]));
+    ours.load(&listing(&[("log", "shows")])).await.unwrap();
+    for pins in [&ours, &theirs] {
+        pins.load(&offered).await.unwrap();
+        pins.check_listing(&offered, true);
+        assert_eq!(statuses(pins), [("log".into(), "changed")]);
+    }
+    let pinned = PinnedTools { pins: theirs.clone(), listing: offered };
+    assert_eq!(pinned.check_call(&git(), "log").await.unwrap_err().kind(), ErrorKind::Denied);
+    ours.approve(&ours.differences().await.unwrap().digest).await.unwrap();
+    changed.notified().await;
+    assert_eq!(statuses(&theirs), []);
+    pinned.check_call(&git(), "log").await.unwrap();
+    stop.cancel();
+    watcher.await.unwrap();
+}
+
+#[tokio::test]
+async fn failing_store_approves_nothing() {
+    let delayed = Arc::new(DelayedStore::new());
+    let store: Arc<dyn Store> = delayed.clone();
+    let pins = pins_in(&store);
+    let shows = Arc::new(listing(&[("log", "shows")]));
+    delayed.set_failing(true);
+    assert!(pins.load(&shows).await.is_err());
+    let pinned = PinnedTools { pins: pins.clone(), listing: shows.clone() };
+    for error in [
+        pinned.check_call(&git(), "log").await.unwrap_err(),
+        pins.differences().await.unwrap_err(),
+        pins.approve("").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
+    }
+    delayed.set_failing(false);
+    pinned.check_call(&git(), "log").await.unwrap();
 }

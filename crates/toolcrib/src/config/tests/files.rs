@@ -52,3 +52,45 @@ fn world_writable_file_is_refused_but_still_read() {
     assert_eq!(config.problems.len(), 2);
     assert!(config.problems[0].hint.as_ref().is_some_and(|hint| hint.starts_with("run `chmod o-w ")));
 }
+
+#[test]
+fn card_is_read_from_a_table_or_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    fs::write(
+        dir.path().join("b.json"),
+        r#"{"title": "B", "name": "org.example/b", "tools": [{"name": "t"}]}"#,
+    )
+    .unwrap();
+    let text = "[servers.a]\ncommand = 'x'\n[servers.a.card]\ntitle = 'A'\ntags = ['web']\n\
+        tools = [{ name = 'find', inputSchema = { type = 'object', properties = { n = { minimum = -1.5 } } } }]\n\
+        [servers.b]\ncommand = 'x'\ncard = 'b.json'\n";
+    fs::write(&path, text).unwrap();
+    let config = Config::load(&path);
+    assert_eq!(problem_lines(&config), [""; 0]);
+    let card = |name: &str| config.roster.get(&name.parse().unwrap()).unwrap().card.clone().unwrap();
+    assert_eq!((card("a").title.as_deref(), card("b").title.as_deref()), (Some("A"), Some("B")));
+    assert_eq!((card("a").tags, card("b").tools.len()), (vec!["web".to_owned()], 1));
+    let definition: serde_json::Value = serde_json::from_slice(&card("a").tools[0].definition).unwrap();
+    assert_eq!(definition["inputSchema"]["properties"]["n"]["minimum"], -1.5);
+}
+
+#[test]
+fn unusable_card_disables_only_its_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    fs::write(dir.path().join("bad.json"), "[]").unwrap();
+    let text = "[servers.a]\ncommand = 'x'\ncard = 'missing.json'\n[servers.b]\ncommand = 'x'\ncard = 'bad.json'\n\
+        [servers.c]\ncommand = 'x'\ncard = { titel = 'C' }\n[servers.d]\ncommand = 'x'\ncard.tools = [{}]\n\
+        [servers.e]\ncommand = 'x'\n";
+    fs::write(&path, text).unwrap();
+    let config = Config::load(&path);
+    let problems = problem_lines(&config);
+    let messages =
+        ["file not found", "is not a JSON object", "titel", "a tool is not an object with a `name`"];
+    assert_eq!(problems.len(), messages.len(), "{problems:?}");
+    for (problem, message) in problems.iter().zip(messages) {
+        assert!(problem.contains(message), "{problem}");
+    }
+    assert_eq!(server_names(&config), ["e"]);
+}

@@ -184,7 +184,7 @@ async fn call_is_refused_while_the_store_fails() {
     let limiter = limiter(&hourly(&[("a.*", 1)]), store.clone());
     store.set_failing(true);
     let error = send(&limiter, "ci", &target).await.unwrap_err();
-    assert_eq!((error.kind(), error.delivery()), (ErrorKind::OverQuota, Delivery::NotSent));
+    assert_eq!((error.kind(), error.delivery()), (ErrorKind::StoreUnavailable, Delivery::NotSent));
     assert!(error.to_string().contains("connection refused"), "{error}");
     // Calls without limits do not need the store.
     send(&limiter, "ci", &other).await.unwrap();

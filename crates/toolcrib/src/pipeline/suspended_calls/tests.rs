@@ -1,6 +1,7 @@
 //! Tests of signed states and of the records in the store.
 
 use super::*;
+use crate::model::failure_class::Delivery;
 use crate::store::{DelayedStore, MemoryStore};
 
 fn key(byte: u8) -> Option<SigningKey> {
@@ -24,7 +25,7 @@ fn running_call() -> RunningCall {
 /// Suspends a call with one question and returns its state.
 async fn suspend(suspended: &Arc<SuspendedCalls>) -> String {
     let (request, _answer) = ServerRequest::new("elicitation/create".to_owned(), None);
-    let outcome = suspended.suspend(running_call(), vec![request], call()).await;
+    let outcome = suspended.suspend(running_call(), vec![request], call()).await.unwrap();
     let result: Value = serde_json::from_slice(outcome.raw()).unwrap();
     result[input::REQUEST_STATE].as_str().unwrap().to_owned()
 }
@@ -48,10 +49,10 @@ async fn suspended_call_is_taken_once_and_only_by_the_same_call() {
         let suspended = suspended_calls(store, key(1));
         let state = suspend(&suspended).await;
         let other = Call::tool("pull").caller(Caller::new("ci"));
-        assert!(suspended.take(&state, &other).await.is_none());
+        assert!(suspended.take(&state, &other).await.unwrap().is_none());
         let same = call();
         let (first, second) = tokio::join!(suspended.take(&state, &same), suspended.take(&state, &same));
-        assert_eq!([first, second].iter().flatten().count(), 1);
+        assert_eq!([first, second].into_iter().filter_map(Result::unwrap).count(), 1);
     }
 }
 
@@ -64,7 +65,7 @@ async fn call_without_a_record_in_the_store_is_not_resumed() {
     let record: Value = serde_json::from_slice(&records[0].value).unwrap();
     assert_eq!((records.len(), record["caller"].as_str()), (1, Some("ci")));
     assert!(store.remove(record_key(&records[0].name)).wait().await.unwrap());
-    assert!(suspended.take(&state, &call()).await.is_none());
+    assert!(suspended.take(&state, &call()).await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,16 +75,21 @@ async fn closing_removes_the_records() {
     let state = suspend(&suspended).await;
     suspended.close().await;
     assert!(store.list(StoreKind::SuspendedCall, "").wait().await.unwrap().is_empty());
-    assert!(suspended.take(&state, &call()).await.is_none());
+    assert!(suspended.take(&state, &call()).await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_is_refused_while_the_store_fails() {
     let store = Arc::new(DelayedStore::new());
+    let suspended = suspended_calls(store.clone(), key(1));
+    let state = suspend(&suspended).await;
     store.set_failing(true);
-    let suspended = suspended_calls(store, key(1));
     let (request, _answer) = ServerRequest::new("elicitation/create".to_owned(), None);
-    let outcome = suspended.suspend(running_call(), vec![request], call()).await;
-    assert!(matches!(outcome.answer, ResponsePayload::Error(_)));
-    assert!(suspended.lock().calls.is_empty());
+    let error = suspended.suspend(running_call(), vec![request], call()).await.unwrap_err();
+    assert_eq!((error.kind(), error.delivery()), (ErrorKind::StoreUnavailable, Delivery::MaybeSent));
+    assert_eq!(suspended.lock().calls.len(), 1);
+    let error = suspended.resume(&state, call()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnavailable);
+    store.set_failing(false);
+    assert!(suspended.take(&state, &call()).await.unwrap().is_some(), "the call can still be resumed");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::store::StoredValue;
+use crate::store::{ExpiringValue, StoredValue};
 
 /// Values that are held before expired ones are removed.
 const PRUNE_THRESHOLD: usize = 64;
@@ -41,6 +41,13 @@ impl Values {
     /// Returns a value unless it has expired.
     pub(super) fn get(&self, name: &str, now: Instant) -> Option<Bytes> {
         self.by_name.get(name).filter(|value| value.is_valid(now)).map(|value| value.bytes.clone())
+    }
+
+    /// Returns a value and the rest of its lifetime, unless it has expired.
+    pub(super) fn get_with_ttl(&self, name: &str, now: Instant) -> Option<ExpiringValue> {
+        let value = self.by_name.get(name).filter(|value| value.is_valid(now))?;
+        let ttl = value.expires_at.map(|expires_at| expires_at.saturating_duration_since(now));
+        Some(ExpiringValue { value: value.bytes.clone(), ttl })
     }
 
     /// Sets a value. If the kind is full, the value that expires first is evicted.

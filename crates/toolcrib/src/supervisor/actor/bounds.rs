@@ -80,7 +80,7 @@ impl Actor {
                 server.recycle_when_idle = true;
                 None
             }
-            MemoryVerdict::Evict => (server.leases == 0).then_some(ActorEvent::Idle),
+            MemoryVerdict::Evict => server.gate().close_if_idle().then_some(ActorEvent::Idle),
             MemoryVerdict::OverHardLimit { limit } => {
                 Some(ActorEvent::OverMemory { error: self.hard_limit_error(used, limit) })
             }

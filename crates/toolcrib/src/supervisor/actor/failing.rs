@@ -126,6 +126,8 @@ impl Actor {
         if std::mem::replace(&mut server.ping_pending, true) {
             return;
         }
+        // Leases wait for the result of the ping.
+        server.gate().set_open(false);
         let limit = self.spec.limits.call_timeout.clamp(MIN_PING_TIMEOUT, MAX_PING_TIMEOUT);
         let connection = server.connection.clone();
         let actor = self.own_mailbox.clone();
@@ -142,9 +144,10 @@ impl Actor {
 
     /// Returns whether leases must wait for a ping, because the machine was suspended since the server was last used.
     pub(super) fn needs_ping(&self, server: &mut RunningServer) -> bool {
-        if server.leases == 0 && !server.ping_required {
+        if server.gate().leases() == 0 && !server.ping_required {
             let suspended = self.services.suspend_clock.total_suspended();
-            let suspended_before = std::mem::replace(&mut server.suspended_before, suspended);
+            let suspended_before = server.gate().suspended_before();
+            server.gate().set_suspended_before(suspended);
             if clock::was_suspended(suspended_before, suspended) {
                 info!(server = %self.spec.id, "pinging the server, because the machine was suspended");
                 server.ping_required = true;
@@ -186,6 +189,7 @@ impl Actor {
         class: FailureClass,
         wait: Duration,
     ) -> ActorState {
+        server.gate().set_open(false);
         let until = Instant::now() + wait;
         let error = self.tripped_error(&server, until, Some(class));
         self.set_last_error(&error);

@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::cache::Invalidation;
+use crate::supervisor::lease::LeasedServer;
+use crate::supervisor::lease_gate::LeaseGate;
 use crate::upstream::listing::fetch_listing;
 
 impl Actor {
     /// Returns the next event of a running server. New listings are recorded on the way.
     pub(super) async fn next_event(&mut self, server: &mut RunningServer) -> ActorEvent {
         loop {
-            if server.recycle_when_idle && server.leases == 0 {
+            if server.recycle_when_idle && self.close_if_idle(server) {
                 return ActorEvent::Recycle;
             }
             let idle_deadline = self.idle_deadline(server);
@@ -19,9 +21,11 @@ impl Actor {
                         return event;
                     }
                 }
-                () = &mut server.idle_timer, if idle_deadline.is_some() => match idle_deadline {
+                // The server may have been used since the timer was set.
+                () = &mut server.idle_timer, if idle_deadline.is_some() => match self.idle_deadline(server) {
                     Some(deadline) if deadline > Instant::now() => server.idle_timer.as_mut().reset(deadline),
-                    _ => return ActorEvent::Idle,
+                    _ if self.close_if_idle(server) => return ActorEvent::Idle,
+                    _ => {}
                 },
             }
         }
@@ -41,29 +45,36 @@ impl Actor {
                 Some(ActorEvent::Closed)
             }
             ActorCommand::Lease(waiter) => Some(ActorEvent::LeaseRequested(waiter)),
-            ActorCommand::Release { generation, health, is_probe, timed_out }
-                if generation == self.generation =>
-            {
-                self.count_release(server);
-                if timed_out && !server.connection.is_remote() {
+            ActorCommand::Release(release) if release.generation == self.generation => {
+                server.gate().clear_idle_notice();
+                if server.gate().leases() == 0 {
+                    self.services.slots.mark_idle(&self.metrics);
+                }
+                if release.timed_out && !server.connection.is_remote() {
                     self.ping(server);
                 }
-                Some(ActorEvent::Released { health, is_probe })
+                if release.has_failed {
+                    // The ready state opens the gate again, unless the breaker trips.
+                    server.gate().set_open(false);
+                    server.gate().failure_seen();
+                }
+                Some(ActorEvent::Released { health: release.health, is_probe: release.is_probe })
             }
             ActorCommand::Watched { generation, event } if generation == self.generation => {
                 self.watch_event(server, event)
             }
-            ActorCommand::FreeSlot if server.leases == 0 => Some(ActorEvent::Idle),
+            ActorCommand::FreeSlot if server.gate().close_if_idle() => Some(ActorEvent::Idle),
             ActorCommand::FreeSlot => {
+                self.mark_in_use(server);
                 self.keep_slot();
                 None
             }
             ActorCommand::MemoryChecked { generation, used, verdict } if generation == self.generation => {
                 self.memory_event(server, used, verdict)
             }
-            ActorCommand::Release { .. }
-            | ActorCommand::Watched { .. }
-            | ActorCommand::MemoryChecked { .. } => None,
+            ActorCommand::Release(_) | ActorCommand::Watched { .. } | ActorCommand::MemoryChecked { .. } => {
+                None
+            }
             ActorCommand::Restart(done) => {
                 self.start_gate.reset();
                 Some(ActorEvent::StopRequested { then: AfterStop::Start, done })
@@ -93,19 +104,37 @@ impl Actor {
         }
     }
 
-    /// Returns when an idle server goes to sleep. A server that was started at boot stays up until its first use.
+    /// Returns when to check whether the server goes to sleep; `None` while it waits for the release of the last lease. A
+    /// server that was started at boot stays up until its first use.
     fn idle_deadline(&self, server: &RunningServer) -> Option<Instant> {
-        match self.spec.lifecycle.keep_alive {
-            KeepAlive::For(time) if server.leases == 0 => server.idle_since.map(|since| since + time),
-            _ => None,
+        let KeepAlive::For(time) = self.spec.lifecycle.keep_alive else { return None };
+        if server.gate().has_idle_notice() {
+            return None;
+        }
+        let last_release = server.gate().last_release();
+        if last_release.is_none() {
+            server.gate().request_idle_notice();
+        }
+        last_release.map(|released| released + time)
+    }
+
+    /// Closes the gate of an idle server and returns true. For a server in use, the release of its last lease will be
+    /// reported.
+    fn close_if_idle(&self, server: &RunningServer) -> bool {
+        loop {
+            if server.gate().close_if_idle() {
+                return true;
+            }
+            if server.gate().request_idle_notice() {
+                return false;
+            }
         }
     }
 
-    fn count_release(&self, server: &mut RunningServer) {
-        server.leases -= 1;
-        self.metrics.leases.store(server.leases, Ordering::Relaxed);
-        if server.leases == 0 {
-            server.idle_since = Some(Instant::now());
+    /// Corrects the idle rank of a server that looked idle and is in use.
+    fn mark_in_use(&self, server: &RunningServer) {
+        self.metrics.set_idle_rank(0);
+        if server.gate().leases() == 0 {
             self.services.slots.mark_idle(&self.metrics);
         }
     }
@@ -117,21 +146,9 @@ impl Actor {
         is_probe: bool,
     ) {
         let Some(mailbox) = self.own_mailbox.upgrade() else { return };
-        server.leases += 1;
-        self.metrics.leases.store(server.leases, Ordering::Relaxed);
-        self.metrics.set_idle_rank(0);
-        let lease = Lease {
-            connection: server.connection.clone(),
-            generation: self.generation,
-            is_probe,
-            health: None,
-            in_flight_since: None,
-            timed_out: false,
-            is_delayed: false,
-            pinned_tools: self.pinned_tools.clone(),
-            mailbox,
-            metrics: self.metrics.clone(),
-        };
+        server.gate().enter();
+        let lease = Lease::new(server.leased.clone(), self.pinned_tools.clone(), mailbox);
+        let lease = if is_probe { lease.probe() } else { lease };
         // If the requester no longer waits, the lease is dropped here, which releases it.
         let _ = waiter.send(Ok(lease));
     }
@@ -150,6 +167,7 @@ impl Actor {
     }
 
     pub(super) fn trip(&mut self, server: RunningServer, until: Instant) -> ActorState {
+        server.gate().set_open(false);
         warn!(server = %self.spec.id, failures = server.breaker.failures(), "circuit breaker open");
         self.emit(Event::Tripped { server: self.spec.id.clone() });
         let error = self.tripped_error(&server, until, None);
@@ -161,12 +179,12 @@ impl Actor {
     /// Handles the events that end any running state. A server that closed its output may still run, so it is stopped
     /// in any case.
     pub(super) fn leave_running(&mut self, server: RunningServer, event: ActorEvent) -> ActorState {
+        server.gate().set_open(false);
         self.metrics.set_idle_rank(0);
         if let ActorEvent::RetireRequested { drain, done } = event {
             self.stop_waiters.push(done);
             return ActorState::Draining { server, until: Instant::now() + drain };
         }
-        self.metrics.leases.store(0, Ordering::Relaxed);
         let then = match event {
             ActorEvent::Closed => self.handle_exit(&server),
             ActorEvent::Hung => self.handle_hang(&server),
@@ -224,16 +242,25 @@ impl Actor {
         let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone());
         self.services.tasks.spawn(watcher);
         self.services.slots.mark_idle(&self.metrics);
+        let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
+        if self.spec.lifecycle.start == StartPolicy::OnDemand {
+            gate.mark_used();
+        }
+        let leased = Arc::new(LeasedServer {
+            connection: connection.clone(),
+            generation: self.generation,
+            gate,
+            metrics: self.metrics.clone(),
+            slots: self.services.slots.clone(),
+        });
         ActorState::Ready(RunningServer {
             connection,
             up_since: now,
-            leases: 0,
-            idle_since: (self.spec.lifecycle.start == StartPolicy::OnDemand).then_some(now),
+            leased,
             idle_timer: Box::pin(sleep(Duration::ZERO)),
             breaker: Breaker::new(self.spec.lifecycle.breaker.clone()),
             ping_pending: false,
             ping_required: false,
-            suspended_before: self.services.suspend_clock.total_suspended(),
             recycle_when_idle: false,
         })
     }
@@ -301,6 +328,7 @@ impl Actor {
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
         self.pinned_tools = pins.map(|pins| PinnedTools { pins, listing: listing.clone() });
+        self.snapshot.send_modify(|snapshot| snapshot.pinned_tools.clone_from(&self.pinned_tools));
     }
 
     pub(super) fn stopped_error(&self) -> Error {
@@ -316,10 +344,12 @@ impl Actor {
                 self.lease_waiters.push(waiter);
                 None
             }
-            ActorCommand::Release { .. }
-            | ActorCommand::Watched { .. }
-            | ActorCommand::MemoryChecked { .. } => None,
+            ActorCommand::Release(_) | ActorCommand::Watched { .. } | ActorCommand::MemoryChecked { .. } => {
+                None
+            }
             ActorCommand::FreeSlot => {
+                // A late release may have marked it as idle.
+                self.metrics.set_idle_rank(0);
                 self.keep_slot();
                 None
             }
@@ -399,7 +429,9 @@ impl Actor {
         self.snapshot.send_modify(|snapshot| {
             snapshot.state = name;
             snapshot.state_ends_at = ends_at;
-            snapshot.is_draining = matches!(state, ActorState::Draining { server, .. } if server.leases > 0);
+            snapshot.is_draining =
+                matches!(state, ActorState::Draining { server, .. } if server.gate().leases() > 0);
+            snapshot.leased = server.map(|server| server.leased.clone());
             snapshot.generation = self.generation;
             snapshot.up_since = server.map(|server| server.up_since);
             snapshot.connection = server.map(|server| Arc::downgrade(&server.connection)).unwrap_or_default();

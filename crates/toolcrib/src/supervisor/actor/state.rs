@@ -11,6 +11,8 @@ use crate::model::error::Error;
 use crate::model::failure_class::FailureClass;
 use crate::supervisor::Lease;
 use crate::supervisor::breaker::{Breaker, CallHealth};
+use crate::supervisor::lease::LeasedServer;
+use crate::supervisor::lease_gate::LeaseGate;
 use crate::upstream::Connection;
 
 /// The state of a server.
@@ -95,19 +97,27 @@ impl From<AfterStop> for ActorState {
 pub(super) struct RunningServer {
     pub(super) connection: Arc<Connection>,
     pub(super) up_since: Instant,
-    pub(super) leases: usize,
-    /// When the last lease was released; `None` if a server that starts at boot has not been used yet.
-    pub(super) idle_since: Option<Instant>,
+    /// The server as its leases see it.
+    pub(super) leased: Arc<LeasedServer>,
     pub(super) idle_timer: Pin<Box<Sleep>>,
     pub(super) breaker: Breaker,
     /// True if a ping is in flight.
     pub(super) ping_pending: bool,
     /// True if leases wait for the answer to a ping.
     pub(super) ping_required: bool,
-    /// Total time the machine had been suspended when this was last checked.
-    pub(super) suspended_before: Duration,
     /// True if the server is above its soft memory limit and stops as soon as it is idle.
     pub(super) recycle_when_idle: bool,
+}
+
+impl RunningServer {
+    pub(super) fn gate(&self) -> &LeaseGate {
+        &self.leased.gate
+    }
+
+    /// Lets callers take leases by themselves, unless a ping decides about the server first.
+    pub(super) fn open_gate(&self) {
+        self.gate().set_open(!self.ping_pending && !self.ping_required);
+    }
 }
 
 /// An event of a running server.

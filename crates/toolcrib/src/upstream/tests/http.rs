@@ -3,6 +3,7 @@
 mod auth;
 mod backoff;
 mod failures;
+mod published_card;
 pub(super) mod remote_server;
 mod sessions;
 mod stateless;

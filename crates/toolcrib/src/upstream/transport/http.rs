@@ -12,6 +12,7 @@ mod http_error;
 mod legacy_sse;
 mod outgoing_message;
 mod post;
+mod published_card;
 mod same_origin;
 mod session;
 
@@ -33,11 +34,13 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
-use crate::spec::TransportKind;
+use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
+use crate::upstream::launch::LaunchContext;
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::{OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
-use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, is_auth_status};
+use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use connector::HttpClient;
 use header_params::HeaderParams;
 use http_error::{HttpError, HttpErrorMapper};
@@ -52,6 +55,19 @@ const MAX_REDIRECTS: usize = 3;
 const END_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a message without a response.
 const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Prepares the transport of a server with static headers; see [`HttpTransport::new`].
+pub(in crate::upstream) async fn open(
+    spec: &ServerSpec,
+    remote: &HttpSpec,
+    secrets: &ResolvedSecrets,
+    redactor: &Arc<Redactor>,
+    context: &LaunchContext,
+) -> Result<HttpTransport, String> {
+    let auth = Arc::new(StaticHeaders);
+    let transport = HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks).await?;
+    Ok(transport.published_card(context.published_card.clone()))
+}
 
 /// The running HTTP transport of one server.
 struct HttpConnection {
@@ -75,6 +91,8 @@ struct HttpConnection {
     header_params: HeaderParams,
     /// Set when the server has answered a request other than the handshake.
     is_established: AtomicBool,
+    /// The place for the card that the server publishes.
+    published_card: Option<Arc<OnceLock<ServerCard>>>,
     /// The body of the probe, if one was sent.
     probe_body: OnceLock<Bytes>,
     /// The reason why the server was lost.

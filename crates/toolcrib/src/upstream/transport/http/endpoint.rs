@@ -17,7 +17,8 @@ use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::template::{TemplatePiece, TemplateText};
-use crate::spec::{self, HttpSpec, ServerSpec, TransportKind};
+use crate::spec::url::parse_url;
+use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::transport::{OutgoingQueue, Transport, TransportFuture, TransportLink};
 
 /// The HTTP transport of one server, before the first request.
@@ -29,6 +30,7 @@ pub(in crate::upstream) struct HttpTransport {
     transport: TransportKind,
     message_limit: usize,
     errors: HttpErrorMapper,
+    published_card: Option<Arc<OnceLock<ServerCard>>>,
     shutdown: CancellationToken,
 }
 
@@ -44,8 +46,7 @@ impl HttpTransport {
     ) -> Result<Self, String> {
         check_secrets_in_host(&http.url, secrets)?;
         let expanded = http.url.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
-        let url =
-            spec::parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
+        let url = parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
         let mut base_headers = build_headers(http, secrets)?;
         let connector = {
             let url = url.clone();
@@ -67,8 +68,15 @@ impl HttpTransport {
             transport: http.transport,
             message_limit,
             errors,
+            published_card: None,
             shutdown,
         })
+    }
+
+    /// Sets the place for the card that the server publishes; none is requested without it.
+    pub(in crate::upstream) fn published_card(mut self, card: Option<Arc<OnceLock<ServerCard>>>) -> Self {
+        self.published_card = card;
+        self
     }
 
     fn connect(self, link: TransportLink) -> HttpConnection {
@@ -87,6 +95,7 @@ impl HttpTransport {
             sticky_requests: Mutex::default(),
             header_params: HeaderParams::default(),
             is_established: AtomicBool::new(false),
+            published_card: self.published_card,
             probe_body: OnceLock::new(),
             lost_reason: OnceLock::new(),
             shutdown: self.shutdown,

@@ -101,7 +101,13 @@ impl HttpConnection {
             let sent = self.send(Method::POST, &self.url, customize, message.body.clone()).await;
             let response = sent.map_err(|error| self.request_error(error, message))?;
             match self.handle_response(response, message, id, &route).await? {
-                ResponseVerdict::Done => return Ok(()),
+                ResponseVerdict::Done => {
+                    if !message.is_handshake() && !self.is_established() {
+                        self.is_established.store(true, Ordering::Relaxed);
+                        self.fetch_published_card();
+                    }
+                    return Ok(());
+                }
                 ResponseVerdict::SessionExpired(session) if !is_retry => {
                     if !self.renew_session(&session, message).await? {
                         return Ok(());
@@ -186,9 +192,6 @@ impl HttpConnection {
         }
         if self.link.is_pending(id) {
             return Err(RequestEnd::BadReply("the HTTP response contains no JSON-RPC response".to_owned()));
-        }
-        if !message.is_handshake() {
-            self.is_established.store(true, Ordering::Relaxed);
         }
         Ok(ResponseVerdict::Done)
     }

@@ -1,0 +1,234 @@
+//! `Script`: what a server does when it is called, and `StartMode`: what it does when it is started.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The steps of one answer, in order. A step that answers, crashes or hangs ends the script; a script without one answers
+/// with an empty result.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Script {
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One step of a script. The names are those of the JSON form.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    WaitMs(u64),
+    Progress {
+        progress: u64,
+        total: u64,
+    },
+    Log(String),
+    Notify {
+        method: String,
+        params: Value,
+    },
+    AddTool(String),
+    Ask {
+        method: String,
+        params: Value,
+    },
+    Text(String),
+    ToolError(String),
+    Result(Value),
+    Error {
+        code: i64,
+        message: String,
+    },
+    /// Answers with the client's response to the last question.
+    Response,
+    /// Answers with the arguments.
+    Arguments,
+    Line(String),
+    Hang,
+    Crash,
+}
+
+impl Script {
+    /// Creates a script without steps.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// Waits, in whole milliseconds.
+    #[must_use]
+    pub fn wait(self, duration: Duration) -> Self {
+        self.step(Step::WaitMs(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// Reports progress, if the client asked for it.
+    #[must_use]
+    pub fn progress(self, progress: u64, total: u64) -> Self {
+        self.step(Step::Progress { progress, total })
+    }
+
+    /// Sends a log message to the client.
+    #[must_use]
+    pub fn log(self, text: impl Into<String>) -> Self {
+        self.step(Step::Log(text.into()))
+    }
+
+    /// Sends any notification.
+    #[must_use]
+    pub fn notify(self, method: impl Into<String>, params: Value) -> Self {
+        self.step(Step::Notify { method: method.into(), params })
+    }
+
+    /// Adds a tool that answers with its arguments, and announces that the list of tools changed.
+    #[must_use]
+    pub fn add_tool(self, name: impl Into<String>) -> Self {
+        self.step(Step::AddTool(name.into()))
+    }
+
+    /// Asks the client with any method, and waits for its response. In the
+    /// stateless era the answer of the call is the question, and the script goes on when the client calls again.
+    #[must_use]
+    pub fn ask(self, method: impl Into<String>, params: Value) -> Self {
+        self.step(Step::Ask { method: method.into(), params })
+    }
+
+    /// Asks the user a question without fields, through the client.
+    #[must_use]
+    pub fn elicit(self, message: &str) -> Self {
+        let schema = json!({"type": "object", "properties": {}});
+        self.ask("elicitation/create", json!({"message": message, "requestedSchema": schema}))
+    }
+
+    /// Asks the model of the client to continue after a text.
+    #[must_use]
+    pub fn sample(self, text: &str) -> Self {
+        let message = json!({"role": "user", "content": {"type": "text", "text": text}});
+        self.ask("sampling/createMessage", json!({"messages": [message], "maxTokens": 100}))
+    }
+
+    /// Asks the client for its roots.
+    #[must_use]
+    pub fn list_roots(self) -> Self {
+        self.ask("roots/list", json!({}))
+    }
+
+    /// Answers with a text.
+    #[must_use]
+    pub fn text(self, text: impl Into<String>) -> Self {
+        self.step(Step::Text(text.into()))
+    }
+
+    /// Answers with a text as the error of the tool: a result with `isError`.
+    #[must_use]
+    pub fn tool_error(self, text: impl Into<String>) -> Self {
+        self.step(Step::ToolError(text.into()))
+    }
+
+    /// Answers with this result.
+    #[must_use]
+    pub fn result(self, result: Value) -> Self {
+        self.step(Step::Result(result))
+    }
+
+    /// Answers with a JSON-RPC error.
+    #[must_use]
+    pub fn error(self, code: i64, message: impl Into<String>) -> Self {
+        self.step(Step::Error { code, message: message.into() })
+    }
+
+    /// Answers with the client's response to the last question, as JSON text.
+    #[must_use]
+    pub fn response(self) -> Self {
+        self.step(Step::Response)
+    }
+
+    /// Answers with the arguments of the call, as JSON text.
+    #[must_use]
+    pub fn arguments(self) -> Self {
+        self.step(Step::Arguments)
+    }
+
+    /// Writes this line instead of an answer; `$ID` in it is replaced by the id of the request. It need not be JSON.
+    #[must_use]
+    pub fn line(self, line: impl Into<String>) -> Self {
+        self.step(Step::Line(line.into()))
+    }
+
+    /// Never answers.
+    #[must_use]
+    pub fn hang(self) -> Self {
+        self.step(Step::Hang)
+    }
+
+    /// Ends the server without an answer. A child process exits with status 101.
+    #[must_use]
+    pub fn crash(self) -> Self {
+        self.step(Step::Crash)
+    }
+}
+
+/// The behaviour of one start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StartMode {
+    /// Answers at once.
+    #[default]
+    Normal,
+    /// Reads nothing for this number of milliseconds.
+    SlowMs(u64),
+    /// Exits at once. A child process exits with status 3.
+    Exits,
+    /// Reads and never answers.
+    Silent,
+    /// Answers the handshake with an error.
+    Refuses,
+    /// Writes a line that is not JSON before every message.
+    NotJson,
+}
+
+impl StartMode {
+    /// Returns a start that takes this long, in whole milliseconds.
+    pub fn slow(duration: Duration) -> Self {
+        Self::SlowMs(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The protocol era of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ScriptedEra {
+    #[default]
+    Session,
+    Stateless,
+}
+
+/// Everything that a server does, as data.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ServerScript {
+    pub(crate) era: ScriptedEra,
+    /// The scripts of successive calls of each tool; the last one repeats.
+    pub(crate) tools: BTreeMap<String, Vec<Script>>,
+    /// The same for other methods.
+    pub(crate) methods: BTreeMap<String, Vec<Script>>,
+    /// The first starts.
+    pub(crate) starts: Vec<StartMode>,
+    /// The other starts.
+    pub(crate) start: StartMode,
+    /// The file in which child processes count their starts.
+    pub(crate) start_count: Option<PathBuf>,
+}
+
+impl ServerScript {
+    /// Returns the behaviour of a start; the first one has number 1.
+    pub(crate) fn start_mode(&self, number: usize) -> StartMode {
+        self.starts.get(number.saturating_sub(1)).copied().unwrap_or(self.start)
+    }
+}
