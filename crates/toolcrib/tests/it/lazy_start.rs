@@ -143,7 +143,8 @@ async fn tool_of_a_card_is_repaired_and_needs_no_discovery() {
     let servers = Crib::builder().server(spec("git", &git).card(card)).server(spec("other", &other));
     let crib = servers.build().unwrap();
     let listed = crib.list().await;
-    assert_eq!((names(&listed), git.starts(), other.starts()), (vec!["git__log", "other__read"], 0, 1));
+    assert_eq!(names(&listed), ["git__log", "other__read"]);
+    assert_eq!((git.starts(), other.starts()), (0, 1));
     assert_eq!(&*listed.tools()[0].definition, br#"{"name":"log","inputSchema":{"type":"object"}}"#);
     assert_eq!(status(&crib, "git").problems, ["tool `log`: `inputSchema` is missing"]);
     assert!(crib.discover().await.iter().all(|discovery| discovery.tools.is_ok()));
