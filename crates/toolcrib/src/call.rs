@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod client_context;
+mod requests;
 pub(crate) mod trace;
 pub mod updates;
 

@@ -2,6 +2,7 @@
 
 mod builder;
 mod freshness;
+mod requests;
 mod settings;
 
 use std::sync::Arc;

@@ -104,7 +104,7 @@ pub use crate::model::exit_report::{ExitReport, ProcessExit};
 pub use crate::model::failure_class::{ClassFacts, Delivery, FailureClass, Treatment};
 pub use crate::model::instance_key::{InstanceKey, Project};
 pub use crate::model::log_line::{LogLine, LogSource};
-pub use crate::model::outcome::Outcome;
+pub use crate::model::outcome::{Outcome, OutcomeError};
 pub use crate::model::pin_status::{PinDifference, PinStatus, Unapproved};
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
