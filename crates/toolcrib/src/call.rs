@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod client_context;
+pub mod executor;
 mod requests;
 pub(crate) mod trace;
 pub mod updates;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::call::budget::Budget;
 use crate::call::client_context::ClientContext;
@@ -39,6 +41,10 @@ pub struct Call {
     pub(crate) params: Object,
     /// The time limit of the whole call, including the start of the server. The server's own limits apply as well.
     pub(crate) timeout: Option<Duration>,
+    /// The time at which the whole call times out. `timeout` sets it when the call starts.
+    pub(crate) deadline: Option<Instant>,
+    /// The id that the embedder gave the call.
+    pub(crate) id: Option<Arc<str>>,
     /// The client that made the request.
     pub(crate) client: Client,
     /// Receives everything that arrives before the outcome.
@@ -82,6 +88,8 @@ impl Call {
             method: method.into(),
             params,
             timeout: None,
+            deadline: None,
+            id: None,
             client: Client::without_capabilities(),
             update_sink: None,
             dispatched: false,
@@ -122,6 +130,20 @@ impl Call {
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// Sets the time at which the whole call times out. With a [`Call::timeout`] as well, the earlier one applies.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets an id of the call, which a fallback and in-process tools get.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.id = Some(id.into());
         self
     }
 
@@ -199,6 +221,16 @@ impl Call {
     /// Returns the time limit of the whole call, if it has one of its own.
     pub fn get_timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// Returns the time at which the whole call times out, if one is set. While the call runs, it is the effective one.
+    pub fn get_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Returns the id that the embedder gave the call.
+    pub fn get_id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// Returns the method of the request.

@@ -8,6 +8,7 @@ mod index;
 mod page;
 mod render;
 mod resource_uri;
+pub mod schemas;
 mod uri_template;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! `Crib`, the host object that an embedder holds. It runs calls until it is shut down, and owns every task.
 
 mod builder;
+mod executor;
 mod freshness;
 mod requests;
 mod settings;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -513,18 +514,30 @@ impl CribInner {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
-        let Some(limit) = call.timeout else {
+        if call.timeout.is_none() && call.deadline.is_none() {
+            return era_bridge::run(&self.router, &self.suspended, call).await;
+        }
+        Box::pin(self.run_until_deadline(call)).await
+    }
+
+    /// Runs a call until its deadline, which is the end of its timeout if that is earlier.
+    async fn run_until_deadline(&self, call: &mut Call) -> Result<Outcome, Error> {
+        let started = Instant::now();
+        let end_of_timeout = call.timeout.and_then(|limit| started.checked_add(limit));
+        let Some(deadline) = end_of_timeout.into_iter().chain(call.deadline).min() else {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         };
-        let ended = Box::pin(timeout(limit, era_bridge::run(&self.router, &self.suspended, call))).await;
-        ended.unwrap_or_else(|_| {
-            let error = Error::new(
-                ErrorKind::TimedOut,
-                format!("no answer within {}", format::format_duration(limit)),
-            );
-            let error = error.with_hint("allow the call more time");
-            Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
-        })
+        call.deadline = Some(deadline);
+        if deadline > started
+            && let Ok(ended) =
+                timeout_at(deadline, era_bridge::run(&self.router, &self.suspended, call)).await
+        {
+            return ended;
+        }
+        let limit = format::format_duration(deadline.saturating_duration_since(started));
+        let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit}"))
+            .with_hint("allow the call more time");
+        Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {

@@ -91,7 +91,9 @@ pub use crate::access::visible_catalogs::Exposure;
 pub use crate::call::Call;
 pub use crate::call::budget::Budget;
 pub use crate::call::client_context::ClientContext;
+pub use crate::call::executor::{ExecutorFuture, ToolCall, ToolExecutor};
 pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
+pub use crate::catalog::schemas::SchemaFormat;
 pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
 pub use crate::config::Config;
 pub use crate::crib::{Crib, CribBuilder, Discovery, ListFreshness, Settings};
@@ -129,4 +131,4 @@ pub use crate::spec::{
     Pinning, Restarts, Roster, ServerId, ServerSpec, Sharing, SpecDigest, StartPolicy, ToolsSpec,
     TransportKind, Trust,
 };
-pub use crate::upstream::transport::in_process::Toolbox;
+pub use crate::upstream::transport::in_process::{ToolContext, ToolOutput, Toolbox};

@@ -3,6 +3,7 @@
 //! Any number of calls share it. It speaks the server's era, enforces the server's limits and knows how to stop the
 //! server. When the server exits, all calls in flight fail immediately.
 
+mod call_context;
 pub(crate) mod deadline;
 mod fair_queue;
 pub(crate) mod handshake;
@@ -191,6 +192,11 @@ impl Connection {
             Box::pin(self.raise_log_level(level)).await;
         }
         call.set_own_name(own_name);
+        if let Peer::InProcess(_, server) = &self.peer
+            && server.0.wants_call_context()
+        {
+            call_context::write(call, deadline.initial(), Instant::now());
+        }
         let receiver = ResponseReceiver {
             client: call.client.clone(),
             updates: call.update_sink.clone(),

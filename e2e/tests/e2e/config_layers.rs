@@ -201,6 +201,8 @@ fn scopes_match_project_environment_and_host() {
         "file": workspace.home.file("config.toml"), "line": 1})
     );
     assert_eq!(why["tags"]["wanted"]["any"], json!(["code"]));
+    let elsewhere = workspace.json(&["why", "a", "--as", "host=laptop,tag=other"]);
+    assert_eq!(elsewhere["tags"]["active"], json!(["code", "linux", "other"]));
     let gateway = workspace.serve();
     assert_eq!(served_names(&gateway), ["a", "d"], "inactive servers are not served");
 }

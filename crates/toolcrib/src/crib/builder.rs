@@ -1,6 +1,5 @@
 //! `CribBuilder`, which configures and builds a `Crib`.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +15,7 @@ use crate::access::pins::PinStore;
 use crate::access::policy::{GuardVerdict, Policy};
 use crate::access::visible_catalogs::{Exposure, VisibleCatalogs};
 use crate::cache::{CachePeers, ResponseCache, watch_peers};
-use crate::call::Call;
+use crate::call::executor::{ToolCall, ToolExecutor};
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::limits::{CountedLimits, UsageLimits};
@@ -26,8 +25,8 @@ use crate::model::log_line::LogLine;
 use crate::model::outcome::Outcome;
 use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
-use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
-use crate::pipeline::suspended_calls::{SuspendedCalls, random_id};
+use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT};
+use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::process::Spawner;
 use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
@@ -36,6 +35,7 @@ use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
+use crate::util::random::random_id;
 
 /// Builds a [`Crib`].
 #[derive(Default)]
@@ -53,7 +53,7 @@ pub struct CribBuilder {
     usage_file: Option<PathBuf>,
     store: Option<Arc<dyn Store>>,
     signing_key: Option<SigningKey>,
-    fallback: Option<Fallback>,
+    fallback: Option<Arc<dyn ToolExecutor>>,
     log: Option<LogSink>,
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
@@ -211,14 +211,21 @@ impl CribBuilder {
         Ok(self.signing_key(SigningKey::open_or_create(file.as_ref())?))
     }
 
-    /// Sets the function that handles calls of names that no server offers.
+    /// Sets the function that runs tools by names that no server offers. It gets the arguments, the caller, the id of the
+    /// call and its deadline; when the deadline has passed, its future is dropped.
     #[must_use]
-    pub fn fallback<F, A>(mut self, fallback: F) -> Self
+    pub fn fallback<F, A>(self, fallback: F) -> Self
     where
-        F: Fn(Call) -> A + Send + Sync + 'static,
+        F: Fn(ToolCall) -> A + Send + Sync + 'static,
         A: Future<Output = Result<Outcome, Error>> + Send + 'static,
     {
-        self.fallback = Some(Arc::new(move |call| Box::pin(fallback(call))));
+        self.fallback_executor(fallback)
+    }
+
+    /// Like [`CribBuilder::fallback`] with any executor, such as another [`Crib`].
+    #[must_use]
+    pub fn fallback_executor(mut self, executor: impl ToolExecutor + 'static) -> Self {
+        self.fallback = Some(Arc::new(executor));
         self
     }
 

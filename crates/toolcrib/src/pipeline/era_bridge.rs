@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::suspended_calls::{self, SuspendedCalls};
+use super::suspended_calls::SuspendedCalls;
 use crate::call::Call;
 use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::error::{Error, ErrorKind};
@@ -25,6 +25,7 @@ use crate::protocol::era::input::{self, InputRequest, RequiredInput};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
+use crate::util::random::random_id;
 
 /// The number of times that a server may ask for input within one call.
 const MAX_ROUNDS: usize = 8;
@@ -158,10 +159,7 @@ fn with_elicitation_id(params: Bytes) -> Bytes {
             if object.get_string("mode").as_deref() == Some("url")
                 && object.get("elicitationId").is_none() =>
         {
-            object.set(
-                "elicitationId",
-                object::to_json_string(&suspended_calls::random_id().unwrap_or_default()),
-            );
+            object.set("elicitationId", object::to_json_string(&random_id().unwrap_or_default()));
             object.to_bytes()
         }
         _ => params,

@@ -1,7 +1,5 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +11,7 @@ use crate::access::argument_schemas::ArgumentSchemas;
 use crate::access::policy::Policy;
 use crate::access::visible_catalogs::{self, VisibleCatalog, VisibleCatalogs};
 use crate::call::Call;
+use crate::call::executor::{ToolCall, ToolExecutor};
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::model::caller::Caller;
@@ -31,10 +30,6 @@ const MAX_PARALLEL_STARTS: usize = 8;
 /// The time that a list waits for servers without a known listing.
 pub(crate) const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Handles calls of names that no server offers.
-pub(crate) type Fallback =
-    Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> + Send + Sync>;
-
 /// The servers, catalog, access rules and limits of one crib.
 pub(crate) struct CallRouter {
     pub(crate) registry: Registry,
@@ -49,7 +44,8 @@ pub(crate) struct CallRouter {
     argument_schemas: ArgumentSchemas,
     start_permits: Arc<Semaphore>,
     discovery_timeout: Duration,
-    fallback: Option<Fallback>,
+    /// Runs tools that no server offers.
+    fallback: Option<Arc<dyn ToolExecutor>>,
 }
 
 /// The checks that a call must pass before it is sent.
@@ -66,7 +62,7 @@ impl CallRouter {
         services: SupervisorServices,
         checks: CallChecks,
         discovery_timeout: Duration,
-        fallback: Option<Fallback>,
+        fallback: Option<Arc<dyn ToolExecutor>>,
     ) -> Self {
         Self {
             registry,
@@ -275,8 +271,12 @@ impl CallRouter {
         }
         let catalog = self.callable_catalog(&call.caller);
         match &self.fallback {
-            Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.has_match(&call.selector) => {
-                fallback(call).await
+            Some(fallback)
+                if matches!(call.selector, Selector::Tool(_))
+                    && error.kind() == ErrorKind::Unknown
+                    && !catalog.has_match(&call.selector) =>
+            {
+                fallback.execute(ToolCall::from(&call)).await
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }

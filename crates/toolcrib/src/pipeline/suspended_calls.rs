@@ -31,6 +31,7 @@ use crate::protocol::versions::Era;
 use crate::store::{SigningKey, Store, StoreKey, StoreKind};
 use crate::util::encoding;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::random::random_id;
 
 /// The time that a suspended call waits for its client.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(600);
@@ -335,13 +336,6 @@ fn refusal(message: &str) -> Outcome {
 /// Returns the id in a state that has the right format.
 fn state_id(state: &str) -> Option<&str> {
     Some(state.strip_prefix(STATE_PREFIX)?.split_once('.')?.0)
-}
-
-/// Returns 32 random hexadecimal digits.
-pub(crate) fn random_id() -> Option<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).ok()?;
-    Some(encoding::to_hex(&random))
 }
 
 async fn expire(suspended: Weak<SuspendedCalls>, id: String) {

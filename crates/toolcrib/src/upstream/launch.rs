@@ -76,6 +76,7 @@ impl LaunchContext {
             first_garbage_line: self.first_garbage_line.clone(),
             redactor,
             tasks: self.tasks.clone(),
+            logs_name_requests: matches!(&spec.endpoint, Endpoint::InProcess(server) if server.0.wants_call_context()),
         };
         Mux::new(spec.id.clone(), context, transport)
     }

@@ -70,6 +70,8 @@ struct MuxInner {
     /// The newest acknowledgement of a listen request.
     listen_ack: watch::Sender<ListenAck>,
     tasks: TaskTracker,
+    /// True if log messages of the server may name the request that they belong to.
+    logs_name_requests: bool,
     /// Closes the server's input. Also cancelled when one direction breaks.
     close_input: CancellationToken,
     /// Set when the server is asked to stop, so that its exit is not a crash.
@@ -108,12 +110,22 @@ pub(super) struct MuxContext {
     pub(super) first_garbage_line: Arc<OnceLock<String>>,
     pub(super) redactor: Arc<Redactor>,
     pub(super) tasks: TaskTracker,
+    /// True if log messages of the server may name the request that they belong to.
+    pub(super) logs_name_requests: bool,
 }
 
 impl Mux {
     /// Creates a mux and runs its transport.
     pub(super) fn new(server: ServerId, context: MuxContext, transport: impl Transport) -> Self {
-        let MuxContext { owner, notifications, cache, first_garbage_line, redactor, tasks } = context;
+        let MuxContext {
+            owner,
+            notifications,
+            cache,
+            first_garbage_line,
+            redactor,
+            tasks,
+            logs_name_requests,
+        } = context;
         let (outgoing, messages) = mpsc::unbounded_channel();
         let broken = CancellationToken::new();
         let inner = Arc::new(MuxInner {
@@ -135,6 +147,7 @@ impl Mux {
             cache,
             listen_ack: watch::Sender::default(),
             tasks,
+            logs_name_requests,
             close_input: broken.child_token(),
             stop_requested: AtomicBool::new(false),
             stop_reason: OnceLock::new(),

@@ -71,6 +71,7 @@ fn mux_context() -> MuxContext {
         first_garbage_line: Arc::default(),
         redactor: Arc::default(),
         tasks: TaskTracker::new(),
+        logs_name_requests: false,
     }
 }
 

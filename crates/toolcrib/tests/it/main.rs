@@ -36,6 +36,8 @@ mod storm;
 mod subscriptions;
 mod supervision;
 mod support;
+mod tool_executor;
+mod toolbox;
 mod tracing;
 mod typed_errors;
 

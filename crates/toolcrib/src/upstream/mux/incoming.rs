@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::super::call_context;
 use super::super::pending::{NoRecipient, RequestEnd};
 use super::{ListenAck, MuxInner};
 use crate::cache::Invalidation;
@@ -328,7 +329,10 @@ impl MuxInner {
     }
 
     /// Sends a log message to the only client with a call in flight or, if no call is in flight, to all subscribers.
-    fn handle_log_message(&self, params: Bytes, origin: Option<u64>) {
+    fn handle_log_message(&self, mut params: Bytes, mut origin: Option<u64>) {
+        if self.logs_name_requests {
+            origin = origin.or_else(|| call_context::take_request(&mut params));
+        }
         let level = LogLevel::from_message(&params);
         let call = match self.pending().find_client(origin) {
             Ok((call, client)) => client.wants_log(level).then_some(call),
