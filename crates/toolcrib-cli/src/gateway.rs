@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
-use toolcrib::{Crib, CribBuilder, Settings};
+use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
 use toolcrib_serve::{
     ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, StreamFuture, serve_connection,
 };
@@ -257,6 +257,7 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
         .state_dir(paths.state_dir())
         .pins_dir(paths.pins_dir())
         .usage_file(paths.usage_file())
+        .client_capabilities(ClientCapabilities::all())
         .secrets(secrets.clone());
     own_program_path().into_iter().fold(builder, CribBuilder::shim)
 }

@@ -22,7 +22,8 @@ use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use toolcrib::protocol::versions::Era;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Call, Caller, Catalog, Client, ClientContext, Crib, Error, ListKind, Selector, ServerId, UpdateSink,
+    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, ListKind, Selector,
+    ServerId, UpdateSink,
 };
 
 use self::catalog_digest::{CatalogDigest, ListDigests};
@@ -154,6 +155,8 @@ pub struct McpService {
 impl McpService {
     /// Creates a service that offers what the crib's servers offer.
     pub fn new(crib: Crib) -> Self {
+        // A client of any kind may connect, and each is asked only what it can answer.
+        crib.add_client_capabilities(&ClientCapabilities::all());
         Self { crib, next_key: AtomicU64::new(1), catalog_digests: Mutex::default(), hint_completer: None }
     }
 

@@ -2,6 +2,8 @@
 
 pub mod budget;
 pub mod client_context;
+pub(crate) mod client_declaration;
+pub mod client_handlers;
 pub mod executor;
 mod requests;
 pub(crate) mod trace;
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::call::budget::Budget;
 use crate::call::client_context::ClientContext;
+use crate::call::client_handlers::ClientHandlers;
 use crate::call::trace::CallTrace;
 use crate::call::updates::{CallUpdate, UpdateSink};
 use crate::model::caller::Caller;
@@ -53,6 +56,8 @@ pub struct Call {
     pub(crate) dispatched: bool,
     /// State of the client that outlives this call.
     pub(crate) client_context: Option<Arc<ClientContext>>,
+    /// The embedder's handlers, if they answer what the client cannot.
+    pub(crate) handlers: Option<Arc<ClientHandlers>>,
     /// The budget that this call shares with others.
     pub(crate) budget: Option<Budget>,
     /// Facts about the call for its [`CallRecord`](crate::CallRecord).
@@ -94,6 +99,7 @@ impl Call {
             update_sink: None,
             dispatched: false,
             client_context: None,
+            handlers: None,
             budget: None,
             trace: CallTrace::default(),
         }
@@ -173,12 +179,17 @@ impl Call {
     /// dropped while the channel is full.
     #[must_use]
     pub fn updates(mut self, sender: mpsc::Sender<CallUpdate>) -> Self {
+        self.request_progress();
+        self.update_sink(Arc::new(sender))
+    }
+
+    /// Requests progress, unless the parameters do.
+    pub(crate) fn request_progress(&mut self) {
         let mut meta = self.params.get("_meta").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
         if meta.get(meta::PROGRESS_TOKEN).is_none() {
             meta.set(meta::PROGRESS_TOKEN, Bytes::from_static(b"0"));
             self.params.set("_meta", meta.to_bytes());
         }
-        self.update_sink(Arc::new(sender))
     }
 
     /// Like [`Call::updates`] with any sink; progress is only sent if the parameters request it.

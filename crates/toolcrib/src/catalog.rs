@@ -96,6 +96,18 @@ impl Catalog {
         Self::build(self.revision, &listings.collect())
     }
 
+    /// Passes every server, without a name, and every item of the servers for which `visit` returns true.
+    pub(crate) fn visit_items(&self, mut visit: impl FnMut(&ServerId, Option<&str>) -> bool) {
+        for (server, offer) in &self.servers {
+            if visit(server, None) {
+                let items = ListKind::ALL.iter().flat_map(|kind| offer.items(*kind));
+                for item in items {
+                    visit(server, Some(&item.name));
+                }
+            }
+        }
+    }
+
     /// Returns the version of the catalog, which grows with every change.
     pub fn revision(&self) -> u64 {
         self.revision

@@ -3,6 +3,8 @@
 mod builder;
 mod executor;
 mod freshness;
+mod guard;
+mod handlers;
 mod requests;
 mod settings;
 
@@ -237,7 +239,7 @@ impl Crib {
         servers.into_iter().zip(failures).map(discovery).collect()
     }
 
-    /// Replaces the access rules from the next list and the next call on. The guard of [`CribBuilder::guard`] stays.
+    /// Replaces the access rules from the next list and the next call on. The guard stays; see [`Crib::set_guard`].
     pub fn set_policy(&self, policy: Policy) {
         self.router().visible_catalogs.set_policy(policy);
         // Publishes the catalog again, so that watchers apply the new rules to it.
@@ -514,10 +516,20 @@ impl CribInner {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
+        self.introduce_client(call);
         if call.timeout.is_none() && call.deadline.is_none() {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         }
         Box::pin(self.run_until_deadline(call)).await
+    }
+
+    /// Remembers what the client of a call can answer, and lets the handlers answer the rest.
+    fn introduce_client(&self, call: &mut Call) {
+        let declaration = &self.router.services.declaration;
+        declaration.add_client(&call.client.capabilities);
+        if let Some(handlers) = &declaration.handlers {
+            call.attach_handlers(handlers);
+        }
     }
 
     /// Runs a call until its deadline, which is the end of its timeout if that is earlier.

@@ -91,6 +91,7 @@ pub use crate::access::visible_catalogs::Exposure;
 pub use crate::call::Call;
 pub use crate::call::budget::Budget;
 pub use crate::call::client_context::ClientContext;
+pub use crate::call::client_handlers::{ClientNotification, ClientRequest};
 pub use crate::call::executor::{ExecutorFuture, ToolCall, ToolExecutor};
 pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
 pub use crate::catalog::schemas::SchemaFormat;

@@ -17,6 +17,7 @@ pub(crate) mod transport;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -50,6 +51,8 @@ pub(crate) struct Connection {
     mux: Mux,
     peer: Peer,
     pub(crate) handshake: HandshakeResult,
+    /// The name and version that the server sees, as JSON.
+    client_info: Bytes,
     limits: Limits,
     tools: ToolsSpec,
     call_queue: FairQueue,
@@ -271,7 +274,14 @@ impl Connection {
         let client = receiver.as_ref().map(|receiver| receiver.client.clone());
         let wants_updates = receiver.as_ref().is_some_and(|receiver| receiver.updates.is_some());
         self.mux.send_request(method, receiver, |id, line| {
-            era::adapt_params_for_server(params, revision, client.as_ref(), wants_updates.then_some(id));
+            let progress_token = wants_updates.then_some(id);
+            era::adapt_params_for_server(
+                params,
+                revision,
+                client.as_ref(),
+                &self.client_info,
+                progress_token,
+            );
             params.write_to(line);
         })
     }

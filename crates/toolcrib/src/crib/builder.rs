@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::handlers::{ClientOptions, spawn_notification_handler};
 use super::{Crib, CribInner};
 use crate::access::approvals::Approvals;
 use crate::access::pins::PinStore;
@@ -32,7 +33,7 @@ use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, usage_file};
+use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice, usage_file};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 use crate::util::random::random_id;
@@ -54,6 +55,7 @@ pub struct CribBuilder {
     store: Option<Arc<dyn Store>>,
     signing_key: Option<SigningKey>,
     fallback: Option<Arc<dyn ToolExecutor>>,
+    pub(super) client: ClientOptions,
     log: Option<LogSink>,
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
@@ -162,8 +164,9 @@ impl CribBuilder {
     }
 
     /// Sets a function that decides in addition to the policy, by caller, server and the server's own name of a tool,
-    /// prompt or resource; without a name it decides about the server as a whole. It is called for lists and for calls. It
-    /// must not block.
+    /// prompt or resource; without a name it decides about the server as a whole. It is asked for every list and every call,
+    /// before a server is started, and about the local caller before a server starts with the crib; no verdict is kept. It
+    /// must not block. [`Crib::set_guard`] replaces it.
     #[must_use]
     pub fn guard<F>(mut self, guard: F) -> Self
     where
@@ -249,9 +252,13 @@ impl CribBuilder {
         let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
         let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let stop_tasks = CancellationToken::new();
+        let declaration = self.client.into_declaration(&tasks, &stop_tasks);
         let services = SupervisorServices {
             cache,
             tasks,
+            access: Arc::new(VisibleCatalogs::new(self.policy, self.exposure)),
+            declaration: Arc::new(declaration),
             spawner: Arc::new(Spawner::new(self.shim, trees_dir)),
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log,
@@ -263,7 +270,7 @@ impl CribBuilder {
         registry.apply(self.roster);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
-            visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),
+            visible_catalogs: services.access.clone(),
             limiter: Limiter::new(self.limits, store.clone(), services.tasks.clone()),
             approvals: Approvals::new(store.clone()),
         };
@@ -280,7 +287,7 @@ impl CribBuilder {
             suspended: Arc::new(SuspendedCalls::new(store, self.signing_key, services.tasks.clone())),
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
-            stop_tasks: CancellationToken::new(),
+            stop_tasks,
             observers: Observers::new(services.events.clone(), self.observers),
             in_flight: TaskTracker::new(),
         });
@@ -288,10 +295,10 @@ impl CribBuilder {
             spawn_usage_writer(&inner, &memory, file);
         }
         if let Some(notices) = notices {
-            let cache = Arc::downgrade(&services.cache);
-            services.tasks.spawn(watch_peers(cache, notices, inner.stop_tasks.clone()));
+            spawn_peer_watch(&inner, notices);
         }
         spawn_memory_watch(&inner);
+        spawn_notification_handler(&inner);
         spawn_catalog_publisher(&inner, catalog_sender);
         Ok(Crib { inner })
     }
@@ -324,6 +331,13 @@ fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBu
     let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
     let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
     inner.router.services.tasks.spawn(writer);
+}
+
+/// Spawns the task that applies the cache invalidations of other replicas.
+fn spawn_peer_watch(inner: &CribInner, notices: broadcast::Receiver<StoreNotice>) {
+    let services = &inner.router.services;
+    let cache = Arc::downgrade(&services.cache);
+    services.tasks.spawn(watch_peers(cache, notices, inner.stop_tasks.clone()));
 }
 
 fn spawn_memory_watch(inner: &CribInner) {

@@ -35,7 +35,7 @@ pub(crate) struct CallRouter {
     pub(crate) registry: Registry,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) services: SupervisorServices,
-    pub(crate) visible_catalogs: VisibleCatalogs,
+    pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
     /// The tools that created the running tasks.
     pub(crate) task_owners: TaskOwners,
@@ -50,7 +50,7 @@ pub(crate) struct CallRouter {
 
 /// The checks that a call must pass before it is sent.
 pub(crate) struct CallChecks {
-    pub(crate) visible_catalogs: VisibleCatalogs,
+    pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
     pub(crate) approvals: Approvals,
 }
@@ -98,6 +98,31 @@ impl CallRouter {
         self.visible_catalogs.for_caller(self.catalog(), caller)
     }
 
+    /// Finds the target of a selector among what the rules allow, if the embedder's guard does not deny it now. The guard
+    /// is asked about the other items only if several servers have the name.
+    fn find_allowed(
+        &self,
+        by_rules: &Catalog,
+        caller: &Caller,
+        selector: &Selector,
+    ) -> Result<Target, Error> {
+        let found = by_rules.find_listed(selector);
+        let policy = self.visible_catalogs.policy().filter(|policy| policy.has_guard());
+        match (policy, found) {
+            (Some(_), Err(_)) if by_rules.has_match(selector) => {
+                self.callable_catalog(caller).find_listed(selector)
+            }
+            (Some(policy), Ok(target))
+                if !matches!(selector, Selector::OnServer(..))
+                    && !policy.guard_allows(caller, &target.server, &target.name) =>
+            {
+                // The error of a catalog without the target.
+                Catalog::default().find_listed(selector)
+            }
+            (_, found) => found,
+        }
+    }
+
     /// Finds the target of a selector, and the catalog in which it was found. If the name points at a server without a known
     /// listing, that server is listed first; for an unknown bare name or URI, every such server is.
     pub(crate) async fn find_target(
@@ -111,9 +136,9 @@ impl CallRouter {
         {
             return Err(disabled);
         }
-        let visible = self.visible_catalog(caller);
+        let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), caller);
         let catalog = &visible.callable;
-        let found = match (catalog.find_listed(selector), selector) {
+        let found = match (self.find_allowed(catalog, caller, selector), selector) {
             (Err(_), Selector::Tool(name) | Selector::Prompt(name) | Selector::Resource(name))
                 if !catalog.has_match(selector) =>
             {
@@ -136,6 +161,9 @@ impl CallRouter {
             Some(server) => vec![server.clone()],
             None => catalog.undiscovered().cloned().collect(),
         };
+        // The guard is asked before a server is started.
+        let undiscovered: Vec<ServerId> =
+            undiscovered.into_iter().filter(|server| self.visible_catalogs.can_see(caller, server)).collect();
         loop {
             let mut servers = self.registered_servers(&undiscovered);
             if named_server.is_none() {
@@ -179,7 +207,8 @@ impl CallRouter {
     }
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
-        let mut visible = self.callable_catalog(&call.caller);
+        let by_rules = || self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let mut visible = by_rules();
         let is_undiscovered =
             |catalog: &Catalog| catalog.undiscovered().any(|server| *server == target.server);
         if matches!(call.selector, Selector::OnServer(..))
@@ -189,11 +218,12 @@ impl CallRouter {
         {
             // The rules need the server's listing.
             self.discover_server(&target.server).await?;
-            visible = self.callable_catalog(&call.caller);
+            visible = by_rules();
         }
-        visible_catalogs::authorize(policy, &visible, call, target, |task| {
-            self.task_owners.find_tool(&target.server, task)
-        })?;
+        let find_tool = |task: &Arc<str>| self.task_owners.find_tool(&target.server, task);
+        let unknown_server =
+            || self.callable_catalog(&call.caller).unknown_server_error(target.server.as_str());
+        visible_catalogs::authorize(policy, &visible, call, target, find_tool, unknown_server)?;
         match visible_catalogs::required_approval(policy, call, target) {
             None => Ok(Decision::Allowed),
             Some(finding) => {

@@ -17,6 +17,7 @@ use super::transport::stdio::StdioTransport;
 use super::{Connection, Peer};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
+use crate::call::client_declaration::ClientDeclaration;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
@@ -58,6 +59,8 @@ pub(crate) struct LaunchContext {
     pub(crate) first_garbage_line: Arc<OnceLock<String>>,
     /// The client that the instance belongs to, if any.
     pub(crate) owner: Arc<InstanceOwner>,
+    /// The client that servers see.
+    pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
 }
 
@@ -71,6 +74,7 @@ impl LaunchContext {
     fn new_mux(&self, spec: &ServerSpec, redactor: Arc<Redactor>, transport: impl Transport) -> Mux {
         let context = MuxContext {
             owner: self.owner.clone(),
+            handlers: self.declaration.handlers.clone(),
             notifications: self.notifications.clone(),
             cache: self.cache.clone(),
             first_garbage_line: self.first_garbage_line.clone(),
@@ -157,16 +161,17 @@ async fn connect(
         Endpoint::InProcess(server) => open_in_process(spec, server, context),
     };
     let wait_for_probe = matches!(peer, Peer::Remote);
-    let handshake =
-        match perform_handshake(&mux, plan, wait_for_probe, context.owner.capabilities.as_ref()).await {
-            Ok(handshake) => handshake,
-            Err(error) => return Err(explain_failure(&mux, error, plan)),
-        };
+    let client = context.declaration.handshake_client(&context.owner);
+    let handshake = match perform_handshake(&mux, plan, wait_for_probe, &client).await {
+        Ok(handshake) => handshake,
+        Err(error) => return Err(explain_failure(&mux, error, plan)),
+    };
     Ok(Connection {
         server: spec.id.clone(),
         mux,
         peer,
         handshake,
+        client_info: client.info,
         limits: spec.limits.clone(),
         tools: spec.tools.clone(),
         call_queue: FairQueue::new(spec.limits.in_flight.get()),

@@ -20,6 +20,7 @@ use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiv
 use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
+use crate::call::client_handlers::ClientHandlers;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
@@ -45,6 +46,8 @@ pub(crate) struct Mux {
 struct MuxInner {
     server: ServerId,
     owner: Arc<InstanceOwner>,
+    /// Answers requests of the server that no client answers.
+    handlers: Option<Arc<ClientHandlers>>,
     pending: Mutex<PendingRequests>,
     outgoing: mpsc::UnboundedSender<QueuedMessage>,
     queued_bytes: AtomicUsize,
@@ -104,6 +107,8 @@ struct ListenAck {
 #[derive(Debug)]
 pub(super) struct MuxContext {
     pub(super) owner: Arc<InstanceOwner>,
+    /// Answers requests of the server that no client answers.
+    pub(super) handlers: Option<Arc<ClientHandlers>>,
     pub(super) notifications: broadcast::Sender<ServerNotification>,
     pub(super) cache: Arc<ResponseCache>,
     /// Receives the first line from the server that is not a message.
@@ -119,6 +124,7 @@ impl Mux {
     pub(super) fn new(server: ServerId, context: MuxContext, transport: impl Transport) -> Self {
         let MuxContext {
             owner,
+            handlers,
             notifications,
             cache,
             first_garbage_line,
@@ -131,6 +137,7 @@ impl Mux {
         let inner = Arc::new(MuxInner {
             server,
             owner,
+            handlers,
             pending: Mutex::default(),
             outgoing,
             queued_bytes: AtomicUsize::new(0),

@@ -58,6 +58,7 @@ async fn try_connect_with(
         cache: Arc::default(),
         first_garbage_line: Arc::default(),
         owner: Arc::default(),
+        declaration: Arc::default(),
         secrets,
     };
     (launch(spec, remembered, &context).await, context.stderr)
@@ -72,6 +73,7 @@ fn mux_context() -> MuxContext {
         redactor: Arc::default(),
         tasks: TaskTracker::new(),
         logs_name_requests: false,
+        handlers: None,
     }
 }
 

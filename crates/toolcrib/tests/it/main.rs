@@ -8,11 +8,13 @@ mod cache;
 mod call_records;
 mod cancel;
 mod capacity;
+mod client_handlers;
 mod crash_recovery;
 mod deadlines;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;
+mod guard;
 mod hung_servers;
 mod in_process_servers;
 mod lazy_start;

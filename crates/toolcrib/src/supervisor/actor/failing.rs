@@ -22,7 +22,7 @@ impl Actor {
         loop {
             tokio::select! {
                 () = &mut timer => {
-                    let starts = self.has_lease_waiters() || self.spec.lifecycle.start == StartPolicy::AtBoot;
+                    let starts = self.has_lease_waiters() || self.starts_by_itself();
                     return if starts { ActorState::Starting } else { ActorState::Asleep };
                 }
                 command = self.commands.recv() => if let Some(state) = self.handle_command(command) {
@@ -39,9 +39,9 @@ impl Actor {
         let mut timer = std::pin::pin!(sleep_until(until));
         loop {
             tokio::select! {
-                () = &mut timer => return match self.spec.lifecycle.start {
-                    StartPolicy::AtBoot if retried_in_background => ActorState::Starting,
-                    _ => ActorState::Asleep,
+                () = &mut timer => return match retried_in_background && self.starts_by_itself() {
+                    true => ActorState::Starting,
+                    false => ActorState::Asleep,
                 },
                 command = self.commands.recv() => match command {
                     Some(ActorCommand::Lease(waiter)) => {

@@ -215,6 +215,7 @@ impl MuxInner {
         drop(pending);
         if let Some((question, sink)) = opened {
             let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
+            let request = request.from_server(&self.server);
             if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
                 return Ok(OpenQuestion { id: question, answer });
             }
@@ -223,21 +224,31 @@ impl MuxInner {
         self.ask_owner(id, method, params).ok_or_else(unable)
     }
 
-    /// Passes a request that belongs to no call to the owner of the instance, if it supports the method.
+    /// Passes a request that no client can answer to the owner of the instance, if it supports the method, or else to the
+    /// embedder's handlers.
     fn ask_owner(
         self: &Arc<Self>,
         id: &RequestId,
         method: &str,
         params: Option<&Bytes>,
     ) -> Option<OpenQuestion> {
-        let sink = self.owner.update_sink.as_ref()?;
-        let capabilities = self.owner.capabilities.as_ref()?;
-        if capabilities.missing_for(method, params).is_some() {
+        let owner = self.owner.update_sink.as_ref().filter(|_| {
+            let capabilities = self.owner.capabilities.as_ref();
+            capabilities.is_some_and(|capabilities| capabilities.missing_for(method, params).is_none())
+        });
+        let handlers = self.handlers.as_ref().filter(|handlers| handlers.can_answer(method, params));
+        if owner.is_none() && handlers.is_none() {
             return None;
         }
         let question = self.pending().open_owner_question(id.clone());
         let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-        if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
+        let request = self.with_expiry(request.from_server(&self.server), question);
+        let is_delivered = match (owner, handlers) {
+            (Some(sink), _) => sink.deliver(CallUpdate::Request(request)),
+            (None, Some(handlers)) => handlers.answer(request, None),
+            (None, None) => false,
+        };
+        if is_delivered {
             return Some(OpenQuestion { id: question, answer });
         }
         self.pending().close_question(question);
