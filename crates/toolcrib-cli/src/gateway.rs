@@ -30,6 +30,7 @@ use toolcrib_serve::{
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::hints::hint_text;
 use crate::listen::ListenAddr;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
@@ -125,7 +126,8 @@ impl Gateway {
         let mut hosts = settings.listen.hosts;
         hosts.extend(listen.host());
         let hints = paths.hints();
-        let service = McpService::new(crib.clone()).with_hints(move |hint| hints.complete(hint).into_owned());
+        let service = McpService::new(crib.clone())
+            .with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned());
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts);

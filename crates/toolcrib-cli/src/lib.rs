@@ -39,6 +39,8 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 
+pub use crate::hints::hint_text;
+
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     // Servers are started through this program, so the shim comes before any other work.

@@ -105,6 +105,7 @@ pub use crate::model::error::{Blame, Error, ErrorFacts, ErrorKind, Retry};
 pub use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event, ServerNotification};
 pub use crate::model::exit_report::{ExitReport, ProcessExit};
 pub use crate::model::failure_class::{ClassFacts, Delivery, FailureClass, Treatment};
+pub use crate::model::hint::Hint;
 pub use crate::model::instance_key::{InstanceKey, Project};
 pub use crate::model::log_line::{LogLine, LogSource};
 pub use crate::model::outcome::{Outcome, OutcomeError};

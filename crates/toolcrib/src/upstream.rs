@@ -24,6 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::call::Call;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::Delivery;
+use crate::model::hint::Hint;
 use crate::model::outcome::Outcome;
 use crate::process::ServerProcess;
 use crate::protocol::era::client::{DISCOVER, PING};
@@ -235,7 +236,7 @@ impl Connection {
         let server = &self.server;
         let in_flight = self.limits.in_flight;
         let refuse = |kind, message| {
-            let hint = format!("raise `servers.{server}.limits.in-flight`");
+            let hint = Hint::RaiseLimit { key: format!("servers.{server}.limits.in-flight") };
             Error::new(kind, message).with_server(server).with_hint(hint).mark_not_sent()
         };
         let full = || {

@@ -65,11 +65,11 @@ const CRATES: &[Crate] = &[
         src: "crates/toolcrib-cli/src",
         layers: &[
             "exit",
+            "hints",
             "command_error",
             "timestamp",
             "listen",
             "prompt",
-            "hints",
             "cli",
             "project",
             "sources",

@@ -8,6 +8,7 @@ use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::{FailureClass, ServerState, ServerStatus, Sharing, StartPolicy};
 
 use super::{Members, Report, list_to_json};
+use crate::hints::hint_text;
 use crate::timestamp::timestamp;
 
 /// The status of one server. Durations are in seconds.
@@ -237,7 +238,7 @@ impl LastErrorReport {
         Self {
             code: error.kind.facts().name.to_owned(),
             message: error.message.clone(),
-            hint: Some(error.hint.clone()),
+            hint: Some(hint_text(&error.hint)),
             at: timestamp(error.at),
         }
     }

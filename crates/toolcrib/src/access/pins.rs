@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::model::listing::{ListedItem, Listing};
 use crate::model::pin_status::PinDifference;
 use crate::model::pin_status::PinStatus;
@@ -216,7 +217,7 @@ impl Pins {
         if state.digest() != digest {
             let message = format!("the tools of `{server}` have changed since they were shown");
             let error = Error::new(ErrorKind::Denied, message).with_server(server);
-            return Err(error.with_hint(format!("toolcrib approve {server}")));
+            return Err(error.with_hint(Hint::ApproveTools { server: server.clone() }));
         }
         if let Some(file) = &self.file {
             let stored = file::read(file).ok().flatten().filter(|_| !state.is_damaged);
@@ -299,5 +300,6 @@ pub(crate) fn withheld_error(server: &ServerId, tool: &str, status: PinStatus) -
         PinStatus::Changed => "its definition has changed since it was approved",
     };
     let message = format!("`{server}.{tool}` is withheld: {reason}");
-    Error::new(ErrorKind::Denied, message).with_server(server).with_hint(format!("toolcrib approve {server}"))
+    let hint = Hint::ApproveTools { server: server.clone() };
+    Error::new(ErrorKind::Denied, message).with_server(server).with_hint(hint)
 }

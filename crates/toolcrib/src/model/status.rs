@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
+use crate::model::hint::Hint;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::PinStatus;
 use crate::protocol::versions::Revision;
@@ -64,7 +65,7 @@ pub struct LastError {
     /// The error message.
     pub message: String,
     /// The next step.
-    pub hint: String,
+    pub hint: Hint,
     /// When it happened.
     pub at: SystemTime,
 }

@@ -101,7 +101,7 @@ impl SupervisorServices {
                 %server,
                 tools = tools.join(", "),
                 withheld,
-                "lists tools that are not what was approved; see `toolcrib approve {server}`"
+                "lists tools that are not what was approved"
             );
             let tools = check.newly_unapproved;
             self.emit(server, Event::Unapproved { server: server.clone(), tools, withheld });

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::pending::Activity;
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::spec::{Limits, NamePattern, ServerId, ToolsSpec};
 use crate::util::format;
 
@@ -67,7 +68,7 @@ impl<'a> Deadline<'a> {
             (false, None) => (self.timeout, format!("servers.{server}.limits.call-timeout")),
         };
         let message = format!("`{server}` did not answer within {}", format::format_duration(limit));
-        Error::new(ErrorKind::TimedOut, message).with_server(server).with_hint(format!("raise `{key}`"))
+        Error::new(ErrorKind::TimedOut, message).with_server(server).with_hint(Hint::RaiseLimit { key })
     }
 }
 

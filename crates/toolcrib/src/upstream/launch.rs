@@ -22,11 +22,13 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
+use crate::model::hint::Hint;
 use crate::model::listing::Listing;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
+use crate::spec::secret::SecretError;
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerSpec, TransportKind};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
@@ -109,7 +111,8 @@ pub(crate) async fn launch(
     {
         Ok(secrets) => SecretsAndRedactor { redactor: Arc::new(secrets.redactor()), secrets },
         Err((name, error)) => {
-            let error = Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(error.hint(&name));
+            let error =
+                Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(secret_hint(&name, &error));
             let error = start_error(spec, &error, &Redactor::default()).with_class(FailureClass::NeedsAuth);
             return Err(StartFailure { error, exited_on_probe: false });
         }
@@ -126,7 +129,9 @@ pub(crate) async fn launch(
         let class = failure_class(spec, &error);
         let start_error = start_error(spec, &error, &secrets_and_redactor.redactor);
         let start_error = match (class, error.own_hint()) {
-            (FailureClass::Misconfigured, None) => start_error.with_hint(repair_hint(spec)),
+            (FailureClass::Misconfigured, None) => {
+                start_error.with_hint(Hint::RepairServer { server: spec.id.clone() })
+            }
             _ => start_error,
         };
         StartFailure { error: start_error.with_class(class), exited_on_probe }
@@ -225,10 +230,13 @@ fn misconfigured(reason: String) -> Error {
     Error::new(ErrorKind::CouldNotStart, reason).with_class(FailureClass::Misconfigured)
 }
 
-/// Returns the hint for a misconfigured server.
-fn repair_hint(spec: &ServerSpec) -> String {
-    let server = &spec.id;
-    format!("fix `servers.{server}` in the config, then run: toolcrib restart {server}")
+/// Returns the hint for a secret without a value.
+fn secret_hint(name: &str, error: &SecretError) -> Hint {
+    match error {
+        SecretError::NotFound => Hint::SetSecret { name: name.to_owned() },
+        SecretError::Locked(hint) => Hint::Text(hint.clone()),
+        SecretError::Failed(_) => Hint::CheckSecrets,
+    }
 }
 
 async fn open_process(
@@ -292,7 +300,10 @@ fn start_error(spec: &ServerSpec, cause: &Error, redactor: &Redactor) -> Error {
     let reason = cause.exit_report().map_or_else(|| cause.to_string(), ToString::to_string);
     let error = Error::new(kind, format!("`{server}` could not start: {}", redactor.redact(&reason)));
     let error = match cause.own_hint() {
-        Some(hint) => error.with_server(server).with_hint(redactor.redact(hint)),
+        Some(hint) => {
+            let hint = hint.clone().map_text(|text| redactor.redact(text).into_owned());
+            error.with_server(server).with_hint(hint)
+        }
         None => error.with_server(server),
     };
     let error = match cause.retry_in() {

@@ -89,7 +89,10 @@ async fn unknown_server_error_suggests_the_closest_name() {
     assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Unknown, "no server is called `gti`"));
     assert_eq!(error.hint(), "did you mean `git`?");
     let error = crib.call(Call::tool("git__lgo")).await.unwrap_err();
-    assert_eq!((error.kind(), error.hint().as_str()), (ErrorKind::Unknown, "did you mean `git__log`?"));
+    assert_eq!(
+        (error.kind(), error.hint().to_string().as_str()),
+        (ErrorKind::Unknown, "did you mean `git__log`?")
+    );
     assert!(crib.stop(&id("absent")).await.is_err() && crib.restart(&id("absent")).await.is_err());
 }
 

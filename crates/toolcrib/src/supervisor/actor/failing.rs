@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::*;
 use crate::model::failure_class::Treatment;
+use crate::model::hint::Hint;
 use crate::util::format::format_duration;
 
 /// Shortest time a server has to answer a ping. Between the two limits it is the call timeout.
@@ -110,8 +111,7 @@ impl Actor {
         if let Some(line) = context.first_garbage_line.get() {
             message = format!("{message}; it wrote a line that is not a message: `{line}`");
         }
-        let hint =
-            format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
+        let hint = Hint::RaiseStartTimeout { server: server.clone() };
         let class = match self.spec.endpoint {
             Endpoint::Http(_) => FailureClass::Unreachable,
             Endpoint::Command(_) | Endpoint::InProcess(_) => FailureClass::SlowToStart,
