@@ -38,6 +38,9 @@
 //! | [`UsageLimits`] | Quotas and rates. |
 //! | [`Call`] | One request. |
 //! | [`Outcome`] | The answer to a call, in the server's own bytes. |
+//! | [`ToolExecutor`] | Runs tools by name; a crib is one, and so is its fallback. |
+//! | [`Toolbox`] | A server made of the embedder's own tools. |
+//! | [`Error`], [`Hint`] | Why a call has no answer, and the next step. |
 //! | [`Event`] | A change of a server's state, or the end of a call. |
 //!
 //! # The path of a call

@@ -201,10 +201,30 @@ fn scopes_match_project_environment_and_host() {
         "file": workspace.home.file("config.toml"), "line": 1})
     );
     assert_eq!(why["tags"]["wanted"]["any"], json!(["code"]));
-    let elsewhere = workspace.json(&["why", "a", "--as", "host=laptop,tag=other"]);
-    assert_eq!(elsewhere["tags"]["active"], json!(["code", "linux", "other"]));
     let gateway = workspace.serve();
     assert_eq!(served_names(&gateway), ["a", "d"], "inactive servers are not served");
+}
+
+#[test]
+fn why_answers_for_assumed_facts() {
+    let config = r#"
+        [scopes.office]
+        match = { host = "desk-*", network = { cidr = "10.1.0.0/16" } }
+        tags = ["office"]
+        [servers.tickets]
+        command = ["tickets-server"]
+        when = ["office"]
+    "#;
+    let workspace = Workspace::new(config);
+    let is_active = |facts: &str| workspace.json(&["why", "tickets", "--as", facts])["active"].clone();
+    assert_eq!(is_active("host=desk-7,network=10.1.0.0/16"), json!(true));
+    assert_eq!(is_active("host=desk-7,network=10.2.0.0/16"), json!(false));
+    assert_eq!(is_active("host=laptop,network=10.1.9.9"), json!(false));
+    assert_eq!(is_active("host=laptop,network=10.2.0.1,tag=office"), json!(true));
+    let invalid = workspace.run(&["why", "tickets", "--as", "network=here"]);
+    assert_eq!(invalid.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&invalid.stderr);
+    assert!(message.contains("cannot assume `network=here`"), "{message}");
 }
 
 #[test]

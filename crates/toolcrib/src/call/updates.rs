@@ -60,7 +60,7 @@ impl ServerRequest {
     }
 
     /// Sets the server that asks.
-    pub(crate) fn from_server(self, server: &ServerId) -> Self {
+    pub(crate) fn with_server(self, server: &ServerId) -> Self {
         Self { server: Some(server.clone()), ..self }
     }
 

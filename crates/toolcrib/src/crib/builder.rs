@@ -239,33 +239,19 @@ impl CribBuilder {
     ///
     /// # Panics
     /// Panics if there is no tokio runtime.
-    pub fn build(self) -> Result<Crib, NameClash> {
-        if let Some(clash) = self.clash {
+    pub fn build(mut self) -> Result<Crib, NameClash> {
+        if let Some(clash) = self.clash.take() {
             return Err(clash);
         }
-        let usage_file = self.usage_file.filter(|_| self.store.is_none());
+        let usage_file = self.usage_file.take().filter(|_| self.store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref());
         let tasks = TaskTracker::new();
         let cache = Arc::new(open_cache(self.store.as_ref(), &tasks));
         cache.set_max_bytes(self.capacity.cache);
         let notices = self.store.as_ref().map(|store| store.watch(StoreKind::CachedResponse));
-        let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
-        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
-        let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let store: Arc<dyn Store> = self.store.take().unwrap_or_else(|| memory.clone());
         let stop_tasks = CancellationToken::new();
-        let declaration = self.client.into_declaration(&tasks, &stop_tasks);
-        let services = SupervisorServices {
-            cache,
-            tasks,
-            access: Arc::new(VisibleCatalogs::new(self.policy, self.exposure)),
-            declaration: Arc::new(declaration),
-            spawner: Arc::new(Spawner::new(self.shim, trees_dir)),
-            slots: Arc::new(SlotPool::new(self.capacity.servers)),
-            log: self.log,
-            pins: Arc::new(PinStore::new(pins_dir)),
-            secrets: self.secrets,
-            ..SupervisorServices::default()
-        };
+        let services = self.open_services(cache, tasks, &stop_tasks);
         let registry = Registry::new(self.state_dir.map(|dir| dir.join("listings")), services.clone());
         registry.apply(self.roster);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
@@ -288,7 +274,7 @@ impl CribBuilder {
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
             stop_tasks,
-            observers: Observers::new(services.events.clone(), self.observers),
+            observers: Observers::new(services.events, self.observers),
             in_flight: TaskTracker::new(),
         });
         if let Some(file) = usage_file {
@@ -301,6 +287,31 @@ impl CribBuilder {
         spawn_notification_handler(&inner);
         spawn_catalog_publisher(&inner, catalog_sender);
         Ok(Crib { inner })
+    }
+
+    /// Creates what all supervisors share, and takes its settings out of the builder.
+    fn open_services(
+        &mut self,
+        cache: Arc<ResponseCache>,
+        tasks: TaskTracker,
+        stop_tasks: &CancellationToken,
+    ) -> SupervisorServices {
+        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+        let pins_dir = self.pins_dir.take().or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let declaration = std::mem::take(&mut self.client).into_declaration(&tasks, stop_tasks);
+        let policy = std::mem::take(&mut self.policy);
+        SupervisorServices {
+            cache,
+            tasks,
+            access: Arc::new(VisibleCatalogs::new(policy, self.exposure.take())),
+            declaration: Arc::new(declaration),
+            spawner: Arc::new(Spawner::new(self.shim.take(), trees_dir)),
+            slots: Arc::new(SlotPool::new(self.capacity.servers)),
+            log: self.log.take(),
+            pins: Arc::new(PinStore::new(pins_dir)),
+            secrets: self.secrets.take(),
+            ..SupervisorServices::default()
+        }
     }
 }
 

@@ -117,7 +117,8 @@ impl From<String> for Hint {
 /// Compares the text.
 impl PartialEq<str> for Hint {
     fn eq(&self, other: &str) -> bool {
-        self.to_string() == other
+        let text = self.to_string();
+        text == other
     }
 }
 

@@ -128,7 +128,7 @@ async fn ask_client(
         let params = if method == ELICIT { params.map(with_elicitation_id) } else { params };
         let (request, receiver) = ServerRequest::new(method, params);
         let request = match server {
-            Some(server) => request.from_server(server),
+            Some(server) => request.with_server(server),
             None => request,
         };
         let sink = call.update_sink.as_ref().ok_or_else(no_answer_error)?;

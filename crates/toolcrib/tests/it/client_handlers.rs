@@ -101,8 +101,11 @@ async fn introduced(builder: CribBuilder, client: Client) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn servers_learn_only_what_can_be_answered() {
-    let nobody = introduced(Crib::builder(), client(Era::Session, "{}")).await;
-    assert_eq!((&nobody["capabilities"], &nobody["clientInfo"]["name"]), (&json!({}), &json!("toolcrib")));
+    let unanswered = introduced(Crib::builder(), client(Era::Session, "{}")).await;
+    assert_eq!(
+        (&unanswered["capabilities"], &unanswered["clientInfo"]["name"]),
+        (&json!({}), &json!("toolcrib"))
+    );
     let handlers = sampling_builder().roots(["file:///a"]).client_info("my-agent", "1.2.0");
     let introduction = introduced(handlers, client(Era::Session, "{}")).await;
     assert_eq!(introduction["capabilities"], json!({"roots": {"listChanged": true}, "sampling": {}}));

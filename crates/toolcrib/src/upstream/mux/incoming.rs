@@ -215,7 +215,7 @@ impl MuxInner {
         drop(pending);
         if let Some((question, sink)) = opened {
             let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-            let request = request.from_server(&self.server);
+            let request = request.with_server(&self.server);
             if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
                 return Ok(OpenQuestion { id: question, answer });
             }
@@ -242,7 +242,7 @@ impl MuxInner {
         }
         let question = self.pending().open_owner_question(id.clone());
         let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-        let request = self.with_expiry(request.from_server(&self.server), question);
+        let request = self.with_expiry(request.with_server(&self.server), question);
         let is_delivered = match (owner, handlers) {
             (Some(sink), _) => sink.deliver(CallUpdate::Request(request)),
             (None, Some(handlers)) => handlers.answer(request, None),
