@@ -212,7 +212,7 @@ fn why_answers_for_assumed_facts() {
         match = { host = "desk-*", network = { cidr = "10.1.0.0/16" } }
         tags = ["office"]
         [servers.tickets]
-        command = ["tickets-server"]
+        command = "tickets-server"
         when = ["office"]
     "#;
     let workspace = Workspace::new(config);

@@ -63,7 +63,7 @@ pub struct Resolved {
 ///     match = { network = { cidr = "10.1.0.0/16" } }
 ///     tags = ["office"]
 ///     [servers.tickets]
-///     command = ["tickets-server"]
+///     command = "tickets-server"
 ///     when = ["office"]
 /// "#;
 /// let source = LayerText { kind: LayerKind::User, path: Path::new("/home/ada/config.toml"), text };
