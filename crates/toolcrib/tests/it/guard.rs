@@ -105,10 +105,19 @@ async fn unchanged_verdicts_give_the_same_catalog() {
 async fn guard_is_asked_before_a_server_is_started() {
     let a = FakeServer::with_tools(&["one"]);
     let b = FakeServer::with_tools(&["two"]);
-    let crib = crib(&[("a", &a), ("b", &b)]);
-    // A first view is computed without the guard.
+    let is_denied = Arc::new(AtomicBool::new(false));
+    let denies = is_denied.clone();
+    let deny_a = deny_server("a");
+    let guard =
+        move |caller: &Caller, server: &ServerId, name: Option<&str>| match denies.load(Ordering::SeqCst) {
+            true => deny_a(caller, server, name),
+            false => GuardVerdict::Allow,
+        };
+    let builder = Crib::builder().server(spec("a", &a)).server(spec("b", &b));
+    let crib = builder.guard(guard).build().unwrap();
+    // The first view is computed while the guard still allows the server.
     assert_eq!(crib.catalog_for(&Caller::local()).undiscovered().count(), 2);
-    crib.set_guard(deny_server("a"));
+    is_denied.store(true, Ordering::SeqCst);
     crib.list().await;
     crib.discover().await;
     assert_eq!(kind(crib.call(Call::tool("a__one")).await), ErrorKind::Unknown);
