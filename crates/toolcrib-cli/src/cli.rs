@@ -14,7 +14,7 @@ use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
-pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs};
+pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs, WhyArgs};
 
 /// One gateway in front of all your MCP servers
 ///
@@ -182,8 +182,9 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib why git
     ///   toolcrib why git --json
+    ///   toolcrib why git --as host=laptop,network=10.1.0.0/16
     #[command(verbatim_doc_comment)]
-    Why(ServerNameArgs),
+    Why(WhyArgs),
     /// Declare a server
     ///
     /// Examples:

@@ -34,6 +34,7 @@ use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway::{self, Signals};
+use crate::hints::hint_text;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::report::Report as _;
@@ -94,7 +95,7 @@ fn mark_unknown_server<T>(response: Result<T, CommandError>) -> Result<T, Comman
         if error.code != unknown.name {
             return error;
         }
-        let has_default_hint = error.hint.as_deref() == Some(unknown.hint);
+        let has_default_hint = error.hint == Some(hint_text(&ErrorKind::Unknown.default_hint(None)));
         let usage = CommandError { exit: ExitStatus::Failure, ..error };
         if has_default_hint { usage.hint("toolcrib status") } else { usage }
     })

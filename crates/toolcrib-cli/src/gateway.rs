@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
-use toolcrib::{Crib, CribBuilder, Settings};
+use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
 use toolcrib_serve::{
     ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, StreamFuture, serve_connection,
 };
@@ -30,6 +30,7 @@ use toolcrib_serve::{
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::hints::hint_text;
 use crate::listen::ListenAddr;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
@@ -126,7 +127,8 @@ impl Gateway {
         let mut hosts = settings.listen.hosts;
         hosts.extend(listen.host());
         let hints = paths.hints();
-        let service = McpService::new(crib.clone()).with_hints(move |hint| hints.complete(hint).into_owned());
+        let service = McpService::new(crib.clone())
+            .with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned());
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts);
@@ -253,6 +255,7 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
         .state_dir(paths.state_dir())
         .pins_dir(paths.pins_dir())
         .usage_file(paths.usage_file())
+        .client_capabilities(ClientCapabilities::all())
         .secrets(secrets.clone());
     own_program_path().into_iter().fold(builder, CribBuilder::shim)
 }

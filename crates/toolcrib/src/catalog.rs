@@ -8,6 +8,7 @@ mod index;
 mod page;
 mod render;
 mod resource_uri;
+pub mod schemas;
 mod uri_template;
 
 use std::collections::BTreeMap;
@@ -96,6 +97,18 @@ impl Catalog {
             (server.clone(), listing.map(Arc::new))
         });
         Self::build(self.revision, &listings.collect())
+    }
+
+    /// Passes every server, without a name, and every item of the servers for which `visit` returns true.
+    pub(crate) fn visit_items(&self, mut visit: impl FnMut(&ServerId, Option<&str>) -> bool) {
+        for (server, offer) in &self.servers {
+            if visit(server, None) {
+                let items = ListKind::ALL.iter().flat_map(|kind| offer.items(*kind));
+                for item in items {
+                    visit(server, Some(&item.name));
+                }
+            }
+        }
     }
 
     /// Returns the version of the catalog, which grows with every change.

@@ -2,7 +2,12 @@
 
 mod build_error;
 mod builder;
+mod discovery;
+mod executor;
 mod freshness;
+mod guard;
+mod handlers;
+mod requests;
 mod settings;
 
 use std::sync::Arc;
@@ -11,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -22,7 +27,7 @@ use crate::access::policy::Policy;
 use crate::cache::Invalidation;
 use crate::call::Call;
 use crate::call::client_context::ClientContext;
-use crate::catalog::{Catalog, ListKind, Tool};
+use crate::catalog::{Catalog, ListKind};
 use crate::limits::{LimitStatus, UsageLimits};
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
@@ -46,6 +51,7 @@ use crate::supervisor::Supervisor;
 use crate::util::format;
 pub use build_error::BuildError;
 pub use builder::CribBuilder;
+pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use settings::Settings;
 
@@ -77,18 +83,6 @@ impl std::fmt::Debug for CribInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Crib").field("registry", &self.router.registry).finish_non_exhaustive()
     }
-}
-
-/// The tools of one server, or the reason why they cannot be listed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Discovery {
-    /// The server.
-    pub server: ServerId,
-    /// Its tools, or the error.
-    pub tools: Result<Vec<Tool>, Error>,
-    /// Whether the server is still being started for the first time. Its tools will be in the catalog once it is up.
-    pub is_pending: bool,
 }
 
 impl Crib {
@@ -233,57 +227,7 @@ impl Crib {
         }
     }
 
-    /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
-    /// and waited for until each is listed or its first start has failed; one that fails is returned with its error.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn discover(&self) -> Vec<Discovery> {
-        self.discover_for(&Caller::local()).await
-    }
-
-    /// Like [`Crib::discover`], for any caller.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
-        let servers = self.visible_servers(caller);
-        self.router().discover(&servers).await;
-        self.discoveries(caller, &servers)
-    }
-
-    /// Like [`Crib::discover_for`], but waits only as long as [`Crib::list`] does. Servers that are still starting are
-    /// returned as pending.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn discover_briefly_for(&self, caller: &Caller) -> Vec<Discovery> {
-        let servers = self.visible_servers(caller);
-        self.router().discover_briefly(&servers).await;
-        self.discoveries(caller, &servers)
-    }
-
-    fn visible_servers(&self, caller: &Caller) -> Vec<RegisteredServer> {
-        let mut servers = self.router().registry.enabled();
-        servers.retain(|entry| self.can_see(caller, &entry.spec().id));
-        servers
-    }
-
-    fn discoveries(&self, caller: &Caller, servers: &[RegisteredServer]) -> Vec<Discovery> {
-        let catalog = self.catalog_for(caller);
-        let discovery = |entry: &RegisteredServer| {
-            let server = entry.spec().id.clone();
-            if catalog.is_undiscovered(&server) {
-                let (error, is_pending) = self.router().discovery_error(entry);
-                return Discovery { server, tools: Err(error), is_pending };
-            }
-            let tools = catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect();
-            Discovery { server, tools: Ok(tools), is_pending: false }
-        };
-        servers.iter().map(discovery).collect()
-    }
-
-    /// Replaces the access rules from the next list and the next call on. The guard of [`CribBuilder::guard`] stays.
+    /// Replaces the access rules from the next list and the next call on. The guard stays; see [`Crib::set_guard`].
     pub fn set_policy(&self, policy: Policy) {
         self.router().visible_catalogs.set_policy(policy);
         // Publishes the catalog again, so that watchers apply the new rules to it.
@@ -582,18 +526,40 @@ impl CribInner {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
-        let Some(limit) = call.timeout else {
+        self.introduce_client(call);
+        if call.timeout.is_none() && call.deadline.is_none() {
+            return era_bridge::run(&self.router, &self.suspended, call).await;
+        }
+        Box::pin(self.run_until_deadline(call)).await
+    }
+
+    /// Remembers what the client of a call can answer, and lets the handlers answer the rest.
+    fn introduce_client(&self, call: &mut Call) {
+        let declaration = &self.router.services.declaration;
+        declaration.add_client(&call.client.capabilities);
+        if let Some(handlers) = &declaration.handlers {
+            call.attach_handlers(handlers);
+        }
+    }
+
+    /// Runs a call until its deadline, which is the end of its timeout if that is earlier.
+    async fn run_until_deadline(&self, call: &mut Call) -> Result<Outcome, Error> {
+        let started = Instant::now();
+        let end_of_timeout = call.timeout.and_then(|limit| started.checked_add(limit));
+        let Some(deadline) = end_of_timeout.into_iter().chain(call.deadline).min() else {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         };
-        let ended = Box::pin(timeout(limit, era_bridge::run(&self.router, &self.suspended, call))).await;
-        ended.unwrap_or_else(|_| {
-            let error = Error::new(
-                ErrorKind::TimedOut,
-                format!("no answer within {}", format::format_duration(limit)),
-            );
-            let error = error.with_hint("allow the call more time");
-            Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
-        })
+        call.deadline = Some(deadline);
+        if deadline > started
+            && let Ok(ended) =
+                timeout_at(deadline, era_bridge::run(&self.router, &self.suspended, call)).await
+        {
+            return ended;
+        }
+        let limit = format::format_duration(deadline.saturating_duration_since(started));
+        let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit}"))
+            .with_hint("allow the call more time");
+        Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {

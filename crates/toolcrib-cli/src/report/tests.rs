@@ -7,6 +7,8 @@ use toolcrib::{
     ServerState, ServerStatus, Sharing, StartPolicy,
 };
 
+use crate::hints::error_data;
+
 use super::approvals::{PendingCallsReport, UnapprovedToolsReport};
 use super::server::ServerReport;
 use super::status::GatewayReport;
@@ -172,7 +174,7 @@ fn tool_reports_keep_every_member() {
 #[test]
 fn failure_report_has_the_data_and_the_message_of_the_error() {
     let error = toolcrib::Error::new(ErrorKind::Unrecorded, "the disk is full");
-    let mut expected = error.data();
+    let mut expected = error_data(&error);
     expected["message"] = error.to_string().into();
     expected["code"] = "unrecorded".into();
     assert_eq!(FailureReport::new(&error).to_json(), expected);

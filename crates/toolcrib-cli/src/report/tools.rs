@@ -3,6 +3,8 @@
 use serde_json::{Map, Value, json};
 use toolcrib::{Error, PinStatus, Pinning, ServerStatus, Tool};
 
+use crate::hints::error_data;
+
 use super::{Members, Report, list_to_json};
 
 /// The tools that a caller may use, and the servers that could not be listed.
@@ -127,7 +129,7 @@ pub(crate) struct FailureReport {
 impl FailureReport {
     /// Creates the report about an error.
     pub(crate) fn new(error: &Error) -> Self {
-        let report = Self::from_json(&error.data());
+        let report = Self::from_json(&error_data(error));
         Self { message: error.to_string(), code: error.kind().facts().name.to_owned(), ..report }
     }
 

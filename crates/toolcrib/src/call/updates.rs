@@ -5,6 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::ResponsePayload;
+use crate::spec::ServerId;
 
 /// An update about a running call. Updates arrive in order, all of them before the outcome.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct ServerRequest {
     pub method: String,
     /// The raw parameters.
     pub params: Option<Bytes>,
+    /// The server that asks; `None` if toolcrib itself asks, for example for an approval.
+    pub server: Option<ServerId>,
     reply: oneshot::Sender<ResponsePayload>,
     withdrawn: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -53,7 +56,12 @@ impl ServerRequest {
     /// Creates a request and the receiver of its answer.
     pub(crate) fn new(method: String, params: Option<Bytes>) -> (Self, oneshot::Receiver<ResponsePayload>) {
         let (reply, answer) = oneshot::channel();
-        (Self { method, params, reply, withdrawn: None }, answer)
+        (Self { method, params, server: None, reply, withdrawn: None }, answer)
+    }
+
+    /// Sets the server that asks.
+    pub(crate) fn with_server(self, server: &ServerId) -> Self {
+        Self { server: Some(server.clone()), ..self }
     }
 
     /// Sets the function that tells whether the server withdrew the request.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::index::{CatalogIndex, CatalogItem};
 use super::{Catalog, public_name, resource_uri};
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::protocol::list_kind::ListKind;
@@ -53,7 +54,7 @@ impl Catalog {
     pub fn unknown_server_error(&self, name: &str) -> Error {
         let error = Error::new(ErrorKind::Unknown, format!("no server is called `{name}`"));
         match closest_match(name, self.servers.keys().map(ServerId::as_str)) {
-            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            Some(near) => error.with_hint(Hint::UseName { name: near.to_owned() }),
             None => error,
         }
     }
@@ -197,7 +198,7 @@ impl Catalog {
         }
         let items = self.index(kind).items.iter();
         match closest_match(name, items.flat_map(|item| [&*item.public_name, &*item.own_name])) {
-            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            Some(near) => error.with_hint(Hint::UseName { name: near.to_owned() }),
             None => error,
         }
     }

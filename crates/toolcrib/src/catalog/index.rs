@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 
 use super::render::ListVariants;
 use super::{Listings, public_name, resource_uri};
@@ -37,6 +38,21 @@ impl CatalogItem {
     /// Returns its description, if it has one.
     pub fn description(&self) -> Option<String> {
         Object::parse(&self.definition).ok()?.get_string("description").map(std::borrow::Cow::into_owned)
+    }
+
+    /// Returns the JSON Schema of a tool's arguments; `{"type":"object"}` if its server sent none.
+    pub fn input_schema(&self) -> Value {
+        let schema = self.member("inputSchema").filter(Value::is_object);
+        schema.unwrap_or_else(|| json!({"type": "object"}))
+    }
+
+    /// Returns the JSON Schema of a tool's structured results, if its server sent one.
+    pub fn output_schema(&self) -> Option<Value> {
+        self.member("outputSchema").filter(Value::is_object)
+    }
+
+    fn member(&self, key: &str) -> Option<Value> {
+        serde_json::from_slice(Object::parse(&self.definition).ok()?.get(key)?).ok()
     }
 }
 

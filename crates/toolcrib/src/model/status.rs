@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
+use crate::model::hint::Hint;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::PinStatus;
 use crate::protocol::json::object::Object;
@@ -66,14 +67,14 @@ pub struct LastError {
     /// The error message.
     pub message: String,
     /// The next step.
-    pub hint: String,
+    pub hint: Hint,
     /// When it happened.
     pub at: SystemTime,
 }
 
 impl LastError {
     /// Creates an error without a class.
-    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>, at: SystemTime) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<Hint>, at: SystemTime) -> Self {
         Self { kind, class: None, message: message.into(), hint: hint.into(), at }
     }
 }

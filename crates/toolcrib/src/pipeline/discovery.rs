@@ -2,23 +2,27 @@
 //!
 //! A request for a list only asks for these listings; one task per server obtains them. A few servers start at the same
 //! time, in the order in which they were asked for. A start that takes long makes room for the next one, so that servers
-//! that hang cannot hide others. A server that fails is tried again with backoff, within its restart budget.
+//! that hang cannot hide others. A server that fails is tried again with backoff, within its restart budget. Access rules
+//! are asked before every start: one of the callers that asked for the listing must still be allowed to see the server.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
+use crate::access::visible_catalogs::VisibleCatalogs;
 use crate::catalog::Catalog;
+use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
+use crate::supervisor::SupervisorServices;
 use crate::util::locks::IgnorePoison as _;
 
 /// The time that a list waits for servers that were never listed, unless it is set.
@@ -31,6 +35,8 @@ const COUNTED_START: Duration = Duration::from_secs(2);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest wait before a new attempt.
 const MAX_RETRY: Duration = Duration::from_secs(60);
+/// The number of callers that are remembered for one discovery. The latest ones are kept.
+const MAX_REQUESTERS: usize = 64;
 
 /// The owner of all discoveries of a crib. Dropping it ends them.
 #[derive(Debug)]
@@ -45,6 +51,7 @@ pub(crate) struct Discoverer {
 #[derive(Debug)]
 struct DiscoveryShared {
     registry: Weak<Registry>,
+    access: Arc<VisibleCatalogs>,
     permits: Semaphore,
     running: Mutex<BTreeMap<ServerId, DiscoveryProgress>>,
     /// Changed when a discovery fails or ends.
@@ -56,6 +63,8 @@ struct DiscoveryShared {
 #[derive(Debug)]
 struct DiscoveryProgress {
     requested_at: Instant,
+    /// The callers that asked for the listing.
+    requesters: Vec<Caller>,
     /// The last failed start.
     failure: Option<Error>,
     /// True once an attempt with all its restarts has failed.
@@ -75,18 +84,31 @@ pub(crate) enum DiscoveryState {
     Failed(Error),
 }
 
+/// The end of an attempt to list a server.
+enum AttemptEnd {
+    Listed,
+    /// No caller that asked for the listing may see the server any more.
+    Denied,
+    Failed(Error),
+}
+
 impl Discoverer {
-    pub(crate) fn new(registry: &Arc<Registry>, tasks: TaskTracker, listing_wait: Duration) -> Self {
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        services: &SupervisorServices,
+        listing_wait: Duration,
+    ) -> Self {
         let stop = CancellationToken::new();
         let shared = DiscoveryShared {
             registry: Arc::downgrade(registry),
+            access: services.access.clone(),
             permits: Semaphore::new(MAX_PARALLEL_STARTS),
             running: Mutex::default(),
             changed: watch::Sender::new(()),
             listing_wait: Mutex::new(listing_wait),
         };
         let _stop_on_drop = stop.clone().drop_guard();
-        Self { shared: Arc::new(shared), tasks, stop, _stop_on_drop }
+        Self { shared: Arc::new(shared), tasks: services.tasks.clone(), stop, _stop_on_drop }
     }
 
     /// Returns the time that a list waits for servers that were never listed.
@@ -103,15 +125,16 @@ impl Discoverer {
         self.stop.cancel();
     }
 
-    /// Asks for the listings of servers that have none. An ejected server is not started.
-    pub(crate) fn request(&self, servers: &[RegisteredServer]) {
+    /// Asks for the listings of servers that have none, on behalf of a caller that may see them. An ejected server is not
+    /// started.
+    pub(crate) fn request(&self, caller: &Caller, servers: &[RegisteredServer]) {
         if self.stop.is_cancelled() {
             return;
         }
         for entry in servers.iter().filter(|entry| entry.listing().is_none() && !entry.is_ejected()) {
             let server = entry.spec().id.clone();
-            if self.shared.begin(&server) {
-                self.tasks.spawn(run(self.shared.clone(), server, self.stop.clone()));
+            if let Some(replaced) = self.shared.begin(&server, caller) {
+                self.tasks.spawn(run(self.shared.clone(), server, replaced, self.stop.clone()));
             }
         }
     }
@@ -140,9 +163,10 @@ impl Discoverer {
             (None, Some(_)) => DiscoveryState::Pending,
             // The catalog is about to change.
             (None, None) if entry.listing().is_some() => DiscoveryState::Pending,
-            (None, None) => {
+            (None, None) if self.stop.is_cancelled() => {
                 DiscoveryState::Failed(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down"))
             }
+            (None, None) => DiscoveryState::Failed(not_started_error(&entry.spec().id)),
         }
     }
 
@@ -185,8 +209,8 @@ impl Discoverer {
 }
 
 /// Discovers one server until it is listed or a further attempt is pointless.
-async fn run(shared: Arc<DiscoveryShared>, server: ServerId, stop: CancellationToken) {
-    let _running = RunningDiscovery { shared: &shared, server: &server };
+async fn run(shared: Arc<DiscoveryShared>, server: ServerId, replaced: Arc<Notify>, stop: CancellationToken) {
+    let _running = RunningDiscovery { shared: &shared, server: &server, replaced };
     tokio::select! {
         () = shared.discover(&server) => {}
         () = stop.cancelled() => {}
@@ -197,11 +221,18 @@ async fn run(shared: Arc<DiscoveryShared>, server: ServerId, stop: CancellationT
 struct RunningDiscovery<'a> {
     shared: &'a DiscoveryShared,
     server: &'a ServerId,
+    /// Identifies the progress of this discovery.
+    replaced: Arc<Notify>,
 }
 
 impl Drop for RunningDiscovery<'_> {
     fn drop(&mut self) {
-        self.shared.lock().remove(self.server);
+        let mut running = self.shared.lock();
+        let is_own = |progress: &DiscoveryProgress| Arc::ptr_eq(&progress.replaced, &self.replaced);
+        if running.get(self.server).is_some_and(is_own) {
+            running.remove(self.server);
+        }
+        drop(running);
         self.shared.changed.send_replace(());
     }
 }
@@ -211,27 +242,68 @@ impl DiscoveryShared {
         self.running.lock().ignore_poison()
     }
 
-    /// Records that a discovery begins; returns `false` if one is running.
-    fn begin(&self, server: &ServerId) -> bool {
+    /// Records that a discovery begins, and returns what is notified when the server is replaced. Returns `None` if one is
+    /// running, which then has one more requester.
+    fn begin(&self, server: &ServerId, caller: &Caller) -> Option<Arc<Notify>> {
         match self.lock().entry(server.clone()) {
-            Entry::Occupied(_) => false,
+            Entry::Occupied(mut running) => {
+                running.get_mut().add_requester(caller);
+                None
+            }
             Entry::Vacant(vacant) => {
-                let requested_at = Instant::now();
-                vacant.insert(DiscoveryProgress {
-                    requested_at,
+                let progress = DiscoveryProgress {
+                    requested_at: Instant::now(),
+                    requesters: vec![caller.clone()],
                     failure: None,
                     has_ended: false,
                     replaced: Arc::default(),
-                });
-                true
+                };
+                Some(vacant.insert(progress).replaced.clone())
+            }
+        }
+    }
+
+    /// Returns whether a caller that asked for the listing may see the server now. If none may, the discovery is removed,
+    /// so that a later request begins another one.
+    fn is_allowed(&self, server: &ServerId) -> bool {
+        loop {
+            let requesters = match self.lock().get(server) {
+                Some(progress) => progress.requesters.clone(),
+                None => return false,
+            };
+            // Without the lock, because this may call the embedder's guard.
+            if requesters.iter().any(|caller| self.access.can_see(caller, server)) {
+                return true;
+            }
+            let mut running = self.lock();
+            let has_same_requesters = |progress: &DiscoveryProgress| {
+                progress.requesters.len() == requesters.len()
+                    && progress.requesters.iter().zip(&requesters).all(|(a, b)| is_same_caller(a, b))
+            };
+            if running.get(server).is_some_and(has_same_requesters) {
+                running.remove(server);
+                return false;
             }
         }
     }
 
     async fn discover(&self, server: &ServerId) {
         let mut retry_wait = FIRST_RETRY;
-        while let Some(entry) = self.find_unlisted(server) {
-            let Err(error) = self.attempt(server, &entry).await else { return };
+        loop {
+            let permit = self.permits.acquire().await.ok();
+            let Some(entry) = self.find_unlisted(server) else { return };
+            let end = match self.is_allowed(server) {
+                true => self.attempt(server, &entry, permit).await,
+                false => AttemptEnd::Denied,
+            };
+            let error = match end {
+                AttemptEnd::Listed => return,
+                AttemptEnd::Denied => {
+                    debug!(%server, "not listed, because access to it is denied");
+                    return;
+                }
+                AttemptEnd::Failed(error) => error,
+            };
             if error.kind() == ErrorKind::ShuttingDown {
                 if self.is_replaced(&entry) {
                     continue;
@@ -251,21 +323,27 @@ impl DiscoveryShared {
         }
     }
 
-    /// Starts a server, and waits for restarts as long as its supervisor does. The first failure is recorded immediately.
-    /// The permit is released early if the start takes long.
-    async fn attempt(&self, server: &ServerId, entry: &RegisteredServer) -> Result<(), Error> {
-        let mut permit = Some(self.permits.acquire().await);
+    /// Starts a server, and waits for restarts as long as its supervisor does. Every failure is recorded immediately, and
+    /// access is checked before the restart. The permit is released early if the start takes long.
+    async fn attempt(
+        &self,
+        server: &ServerId,
+        entry: &RegisteredServer,
+        mut permit: Option<SemaphorePermit<'_>>,
+    ) -> AttemptEnd {
         let mut start = std::pin::pin!(entry.discover());
-        let mut first_failure = std::pin::pin!(entry.failure_after(entry.failure_count()));
+        let mut failure = std::pin::pin!(entry.failure_after(entry.failure_count()));
         let mut counted = std::pin::pin!(sleep(COUNTED_START));
-        let mut has_failed = false;
         loop {
             tokio::select! {
                 biased;
-                listed = &mut start => return listed,
-                failure = &mut first_failure, if !has_failed => {
-                    has_failed = true;
-                    self.record_failure(server, failure, false);
+                listed = &mut start => return listed.map_or_else(AttemptEnd::Failed, |()| AttemptEnd::Listed),
+                error = &mut failure => {
+                    self.record_failure(server, error, false);
+                    if !self.is_allowed(server) {
+                        return AttemptEnd::Denied;
+                    }
+                    failure.set(entry.failure_after(entry.failure_count()));
                 }
                 () = &mut counted, if permit.is_some() => permit = None,
             }
@@ -298,6 +376,29 @@ impl DiscoveryShared {
         self.changed.send_replace(());
         replaced
     }
+}
+
+impl DiscoveryProgress {
+    fn add_requester(&mut self, caller: &Caller) {
+        if self.requesters.iter().any(|requester| is_same_caller(requester, caller)) {
+            return;
+        }
+        if self.requesters.len() == MAX_REQUESTERS {
+            self.requesters.remove(0);
+        }
+        self.requesters.push(caller.clone());
+    }
+}
+
+/// Returns whether two callers have the same name and the same profile, so that the same rules apply to them.
+fn is_same_caller(one: &Caller, other: &Caller) -> bool {
+    one == other && one.profile() == other.profile()
+}
+
+/// Returns the error of a server that was not started, because access to it was denied in the meantime.
+fn not_started_error(server: &ServerId) -> Error {
+    let message = format!("`{server}` was not started: access to it is denied");
+    Error::new(ErrorKind::Denied, message).with_server(server)
 }
 
 /// Returns when a server is tried again after a failure; `None` if that would not help.

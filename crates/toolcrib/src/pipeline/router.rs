@@ -1,7 +1,5 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +12,7 @@ use crate::access::argument_schemas::ArgumentSchemas;
 use crate::access::policy::Policy;
 use crate::access::visible_catalogs::{self, VisibleCatalog, VisibleCatalogs};
 use crate::call::Call;
+use crate::call::executor::{ToolCall, ToolExecutor};
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::model::caller::Caller;
@@ -33,16 +32,12 @@ const REPORT_GRACE: Duration = Duration::from_secs(1);
 /// The time until a listing is in the catalog. It covers a server that is replaced at this moment.
 const CATALOG_WAIT: Duration = Duration::from_secs(10);
 
-/// Handles calls of names that no server offers.
-pub(crate) type Fallback =
-    Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> + Send + Sync>;
-
 /// The servers, catalog, access rules and limits of one crib.
 pub(crate) struct CallRouter {
     pub(crate) registry: Arc<Registry>,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) services: SupervisorServices,
-    pub(crate) visible_catalogs: VisibleCatalogs,
+    pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
     /// The tools that created the running tasks.
     pub(crate) task_owners: TaskOwners,
@@ -50,12 +45,13 @@ pub(crate) struct CallRouter {
     pub(crate) approvals: Approvals,
     argument_schemas: ArgumentSchemas,
     pub(crate) discoverer: Discoverer,
-    fallback: Option<Fallback>,
+    /// Runs tools that no server offers.
+    fallback: Option<Arc<dyn ToolExecutor>>,
 }
 
 /// The checks that a call must pass before it is sent.
 pub(crate) struct CallChecks {
-    pub(crate) visible_catalogs: VisibleCatalogs,
+    pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
     pub(crate) approvals: Approvals,
 }
@@ -67,7 +63,7 @@ impl CallRouter {
         services: SupervisorServices,
         checks: CallChecks,
         discoverer: Discoverer,
-        fallback: Option<Fallback>,
+        fallback: Option<Arc<dyn ToolExecutor>>,
     ) -> Self {
         Self {
             registry,
@@ -102,6 +98,30 @@ impl CallRouter {
         self.visible_catalogs.for_caller(self.catalog(), caller)
     }
 
+    /// Finds the target of a selector among what the rules allow, if the embedder's guard does not deny it now. The guard
+    /// is asked about the other items only if several servers have the name.
+    fn find_allowed(
+        &self,
+        by_rules: &Catalog,
+        caller: &Caller,
+        selector: &Selector,
+    ) -> Result<Target, Error> {
+        let found = by_rules.find_listed(selector);
+        let policy = self.visible_catalogs.policy().filter(|policy| policy.has_guard());
+        match (policy, found) {
+            (Some(_), Err(_)) => self.callable_catalog(caller).find(selector),
+            (None, Err(_)) => by_rules.find(selector),
+            (Some(policy), Ok(target))
+                if !matches!(selector, Selector::OnServer(..))
+                    && !policy.guard_allows(caller, &target.server, &target.name) =>
+            {
+                // The error of a catalog without the target.
+                Catalog::default().find_listed(selector)
+            }
+            (_, found) => found,
+        }
+    }
+
     /// Finds the target of a selector, and the catalog in which it was found. If the name points at a server without a known
     /// listing, that server is listed first. For a bare name or an unknown URI, every such server is, so that the answer does
     /// not depend on which servers were seen before.
@@ -116,9 +136,9 @@ impl CallRouter {
         {
             return Err(disabled);
         }
-        let visible = self.visible_catalog(caller);
+        let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), caller);
         let found = if visible.callable.is_certain(selector) {
-            visible.callable.find(selector)
+            self.find_allowed(&visible.callable, caller, selector)
         } else {
             Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await
         };
@@ -131,15 +151,19 @@ impl CallRouter {
         caller: &Caller,
         selector: &Selector,
     ) -> Result<Target, Error> {
-        if let Some(server) = catalog.undiscovered_by_prefix(selector.name()) {
+        // The guard is asked before a server is started.
+        let can_see = |server: &ServerId| self.visible_catalogs.can_see(caller, server);
+        if let Some(server) = catalog.undiscovered_by_prefix(selector.name()).filter(|server| can_see(server))
+        {
             let discovered = self.discover_server(server).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
                 Ok(()) => error,
             });
         }
-        let servers = self.undiscovered_servers(catalog);
-        self.discover_within_start_timeout(&servers).await;
+        let mut servers = self.undiscovered_servers(catalog);
+        servers.retain(|entry| can_see(&entry.spec().id));
+        self.discover_within_start_timeout(caller, &servers).await;
         self.find_among_known(caller, selector, &servers)
     }
 
@@ -189,7 +213,8 @@ impl CallRouter {
     }
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
-        let mut visible = self.callable_catalog(&call.caller);
+        let by_rules = || self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let mut visible = by_rules();
         if matches!(call.selector, Selector::OnServer(..))
             && policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
@@ -197,11 +222,12 @@ impl CallRouter {
         {
             // The rules need the server's listing.
             self.discover_server(&target.server).await?;
-            visible = self.callable_catalog(&call.caller);
+            visible = by_rules();
         }
-        visible_catalogs::authorize(policy, &visible, call, target, |task| {
-            self.task_owners.find_tool(&target.server, task)
-        })?;
+        let find_tool = |task: &Arc<str>| self.task_owners.find_tool(&target.server, task);
+        let unknown_server =
+            || self.callable_catalog(&call.caller).unknown_server_error(target.server.as_str());
+        visible_catalogs::authorize(policy, &visible, call, target, find_tool, unknown_server)?;
         match visible_catalogs::required_approval(policy, call, target) {
             None => Ok(Decision::Allowed),
             Some(finding) => {
@@ -264,8 +290,12 @@ impl CallRouter {
         }
         let catalog = self.callable_catalog(&call.caller);
         match &self.fallback {
-            Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.has_match(&call.selector) => {
-                fallback(call).await
+            Some(fallback)
+                if matches!(call.selector, Selector::Tool(_))
+                    && error.kind() == ErrorKind::Unknown
+                    && !catalog.has_match(&call.selector) =>
+            {
+                fallback.execute(ToolCall::from(&call)).await
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }
@@ -281,14 +311,14 @@ impl CallRouter {
     pub(crate) async fn list(&self, caller: &Caller) -> Arc<Catalog> {
         let servers = self.undiscovered_servers(&self.callable_catalog(caller));
         if !servers.is_empty() {
-            self.discover_briefly(&servers).await;
+            self.discover_briefly(caller, &servers).await;
         }
         self.listed_catalog(caller)
     }
 
-    /// Asks for the listings of servers, and waits for those that were not asked for before.
-    pub(crate) async fn discover_briefly(&self, servers: &[RegisteredServer]) {
-        self.discoverer.request(servers);
+    /// Asks for the listings of servers that a caller may see, and waits for those that were not asked for before.
+    pub(crate) async fn discover_briefly(&self, caller: &Caller, servers: &[RegisteredServer]) {
+        self.discoverer.request(caller, servers);
         if let Some(deadline) = self.discoverer.listing_deadline(servers) {
             // The rest is announced when it arrives.
             let _ = timeout_at(deadline, self.wait_for_first_starts(servers)).await;
@@ -296,8 +326,8 @@ impl CallRouter {
     }
 
     /// Asks for the listings of servers, and waits until each has been listed or its first start has failed.
-    pub(crate) async fn discover(&self, servers: &[RegisteredServer]) {
-        self.discoverer.request(servers);
+    pub(crate) async fn discover(&self, caller: &Caller, servers: &[RegisteredServer]) {
+        self.discoverer.request(caller, servers);
         self.wait_for_first_starts(servers).await;
     }
 
@@ -308,10 +338,10 @@ impl CallRouter {
 
     /// Asks for the listings of servers, and waits until each has been listed or cannot be started, as long as the slowest
     /// of them may take to start.
-    async fn discover_within_start_timeout(&self, servers: &[RegisteredServer]) {
+    async fn discover_within_start_timeout(&self, caller: &Caller, servers: &[RegisteredServer]) {
         let limits = servers.iter().map(|entry| entry.spec().lifecycle.start_timeout);
         let Some(limit) = limits.max() else { return };
-        self.discoverer.request(servers);
+        self.discoverer.request(caller, servers);
         let may_come_up =
             |state: &DiscoveryState| matches!(state, DiscoveryState::Pending | DiscoveryState::Restarting(_));
         let settled = self.discoverer.wait_while(servers, self.catalog.clone(), may_come_up);

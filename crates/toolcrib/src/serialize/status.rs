@@ -42,14 +42,15 @@ pub(super) fn unapproved_forms(tools: &[(Arc<str>, PinStatus)]) -> Vec<Unapprove
 struct LastErrorForm<'a> {
     code: ErrorKind,
     message: &'a str,
-    hint: &'a str,
+    hint: String,
     at: String,
 }
 
 impl Serialize for LastError {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let at = format_timestamp(self.at);
-        LastErrorForm { code: self.kind, message: &self.message, hint: &self.hint, at }.serialize(serializer)
+        let hint = self.hint.to_string();
+        LastErrorForm { code: self.kind, message: &self.message, hint, at }.serialize(serializer)
     }
 }
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::pending::Activity;
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::spec::{Limits, NamePattern, ServerId, ToolsSpec};
 use crate::util::format;
 
@@ -60,7 +61,7 @@ impl<'a> Deadline<'a> {
     pub(super) fn timeout_error(&self, server: &ServerId, until: Instant) -> Error {
         let LimitSetting { limit, key } = self.limit_setting(server, until);
         let message = format!("`{server}` did not answer within {}", format::format_duration(limit));
-        Error::new(ErrorKind::TimedOut, message).with_server(server).with_hint(format!("raise `{key}`"))
+        Error::new(ErrorKind::TimedOut, message).with_server(server).with_hint(Hint::RaiseLimit { key })
     }
 
     /// Returns the error of a call whose server was not ready in time.
@@ -68,7 +69,7 @@ impl<'a> Deadline<'a> {
         let LimitSetting { limit, key } = self.limit_setting(server, self.initial());
         let message = format!("`{server}` was not ready within {}", format::format_duration(limit));
         let error = Error::new(ErrorKind::TimedOut, message).with_server(server);
-        error.with_hint(format!("raise `{key}`")).mark_not_sent()
+        error.with_hint(Hint::RaiseLimit { key }).mark_not_sent()
     }
 
     fn limit_setting(&self, server: &ServerId, until: Instant) -> LimitSetting {

@@ -8,6 +8,7 @@ mod cache;
 mod call_records;
 mod cancel;
 mod capacity;
+mod client_handlers;
 mod crash_recovery;
 mod deadlines;
 mod delayed_store;
@@ -15,6 +16,7 @@ mod discovery;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;
+mod guard;
 mod hung_servers;
 mod in_process_servers;
 mod lazy_start;
@@ -38,6 +40,8 @@ mod storm;
 mod subscriptions;
 mod supervision;
 mod support;
+mod tool_executor;
+mod toolbox;
 mod tracing;
 mod typed_errors;
 

@@ -202,9 +202,9 @@ impl Actor {
             }
             ActorEvent::Recycle => {
                 self.announce_stop();
-                match self.spec.lifecycle.start {
-                    StartPolicy::AtBoot => AfterStop::Start,
-                    StartPolicy::OnDemand => AfterStop::Sleep,
+                match self.starts_by_itself() {
+                    true => AfterStop::Start,
+                    false => AfterStop::Sleep,
                 }
             }
             ActorEvent::OverMemory { error } => {
