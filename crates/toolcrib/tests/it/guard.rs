@@ -133,7 +133,7 @@ async fn guard_is_asked_before_a_server_is_started_in_the_background() {
     // More servers than start at the same time, so that the last one waits for its turn.
     let hung: Vec<FakeServer> = (0..20).map(|_| FakeServer::new().default_start(FakeStart::Silent)).collect();
     let waiting = FakeServer::with_tools(&["one"]);
-    let failing = FakeServer::new().default_start(FakeStart::Exits);
+    let failing = FakeServer::new().default_start(FakeStart::Silent);
     let mut servers = vec![spec("failing", &failing), spec("waiting", &waiting)];
     servers.extend(hung.iter().enumerate().map(|(n, fake)| spec(&format!("h{n}"), fake)));
     let crib = Crib::builder().roster(roster(servers)).build().unwrap();

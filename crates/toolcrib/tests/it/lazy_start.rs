@@ -142,14 +142,14 @@ async fn card_lists_a_server_that_was_never_started() {
 async fn tool_of_a_card_is_repaired_and_needs_no_discovery() {
     let git = FakeServer::with_tools(&["log"]);
     let other = FakeServer::with_tools(&["read"]);
-    let card = ServerCard::new().tool(&serde_json::json!({"name": "log"})).unwrap();
+    let card = ServerCard::new().tool(&serde_json::json!({"name": "log", "title": 5})).unwrap();
     let servers = Crib::builder().server(spec("git", &git).card(card)).server(spec("other", &other));
     let crib = servers.build().unwrap();
     let listed = crib.list().await;
     assert_eq!(names(&listed), ["git__log", "other__read"]);
     assert_eq!((git.starts(), other.starts()), (0, 1));
     assert_eq!(&*listed.tools()[0].definition, br#"{"inputSchema":{"type":"object"},"name":"log"}"#);
-    assert_eq!(status(&crib, "git").problems, ["tool `log`: `inputSchema` is missing"]);
+    assert_eq!(status(&crib, "git").problems, ["tool `log`: `title` has a wrong type"]);
     assert!(crib.discover().await.iter().all(|discovery| discovery.tools.is_ok()));
     assert_eq!(git.starts(), 0);
 }
