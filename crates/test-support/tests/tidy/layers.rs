@@ -70,10 +70,10 @@ const CRATES: &[Crate] = &[
         src: "crates/toolcrib-cli/src",
         layers: &[
             "exit",
+            "hints",
             "command_error",
             "listen",
             "prompt",
-            "hints",
             "cli",
             "project",
             "sources",

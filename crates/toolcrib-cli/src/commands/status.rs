@@ -82,7 +82,8 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
 }
 
 fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
-    let mut warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
+    let warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
+    let mut warnings = warnings.chain(definition_warning(server));
     warnings.try_for_each(|warning| out.warn(&warning.message, Some(&warning.hint)))
 }
 
@@ -129,6 +130,26 @@ fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     Some(ServerWarning { message, hint: format!("toolcrib approve {name}") })
 }
 
+/// Returns the warning for a server with definitions that clients would reject.
+fn definition_warning(server: &ServerReport) -> Option<ServerWarning> {
+    let ServerReport { name, problems, .. } = server;
+    if problems.is_empty() {
+        return None;
+    }
+    let listed: Vec<&str> = problems.iter().take(MAX_LISTED_TOOLS).map(String::as_str).collect();
+    let more = match problems.len().saturating_sub(MAX_LISTED_TOOLS) {
+        0 => String::new(),
+        count => format!("; and {count} more"),
+    };
+    let message = format!(
+        "`{name}` lists definitions that clients would reject, which are repaired: {}{more}",
+        listed.join("; ")
+    );
+    let hint =
+        format!("report it to the author of the server; `toolcrib status {name} --json` lists all of them");
+    Some(ServerWarning { message, hint })
+}
+
 fn server_row(server: &ServerReport) -> Vec<String> {
     vec![
         server.name.clone(),
@@ -168,7 +189,9 @@ fn print_server(server: &ServerReport, out: &mut Output) -> std::io::Result<()> 
 fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
     let report = server.to_json();
     let mut fields: Vec<(&String, &Value)> = report.as_object().into_iter().flatten().collect();
-    fields.retain(|(field, _)| !["stderr_tail", "instances_list", "unapproved"].contains(&field.as_str()));
+    fields.retain(|(field, _)| {
+        !["stderr_tail", "instances_list", "unapproved", "problems"].contains(&field.as_str())
+    });
     fields.sort_by_key(|(field, _)| {
         FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())
     });

@@ -18,6 +18,7 @@ use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::model::target::Target;
 use crate::protocol::era::capabilities::ELICIT;
 use crate::protocol::json::object::Object;
@@ -146,7 +147,7 @@ impl Approvals {
                 let added = self.add_pending(key, call, target, arguments).await;
                 let id = added.map_err(unavailable)?;
                 let error = deny("it needs approval and this client cannot be asked");
-                Err(error.with_hint(format!("toolcrib approve --call {id}")).with_approval_id(id))
+                Err(error.with_hint(Hint::ApproveCall { id: id.clone() }).with_approval_id(id))
             }
         }
     }

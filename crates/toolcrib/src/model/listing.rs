@@ -1,6 +1,7 @@
 //! The listing of a server: its lists, their time to live, and facts about its tools.
 
 use crate::model::pin_status::{PinStatus, ToolPinStatus};
+use crate::protocol::definition::{RepairedDefinition, repair_definition};
 use crate::protocol::era::handshake::declares_capability;
 use crate::protocol::json::object::{self, Object, as_integer};
 use crate::protocol::list_kind::ListKind;
@@ -26,6 +27,8 @@ pub(crate) struct Listing {
     pub(crate) instructions: Option<String>,
     /// Lists that could not be read.
     pub(crate) unread: Vec<ListKind>,
+    /// The number of items of each list that were left out, because they have no usable name.
+    pub(crate) skipped: [usize; ListKind::ALL.len()],
     pub(crate) ttls: ListTtls,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
@@ -105,6 +108,8 @@ impl DeclaredToolFacts {
 #[derive(Debug)]
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
+    /// The number of items that were left out.
+    pub(crate) skipped: usize,
     pub(crate) ttl: ListTtl,
 }
 
@@ -114,19 +119,39 @@ pub(crate) struct ListedItem {
     /// The server's own name for it: a name, a URI, or a URI template.
     pub(crate) name: Arc<str>,
     pub(crate) definition: Bytes,
+    /// The definition for clients of the gateway, if they would reject the server's own.
+    pub(crate) repaired: Option<Arc<RepairedDefinition>>,
+}
+
+/// The items of one raw list.
+#[derive(Debug)]
+pub(crate) struct ParsedItems {
+    pub(crate) items: Vec<ListedItem>,
+    /// The number of items that have no name or cannot be read.
+    pub(crate) skipped: usize,
 }
 
 impl ListedItem {
     /// Parses a definition; `None` if it has no name or cannot be read.
     pub(crate) fn parse(kind: ListKind, definition: Bytes) -> Option<Self> {
-        let name = Object::parse(&definition).ok()?.get_string(kind.id_member())?.as_ref().into();
-        Some(Self { name, definition })
+        let members = Object::parse(&definition).ok()?;
+        let name = members.get_string(kind.id_member())?.as_ref().into();
+        let repaired = repair_definition(kind, &members).map(Arc::new);
+        Some(Self { name, definition, repaired })
     }
 
     /// Parses a raw list and skips items that cannot be read.
-    pub(crate) fn parse_all(kind: ListKind, list: &Bytes) -> Result<Vec<Self>, object::BadJson> {
-        let definitions = object::parse_array(list)?.into_iter();
-        Ok(definitions.filter_map(|definition| Self::parse(kind, definition)).collect())
+    pub(crate) fn parse_all(kind: ListKind, list: &Bytes) -> Result<ParsedItems, object::BadJson> {
+        let definitions = object::parse_array(list)?;
+        let count = definitions.len();
+        let items: Vec<Self> =
+            definitions.into_iter().filter_map(|definition| Self::parse(kind, definition)).collect();
+        Ok(ParsedItems { skipped: count - items.len(), items })
+    }
+
+    /// Returns the definition that clients of the gateway get.
+    pub(crate) fn public_definition(&self) -> &Bytes {
+        self.repaired.as_ref().map_or(&self.definition, |repaired| &repaired.definition)
     }
 }
 
@@ -203,7 +228,25 @@ impl Listing {
 
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
+        self.skipped[kind as usize] = pages.skipped;
         Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
+    }
+
+    /// Returns the mistakes in its definitions that clients would reject a whole list for.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for kind in ListKind::ALL {
+            let noun = kind.item_noun();
+            for item in self.items(kind) {
+                let found = item.repaired.iter().flat_map(|repaired| &repaired.problems);
+                problems.extend(found.map(|problem| format!("{noun} `{}`: {problem}", item.name)));
+            }
+            match self.skipped[kind as usize] {
+                0 => {}
+                count => problems.push(format!("{count} items of the {noun} list have no usable name")),
+            }
+        }
+        problems
     }
 
     pub(crate) fn declares(&self, capability: &str) -> bool {

@@ -74,6 +74,7 @@ pub(super) async fn retry(
     };
     let retried = async {
         let mut lease = lease?;
+        lease.mark_delayed();
         flight.into_iter().for_each(SingleFlight::mark_sent);
         lease.send(call, &target.name, started).await
     };

@@ -55,6 +55,8 @@ pub(crate) struct Lease {
     in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     timed_out: bool,
+    /// True if the call waited for the server, so that the server has much less than the time limit to answer it.
+    is_delayed: bool,
     /// The tools that may be called, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
@@ -74,6 +76,7 @@ impl Lease {
             health: None,
             in_flight_since: None,
             timed_out: false,
+            is_delayed: false,
             pinned_tools,
             mailbox,
         }
@@ -87,6 +90,11 @@ impl Lease {
 
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
+    }
+
+    /// Records that the call waited for the server. A timeout then says nothing about the server's health.
+    pub(crate) fn mark_delayed(&mut self) {
+        self.is_delayed = true;
     }
 
     /// Releases the server and reports it as healthy.
@@ -142,6 +150,7 @@ impl Lease {
                 Some(CallHealth::PauseRequested { class, wait })
             }
             _ => match error.kind() {
+                ErrorKind::TimedOut if self.is_delayed => None,
                 ErrorKind::TimedOut | ErrorKind::BadReply => Some(CallHealth::Unhealthy),
                 // A remote server can drop one call and stay connected.
                 ErrorKind::Lost if !self.server.connection.is_closed() => Some(CallHealth::Unhealthy),

@@ -136,7 +136,10 @@ impl ListingStore {
     pub(crate) fn load(&self) -> Option<KnownListing> {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
         let known = Object::parse(&text).ok()?;
-        let list = |kind: ListKind| ListedItem::parse_all(kind, known.get(kind.list_member())?).ok();
+        let list = |kind: ListKind| {
+            let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?).ok()?;
+            Some(parsed.items)
+        };
         let listing = Listing {
             tools: list(ListKind::Tools)?,
             prompts: list(ListKind::Prompts)?,
@@ -223,7 +226,9 @@ mod tests {
 
     fn listing(tools: &[&str], prompts: &[&str]) -> KnownListing {
         let items = |names: &[&str]| {
-            names.iter().map(|name| ListedItem { name: (*name).into(), definition: Bytes::new() }).collect()
+            let item =
+                |name: &&str| ListedItem { name: (*name).into(), definition: Bytes::new(), repaired: None };
+            names.iter().map(item).collect()
         };
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
         let listing = Arc::new(listing);

@@ -85,11 +85,12 @@ async fn fetch_optional_list(
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, Error> {
     let mut items = Vec::new();
+    let mut skipped = 0;
     let mut bytes = 0;
     let mut seen_cursors = HashSet::new();
     let mut ttl = ListTtl::NoList;
     if !connection.handshake.has_capability(kind.capability()) {
-        return Ok(ListPages { items, ttl });
+        return Ok(ListPages { items, skipped, ttl });
     }
     let method = kind.method();
     let member = kind.list_member();
@@ -101,7 +102,7 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
             ResponsePayload::Error(error)
                 if kind == ListKind::Templates && error_code(&error) == Some(code::METHOD_NOT_FOUND) =>
             {
-                return Ok(ListPages { items, ttl });
+                return Ok(ListPages { items, skipped, ttl });
             }
             ResponsePayload::Error(error) => {
                 let message = error_message(&error);
@@ -120,10 +121,12 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         }
         ttl = ttl.combine(ListTtl::from_page(&page, Instant::now()));
         let parsed = ListedItem::parse_all(kind, raw_items);
-        items.extend(parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?);
+        let parsed = parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?;
+        items.extend(parsed.items);
+        skipped += parsed.skipped;
         // An empty string is a valid cursor.
         let Some(cursor) = page.get_string("nextCursor").map(std::borrow::Cow::into_owned) else {
-            return Ok(ListPages { items, ttl });
+            return Ok(ListPages { items, skipped, ttl });
         };
         params = Object::default();
         params.set_unchecked("cursor", object::to_json_string(&cursor));
