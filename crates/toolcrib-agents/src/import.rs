@@ -9,11 +9,12 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use toolcrib::config::{Config, ProblemScope};
-use toolcrib::{Endpoint, Roster, Secret, ServerId, ServerSpec};
+use toolcrib::{CommandSpec, Endpoint, HttpSpec, Roster, Secret, ServerId, ServerSpec, TemplateText};
 
 use self::draft::ImportDraft;
 use self::extract_secrets::SecretNames;
@@ -25,6 +26,12 @@ use crate::edit::file::is_same_file;
 use crate::edit::toml::TomlFile;
 use crate::error::Error;
 use crate::export;
+
+/// Longest name of a server.
+const MAX_NAME_LENGTH: usize = 32;
+
+/// Number of servers that can have the same name in other programs.
+const MAX_SAME_NAMES: usize = 1000;
 
 /// Outcome of importing one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,19 +222,23 @@ impl Importer<'_> {
             return skipped("its command is a relative path".to_owned());
         }
         match self.add_server(&existing, &id, agent, &draft) {
-            Ok(ImportVerdict::Imported(id)) => {
+            Ok(ImportVerdict::Imported(new_name)) => {
                 self.secrets.extend(extracted);
-                if id != name {
-                    draft.notes.insert(0, format!("renamed to `{id}`"));
+                if new_name != id.as_str() {
+                    let note = format!("renamed to `{new_name}`: the config has a different server `{id}`");
+                    draft.notes.insert(0, note);
+                } else if new_name != name {
+                    draft.notes.insert(0, format!("renamed to `{new_name}`"));
                 }
-                (ImportVerdict::Imported(id), draft.notes)
+                (ImportVerdict::Imported(new_name), draft.notes)
             }
             Ok(verdict) => (verdict, Vec::new()),
             Err(reason) => skipped(reason),
         }
     }
 
-    /// Adds a server to the config text, unless the config would be invalid or already has it.
+    /// Adds a server to the config text, unless the config would be invalid or already has it. A server whose name is
+    /// taken by a different one gets another name.
     fn add_server(
         &mut self,
         existing: &Roster,
@@ -235,21 +246,45 @@ impl Importer<'_> {
         agent: Option<&Agent>,
         draft: &ImportDraft,
     ) -> Result<ImportVerdict, String> {
-        let fallback = agent.and_then(|agent| to_server_id(&format!("{id}-{}", agent.id)));
+        let with_agent = agent.and_then(|agent| to_server_id(&format!("{id}-{}", agent.id)));
+        let numbered = (2..MAX_SAME_NAMES).filter_map(|number| with_suffix(id, &format!("-{number}")));
         let is_unused = |id: &ServerId| !existing.servers().any(|spec| spec.id.folded() == id.folded());
         let file = TomlFile::parse(&self.config_text).map_err(|error| error.to_string())?;
         let is_declared = |id: &ServerId| file.contains(&["servers", id.as_str()]);
-        let candidates = [Some(id.clone()), fallback];
-        let name = candidates.into_iter().flatten().find(|id| is_unused(id) && !is_declared(id));
+        let mut candidates = [Some(id.clone()), with_agent].into_iter().flatten().chain(numbered);
+        let name = candidates.find(|id| is_unused(id) && !is_declared(id));
         // Parsed under a placeholder name first, because only a parsed server can be compared with the others.
         let placeholder: ServerId = "import-trial".parse().map_err(|_| "invalid server name".to_owned())?;
         let spec = self.parse_with_server(&placeholder, draft)?.1;
-        if let Some(same) = existing.servers().find(|other| is_same_endpoint(other, &spec)) {
+        if let Some(same) = existing.servers().find(|other| self.is_same_endpoint(other, &spec)) {
             return Ok(ImportVerdict::Duplicate(same.id.to_string()));
         }
         let Some(name) = name else { return Err(format!("the config has a different server `{id}`")) };
         self.config_text = self.parse_with_server(&name, draft)?.0;
         Ok(ImportVerdict::Imported(name.to_string()))
+    }
+
+    /// Returns whether two servers have the same command, arguments, environment and folder, or the same URL and headers.
+    /// References to secrets of this import are compared by their values.
+    fn is_same_endpoint(&self, first: &ServerSpec, second: &ServerSpec) -> bool {
+        let text = |text: &TemplateText| self.secret_names.resolve(text);
+        let texts = |all: &[TemplateText]| all.iter().map(text).collect::<Vec<_>>();
+        let values = |all: &BTreeMap<String, TemplateText>| -> BTreeMap<String, String> {
+            all.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+        };
+        match (&first.endpoint, &second.endpoint) {
+            (Endpoint::Command(first), Endpoint::Command(second)) => {
+                let identity = |command: &CommandSpec| {
+                    (text(&command.program), texts(&command.args), values(&command.env), command.cwd.clone())
+                };
+                identity(first) == identity(second)
+            }
+            (Endpoint::Http(first), Endpoint::Http(second)) => {
+                let identity = |http: &HttpSpec| (text(&http.url), header_values(values(&http.headers)));
+                identity(first) == identity(second)
+            }
+            _ => false,
+        }
     }
 
     /// Returns the config text with a server added, and that server as the config parser sees it.
@@ -317,15 +352,16 @@ fn config_members(draft: &ImportDraft) -> EntryMembers {
     members
 }
 
-/// Returns whether two servers run the same command or have the same URL.
-fn is_same_endpoint(first: &ServerSpec, second: &ServerSpec) -> bool {
-    match (&first.endpoint, &second.endpoint) {
-        (Endpoint::Command(first), Endpoint::Command(second)) => {
-            (&first.program, &first.args) == (&second.program, &second.args)
-        }
-        (Endpoint::Http(first), Endpoint::Http(second)) => first.url == second.url,
-        _ => false,
-    }
+/// Returns headers by their names in lower case.
+fn header_values(headers: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect()
+}
+
+/// Returns a server id with a suffix, shortened if necessary.
+fn with_suffix(id: &ServerId, suffix: &str) -> Option<ServerId> {
+    let length = id.as_str().len().min(MAX_NAME_LENGTH - suffix.len());
+    let base = id.as_str()[..length].trim_end_matches(['-', '_']);
+    format!("{base}{suffix}").parse().ok()
 }
 
 /// Returns whether an entry's URL is the default address of a local gateway.
@@ -353,5 +389,5 @@ fn to_server_id(name: &str) -> Option<ServerId> {
         name = name.replace("__", "_");
     }
     let name = name.trim_matches(['-', '_']);
-    name[..name.len().min(32)].trim_end_matches(['-', '_']).parse().ok()
+    name[..name.len().min(MAX_NAME_LENGTH)].trim_end_matches(['-', '_']).parse().ok()
 }

@@ -53,6 +53,11 @@ pub(crate) async fn connect(paths: &Paths) -> Result<Option<UnixStream>, Command
     }
 }
 
+/// Returns whether a gateway of this config is running. Blocks.
+pub(crate) fn is_running(paths: &Paths) -> bool {
+    std::os::unix::net::UnixStream::connect(paths.socket_path()).is_ok()
+}
+
 impl GatewayClient {
     /// Returns the gateway of this config, if one is running.
     pub(crate) async fn find(paths: &Paths) -> Result<Option<Self>, CommandError> {
@@ -106,12 +111,12 @@ impl GatewayClient {
         let revision = Revision::newest(Era::Stateless).as_str();
         let name = header_mirror::name_header(method, &params)
             .map(|name| header_mirror::encode_header(&name).into_owned());
-        params.set("_meta", client_meta(revision));
+        params.set_unchecked("_meta", client_meta(revision));
         let mut request = Object::default();
-        request.set("jsonrpc", Bytes::from_static(b"\"2.0\""));
-        request.set("id", Bytes::from_static(b"1"));
-        request.set("method", object::to_json_string(method));
-        request.set("params", params.to_bytes());
+        request.set_unchecked("jsonrpc", Bytes::from_static(b"\"2.0\""));
+        request.set_unchecked("id", Bytes::from_static(b"1"));
+        request.set_unchecked("method", object::to_json_string(method));
+        request.set_unchecked("params", params.to_bytes());
         let mut headers =
             vec![("mcp-protocol-version", revision.to_owned()), ("mcp-method", method.to_owned())];
         headers.extend(name.map(|name| ("mcp-name", name)));
@@ -196,9 +201,9 @@ where
 
 fn client_meta(revision: &str) -> Bytes {
     let mut meta = Object::default();
-    meta.set(meta::PROTOCOL_VERSION, object::to_json_string(revision));
-    meta.set(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
-    meta.set(meta::CLIENT_INFO, IMPLEMENTATION);
+    meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision));
+    meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
+    meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
     meta.to_bytes()
 }
 

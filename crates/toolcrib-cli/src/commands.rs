@@ -98,6 +98,17 @@ where
     Ok(finished)
 }
 
+/// Returns the error for a server that `run-on` places in the gateway of this host, if that gateway does not run.
+fn missing_gateway_error(config: &Config) -> Option<CommandError> {
+    let (server, port) =
+        config.declared.iter().find_map(|server| Some((&server.id, server.missing_gateway?)))?;
+    let message = format!("`{server}` runs in the gateway of this host, and none answers on port {port}");
+    // Without callers, a gateway is only for this machine.
+    let address = if config.callers.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
+    let hint = format!("toolcrib serve --listen {address}:{port}");
+    Some(CommandError { message, ..CommandError::no_gateway() }.hint(hint))
+}
+
 /// Replaces hints that need a gateway, for commands that run without one.
 fn standalone_hint(hint: &str, server: Option<&str>, paths: &Paths) -> String {
     match server {

@@ -249,7 +249,7 @@ pub(crate) fn build(
 }
 
 fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBuilder {
-    let builder = Crib::builder()
+    Crib::builder()
         .roster(settings.roster)
         .policy(settings.policy)
         .limits(settings.limits)
@@ -257,8 +257,8 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
         .state_dir(paths.state_dir())
         .pins_dir(paths.pins_dir())
         .usage_file(paths.usage_file())
-        .secrets(secrets.clone());
-    own_program_path().into_iter().fold(builder, CribBuilder::shim)
+        .secrets(secrets.clone())
+        .shim_self()
 }
 
 /// Adds the signing key of the state folder. Without it the gateway works, but does not recognize states from before a
@@ -271,21 +271,6 @@ fn with_signing_key(builder: CribBuilder, paths: &Paths) -> CribBuilder {
             builder
         }
     }
-}
-
-/// Returns a path that runs this program even after its file has been replaced: a descriptor that stays open for the life
-/// of the process. `/proc/self/exe` itself is not usable, because under a debugger or profiler it names that program.
-#[cfg(target_os = "linux")]
-fn own_program_path() -> Option<String> {
-    use std::os::fd::IntoRawFd as _;
-    let program = std::fs::File::open("/proc/self/exe").ok()?;
-    Some(format!("/proc/self/fd/{}", program.into_raw_fd()))
-}
-
-/// Returns `None`: shims exist on Linux only.
-#[cfg(not(target_os = "linux"))]
-fn own_program_path() -> Option<String> {
-    None
 }
 
 fn build_crib(builder: CribBuilder) -> Result<Crib, CommandError> {

@@ -8,6 +8,7 @@ pub(crate) mod listen;
 mod methods;
 pub(crate) mod session_client;
 pub(crate) mod session_record;
+mod tasks;
 pub(crate) mod updates;
 
 use std::borrow::Cow;
@@ -223,6 +224,7 @@ impl McpService {
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
             Ok(MethodAction::List(kind)) => self.list(&context.scope, era, kind, &params).await.0,
+            Ok(MethodAction::ListTasks) => self.list_tasks(&context, &params).await,
             Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
             Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
             Err(response) => response,

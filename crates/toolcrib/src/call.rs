@@ -18,6 +18,7 @@ use crate::call::client_context::ClientContext;
 use crate::call::trace::CallTrace;
 use crate::call::updates::{CallUpdate, UpdateSink};
 use crate::model::caller::Caller;
+use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
 use crate::protocol::era::capabilities::Client;
 use crate::protocol::era::meta;
@@ -50,6 +51,8 @@ pub struct Call {
     pub(crate) budget: Option<Budget>,
     /// Facts about the call for its [`CallRecord`](crate::CallRecord).
     pub(crate) trace: CallTrace,
+    /// The reason why the call cannot be made, if the embedder set something invalid.
+    pub(crate) invalid: Option<Error>,
 }
 
 impl Call {
@@ -69,11 +72,12 @@ impl Call {
             Selector::OnServer(_, tool) => object::to_json_string(tool),
             _ => Bytes::from_static(b"\"\""),
         };
-        params.set("name", name);
+        params.set_unchecked("name", name);
         Self::request("tools/call", selector, params)
     }
 
-    /// Creates any request, with the client's own parameters.
+    /// Creates any request, with the client's own parameters. The member that names the item is set to the name in
+    /// `selector` unless it has that value already.
     pub fn request(method: impl Into<Cow<'static, str>>, selector: Selector, params: Object) -> Self {
         Self {
             caller: Caller::local(),
@@ -87,19 +91,26 @@ impl Call {
             client_context: None,
             budget: None,
             trace: CallTrace::default(),
+            invalid: None,
         }
     }
 
     /// Sets the arguments.
     #[must_use]
-    pub fn arguments(self, arguments: &Value) -> Self {
-        self.raw_arguments(arguments.to_string())
+    pub fn arguments(mut self, arguments: &Value) -> Self {
+        self.params.set_unchecked("arguments", arguments.to_string());
+        self.invalid = None;
+        self
     }
 
-    /// Sets arguments that are already JSON; they reach the server byte for byte.
+    /// Sets arguments that are already JSON; they reach the server byte for byte. If the text is not exactly one JSON
+    /// value, [`Crib::call`](crate::Crib::call) sends nothing and fails with [`ErrorKind::Malformed`].
     #[must_use]
     pub fn raw_arguments(mut self, arguments: impl Into<Bytes>) -> Self {
-        self.params.set("arguments", arguments);
+        self.invalid = self.params.set("arguments", arguments).err().map(|error| {
+            let message = format!("the arguments of `{}` are not valid JSON: {error}", self.selector.name());
+            Error::new(ErrorKind::Malformed, message).mark_not_sent()
+        });
         self
     }
 
@@ -152,8 +163,8 @@ impl Call {
     pub fn updates(mut self, sender: mpsc::Sender<CallUpdate>) -> Self {
         let mut meta = self.params.get("_meta").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
         if meta.get(meta::PROGRESS_TOKEN).is_none() {
-            meta.set(meta::PROGRESS_TOKEN, Bytes::from_static(b"0"));
-            self.params.set("_meta", meta.to_bytes());
+            meta.set_unchecked(meta::PROGRESS_TOKEN, Bytes::from_static(b"0"));
+            self.params.set_unchecked("_meta", meta.to_bytes());
         }
         self.update_sink(Arc::new(sender))
     }
@@ -205,21 +216,34 @@ impl Call {
         &self.method
     }
 
-    /// Replaces the public name in the parameters with the server's own name.
+    /// Sets the name in the parameters to the server's own name, so that the name that was authorized is the one that is
+    /// sent.
     pub(crate) fn set_own_name(&mut self, own_name: &str) {
-        let name = object::to_json_string(own_name);
-        match (&self.selector, &*self.method) {
-            (Selector::OnServer(..), _) => {}
-            (selector, "completion/complete") => {
-                let mut reference =
-                    self.params.get("ref").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
-                let member = if matches!(selector, Selector::Prompt(_)) { "name" } else { "uri" };
-                reference.set(member, name);
-                self.params.set("ref", reference.to_bytes());
-            }
-            (Selector::Resource(_), _) => self.params.set("uri", name),
-            (Selector::Task(_), _) => self.params.set("taskId", name),
-            (Selector::Tool(_) | Selector::Prompt(_), _) => self.params.set("name", name),
+        let member = match &*self.method {
+            "tools/call" | "prompts/get" => "name",
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
+            "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" => "taskId",
+            "completion/complete" => return self.set_reference(own_name),
+            // Other methods have no name that rules apply to.
+            _ => return,
+        };
+        if self.params.get_string(member).as_deref() != Some(own_name) {
+            self.params.set_unchecked(member, object::to_json_string(own_name));
+        }
+    }
+
+    /// Sets the name of the prompt, or the URI of the resource, that a completion refers to.
+    fn set_reference(&mut self, own_name: &str) {
+        let mut reference =
+            self.params.get("ref").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+        let is_prompt = match reference.get_string("type").as_deref() {
+            Some(kind) => kind == "ref/prompt",
+            None => matches!(self.selector, Selector::Prompt(_)),
+        };
+        let member = if is_prompt { "name" } else { "uri" };
+        if reference.get_string(member).as_deref() != Some(own_name) {
+            reference.set_unchecked(member, object::to_json_string(own_name));
+            self.params.set_unchecked("ref", reference.to_bytes());
         }
     }
 }

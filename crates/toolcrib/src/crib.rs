@@ -8,8 +8,9 @@ mod lease;
 mod servers;
 mod settings;
 
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
@@ -21,12 +22,11 @@ use tracing::Instrument as _;
 
 use crate::access::approvals::PendingApproval;
 use crate::access::pins::Pins;
-use crate::access::policy::Policy;
 use crate::cache::Invalidation;
 use crate::call::Call;
 use crate::call::client_context::ClientContext;
 use crate::catalog::{Catalog, ListKind, Tool};
-use crate::limits::{LimitStatus, UsageLimits};
+use crate::limits::LimitStatus;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
@@ -35,23 +35,30 @@ use crate::model::outcome::Outcome;
 use crate::model::pin_status::Unapproved;
 use crate::model::selector::Selector;
 use crate::model::status::ServerStatus;
+use crate::model::target::Target;
 use crate::observer::{ObservedCall, Observers};
 use crate::pipeline::router::CallRouter;
 use crate::pipeline::subscription::{self, Subscription};
 use crate::pipeline::suspended_calls::SuspendedCalls;
+use crate::pipeline::telemetry::TracedCall;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::registry::RegisteredServer;
-use crate::spec::{Capacity, ServerId, Sharing};
+use crate::spec::{Capacity, ServerId, ServerSpec, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
+use crate::supervisor::listing_store::ListingStore;
 use crate::util::format;
+use crate::util::locks::IgnorePoison as _;
 pub use build_error::BuildError;
 pub use builder::CribBuilder;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
 pub use settings::Settings;
+
+/// The folder of remembered listings, below the state folder.
+const LISTINGS_FOLDER: &str = "listings";
 
 /// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
 /// clone is dropped.
@@ -75,6 +82,9 @@ struct CribInner {
     observers: Observers,
     /// Calls in flight, so that a shutdown can wait for them.
     in_flight: TaskTracker,
+    /// Servers that a shutdown is stopping, so that another one can continue if it is dropped.
+    stopping: Mutex<Vec<Supervisor>>,
+    observers_closed: Once,
 }
 
 impl std::fmt::Debug for CribInner {
@@ -191,7 +201,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
         if !self.can_see(caller, server) {
-            return Err(self.catalog_for(caller).unknown_server_error(server.as_str()));
+            return Err(self.router().hidden_server_error(caller, server));
         }
         let entry = self.registered(server)?;
         match self.router().discover(&[entry]).await.pop().flatten() {
@@ -243,18 +253,6 @@ impl Crib {
             Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
         };
         servers.into_iter().zip(failures).map(discovery).collect()
-    }
-
-    /// Replaces the access rules from the next list and the next call on. The guard of [`CribBuilder::guard`] stays.
-    pub fn set_policy(&self, policy: Policy) {
-        self.router().visible_catalogs.set_policy(policy);
-        // Publishes the catalog again, so that watchers apply the new rules to it.
-        self.router().services.listing_changed.notify_one();
-    }
-
-    /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.
-    pub fn set_limits(&self, limits: UsageLimits) {
-        self.router().limiter.set_limits(limits);
     }
 
     /// Returns the remaining usage of every caller with limits that is declared or has made a call.
@@ -362,11 +360,14 @@ impl Crib {
         Ok(stderr.lines_after(after))
     }
 
-    /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.
-    pub fn set_capacity(&self, capacity: Capacity) {
-        self.router().services.slots.resize(capacity.servers);
-        self.router().services.cache.set_max_bytes(capacity.cache);
-        self.inner.capacity.send_replace(capacity);
+    /// Returns the servers and ids of the tasks that a caller created and that can still exist: their servers run or are
+    /// remote. The oldest come first.
+    pub fn tasks_of(&self, caller: &Caller) -> Vec<Target> {
+        let mut tasks = self.router().task_owners.tasks_of(caller);
+        tasks.retain(|task| {
+            self.router().registry.get(&task.server).and_then(Result::ok).is_some_and(|entry| entry.is_up())
+        });
+        tasks
     }
 
     /// Subscribes the local caller to changes of a resource. Changes arrive at [`Crib::notifications`]; dropping the
@@ -484,20 +485,24 @@ impl Crib {
         decided.ok_or_else(|| Error::no_pending_call(id))
     }
 
-    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest.
+    /// Returns a receiver of server notifications from now on. A receiver that falls behind misses the oldest. The stream
+    /// ends with the shutdown.
     pub fn notifications(&self) -> broadcast::Receiver<ServerNotification> {
         self.router().services.notifications.subscribe()
     }
 
-    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest.
+    /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest. The stream ends with the
+    /// shutdown.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.router().services.events.subscribe()
     }
 
-    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, and waits for every task.
+    /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, waits for every task, closes the
+    /// observers and ends the streams of events and notifications.
     ///
     /// # Cancel safety
-    /// Not cancel safe: observers may not be closed, and servers may still be stopping. New calls stay refused.
+    /// Dropping the future leaves the shutdown unfinished: servers may still run, and new calls stay refused. The next
+    /// `shutdown` finishes it.
     pub async fn shutdown(&self, grace: Duration) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
@@ -506,11 +511,16 @@ impl Crib {
         let _ = timeout(grace, inner.in_flight.wait()).await;
         inner.router.services.abort_drain.cancel();
         inner.suspended.close().await;
-        stop_supervisors(inner.router.registry.close(), Duration::ZERO).await;
+        inner.stopping.lock().ignore_poison().extend(inner.router.registry.close());
+        let stopping = inner.stopping.lock().ignore_poison().clone();
+        stop_supervisors(stopping, Duration::ZERO).await;
+        inner.stopping.lock().ignore_poison().clear();
         inner.stop_tasks.cancel();
         inner.router.services.tasks.close();
         inner.router.services.tasks.wait().await;
-        inner.observers.close();
+        inner.observers_closed.call_once(|| inner.observers.close());
+        inner.router.services.events.close();
+        inner.router.services.notifications.close();
     }
 
     fn router(&self) -> &CallRouter {
@@ -532,6 +542,9 @@ impl CribInner {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent());
         }
+        if let Some(invalid) = call.invalid.take() {
+            return Err(invalid);
+        }
         let Some(limit) = call.timeout else {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         };
@@ -547,12 +560,16 @@ impl CribInner {
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {
-        let started = Instant::now();
-        let span = telemetry::call_span(call);
-        let outcome = self.run(call).instrument(span.clone()).await;
-        span.in_scope(|| telemetry::record_end(&outcome, started.elapsed()));
+        let traced = TracedCall::start(call);
+        let outcome = self.run(call).instrument(traced.span.clone()).await;
+        traced.finish(&outcome);
         outcome
     }
+}
+
+/// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
+pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
+    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.transport()
 }
 
 async fn stop_supervisors(supervisors: Vec<Supervisor>, drain: Duration) {

@@ -2,13 +2,13 @@
 //!
 //! Facts are only collected if there is an observer.
 
+pub(crate) mod event_channel;
 pub(crate) mod log_sink;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::call::Call;
@@ -21,9 +21,14 @@ use crate::model::target::Target;
 use crate::protocol::era::input;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
-use crate::util::clock;
+use crate::util::{clock, panics};
+use event_channel::EventChannel;
 
-/// Receives a record of every call when it ends, before the caller gets the outcome. Methods must not block.
+/// The word for an observer in messages about panics.
+const ROLE: &str = "observer";
+
+/// Receives a record of every call when it ends, before the caller gets the outcome. Methods must not block. A method that
+/// panics is logged; only a panic in [`Observer::check_ready`] refuses the call.
 pub trait Observer: Send + Sync {
     /// Returns whether records are wanted now. Without an enabled observer, no facts are collected.
     fn is_enabled(&self) -> bool {
@@ -46,14 +51,14 @@ pub trait Observer: Send + Sync {
     /// Receives the record of a call that ended.
     fn call_ended(&self, record: &CallRecord);
 
-    /// Called after the last call. This method may block to flush.
+    /// Called once, after the last call. This method may block to flush.
     fn close(&self) {}
 }
 
 /// The event stream and the observers of a crib.
 #[derive(Clone)]
 pub(crate) struct Observers {
-    events: broadcast::Sender<Event>,
+    events: EventChannel<Event>,
     observers: Arc<[Arc<dyn Observer>]>,
 }
 
@@ -64,33 +69,46 @@ impl fmt::Debug for Observers {
 }
 
 impl Observers {
-    pub(crate) fn new(events: broadcast::Sender<Event>, observers: Vec<Arc<dyn Observer>>) -> Self {
+    pub(crate) fn new(events: EventChannel<Event>, observers: Vec<Arc<dyn Observer>>) -> Self {
         Self { events, observers: observers.into() }
     }
 
     /// Reports that no more calls follow.
     pub(crate) fn close(&self) {
-        self.observers.iter().for_each(|observer| observer.close());
+        for observer in &*self.observers {
+            panics::contain(ROLE, || observer.close());
+        }
     }
 
     fn has_any(&self) -> bool {
-        self.enabled().next().is_some() || self.events.receiver_count() > 0
+        self.enabled().next().is_some() || self.events.has_receivers()
     }
 
+    /// Returns the enabled observers. One that panics counts as enabled.
     fn enabled(&self) -> impl Iterator<Item = &Arc<dyn Observer>> {
-        self.observers.iter().filter(|observer| observer.is_enabled())
+        let is_enabled = |observer: &&Arc<dyn Observer>| panics::contain(ROLE, || observer.is_enabled());
+        self.observers.iter().filter(move |observer| is_enabled(observer).unwrap_or(true))
+    }
+
+    /// Returns the first error of an observer that cannot record calls now. One that panics cannot.
+    fn check_ready(&self) -> Result<(), Error> {
+        let panicked = || Err(Error::new(ErrorKind::Unrecorded, "an observer panicked"));
+        self.observers.iter().try_for_each(|observer| {
+            panics::contain(ROLE, || observer.check_ready()).unwrap_or_else(panicked)
+        })
     }
 
     /// Delivers a record. Only observers that want the arguments get them; events never contain them.
     fn report(&self, mut record: CallRecord, arguments: Option<&Bytes>) {
         for observer in self.enabled() {
-            record.arguments = arguments.filter(|_| observer.wants_arguments()).cloned();
-            observer.call_ended(&record);
+            panics::contain(ROLE, || {
+                record.arguments = arguments.filter(|_| observer.wants_arguments()).cloned();
+                observer.call_ended(&record);
+            });
         }
-        if self.events.receiver_count() > 0 {
+        if self.events.has_receivers() {
             record.arguments = None;
-            // An error means that there are no receivers.
-            let _ = self.events.send(Event::CallEnded(Arc::new(record)));
+            self.events.send(Event::CallEnded(Arc::new(record)));
         }
     }
 }
@@ -114,7 +132,7 @@ impl<'a> ObservedCall<'a> {
 
     /// Returns the first error of an observer that cannot record calls now.
     pub(crate) fn check_ready(&self) -> Result<(), Error> {
-        self.observers.observers.iter().try_for_each(|observer| observer.check_ready())
+        self.observers.check_ready()
     }
 
     /// Records the end of the call.

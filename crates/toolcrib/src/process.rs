@@ -37,6 +37,7 @@ use tokio_util::task::TaskTracker;
 #[cfg(target_os = "linux")]
 use self::linux as os;
 pub use self::os::run_shim;
+pub(crate) use self::os::{is_unprepared_shim, own_program};
 #[cfg(not(target_os = "linux"))]
 use self::other_unix as os;
 pub(crate) use self::spawner::Spawner;
@@ -152,6 +153,8 @@ impl ServerProcess {
             started_tx: Some(started_tx),
             exit_tx,
             tasks: context.tasks.clone(),
+            seen: Vec::new(),
+            has_survivors: false,
             _tree_ended: tree_ended.clone().drop_guard(),
         };
         let handle = start_process(request, pipes.child_ends, tracker, context).await?;

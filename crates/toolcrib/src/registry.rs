@@ -23,7 +23,7 @@ use crate::model::pin_status::ToolPinStatus;
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
-use crate::spec::{Pinning, Roster, ServerId, ServerSpec, Sharing};
+use crate::spec::{Endpoint, Pinning, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::{Lease, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
@@ -151,6 +151,18 @@ impl RegisteredServer {
         match self {
             Self::Shared(supervisor) => supervisor.is_worth_listing(),
             Self::PerKey { instances, .. } => instances.is_worth_listing(),
+            Self::Disabled(_) => false,
+        }
+    }
+
+    /// Returns whether the server has state that a request can be about: it runs, or is remote.
+    pub(crate) fn is_up(&self) -> bool {
+        let is_up = |supervisor: &Supervisor| {
+            !supervisor.is_asleep() || matches!(supervisor.spec().endpoint, Endpoint::Http(_))
+        };
+        match self {
+            Self::Shared(supervisor) => is_up(supervisor),
+            Self::PerKey { instances, .. } => instances.supervisors().iter().any(is_up),
             Self::Disabled(_) => false,
         }
     }

@@ -3,6 +3,7 @@
 //! The default is [`MemoryStore`], which serves one process and answers immediately. A store on a server answers later;
 //! its calls return [`StoreReply::Pending`].
 
+mod contained;
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::model::caller::Caller;
+pub(crate) use contained::ContainedStore;
 #[cfg(test)]
 pub(crate) use delayed::DelayedStore;
 pub use key::{StoreKey, StoreKind};

@@ -431,7 +431,9 @@ impl Supervisor {
         let known = snapshot.known_listing.as_ref();
         let connection = snapshot.connection.upgrade();
         let restarts = self.0.start_gate.restart_counts(now);
+        let declared = ServerStatus::disabled(&self.0.spec);
         ServerStatus {
+            transport: known.and_then(KnownListing::transport).unwrap_or(declared.transport),
             state: snapshot.state,
             pid: connection.as_ref().and_then(|connection| connection.pid()),
             uptime: snapshot.up_since.map(|since| now.duration_since(since)),
@@ -454,7 +456,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
-            ..ServerStatus::disabled(&self.0.spec)
+            ..declared
         }
     }
 }

@@ -35,6 +35,7 @@ use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::{InProcessServer, ServerId, ServerLimits, ServerSpec, ToolsSpec};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::panics;
 use deadline::Deadline;
 use fair_queue::{FairQueue, Turn, TurnRequest};
 use mux::{Mux, PendingReply};
@@ -94,7 +95,7 @@ impl Connection {
     pub(crate) fn memory_usage(&self) -> Option<u64> {
         match &self.peer {
             Peer::Process(process) => process.memory_usage(),
-            Peer::InProcess(_, server) => server.0.memory(),
+            Peer::InProcess(_, server) => panics::contain("in-process server", || server.0.memory())?,
             Peer::Remote => None,
         }
     }
@@ -135,6 +136,11 @@ impl Connection {
     /// Returns whether the server is not run by this gateway.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.peer, Peer::Remote)
+    }
+
+    /// Returns whether the server speaks HTTP+SSE.
+    pub(crate) fn is_legacy_sse(&self) -> bool {
+        self.mux.is_legacy_sse()
     }
 
     /// Declares the server hung and fails all calls in flight immediately.
@@ -227,7 +233,7 @@ impl Connection {
         };
         let needs_task = self.needs_task(call, own_name);
         if needs_task {
-            call.params.set("task", "{}");
+            call.params.set_unchecked("task", "{}");
         }
         let sent = self.send_request(&call.method, &mut call.params, Some(receiver));
         if needs_task {

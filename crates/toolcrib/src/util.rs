@@ -7,3 +7,4 @@ pub mod encoding;
 pub mod files;
 pub mod format;
 pub mod locks;
+pub(crate) mod panics;

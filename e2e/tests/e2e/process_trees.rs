@@ -156,6 +156,51 @@ fn next_gateway_ends_what_outlived_gateway_and_shim() {
     start_server(&gateway, &mark);
 }
 
+/// Returns the processes with this argument.
+fn find_by_argument(argument: &str) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has_argument = |pid: &u32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    };
+    pids.filter(|pid| is_alive(*pid) && has_argument(pid)).collect()
+}
+
+#[test]
+fn next_gateway_ends_a_daemon_without_environment() {
+    // A daemon in a session of its own, without the variable of its tree, whose first process exits.
+    let seconds = format!("1000.{}", std::process::id());
+    let script =
+        format!("env -i setsid sh -c '(sleep {seconds} & sleep {seconds}; true) & sleep 1' & exec \"$0\"");
+    let table = format!("[servers.fake]\ncommand = 'sh'\nargs = ['-c', '''{script}''', '{FAKE}']\n");
+    let home = Home::new(CRIB, &table);
+    let mut gateway = home.serve();
+    HttpClient::new(gateway.address, "/mcp", Era::Stateless).text("fake__pid", &json!({}));
+    wait_until("the daemon runs", || find_by_argument(&seconds).len() == 2);
+    let journal = home.file("state/trees");
+    let recorded = || {
+        let files = std::fs::read_dir(&journal).unwrap().flatten();
+        let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.collect::<String>()
+    };
+    let is_recorded =
+        || find_by_argument(&seconds).iter().all(|pid| recorded().contains(&format!("\nseen {pid} ")));
+    wait_until("it is in the journal", is_recorded);
+    let shim = gateway.children()[0];
+    gateway.signal(Signal::STOP);
+    process::kill(shim);
+    gateway.signal(Signal::KILL);
+    gateway.wait();
+    wait_until("the shim has exited", || !is_alive(shim));
+    assert_eq!(find_by_argument(&seconds).len(), 2, "they are in a session of their own");
+    let _gateway = home.serve();
+    let left = find_by_argument(&seconds);
+    left.iter().for_each(|pid| process::kill(*pid));
+    assert_eq!(left, [0_u32; 0], "they were ended before the gateway listened");
+    assert!(is_empty(&journal));
+}
+
 #[test]
 fn ctrl_c_lets_calls_finish_first() {
     use std::os::unix::process::CommandExt as _;

@@ -55,6 +55,7 @@ pub(super) fn read_entry(agent: Option<&Agent>, entry: &Json) -> Result<ImportDr
     reader.read_transport(agent)?;
     reader.read_command()?;
     reader.read_address()?;
+    reader.resolve_unusable_values();
     reader.read_options(agent);
     let DraftReader { members, mut draft, .. } = reader;
     let unknown_keys = members.keys().filter(|key| !IGNORED_KEYS.contains(&key.as_str()));
@@ -74,6 +75,53 @@ struct DraftReader {
 impl DraftReader {
     fn take_first(&mut self, keys: &[&str]) -> Option<Json> {
         keys.iter().find_map(|key| self.members.remove(*key))
+    }
+
+    /// Takes the names and values of a table.
+    fn take_pairs(&mut self, field: &str, key: &str) -> Vec<(String, String)> {
+        let value = self.take_first(&[key]);
+        self.read_pairs(field, value)
+    }
+
+    /// Returns names and values, and notes values that are not texts.
+    fn read_pairs(&mut self, field: &str, value: Option<Json>) -> Vec<(String, String)> {
+        let members = value.and_then(|value| value.as_object().cloned()).unwrap_or_default();
+        let mut pairs = Vec::new();
+        for (name, value) in members {
+            match scalar_to_string(&value) {
+                Some(value) => pairs.push((name, value)),
+                None => {
+                    self.draft.notes.push(format!("`{field}.{name}` is omitted: its value is not a text"));
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Puts the variables of a server with a URL into the headers that refer to them, and notes variables and headers that
+    /// a server of this kind cannot have.
+    fn resolve_unusable_values(&mut self) {
+        if self.draft.url.is_some() && !self.use_variables_in_headers() {
+            self.draft.notes.push("`env` is omitted: a server with a URL has none".to_owned());
+        }
+        if !self.draft.argv.is_empty() && !self.draft.headers.is_empty() {
+            self.draft.notes.push("`headers` is omitted: a server with a command has none".to_owned());
+        }
+    }
+
+    /// Replaces references to the entry's own variables in its headers. Returns whether every variable was used.
+    fn use_variables_in_headers(&mut self) -> bool {
+        let mut are_all_used = true;
+        for (name, value) in &self.draft.env {
+            let reference = format!("${{env:{name}}}");
+            let mut is_used = *value == reference;
+            for header in self.draft.headers.values_mut().filter(|header| header.contains(&reference)) {
+                *header = header.replace(&reference, value);
+                is_used = true;
+            }
+            are_all_used &= is_used;
+        }
+        are_all_used
     }
 
     fn convert_references(&self, value: &str) -> Result<String, String> {
@@ -120,7 +168,7 @@ impl DraftReader {
             self.draft.argv.push(argument);
         }
         for key in ["env", "environment", "envs"] {
-            for (name, value) in to_string_pairs(self.take_first(&[key])) {
+            for (name, value) in self.take_pairs("env", key) {
                 let value = self.convert_references(&value)?;
                 self.draft.env.insert(name, value);
             }
@@ -145,16 +193,17 @@ impl DraftReader {
             self.draft.url = Some(self.convert_references(&url)?);
         }
         let options = self.take_first(&["requestOptions"]).map(|mut options| options["headers"].take());
-        for headers in [options, self.take_first(&["headers"]), self.take_first(&["http_headers"])] {
-            for (name, value) in to_string_pairs(headers) {
-                let value = self.convert_references(&value)?;
-                self.draft.headers.insert(name, value);
-            }
+        let mut headers = self.read_pairs("headers", options);
+        headers.extend(self.take_pairs("headers", "headers"));
+        headers.extend(self.take_pairs("headers", "http_headers"));
+        for (name, value) in headers {
+            let value = self.convert_references(&value)?;
+            self.draft.headers.insert(name, value);
         }
         if let Some(Json::String(name)) = self.take_first(&["bearer_token_env_var"]) {
             self.draft.headers.insert("Authorization".to_owned(), format!("Bearer ${{env:{name}}}"));
         }
-        for (header, name) in to_string_pairs(self.take_first(&["env_http_headers"])) {
+        for (header, name) in self.take_pairs("headers", "env_http_headers") {
             self.draft.headers.insert(header, format!("${{env:{name}}}"));
         }
         if self.draft.url.is_some() && !self.draft.argv.is_empty() {
@@ -212,11 +261,6 @@ fn call_timeout(milliseconds: f64) -> Option<Duration> {
 
 fn to_strings(values: &[Json]) -> Option<Vec<String>> {
     values.iter().map(scalar_to_string).collect()
-}
-
-fn to_string_pairs(value: Option<Json>) -> Vec<(String, String)> {
-    let members = value.and_then(|value| value.as_object().cloned()).unwrap_or_default();
-    members.into_iter().filter_map(|(name, value)| Some((name, scalar_to_string(&value)?))).collect()
 }
 
 fn scalar_to_string(value: &Json) -> Option<String> {

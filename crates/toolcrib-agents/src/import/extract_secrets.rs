@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use toolcrib::Secret;
+use toolcrib::{Secret, TemplatePiece, TemplateText};
 
 use super::draft::ImportDraft;
 use super::references::to_variable_name;
@@ -39,6 +39,22 @@ pub(super) struct SecretNames<'a> {
 impl<'a> SecretNames<'a> {
     pub(super) fn new(mode: SecretExtraction<'a>) -> Self {
         Self { mode, values: BTreeMap::new() }
+    }
+
+    /// Returns a text with the secrets of this import in it, for comparison with other texts.
+    pub(super) fn resolve(&self, text: &TemplateText) -> String {
+        let assigned = |kind: &str, name: &str| match self.values.get(name) {
+            Some(value) => value.expose().to_owned(),
+            None => format!("${{{kind}:{name}}}"),
+        };
+        let is_stored = matches!(self.mode, SecretExtraction::Store(_));
+        let resolve = |piece| match piece {
+            TemplatePiece::Literal(text) => text.to_owned(),
+            TemplatePiece::Env { name, default: None } if !is_stored => assigned("env", name),
+            TemplatePiece::Secret(name) if is_stored => assigned("secret", name),
+            other => format!("{other:?}"),
+        };
+        text.pieces().map(resolve).collect()
     }
 
     /// Assigns a name to a secret. Returns the reference and the name.

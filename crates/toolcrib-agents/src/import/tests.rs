@@ -171,7 +171,7 @@ fn names_are_converted_and_existing_servers_kept() {
         [
             "??? skipped: its name has no characters that are valid in a server name",
             "GitHub Server imported as github-server\n  renamed to `github-server`",
-            "git imported as git-cursor\n  renamed to `git-cursor`",
+            "git imported as git-cursor\n  renamed to `git-cursor`: the config has a different server `git`",
             "same duplicate of git",
         ]
     );
@@ -255,4 +255,66 @@ fn auto_import_reads_each_file_once_and_skips_broken() {
     assert!(lines.contains(&"b duplicate of a".to_owned()) && lines.contains(&"l imported as l".to_owned()));
     assert_eq!(home.import("cursor", "").unwrap_err().code(), "agent_file_invalid");
     assert!(home.import("unknown", "").unwrap_err().message().contains("neither an agent nor a file"));
+}
+
+#[test]
+fn entries_with_other_env_or_headers_are_all_imported() {
+    let home = Home::new();
+    let import = home.file(
+        "x.json",
+        r#"{"mcpServers": {
+            "db": {"command": "pg", "args": ["-q"], "env": {"URL": "one"}},
+            "DB": {"command": "pg", "args": ["-q"], "env": {"URL": "two"}},
+            "db-": {"command": "pg", "args": ["-q"], "env": {"URL": "three"}},
+            "db_copy": {"command": "pg", "args": ["-q"], "env": {"URL": "one"}},
+            "web": {"url": "https://x/mcp", "headers": {"X-Team": "a"}},
+            "web2": {"url": "https://x/mcp", "headers": {"X-Team": "b"}},
+            "web3": {"url": "https://x/mcp", "headers": {"X-Team": "b"}},
+            "web4": {"url": "https://x/mcp", "headers": {"Authorization": "Bearer sk-abcdefgh12345678"}},
+            "web5": {"url": "https://x/mcp", "headers": {"Authorization": "Bearer sk-abcdefgh12345678"}},
+            "web6": {"url": "https://x/mcp", "headers": {"Authorization": "Bearer sk-abcdefgh87654321"}}
+        }}"#,
+    );
+    let lines = summarize(&import);
+    let line = |name: &str| lines.iter().find(|line| line.starts_with(&format!("{name} "))).unwrap().as_str();
+    let db: Vec<&str> = ["DB", "db", "db-"].into_iter().map(line).collect();
+    assert_eq!(db[0], "DB imported as db\n  renamed to `db`");
+    let other = "the config has a different server `db`";
+    assert_eq!(db[1], format!("db imported as db-2\n  renamed to `db-2`: {other}"));
+    assert_eq!(db[2], format!("db- imported as db-3\n  renamed to `db-3`: {other}"));
+    assert_eq!(line("db_copy"), "db_copy duplicate of db-2");
+    assert_eq!([line("web"), line("web2")], ["web imported as web", "web2 imported as web2"]);
+    assert_eq!(line("web3"), "web3 duplicate of web2");
+    assert!(line("web4").starts_with("web4 imported as web4") && line("web6").contains("imported as web6"));
+    assert_eq!(line("web5"), "web5 duplicate of web4");
+    for value in ["one", "two", "three"] {
+        assert!(import.config_text.contains(&format!("\"{value}\"")), "{}", import.config_text);
+    }
+    let file = home.dir.path().join("x.json");
+    let again = home.import(file.to_str().unwrap(), &import.config_text).unwrap();
+    assert_eq!(again.config_text, import.config_text, "a second import changes nothing");
+}
+
+#[test]
+fn env_and_headers_that_cannot_be_kept_are_noted() {
+    let home = Home::new();
+    let import = home.file(
+        "x.json",
+        r#"{"mcpServers": {
+            "a": {"command": "x", "env": {"A": null, "B": {"c": 1}, "D": 7}, "headers": {"X": "y"}},
+            "b": {"url": "https://x/mcp", "env": {"A": "1"}},
+            "c": {"url": "https://y/mcp", "env": {"TEAM": "blue"}, "headers": {"X-Team": "${TEAM}"}}
+        }}"#,
+    );
+    let lines = summarize(&import).join("\n");
+    for note in [
+        "`env.A` is omitted: its value is not a text",
+        "`env.B` is omitted: its value is not a text",
+        "`headers` is omitted: a server with a command has none",
+        "`env` is omitted: a server with a URL has none",
+    ] {
+        assert!(lines.contains(note), "{note}: {lines}");
+    }
+    assert!(import.config_text.contains("D = \"7\""), "{}", import.config_text);
+    assert!(import.config_text.contains("X-Team = \"blue\""), "{}", import.config_text);
 }

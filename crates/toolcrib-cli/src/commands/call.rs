@@ -223,8 +223,8 @@ impl CallRequest {
             false => self.look_up_tool(client).await?.tool.unwrap_or_default().definition,
         };
         let mut params = Object::default();
-        params.set("name", object::to_json_string(&self.tool));
-        params.set("arguments", self.checked_arguments(definition)?);
+        params.set_unchecked("name", object::to_json_string(&self.tool));
+        params.set_unchecked("arguments", self.checked_arguments(definition)?);
         let path = match &self.server {
             Some(server) => {
                 client.get(&super::server_path(server)).await?;

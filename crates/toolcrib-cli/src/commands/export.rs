@@ -10,6 +10,7 @@ use toolcrib_agents::export::gateway::{self, GatewayProgram};
 use toolcrib_agents::export::{self, ExportPlan, ExportedServer, UndoResult, UndoneExport};
 
 use crate::cli::ExportArgs;
+use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
@@ -44,6 +45,12 @@ pub(crate) fn run(
     let scope = args.scope.into();
     let agents = select_agents(args, scope, &agent_paths)?;
     let config = if args.expand { Some(paths.valid_config()?) } else { paths.read_config().ok() };
+    if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
+        && !args.undo
+        && (args.expand || !client::is_running(paths))
+    {
+        out.warn(&error.message, error.hint.as_deref())?;
+    }
     let exporter = Exporter { args, scope, config_flag, paths, agent_paths, config };
     let mut reports = Vec::new();
     let mut exit = ExitStatus::Success;

@@ -14,7 +14,8 @@ use crate::paths::Paths;
 pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let config = paths.read_config()?;
     if out.json {
-        out.print_json(&config.declared.iter().map(declared_json).collect())?;
+        let declared = config.declared.iter().map(|server| declared_json(server, &config, paths));
+        out.print_json(&declared.collect())?;
         return Ok(ExitStatus::Success);
     }
     let title_of = |server: &DeclaredServer| server.card.as_ref()?.title.clone();
@@ -24,7 +25,7 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
         let mut row = vec![
             server.id.to_string(),
             active.to_owned(),
-            server.transport().to_owned(),
+            transport(server, &config, paths).to_owned(),
             server.command_or_url(),
             server.reason.clone(),
         ];
@@ -55,7 +56,7 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
     let server = find_declared(&config, server)?;
     let values = layered.server_values(&server.id);
     if out.json {
-        let mut object = declared_json(server);
+        let mut object = declared_json(server, &config, paths);
         object["values"] = values.iter().map(value_json).collect();
         out.print_json(&object)?;
         return Ok(ExitStatus::Success);
@@ -76,7 +77,15 @@ pub(super) fn print_value(declared: &DeclaredValue, out: &mut Output) -> std::io
     for (value, origin) in declared.overrides.iter().rev() {
         out.print_line(&format!("    overrides {value}  ({})", format_origin(origin)))?;
     }
-    Ok(())
+    print_replaced(&declared.replaces, out)
+}
+
+/// Prints the values of another kind of endpoint that a value replaces, from near to far.
+fn print_replaced(replaced: &[DeclaredValue], out: &mut Output) -> std::io::Result<()> {
+    for DeclaredValue { key, value, origin, .. } in replaced {
+        out.print_line(&format!("    replaces {key} = {value}  ({})", format_origin(origin)))?;
+    }
+    replaced.iter().try_for_each(|value| print_replaced(&value.replaces, out))
 }
 
 /// Finds a declared server by name.
@@ -96,12 +105,19 @@ pub(super) fn format_origin(origin: &Origin) -> String {
     format!("{}:{}", origin.file.display(), origin.line)
 }
 
-fn declared_json(server: &DeclaredServer) -> Value {
+/// Returns the transport of a server: the one that it turned out to have when it was last listed, else the declared one.
+fn transport(server: &DeclaredServer, config: &Config, paths: &Paths) -> &'static str {
+    let spec = config.roster.get(&server.id);
+    let remembered = spec.and_then(|spec| toolcrib::crib::remembered_transport(spec, paths.state_dir()));
+    remembered.unwrap_or_else(|| server.transport())
+}
+
+fn declared_json(server: &DeclaredServer, config: &Config, paths: &Paths) -> Value {
     json!({
         "name": server.id.as_str(),
         "active": server.active,
         "enabled": server.enabled,
-        "transport": server.transport(),
+        "transport": transport(server, config, paths),
         "endpoint": server.command_or_url(),
         "title": server.card.as_ref().and_then(|card| card.title.as_deref()),
         "description": server.card.as_ref().and_then(|card| card.description.as_deref()),
@@ -123,5 +139,6 @@ pub(super) fn value_json(declared: &DeclaredValue) -> Value {
         "file": declared.origin.file.display().to_string(),
         "line": declared.origin.line,
         "overrides": overrides.collect::<Vec<_>>(),
+        "replaces": declared.replaces.iter().map(value_json).collect::<Vec<_>>(),
     })
 }

@@ -20,6 +20,7 @@ use toolcrib_agents::export::render;
 
 use super::export::gateway_spec;
 use crate::cli::RunArgs;
+use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::paths::Paths;
@@ -37,6 +38,11 @@ pub(crate) fn run(args: &RunArgs, config_flag: Option<&Path>, paths: &Paths) -> 
     let agent_paths = AgentPaths::from_env()?;
     let agent = Agent::find(&args.agent)?;
     let config = paths.read_config().ok();
+    if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
+        && !client::is_running(paths)
+    {
+        return Err(error.into());
+    }
     let spec = gateway_spec(agent, AgentFileScope::User, &agent_paths, config_flag, config.as_ref())?;
     let entry = render::render_entry(agent, &spec, None).members.unwrap_or_default();
     let launch = plan_launch(agent, &entry, &agent_paths, paths.state_dir(), &args.args)?;

@@ -45,7 +45,11 @@ pub(crate) async fn run(args: &StdioArgs, paths: &Paths, out: &mut Output) -> Re
             result?.transpose()?;
         }
         None => {
-            let max_message_size = paths.valid_config()?.limits.body;
+            let config = paths.valid_config()?;
+            if let Some(error) = super::missing_gateway_error(&config) {
+                return Err(error.into());
+            }
+            let max_message_size = config.limits.body;
             let serve = async |crib| {
                 let service = Arc::new(McpService::new(crib));
                 let identity = PipeIdentity {

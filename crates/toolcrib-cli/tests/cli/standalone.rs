@@ -229,3 +229,43 @@ fn json_output_has_no_hints_of_warnings() {
         assert!(!result.stderr.contains("hint:"), "{flags:?}: {}", result.stderr);
     }
 }
+
+/// Returns a home on the host `here` whose server `memory` runs in the gateway of that host, and the gateway's port, on which
+/// nothing listens.
+fn home_of_placed_server() -> (Home, u16) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let memory = server("memory", "echo");
+    (Home::new(&format!("{memory}run-on = \"here\"\n[hosts.here]\nport = {port}\n")), port)
+}
+
+fn run_here(home: &Home, args: &[&str]) -> RunResult {
+    deadline::output(home.command(args).env("TOOLCRIB_HOST", "here")).into()
+}
+
+#[test]
+fn placed_server_is_not_started_outside_its_gateway() {
+    let (home, port) = home_of_placed_server();
+    let reason = format!("`memory` runs in the gateway of this host, and none answers on port {port}");
+    let command = format!("toolcrib serve --listen 127.0.0.1:{port}");
+    for args in [&["stdio"][..], &["run", "claude"]] {
+        let refused = run_here(&home, args).expect(4);
+        assert!(refused.stderr.contains(&reason) && refused.stderr.contains(&command), "{}", refused.stderr);
+        let mut json = args.to_vec();
+        json.push("--json");
+        let error = run_here(&home, &json).expect(4).error();
+        assert_eq!((&error["code"], &error["hint"]), (&"no_daemon".into(), &command.as_str().into()));
+    }
+    let why = run_here(&home, &["why", "memory"]).expect(0).stdout;
+    assert!(why.contains("runs in the gateway of this host"), "{why}");
+    let exported = run_here(&home, &["export", "cursor", "--expand", "--dry-run"]).expect(0);
+    assert!(
+        exported.stdout.contains(&format!("http://127.0.0.1:{port}/mcp/s/memory")),
+        "{}",
+        exported.stdout
+    );
+    assert!(!exported.stdout.contains("demo-server"), "{}", exported.stdout);
+    assert!(exported.stderr.contains(&reason) && exported.stderr.contains(&command), "{}", exported.stderr);
+    let _gateway = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let exported = run_here(&home, &["export", "cursor", "--dry-run"]).expect(0);
+    assert!(!exported.stderr.contains(&command), "{}", exported.stderr);
+}

@@ -139,3 +139,26 @@ fn color_is_used_only_on_request() {
     assert!(!home.run(&["status"]).expect(4).stderr.contains('\x1b'));
     assert!(home.run(&["status", "--color", "always"]).expect(4).stderr.contains('\x1b'));
 }
+
+#[test]
+fn invalid_tag_in_the_environment_is_an_error() {
+    let home = Home::new(&format!("{}when = [\"desk\"]\n", server("echo", "echo")));
+    let check = |tags: &str| -> RunResult {
+        deadline::output(home.command(&["check"]).env("TOOLCRIB_TAGS", tags)).into()
+    };
+    check("desk, home").expect(0);
+    let result = check("desk,no way").expect(6);
+    assert!(result.stdout.contains("`no way` in `TOOLCRIB_TAGS` is not a tag"), "{}", result.stdout);
+}
+
+#[test]
+fn user_is_known_without_variables() {
+    let user = deadline::output(Command::new("id").arg("-un"));
+    let user = String::from_utf8(user.stdout).unwrap();
+    let scope = format!("[scopes.me]\nmatch = {{ user = \"{}\" }}\ntags = [\"me\"]\n", user.trim());
+    let home = Home::new(&format!("{}when = [\"me\"]\n{scope}", server("echo", "echo")));
+    let mut why = home.command(&["why", "echo", "--json"]);
+    why.env_remove("USER").env_remove("LOGNAME");
+    let why: RunResult = deadline::output(&mut why).into();
+    assert_eq!(why.expect(0).json()["active"], true);
+}

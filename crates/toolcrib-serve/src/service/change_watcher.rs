@@ -92,10 +92,10 @@ pub(crate) fn tagged_params(
     members: impl IntoIterator<Item = (&'static str, Bytes)>,
 ) -> Bytes {
     let mut meta = Object::default();
-    meta.set(meta::SUBSCRIPTION_ID, request_id.as_bytes().to_vec());
+    meta.set_unchecked(meta::SUBSCRIPTION_ID, request_id.as_bytes().to_vec());
     let mut params = Object::default();
-    params.set("_meta", meta.to_bytes());
-    members.into_iter().for_each(|(key, value)| params.set(key, value));
+    params.set_unchecked("_meta", meta.to_bytes());
+    members.into_iter().for_each(|(key, value)| params.set_unchecked(key, value));
     params.to_bytes()
 }
 
@@ -145,7 +145,7 @@ fn encode_resource_updated(uri: &str, tag: Option<&RequestId>) -> Vec<u8> {
         Some(request_id) => tagged_params(request_id, [("uri", uri)]),
         None => {
             let mut params = Object::default();
-            params.set("uri", uri);
+            params.set_unchecked("uri", uri);
             params.to_bytes()
         }
     };
@@ -160,7 +160,7 @@ pub(crate) fn encode_log(view: &CatalogScope, server: &ServerId, params: &Bytes)
                 Some(logger) => format!("{server}/{logger}"),
                 None => server.to_string(),
             };
-            params.set("logger", to_json_string(&logger));
+            params.set_unchecked("logger", to_json_string(&logger));
             encode_notification(LOG_MESSAGE, Some(&params.to_bytes()))
         }
         _ => encode_notification(LOG_MESSAGE, Some(params)),

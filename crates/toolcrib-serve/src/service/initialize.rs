@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use toolcrib::Catalog;
 use toolcrib::protocol::era::client;
 use toolcrib::protocol::json::object::Object;
@@ -23,7 +23,12 @@ struct InitializeReply {
 impl McpService {
     /// Returns the result of `initialize` for a session of this revision.
     pub(crate) async fn initialize_result(&self, scope: &EndpointScope, revision: Revision) -> Bytes {
-        let reply = self.build_reply(scope, Era::Session).await;
+        let mut reply = self.build_reply(scope, Era::Session).await;
+        if scope.view == CatalogScope::All && revision == Revision::V2025_11_25 {
+            // Each tool says whether it supports tasks.
+            reply.capabilities["tasks"] =
+                json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
+        }
         client::initialize_result(revision, &reply.capabilities, reply.instructions.as_deref())
     }
 

@@ -32,6 +32,8 @@ pub(super) enum MethodAction {
     Forward(Selector),
     /// Answered from the catalog.
     List(ListKind),
+    /// Answered with the tasks of the caller, which their servers are asked for.
+    ListTasks,
     /// Answered with the gateway's own capabilities.
     Discover,
     /// Answered with an empty result.
@@ -95,6 +97,7 @@ pub(super) fn classify(
         }
         (CatalogScope::One(server), None) => Selector::OnServer(server.clone(), method.to_owned()),
         (CatalogScope::All, Some(selector)) => selector,
+        (CatalogScope::All, None) if method == "tasks/list" => return Ok(MethodAction::ListTasks),
         (CatalogScope::All, None) => return Err(method_not_found(method)),
     };
     Ok(MethodAction::Forward(selector))

@@ -222,7 +222,7 @@ impl SessionClientState {
         }
         let mut params = Object::parse(params).ok()?;
         if has_public_id {
-            params.set("taskId", to_json_string(&name));
+            params.set_unchecked("taskId", to_json_string(&name));
         }
         Some(encode_notification(method, Some(&params.to_bytes())))
     }

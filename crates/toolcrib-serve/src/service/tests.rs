@@ -63,7 +63,7 @@ fn methods_depend_on_the_era() {
         ("tools/list", true, true),
         ("resources/templates/list", true, true),
         ("no/such/method", false, false),
-        ("tasks/list", false, false),
+        ("tasks/list", true, false),
     ] {
         let exists = |era| classify(&CatalogScope::All, era, method, &Object::default()).is_ok();
         assert_eq!((exists(Era::Session), exists(Era::Stateless)), (session, stateless), "{method}");
@@ -260,4 +260,104 @@ async fn subscriptions_follow_the_session_to_another_gateway() {
         other.apply_record(&other_service, &record).await;
         assert_eq!(other.subscribed_uris(), expected);
     }
+}
+
+/// A server of the session era whose tool creates numbered tasks. A task `gone` is unknown to it.
+#[derive(Default)]
+struct TaskServer {
+    created: Arc<AtomicU64>,
+}
+
+impl InProcess for TaskServer {
+    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let created = self.created.clone();
+        Box::pin(async move {
+            let (reads, mut writes) = tokio::io::split(pipe);
+            let mut lines = BufReader::new(reads).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let result = match request["method"].as_str().unwrap() {
+                    "initialize" => json!({
+                        "protocolVersion": "2025-11-25",
+                        "capabilities": {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}},
+                        "serverInfo": {"name": "tasks", "version": "1"},
+                    }),
+                    "tools/list" => json!({"tools": [{"name": "build", "inputSchema": {"type": "object"}}]}),
+                    "tools/call" => {
+                        let number = created.fetch_add(1, Ordering::Relaxed) + 1;
+                        json!({"task": {"taskId": format!("t{number}"), "status": "working"}})
+                    }
+                    "tasks/get" if request["params"]["taskId"] == "t2" => Value::Null,
+                    "tasks/get" => {
+                        json!({"taskId": request["params"]["taskId"], "status": "completed", "_meta": {}})
+                    }
+                    _ => json!({}),
+                };
+                let mut response = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+                if result.is_null() {
+                    let error = json!({"code": -32602, "message": "no such task"});
+                    response = json!({"jsonrpc": "2.0", "id": request["id"], "error": error});
+                }
+                let has_id = !request["id"].is_null();
+                if has_id && writes.write_all(format!("{response}\n").as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
+
+fn session_context(caller: Caller) -> RequestContext {
+    let client = Client { era: Era::Session, ..Client::without_capabilities() };
+    RequestContext { scope: EndpointScope::trusted(caller), client, client_context: None, updates: None }
+}
+
+fn result_of(answer: &ResponsePayload) -> Value {
+    let ResponsePayload::Result(result) = answer else { panic!("{answer:?}") };
+    serde_json::from_slice(result).unwrap()
+}
+
+#[tokio::test]
+async fn tasks_of_the_caller_are_listed_for_sessions() {
+    let era = EraChoice::Era(Era::Session);
+    let spec = ServerSpec::in_process("git".parse().unwrap(), TaskServer::default()).era(era);
+    let crib = Crib::builder().server(spec).build().unwrap();
+    let service = McpService::new(crib.clone());
+    let ask = async |caller: &str, method: &str, text: &str| {
+        service.respond(session_context(Caller::new(caller)), method, Some(params(text))).await
+    };
+    assert_eq!(result_of(&ask("ada", "tasks/list", "{}").await), json!({"tasks": []}));
+    for caller in ["ada", "ada", "bob", "ada"] {
+        ask(caller, "tools/call", r#"{"name":"git__build","task":{}}"#).await;
+    }
+    let listed = result_of(&ask("ada", "tasks/list", "{}").await);
+    let task = |id: &str| json!({"taskId": format!("git__{id}"), "status": "completed"});
+    // The second one is unknown to the server by now.
+    assert_eq!(listed, json!({"tasks": [task("t1"), task("t4")]}));
+    assert_eq!(result_of(&ask("bob", "tasks/list", "{}").await), json!({"tasks": [task("t3")]}));
+    assert_eq!(code_of(&ask("ada", "tasks/list", r#"{"cursor":"x"}"#).await), -32602);
+    // A server that sleeps has lost its tasks, and is not started for a list.
+    crib.stop(&"git".parse().unwrap()).await.unwrap();
+    assert_eq!(result_of(&ask("ada", "tasks/list", "{}").await), json!({"tasks": []}));
+    assert_eq!(crib.status()[0].generation, 1);
+    let stateless = RequestContext {
+        client: Client { era: Era::Stateless, ..Client::without_capabilities() },
+        ..session_context(Caller::local())
+    };
+    assert_eq!(code_of(&service.respond(stateless, "tasks/list", None).await), -32601);
+}
+
+#[tokio::test]
+async fn tasks_are_declared_to_sessions_of_the_revision_that_has_them() {
+    let service = McpService::new(Crib::builder().build().unwrap());
+    let scope = EndpointScope::local();
+    let declared = async |revision: &str| -> Value {
+        let result = service.initialize_result(&scope, revision.parse().unwrap()).await;
+        serde_json::from_slice::<Value>(&result).unwrap()["capabilities"]["tasks"].clone()
+    };
+    let tasks = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
+    assert_eq!(declared("2025-11-25").await, tasks);
+    assert_eq!(declared("2025-06-18").await, Value::Null);
+    let discovered = service.discover_result(&scope).await;
+    assert!(serde_json::from_slice::<Value>(&discovered).unwrap()["capabilities"].get("tasks").is_none());
 }

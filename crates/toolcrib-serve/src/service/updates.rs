@@ -104,7 +104,7 @@ impl PendingQuestions {
         let number = as_string(id.as_bytes()).and_then(|id| id.strip_prefix(ID_PREFIX)?.parse().ok());
         let question = number.and_then(|number: u64| self.state().questions.remove(&number));
         if let Some(question) = question {
-            question.answer(answer);
+            question.answer_scanned(answer);
         }
     }
 
@@ -253,7 +253,7 @@ impl<O> Drop for UpdateWriter<O> {
 pub(crate) fn encode_update(update: CallUpdate, progress_token: Option<&Bytes>) -> Option<Vec<u8>> {
     match update {
         CallUpdate::Progress(mut progress) => {
-            progress.set(meta::PROGRESS_TOKEN, progress_token?.clone());
+            progress.set_unchecked(meta::PROGRESS_TOKEN, progress_token?.clone());
             Some(encode_notification(PROGRESS, Some(&progress.to_bytes())))
         }
         CallUpdate::Log(params) => Some(encode_notification(LOG_MESSAGE, Some(&params))),

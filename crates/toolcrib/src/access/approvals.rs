@@ -232,7 +232,7 @@ async fn ask_client(call: &Call, message: &str) -> ApprovalReply {
         return ApprovalReply::CannotAsk;
     }
     let (request, answer) = ServerRequest::new(ELICIT.to_owned(), Some(params));
-    if !call.update_sink.as_ref().is_some_and(|sink| sink.deliver(CallUpdate::Request(request))) {
+    if !call.update_sink.as_ref().is_some_and(|sink| sink.deliver_contained(CallUpdate::Request(request))) {
         return ApprovalReply::CannotAsk;
     }
     match timeout(ANSWER_TIMEOUT, answer).await {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::spec::{Origin, ServerId};
+use crate::util::panics;
 pub use rule::{AllowList, InvalidRule, Rule, Rules};
 
 /// The verdict of an embedder's guard.
@@ -190,7 +191,11 @@ impl Policy {
         if let Some(denial) = verdicts.find(PolicyVerdict::is_denial) {
             return Err(Denial { rule: denial.to_string(), origin: denial.origin().cloned() });
         }
-        match self.guard.as_ref().map(|guard| guard(caller, server, name)) {
+        let verdict = self.guard.as_ref().map(|guard| {
+            panics::contain("guard", || guard(caller, server, name))
+                .unwrap_or_else(|| GuardVerdict::Deny("the guard panicked".to_owned()))
+        });
+        match verdict {
             Some(GuardVerdict::Deny(rule)) => Err(Denial { rule, origin: None }),
             Some(GuardVerdict::Allow) | None => Ok(()),
         }

@@ -23,6 +23,7 @@ use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 use crate::util::encoding::percent_decode;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::panics;
 
 /// Views that are cached. All are dropped when there are more.
 const MAX_VIEWS: usize = 1000;
@@ -192,7 +193,9 @@ impl VisibleCatalogs {
             |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
         ));
         let listed = match &self.exposure {
-            Some(exposure) => exposure.listed(caller, &callable),
+            Some(exposure) => {
+                panics::contain("exposure", || exposure.listed(caller, &callable)).unwrap_or_default()
+            }
             None => callable.clone(),
         };
         let deciding_policy = policy.is_rules_only().then(|| policy.clone());
@@ -283,22 +286,16 @@ pub(crate) fn required_approval<'a>(
     }
 }
 
+/// Returns what the rules apply to. The method decides, because it is what the server acts on.
 fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
-    match (&call.selector, call.method()) {
-        (Selector::Task(_), _) => RuleSubject::Server,
-        (Selector::Prompt(_) | Selector::Resource(_), _) => RuleSubject::Named(name),
-        (Selector::Tool(_), _) | (Selector::OnServer(..), "tools/call") => {
-            RuleSubject::Listed(ListKind::Tools, name)
+    match (call.method(), &call.selector) {
+        ("tools/call", _) => RuleSubject::Listed(ListKind::Tools, name),
+        ("prompts/get", Selector::OnServer(..)) => RuleSubject::Listed(ListKind::Prompts, name),
+        ("prompts/get" | "resources/read" | "completion/complete" | SUBSCRIBE, _) => RuleSubject::Named(name),
+        ("tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" | "tasks/list", _) => {
+            RuleSubject::Server
         }
-        (Selector::OnServer(..), "prompts/get") => RuleSubject::Listed(ListKind::Prompts, name),
-        (Selector::OnServer(..), "resources/read" | "completion/complete" | SUBSCRIBE) => {
-            RuleSubject::Named(name)
-        }
-        (
-            Selector::OnServer(..),
-            "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" | "tasks/list",
-        ) => RuleSubject::Server,
-        (Selector::OnServer(..), _) => RuleSubject::Unknown,
+        _ => RuleSubject::Unknown,
     }
 }
 

@@ -166,6 +166,6 @@ impl UpdateSink for QuestionDetector {
             drop(state);
             self.flight.set_result(FlightResult::NotShareable);
         }
-        self.sink.deliver(update)
+        self.sink.deliver_contained(update)
     }
 }

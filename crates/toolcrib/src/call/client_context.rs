@@ -132,7 +132,7 @@ impl ClientContext {
     async fn request_roots(&self, call: &Call) -> Option<Project> {
         for sink in call.update_sink.iter().chain(&self.update_sink) {
             let (request, answer) = ServerRequest::new(LIST_ROOTS.to_owned(), None);
-            if !sink.deliver(CallUpdate::Request(request)) {
+            if !sink.deliver_contained(CallUpdate::Request(request)) {
                 continue;
             }
             let answer = timeout(ROOTS_TIMEOUT, answer).await.ok()?.ok()?;

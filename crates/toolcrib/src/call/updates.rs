@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::protocol::json::object::Object;
-use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::json::object::{self, Object};
+use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use crate::util::panics;
 
 /// An update about a running call. Updates arrive in order, all of them before the outcome.
 #[derive(Debug)]
@@ -20,10 +21,17 @@ pub enum CallUpdate {
     RequestWithdrawn,
 }
 
-/// Receives the updates of a call. It must not block.
+/// Receives the updates of a call. It must not block; a panic drops the update.
 pub trait UpdateSink: std::fmt::Debug + Send + Sync {
     /// Delivers an update; returns `false` if it was dropped.
     fn deliver(&self, update: CallUpdate) -> bool;
+}
+
+impl dyn UpdateSink {
+    /// Delivers an update; one that makes the sink panic was dropped.
+    pub(crate) fn deliver_contained(&self, update: CallUpdate) -> bool {
+        panics::contain("update sink", || self.deliver(update)).unwrap_or(false)
+    }
 }
 
 impl UpdateSink for mpsc::Sender<CallUpdate> {
@@ -66,8 +74,19 @@ impl ServerRequest {
         self.reply.is_closed() || self.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn())
     }
 
-    /// Sends the client's answer to the server.
+    /// Sends the client's answer to the server. If it is not exactly one JSON value, the server gets an error instead.
     pub fn answer(self, answer: ResponsePayload) {
+        let (ResponsePayload::Result(raw) | ResponsePayload::Error(raw)) = &answer;
+        let checked = object::check_value(raw).map(|()| answer);
+        self.answer_scanned(checked.unwrap_or_else(|error| {
+            let message = format!("the client's answer is not valid JSON: {error}");
+            ResponsePayload::Error(error_object(code::INVALID_REQUEST, &message, None))
+        }));
+    }
+
+    /// Like [`ServerRequest::answer`], for an answer that is known to be JSON because it was scanned before.
+    #[doc(hidden)]
+    pub fn answer_scanned(self, answer: ResponsePayload) {
         // An error means that the server is gone.
         let _ = self.reply.send(answer);
     }

@@ -49,6 +49,21 @@ impl Catalog {
         }
     }
 
+    /// Returns every target that a selector can mean: several if a bare name is ambiguous.
+    pub(crate) fn candidates(&self, selector: &Selector) -> Vec<Target> {
+        let kind = match selector {
+            Selector::Tool(_) => ListKind::Tools,
+            Selector::Prompt(_) => ListKind::Prompts,
+            _ => return self.find_listed(selector).into_iter().collect(),
+        };
+        match self.find_listed(selector) {
+            Ok(target) => vec![target],
+            Err(_) => {
+                self.index(kind).find_bare(selector.name()).iter().map(|item| Target::from(*item)).collect()
+            }
+        }
+    }
+
     /// Builds the error for a server that does not exist.
     pub fn unknown_server_error(&self, name: &str) -> Error {
         let error = Error::new(ErrorKind::Unknown, format!("no server is called `{name}`"));

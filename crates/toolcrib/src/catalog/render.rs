@@ -109,7 +109,7 @@ impl Catalog {
             return item.definition.clone();
         }
         let Ok(mut definition) = Object::parse(&item.definition) else { return item.definition.clone() };
-        definition.set(kind.id_member(), to_json_string(&item.public_name));
+        definition.set_unchecked(kind.id_member(), to_json_string(&item.public_name));
         if has_ui_resource {
             self.publish_ui_resource(item, &mut definition);
         }
@@ -123,11 +123,11 @@ impl Catalog {
         if let Some(mut ui) = nested_object(&meta, "ui")
             && self.publish_uri(item, &mut ui, RESOURCE_URI)
         {
-            meta.set("ui", ui.to_bytes());
+            meta.set_unchecked("ui", ui.to_bytes());
             changed = true;
         }
         if changed {
-            definition.set("_meta", meta.to_bytes());
+            definition.set_unchecked("_meta", meta.to_bytes());
         }
     }
 
@@ -137,7 +137,7 @@ impl Catalog {
         let public = self.public_uri(&item.server, &own_uri);
         let changed = public != own_uri;
         if changed {
-            object.set(key, to_json_string(&public));
+            object.set_unchecked(key, to_json_string(&public));
         }
         changed
     }

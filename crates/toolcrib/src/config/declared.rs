@@ -30,6 +30,8 @@ pub struct DeclaredServer {
     pub card: Option<ServerCard>,
     /// Its tag condition.
     pub when: Option<TagCondition>,
+    /// Port of this host's gateway, if `run-on` places the server in that gateway and nothing answers there.
+    pub missing_gateway: Option<u16>,
     /// Place of its first declaration; nearer layers may add to it.
     pub origin: Origin,
 }
@@ -45,6 +47,9 @@ pub struct DeclaredValue {
     pub origin: Origin,
     /// Values of farther layers that it overrides, the nearest last.
     pub overrides: Vec<(Json, Origin)>,
+    /// Values of farther layers that it replaces because they are of another kind of endpoint: a nearer `url` replaces
+    /// `command`, and the reverse.
+    pub replaces: Vec<DeclaredValue>,
 }
 
 impl DeclaredServer {
@@ -107,7 +112,7 @@ pub(super) fn server_values(source: &SourceMap, root: &ConfigTable, server: &str
 }
 
 fn collect(source: &SourceMap, table: &ConfigTable, prefix: &str, values: &mut Vec<DeclaredValue>) {
-    for TableEntry { key, offset, value, overridden } in &table.0 {
+    for TableEntry { key, offset, value, overridden, replaced } in &table.0 {
         let key = format!("{prefix}{key}");
         if let ConfigValue::Table(table) = &value.value {
             collect(source, table, &format!("{key}."), values);
@@ -116,7 +121,11 @@ fn collect(source: &SourceMap, table: &ConfigTable, prefix: &str, values: &mut V
         let to_json = |node: &ConfigNode| to_json(source, node, &key);
         let overrides =
             overridden.iter().map(|node| (to_json(node), source.origin(node.span.start))).collect();
-        values.push(DeclaredValue { value: to_json(value), origin: source.origin(*offset), overrides, key });
+        let mut replaces = Vec::new();
+        collect(source, &ConfigTable(replaced.clone()), "", &mut replaces);
+        replaces.sort_by(|one, other| one.key.cmp(&other.key));
+        let value = to_json(value);
+        values.push(DeclaredValue { value, origin: source.origin(*offset), overrides, replaces, key });
     }
 }
 

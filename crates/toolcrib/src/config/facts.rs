@@ -32,6 +32,8 @@ pub struct HostFacts {
     pub project: Option<String>,
     /// Tags that are active regardless of scopes.
     pub tags: BTreeSet<String>,
+    /// Words that were given as such tags and are not valid.
+    pub invalid_tags: BTreeSet<String>,
     /// True if this process is the gateway, which runs the servers of this host.
     pub is_gateway: bool,
     /// Required ports of this machine that accept connections.
@@ -54,6 +56,7 @@ impl Default for HostFacts {
             card_files: BTreeMap::new(),
             project: None,
             tags: BTreeSet::new(),
+            invalid_tags: BTreeSet::new(),
             is_gateway: true,
             open_ports: BTreeSet::new(),
         }

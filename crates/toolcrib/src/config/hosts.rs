@@ -43,6 +43,8 @@ pub(super) enum RunLocation {
 pub(super) struct RunOn {
     pub(super) location: RunLocation,
     pub(super) reason: String,
+    /// Port of this host's gateway, if that gateway runs the server and does not answer.
+    pub(super) missing_gateway: Option<u16>,
 }
 
 /// Reads every host.
@@ -116,11 +118,7 @@ pub(super) fn read_run_on(
         }
     };
     if is_same_host(name, this_host) || is_same_host(&host.address, this_host) {
-        if facts.is_gateway || !facts.open_ports.contains(&host.port()) {
-            return Some(RunOn { location: RunLocation::Local, reason: format!("runs here, on `{name}`") });
-        }
-        let location = host.server_location(&format!("http://127.0.0.1:{}", host.port()), server);
-        return Some(RunOn { location, reason: format!("runs in the gateway of this host, `{name}`") });
+        return Some(host.run_on_this_host(name, server, facts));
     }
     if host.is_plaintext_in_public() {
         let message = format!("the connection to `{}` would cross public networks unencrypted", host.address);
@@ -129,7 +127,7 @@ pub(super) fn read_run_on(
         return None;
     }
     let location = host.server_location(&host.base_url(), server);
-    Some(RunOn { location, reason: format!("runs on the host `{name}`") })
+    Some(RunOn { location, reason: format!("runs on the host `{name}`"), missing_gateway: None })
 }
 
 fn find_host<'a>(reader: &mut TableReader<'_>, name: &str, hosts: &'a Hosts) -> Option<&'a HostSpec> {
@@ -169,6 +167,21 @@ pub(super) fn local_addresses(hosts: &Hosts, facts: &HostFacts) -> Vec<String> {
 impl HostSpec {
     fn port(&self) -> u16 {
         self.port.unwrap_or(DEFAULT_PORT)
+    }
+
+    /// Returns the location of a server of this host. Only the gateway runs it; every other process uses the gateway, so
+    /// that there is one copy.
+    fn run_on_this_host(&self, name: &str, server: &str, facts: &HostFacts) -> RunOn {
+        if facts.is_gateway {
+            let reason = format!("runs here, on `{name}`");
+            return RunOn { location: RunLocation::Local, reason, missing_gateway: None };
+        }
+        let port = self.port();
+        let location = self.server_location(&format!("http://127.0.0.1:{port}"), server);
+        let missing_gateway = (!facts.open_ports.contains(&port)).then_some(port);
+        let state = missing_gateway.map(|port| format!(", which does not answer on port {port}"));
+        let reason = format!("runs in the gateway of this host, `{name}`{}", state.unwrap_or_default());
+        RunOn { location, reason, missing_gateway }
     }
 
     /// Returns the URL of its gateway, without a path.

@@ -68,7 +68,7 @@ fn merge_tables(mut far: ConfigTable, mut near: ConfigTable, level: MergeLevel) 
         return near;
     }
     if level == MergeLevel::Server {
-        remove_replaced_keys(&mut far, &near);
+        remove_replaced_keys(&mut far, &mut near);
     }
     let far_count = far.0.len();
     let use_index = far_count.max(near.0.len()) >= INDEX_THRESHOLD;
@@ -143,13 +143,17 @@ fn merge_entry(far: &mut TableEntry, near: TableEntry, appends: bool, level: Mer
     }
 }
 
-/// Removes the keys of the farther endpoint if the nearer layer replaces `command` by `url`, or the reverse.
-fn remove_replaced_keys(far: &mut ConfigTable, near: &ConfigTable) {
+/// Removes the keys of the farther endpoint if the nearer layer replaces `command` by `url`, or the reverse. The nearer
+/// entry keeps them, so that they can be shown.
+fn remove_replaced_keys(far: &mut ConfigTable, near: &mut ConfigTable) {
     let has = |table: &ConfigTable, key: &str| table.0.iter().any(|entry| entry.key == key);
-    let removed: &[&str] = match (has(near, "command"), has(near, "url")) {
-        (true, false) if has(far, "url") => &URL_KEYS,
-        (false, true) if has(far, "command") => &COMMAND_KEYS,
+    let (key, removed): (&str, &[&str]) = match (has(near, "command"), has(near, "url")) {
+        (true, false) if has(far, "url") => ("command", &URL_KEYS),
+        (false, true) if has(far, "command") => ("url", &COMMAND_KEYS),
         _ => return,
     };
-    far.0.retain(|entry| !removed.contains(&entry.key.as_str()));
+    let replaced = far.0.extract_if(.., |entry| removed.contains(&entry.key.as_str()));
+    if let Some(entry) = near.0.iter_mut().find(|entry| entry.key == key) {
+        entry.replaced.extend(replaced);
+    }
 }

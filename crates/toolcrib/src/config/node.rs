@@ -75,6 +75,8 @@ pub(super) struct TableEntry {
     pub(super) value: ConfigNode,
     /// Values of farther layers that this one overrides, the nearest last.
     pub(super) overridden: Vec<ConfigNode>,
+    /// Keys of farther layers that this one replaces, such as `command` by `url`.
+    pub(super) replaced: Vec<TableEntry>,
 }
 
 /// A syntax error.
@@ -171,6 +173,7 @@ fn toml_table(table: &DeTable<'_>) -> ConfigTable {
             offset: key.span().start,
             value: toml_node(value),
             overridden: Vec::new(),
+            replaced: Vec::new(),
         })
         .collect();
     entries.sort_by_key(|entry| entry.offset);
@@ -231,6 +234,7 @@ fn json_table(object: &ast::Object<'_>) -> ConfigTable {
         offset: property.range.start,
         value: json_node(&property.value),
         overridden: Vec::new(),
+        replaced: Vec::new(),
     };
     ConfigTable(object.properties.iter().map(entry).collect())
 }

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::facts::{Fact, HostFacts, RequiredFacts};
+use super::scope::TAGS_VARIABLE;
 use super::{file, glob, scope};
 
 /// Time limit for all probes together.
@@ -65,12 +66,12 @@ impl HostFacts {
     ) -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut facts = Self { project, is_gateway, ..Self::default() };
-        facts.user = variable("USER").or_else(|| variable("LOGNAME")).ok_or("`USER` is not set".to_owned());
+        facts.user = variable("USER").or_else(|| variable("LOGNAME")).map_or_else(user_name, Ok);
         facts.env =
             required.env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect();
-        let tags = variable("TOOLCRIB_TAGS").unwrap_or_default();
-        facts.tags =
-            tags.split(',').map(str::trim).filter(|tag| scope::is_tag(tag)).map(str::to_owned).collect();
+        let tags = variable(TAGS_VARIABLE).unwrap_or_default();
+        let tags = tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned);
+        (facts.tags, facts.invalid_tags) = tags.partition(|tag| scope::is_tag(tag));
         if required.host {
             facts.host = variable("TOOLCRIB_HOST").map_or_else(host_name, Ok);
         }
@@ -157,6 +158,34 @@ fn host_name() -> Fact<String> {
 #[cfg(not(unix))]
 fn host_name() -> Fact<String> {
     std::env::var("COMPUTERNAME").map_err(|_| "`COMPUTERNAME` is not set".to_owned())
+}
+
+/// Returns the name of the user that runs this process.
+#[cfg(unix)]
+fn user_name() -> Fact<String> {
+    let uid = rustix::process::getuid().as_raw();
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    if let Some(name) = find_user(&users, uid) {
+        return Ok(name.to_owned());
+    }
+    // Users of a directory service are not in the file.
+    let name = command_output("id", &["-un"]).unwrap_or_default().trim().to_owned();
+    if name.is_empty() { Err(format!("`USER` is not set and the user {uid} has no name")) } else { Ok(name) }
+}
+
+#[cfg(not(unix))]
+fn user_name() -> Fact<String> {
+    std::env::var("USERNAME").map_err(|_| "`USERNAME` is not set".to_owned())
+}
+
+/// Finds the name of a user in the text of `/etc/passwd`.
+#[cfg(unix)]
+fn find_user(users: &str, uid: u32) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
 }
 
 fn is_port_open(port: u16) -> bool {

@@ -7,7 +7,7 @@ use super::declared::{self, DeclaredValue};
 use super::facts::{HostFacts, RequiredFacts};
 use super::layer::{Layer, LayerKind};
 use super::node::{self, ConfigTable, ConfigValue};
-use super::source_map::SourceMap;
+use super::source_map::{SourceMap, sanitize};
 use super::{Config, Problem, ProblemScope, card, hosts, merge, root, scope};
 use crate::spec::ServerId;
 
@@ -119,6 +119,16 @@ impl LayeredConfig {
         required
     }
 
+    fn invalid_tag_problem(&self, tag: &str) -> Problem {
+        Problem {
+            file: self.file.clone(),
+            position: None,
+            scope: ProblemScope::WholeConfig,
+            message: sanitize(format!("`{tag}` in `{}` is not a tag", scope::TAGS_VARIABLE)),
+            hint: Some(scope::TAG_HINT.to_owned()),
+        }
+    }
+
     /// Resolves the config for a machine with these facts.
     pub fn resolve(&self, facts: &HostFacts) -> Config {
         let mut source = self.source.clone();
@@ -128,6 +138,7 @@ impl LayeredConfig {
             false => root::read(&mut source, &self.root, facts),
         };
         let mut problems = self.file_problems.clone();
+        problems.extend(facts.invalid_tags.iter().map(|tag| self.invalid_tag_problem(tag)));
         problems.extend(source.into_problems());
         Config {
             file: self.file.clone(),

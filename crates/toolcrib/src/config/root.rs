@@ -252,6 +252,7 @@ fn add_server(
     let activation = table.activation(tags);
     let enabled = table.is_enabled();
     let when = table.when().cloned();
+    let missing_gateway = table.missing_gateway().filter(|_| activation.active);
     let rules = table.rules().clone();
     let mut spec = table.into_spec(id.clone());
     spec.limits.gateway_call_timeout_max = sections.limits.call_timeout_max;
@@ -263,6 +264,7 @@ fn add_server(
         endpoint: Some(spec.endpoint.clone()),
         card: spec.card.clone(),
         when,
+        missing_gateway,
         origin,
     });
     // A disabled server is listed as such; one whose tags are not active here is left out.
@@ -285,6 +287,7 @@ fn declare_invalid(source: &SourceMap, id: ServerId, origin: Origin) -> Declared
         endpoint: None,
         card: None,
         when: None,
+        missing_gateway: None,
         origin,
     }
 }

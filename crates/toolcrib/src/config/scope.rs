@@ -17,7 +17,7 @@ const MAX_TAG_LENGTH: usize = 64;
 pub(super) const TAG_HINT: &str = "a tag is 1 to 64 letters, digits, `-` and `_`";
 
 /// Environment variable that activates tags.
-const TAGS_VARIABLE: &str = "TOOLCRIB_TAGS";
+pub(super) const TAGS_VARIABLE: &str = "TOOLCRIB_TAGS";
 
 /// A scope, evaluated.
 #[derive(Debug, Clone, PartialEq, Eq)]

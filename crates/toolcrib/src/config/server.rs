@@ -26,6 +26,7 @@ pub(super) struct ServerTable {
     when: Option<TagCondition>,
     /// Explanation of `run-on`, if it is set.
     run_on_reason: Option<String>,
+    missing_gateway: Option<u16>,
     endpoint: Endpoint,
     era: EraChoice,
     settings: LifecycleSettings,
@@ -47,6 +48,11 @@ impl ServerTable {
     /// Returns whether it is not disabled with `enabled = false`.
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled
+    }
+
+    /// Returns the port of this host's gateway, if that gateway runs the server and does not answer.
+    pub(super) fn missing_gateway(&self) -> Option<u16> {
+        self.missing_gateway
     }
 
     pub(super) fn when(&self) -> Option<&TagCondition> {
@@ -120,6 +126,7 @@ pub(super) fn read(
     } else {
         reader.finish();
     }
+    let missing_gateway = run_on.as_ref().and_then(|run_on| run_on.missing_gateway);
     let (location, run_on_reason) = run_on.map(|run_on| (run_on.location, run_on.reason)).unzip();
     let endpoint = match (remote, location) {
         (_, Some(RunLocation::Remote(http))) => Endpoint::Http(*http),
@@ -129,7 +136,17 @@ pub(super) fn read(
             Endpoint::Command(CommandSpec { program: program?, args, env, inherit_env, cwd })
         }
     };
-    Some(ServerTable { enabled, disabled_at, when, run_on_reason, endpoint, era, settings, card })
+    Some(ServerTable {
+        enabled,
+        disabled_at,
+        when,
+        run_on_reason,
+        missing_gateway,
+        endpoint,
+        era,
+        settings,
+        card,
+    })
 }
 
 fn find_enabled_key(reader: &TableReader<'_>) -> String {

@@ -180,7 +180,7 @@ fn is_json(file: &Path) -> bool {
 }
 
 /// Limits the length of a message and replaces control characters, because messages quote text from files.
-fn sanitize(text: String) -> String {
+pub(super) fn sanitize(text: String) -> String {
     if text.len() <= MAX_MESSAGE && !text.contains(char::is_control) {
         return text;
     }

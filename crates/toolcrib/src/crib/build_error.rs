@@ -12,21 +12,44 @@ pub enum BuildError {
     NameClash(NameClash),
     /// This server is remote, and the library was compiled without the feature `http`.
     RemoteUnsupported(ServerId),
+    /// There is no tokio runtime.
+    NoRuntime,
+    /// The tokio runtime has no timer.
+    NoTimer,
+    /// The tokio runtime has no I/O driver.
+    NoIo,
+    /// The program of [`CribBuilder::shim`](crate::CribBuilder::shim) is this one, and it does not call
+    /// [`run_shim`](crate::run_shim).
+    ShimNotRun,
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NameClash(clash) => clash.fmt(f),
-            Self::RemoteUnsupported(server) => write!(
-                f,
-                "`{server}` is a remote server, which needs the feature `http` of the crate `toolcrib`"
-            ),
-        }
+        f.write_str(match self {
+            Self::NameClash(clash) => return clash.fmt(f),
+            Self::RemoteUnsupported(server) => {
+                let needs = "needs the feature `http` of the crate `toolcrib`";
+                return write!(f, "`{server}` is a remote server, which {needs}");
+            }
+            Self::NoRuntime => "there is no tokio runtime: call `build` within one, for example in `block_on`",
+            Self::NoTimer => "the tokio runtime has no timer: build the runtime with `enable_all`",
+            Self::NoIo => "the tokio runtime has no I/O driver: build the runtime with `enable_all`",
+            Self::ShimNotRun => {
+                "this program cannot be its own shim: `main` must first call `toolcrib::run_shim` and end with \
+                 the exit code that it returns"
+            }
+        })
     }
 }
 
-impl std::error::Error for BuildError {}
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NameClash(clash) => Some(clash),
+            _ => None,
+        }
+    }
+}
 
 impl From<NameClash> for BuildError {
     fn from(clash: NameClash) -> Self {

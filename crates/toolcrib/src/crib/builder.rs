@@ -2,16 +2,18 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
+use tokio::net::UnixDatagram;
+use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
-use super::{Crib, CribInner};
+use super::{Crib, CribInner, LISTINGS_FOLDER};
 use crate::access::approvals::Approvals;
 use crate::access::pins::{PinStore, watch_pins};
 use crate::access::policy::{GuardVerdict, Policy};
@@ -29,15 +31,17 @@ use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
 use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
 use crate::pipeline::suspended_calls::SuspendedCalls;
-use crate::process::Spawner;
+use crate::process::{self, Spawner};
 use crate::registry::Registry;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::store::{MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice, usage_file};
+use crate::store::{
+    ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice, usage_file,
+};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
-use crate::util::encoding;
+use crate::util::{encoding, panics};
 
 /// Servers that are called by their spec without being declared, unless the embedder sets another number.
 const MAX_ADHOC: usize = 16;
@@ -104,13 +108,38 @@ impl CribBuilder {
     }
 
     /// Sets a program that runs between this process and each server. It ends the server and its whole process tree when
-    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`;
-    /// `/proc/self/exe` is the current program. Without a shim the server gets a parent-death signal, and processes that
-    /// it started may survive. Only used on Linux.
+    /// this process ends for any reason. The program must call [`run_shim`](crate::run_shim) first in its `main`. Without a
+    /// shim the server gets a parent-death signal, and processes that it started may survive. Only used on Linux.
     #[must_use]
     pub fn shim(mut self, program: impl Into<PathBuf>) -> Self {
         self.shim = Some(program.into());
         self
+    }
+
+    /// Like [`CribBuilder::shim`] with the program that is running, even after its file has been replaced. Its `main` must
+    /// call [`run_shim`](crate::run_shim) first.
+    ///
+    /// ```no_run
+    /// use std::process::ExitCode;
+    /// use toolcrib::Crib;
+    ///
+    /// fn main() -> ExitCode {
+    ///     if let Some(code) = toolcrib::run_shim() {
+    ///         return code;
+    ///     }
+    ///     let runtime = tokio::runtime::Runtime::new().expect("cannot start a runtime");
+    ///     runtime.block_on(async {
+    ///         let _crib = Crib::builder().shim_self().build().expect("cannot build the crib");
+    ///     });
+    ///     ExitCode::SUCCESS
+    /// }
+    /// ```
+    #[must_use]
+    pub fn shim_self(self) -> Self {
+        match process::own_program() {
+            Some(program) => self.shim(program),
+            None => self,
+        }
     }
 
     /// Sets how long a list waits for servers without a known listing. The default is 10 s.
@@ -238,28 +267,24 @@ impl CribBuilder {
         self
     }
 
-    /// Builds the crib in the current tokio runtime.
+    /// Builds the crib in the current tokio runtime, which needs timers and I/O.
     ///
     /// # Errors
-    /// Fails if two servers have the same name, or a server is remote and the library was compiled without the feature
-    /// `http`.
-    ///
-    /// # Panics
-    /// Panics if there is no tokio runtime.
+    /// Fails if two servers have the same name, if a server is remote and the library was compiled without the feature
+    /// `http`, if there is no suitable runtime, or if this program is to be its own shim and has not called
+    /// [`run_shim`](crate::run_shim).
     pub fn build(self) -> Result<Crib, BuildError> {
-        if let Some(clash) = self.clash {
-            return Err(clash.into());
-        }
-        check_supported(&self.roster)?;
-        let usage_file = self.usage_file.filter(|_| self.store.is_none());
+        self.check()?;
+        let store = self.store.map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
+        let usage_file = self.usage_file.filter(|_| store.is_none());
         let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
-        let pins_dir = pins_dir.filter(|_| self.store.is_none());
+        let pins_dir = pins_dir.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
         let tasks = TaskTracker::new();
-        let cache = Arc::new(open_cache(self.store.as_ref(), &tasks));
+        let cache = Arc::new(open_cache(store.as_ref(), &tasks));
         cache.set_max_bytes(self.capacity.cache);
-        let notices = self.store.as_ref().map(StoreNotices::watch);
-        let store: Arc<dyn Store> = self.store.unwrap_or_else(|| memory.clone());
+        let notices = store.as_ref().map(StoreNotices::watch);
+        let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
         let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let services = SupervisorServices {
             cache,
@@ -271,7 +296,7 @@ impl CribBuilder {
             secrets: self.secrets,
             ..SupervisorServices::default()
         };
-        let listings = self.state_dir.map(|dir| dir.join("listings"));
+        let listings = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
         let registry = Registry::new(listings, self.max_adhoc_servers.unwrap_or(MAX_ADHOC), services.clone());
         let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
@@ -295,19 +320,42 @@ impl CribBuilder {
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
             stop_tasks: CancellationToken::new(),
-            observers: Observers::new(services.events.clone(), self.observers),
+            observers: Observers::new(services.events, self.observers),
             in_flight: TaskTracker::new(),
+            stopping: Mutex::default(),
+            observers_closed: Once::new(),
         });
         if let Some(file) = usage_file {
             spawn_usage_writer(&inner, &memory, file);
         }
-        if let Some(notices) = notices {
-            notices.spawn_watchers(&services, &inner.stop_tasks);
-        }
-        spawn_memory_watch(&inner);
-        spawn_catalog_publisher(&inner, catalog_sender);
+        spawn_watchers(&inner, notices, catalog_sender);
         Ok(Crib { inner })
     }
+
+    /// Checks everything that can prevent a crib from being built.
+    fn check(&self) -> Result<(), BuildError> {
+        if let Some(clash) = &self.clash {
+            return Err(clash.clone().into());
+        }
+        check_supported(&self.roster)?;
+        check_runtime()?;
+        match self.shim.as_deref().is_some_and(process::is_unprepared_shim) {
+            true => Err(BuildError::ShimNotRun),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Checks that there is a runtime with timers and I/O. tokio has no function that tells, and panics where one is missing.
+fn check_runtime() -> Result<(), BuildError> {
+    if Handle::try_current().is_err() {
+        return Err(BuildError::NoRuntime);
+    }
+    let has_timer = panics::contain("tokio timer", || drop(tokio::time::sleep(Duration::ZERO)));
+    has_timer.ok_or(BuildError::NoTimer)?;
+    // An error of the socket itself does not matter here.
+    let has_io = panics::contain("tokio I/O driver", || drop(UnixDatagram::unbound()));
+    has_io.ok_or(BuildError::NoIo)
 }
 
 /// Creates a cache that announces its invalidations if the store is shared.
@@ -362,6 +410,19 @@ fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBu
     let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
     let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
     inner.router.services.tasks.spawn(writer);
+}
+
+/// Spawns the tasks that watch the store, the memory of servers, and their listings.
+fn spawn_watchers(
+    inner: &Arc<CribInner>,
+    notices: Option<StoreNotices>,
+    catalog: watch::Sender<Arc<Catalog>>,
+) {
+    if let Some(notices) = notices {
+        notices.spawn_watchers(&inner.router.services, &inner.stop_tasks);
+    }
+    spawn_memory_watch(inner);
+    spawn_catalog_publisher(inner, catalog);
 }
 
 fn spawn_memory_watch(inner: &CribInner) {

@@ -19,6 +19,11 @@ impl Denial {
         self.into_error_with_reason(caller, server, name, "")
     }
 
+    /// Converts the denial of a whole server to the error for the caller.
+    pub(crate) fn into_server_error(self, caller: &Caller, server: &ServerId) -> Error {
+        self.into_error_about(caller, server, server.as_str(), "")
+    }
+
     /// Like [`Denial::into_error`], with a reason in front of the rule.
     pub(crate) fn into_error_with_reason(
         self,
@@ -27,11 +32,15 @@ impl Denial {
         name: &str,
         reason: &str,
     ) -> Error {
+        self.into_error_about(caller, server, &format!("{server}.{name}"), reason)
+    }
+
+    fn into_error_about(self, caller: &Caller, server: &ServerId, subject: &str, reason: &str) -> Error {
         let Self { rule, origin } = self;
         let origin = origin.filter(|_| *caller == Caller::local());
         let location = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
         let message = format!(
-            "`{}` may not use `{server}.{name}`: {reason}{}{rule}{}",
+            "`{}` may not use `{subject}`: {reason}{}{rule}{}",
             caller.as_str(),
             if reason.is_empty() { "" } else { ": " },
             location.unwrap_or_default()

@@ -198,6 +198,14 @@ impl CallEnd {
             Self::Cancelled => "cancelled",
         }
     }
+
+    /// Returns the value of the OpenTelemetry attribute `error.type`, if the call did not succeed.
+    pub fn error_type(self) -> Option<&'static str> {
+        match self {
+            Self::Done | Self::InputRequired => None,
+            Self::ToolError | Self::Failed(_) | Self::Cancelled => Some(self.name()),
+        }
+    }
 }
 
 /// A notification from a server that does not belong to a call in flight.

@@ -14,7 +14,8 @@ pub enum Selector {
     Resource(String),
     /// The task with this public name.
     Task(String),
-    /// A tool, prompt, resource or task of one server, by the server's own name. The parameters are sent unchanged.
+    /// A tool, prompt, resource or task of one server, by the server's own name. The parameters are sent unchanged if they
+    /// have this name.
     OnServer(ServerId, String),
 }
 

@@ -82,7 +82,7 @@ impl LastError {
 pub struct ServerStatus {
     /// The name.
     pub server: ServerId,
-    /// `stdio`, `http` or `in-process`.
+    /// `stdio`, `http`, `sse` or `in-process`. A remote server is `sse` once it has turned out to speak HTTP+SSE.
     pub transport: &'static str,
     /// The state.
     pub state: ServerState,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::log_line::{LogLine, LogSource};
 use crate::spec::ServerId;
-use crate::util::clock;
+use crate::util::{clock, panics};
 
 /// Receives log lines. It must not block.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub(crate) struct LogSink(pub(crate) Arc<dyn Fn(LogLine<'_>) + Send + Sync>);
 impl LogSink {
     /// Passes a line on, with the current time.
     pub(crate) fn write(&self, server: &ServerId, source: LogSource<'_>) {
-        (self.0)(LogLine { server, at: clock::wall_time(), source });
+        panics::contain("log function", || (self.0)(LogLine { server, at: clock::wall_time(), source }));
     }
 }
 

@@ -91,11 +91,11 @@ async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome,
             Box::pin(sleep(REPEAT_DELAY)).await;
         }
         match Box::pin(ask_client(call, questions)).await {
-            Ok(responses) => call.params.set(input::INPUT_RESPONSES, responses),
+            Ok(responses) => call.params.set_unchecked(input::INPUT_RESPONSES, responses),
             Err(refusal) => return Ok(Outcome { answer: refusal_payload(call, refusal), ..outcome }),
         }
         match state {
-            Some(state) => call.params.set(input::REQUEST_STATE, state),
+            Some(state) => call.params.set_unchecked(input::REQUEST_STATE, state),
             None => drop(call.params.remove(input::REQUEST_STATE)),
         }
     }
@@ -123,7 +123,7 @@ async fn ask_client(call: &Call, questions: Vec<InputRequest>) -> Result<Bytes, 
         let params = if method == ELICIT { params.map(with_elicitation_id) } else { params };
         let (request, receiver) = ServerRequest::new(method, params);
         let sink = call.update_sink.as_ref().ok_or_else(no_answer_error)?;
-        if !sink.deliver(CallUpdate::Request(request)) {
+        if !sink.deliver_contained(CallUpdate::Request(request)) {
             return Err(no_answer_error());
         }
         pending.push((key, receiver));
@@ -159,7 +159,8 @@ fn with_elicitation_id(params: Bytes) -> Bytes {
             if object.get_string("mode").as_deref() == Some("url")
                 && object.get("elicitationId").is_none() =>
         {
-            object.set("elicitationId", object::to_json_string(&encoding::random_hex().unwrap_or_default()));
+            let id = encoding::random_hex().unwrap_or_default();
+            object.set_unchecked("elicitationId", object::to_json_string(&id));
             object.to_bytes()
         }
         _ => params,

@@ -24,7 +24,7 @@ pub(crate) fn with_public_names(
     let ResponsePayload::Result(result) = &mut outcome.answer else { return outcome };
     let may_create_task = call.method == "tools/call" && allows_task(call);
     if may_create_task && let Some(task) = task_id(result) {
-        tasks.record(&target.server, &task, &target.name);
+        tasks.record(target, &task, &call.caller);
     }
     let renamed = match &call.selector {
         Selector::Resource(requested) if call.method == "resources/read" && **requested != *target.name => {
@@ -56,10 +56,10 @@ fn task_id(result: &Bytes) -> Option<String> {
 fn with_public_task(result: &Bytes, target: &Target) -> Option<Bytes> {
     let mut object = Object::parse(result).ok()?;
     if let Some(mut nested) = object.get("task").and_then(|raw| Object::parse(raw).ok()) {
-        nested.set("taskId", public_task(&nested, target)?);
-        object.set("task", nested.to_bytes());
+        nested.set_unchecked("taskId", public_task(&nested, target)?);
+        object.set_unchecked("task", nested.to_bytes());
     } else {
-        object.set("taskId", public_task(&object, target)?);
+        object.set_unchecked("taskId", public_task(&object, target)?);
     }
     Some(object.to_bytes())
 }
@@ -74,13 +74,13 @@ fn with_requested_uri(result: &Bytes, own: &str, requested: &str) -> Option<Byte
     let contents = parse_array(object.get("contents")?).ok()?;
     let renamed = |content: Bytes| match Object::parse(&content) {
         Ok(mut content) if content.get_string("uri").as_deref() == Some(own) => {
-            content.set("uri", object::to_json_string(requested));
+            content.set_unchecked("uri", object::to_json_string(requested));
             content.to_bytes()
         }
         _ => content,
     };
     let contents: Vec<Bytes> = contents.into_iter().map(renamed).collect();
-    object.set("contents", [b"[", &*contents.join(&b","[..]), b"]"].concat());
+    object.set_unchecked("contents", [b"[", &*contents.join(&b","[..]), b"]"].concat());
     Some(object.to_bytes())
 }
 

@@ -17,6 +17,7 @@ use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::model::caller::Caller;
+use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::Decision;
 use crate::model::outcome::Outcome;
@@ -26,6 +27,7 @@ use crate::pipeline::task_owners::TaskOwners;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
+use crate::util::panics;
 
 /// The number of servers that are started in parallel to be listed.
 const MAX_PARALLEL_STARTS: usize = 8;
@@ -262,25 +264,35 @@ impl CallRouter {
             Err(revoked) => return Some(revoked),
         };
         let catalog = self.catalog();
-        let Ok(target) = catalog.find_listed(&call.selector) else {
+        let candidates = catalog.candidates(&call.selector);
+        let Some(first) = candidates.first() else {
             let server = catalog.undiscovered_by_prefix(call.name())?;
             let denial = policy.authorize(&call.caller, server, None).err()?;
             let target = Target { server: server.clone(), name: call.name().into() };
-            call.trace.record(|facts| {
-                facts.target = Some(target);
-                facts.denial = Some(denial);
-            });
-            return None;
+            record_denial(call, target, &denial);
+            return denies_openly(&policy, &call.caller, server)
+                .then(|| denial.into_server_error(&call.caller, server));
         };
+        // A bare name may belong to several servers. If one of them is known to the caller, its rule is named.
+        let shown = candidates.iter().find(|target| denies_openly(&policy, &call.caller, &target.server));
+        let target = shown.unwrap_or(first);
         let denial = policy.authorize(&call.caller, &target.server, Some(&target.name)).err()?;
-        let error = policy
-            .can_see(&call.caller, &target.server)
-            .then(|| denial.clone().into_error(&call.caller, &target.server, &target.name));
-        call.trace.record(|facts| {
-            facts.target = Some(target);
-            facts.denial = Some(denial);
-        });
-        error
+        record_denial(call, target.clone(), &denial);
+        shown.map(|target| denial.into_error(&call.caller, &target.server, &target.name))
+    }
+
+    /// Returns the error for a server that a caller cannot see.
+    pub(crate) fn hidden_server_error(&self, caller: &Caller, server: &ServerId) -> Error {
+        let unknown = || self.listed_catalog(caller).unknown_server_error(server.as_str());
+        let is_declared = self.registry.get(server).is_some();
+        match self.visible_catalogs.policy_for(caller) {
+            Err(revoked) => revoked,
+            Ok(Some(policy)) if *caller == Caller::local() && is_declared => {
+                let denial = policy.authorize(caller, server, None).err();
+                denial.map_or_else(unknown, |denial| denial.into_server_error(caller, server))
+            }
+            Ok(_) => unknown(),
+        }
     }
 
     /// Returns the error for a tool that exists but is not approved yet.
@@ -303,7 +315,7 @@ impl CallRouter {
         let catalog = self.callable_catalog(&call.caller);
         match &self.fallback {
             Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.has_match(&call.selector) => {
-                fallback(call).await
+                run_contained(fallback, call).await
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }
@@ -364,6 +376,27 @@ impl CallRouter {
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
     }
+}
+
+/// Returns whether a caller may know that a server exists which it may not use. The local user wrote the rules.
+fn denies_openly(policy: &Policy, caller: &Caller, server: &ServerId) -> bool {
+    *caller == Caller::local() || policy.can_see(caller, server)
+}
+
+fn record_denial(call: &Call, target: Target, denial: &Denial) {
+    call.trace.record(|facts| {
+        facts.target = Some(target);
+        facts.denial = Some(denial.clone());
+    });
+}
+
+/// Runs the fallback; its panic is an error of the call.
+async fn run_contained(fallback: &Fallback, call: Call) -> Result<Outcome, Error> {
+    let outcome = match panics::contain("fallback", || fallback(call)) {
+        Some(running) => panics::contain_future("fallback", running).await,
+        None => None,
+    };
+    outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::BadReply, "the fallback panicked")))
 }
 
 /// Starts a server without a known listing when a permit is free.

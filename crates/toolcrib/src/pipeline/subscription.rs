@@ -179,8 +179,8 @@ impl SubscriptionTask {
         match confirm.take() {
             // An error means that the subscriber is gone.
             Some(confirm) => drop(confirm.send(Ok(()))),
-            // The resource may have changed while the server was down. An error means that there are no receivers.
-            None => drop(notifications.send(self.updated_notification(origin.key.clone()))),
+            // The resource may have changed while the server was down.
+            None => notifications.send(self.updated_notification(origin.key.clone())),
         }
         tokio::select! {
             biased;

@@ -152,7 +152,7 @@ impl RunningCall {
 fn forward(sink: Option<&Arc<dyn UpdateSink>>, update: CallUpdate) {
     if let Some(sink) = sink {
         // A sink that cannot keep up misses updates.
-        let _ = sink.deliver(update);
+        let _ = sink.deliver_contained(update);
     }
 }
 
@@ -207,7 +207,7 @@ impl SuspendedCalls {
         let mut missing = Vec::new();
         for (key, request) in requests {
             match responses.get(&key) {
-                Some(response) => request.answer(ResponsePayload::Result(response.clone())),
+                Some(response) => request.answer_scanned(ResponsePayload::Result(response.clone())),
                 None => missing.push(request),
             }
         }

@@ -2,12 +2,12 @@
 //!
 //! Arguments and results are never recorded.
 
-use std::time::Duration;
-
+use tokio::time::Instant;
 use tracing::{Span, field};
 
 use crate::call::Call;
 use crate::model::error::Error;
+use crate::model::event::CallEnd;
 use crate::model::outcome::Outcome;
 use crate::spec::ServerId;
 
@@ -36,8 +36,41 @@ macro_rules! span_named {
     };
 }
 
+/// The span of a running call. Its end is recorded exactly once, also if it is dropped because the call was cancelled.
+pub(crate) struct TracedCall {
+    pub(crate) span: Span,
+    started: Instant,
+    end: CallEnd,
+}
+
+impl TracedCall {
+    pub(crate) fn start(call: &Call) -> Self {
+        Self { span: call_span(call), started: Instant::now(), end: CallEnd::Cancelled }
+    }
+
+    /// Records the outcome.
+    pub(crate) fn finish(mut self, outcome: &Result<Outcome, Error>) {
+        self.end = match outcome {
+            Ok(outcome) if outcome.is_error() => CallEnd::ToolError,
+            Ok(_) => CallEnd::Done,
+            Err(error) => CallEnd::Failed(error.kind()),
+        };
+    }
+}
+
+impl Drop for TracedCall {
+    fn drop(&mut self) {
+        let duration = self.started.elapsed();
+        if let Some(error_type) = self.end.error_type() {
+            self.span.record("error.type", error_type);
+        }
+        let outcome = self.end.name();
+        self.span.in_scope(|| tracing::info!(target: CALL_TARGET, outcome, ?duration, "called"));
+    }
+}
+
 /// Creates the span of a call. It is named after the method and has the name of a tool or prompt; URIs are not recorded.
-pub(crate) fn call_span(call: &Call) -> Span {
+fn call_span(call: &Call) -> Span {
     match call.method() {
         "tools/call" => {
             let span = span_named!("tools/call", call);
@@ -63,17 +96,4 @@ pub(crate) fn call_span(call: &Call) -> Span {
 /// Records the server of the current call.
 pub(crate) fn record_server(server: &ServerId) {
     Span::current().record("toolcrib.server", server.as_str());
-}
-
-/// Records the end of a call with one event in its span.
-pub(crate) fn record_end(outcome: &Result<Outcome, Error>, duration: Duration) {
-    let failure = match outcome {
-        Ok(outcome) if outcome.is_error() => Some("tool_error"),
-        Ok(_) => None,
-        Err(error) => Some(error.kind().facts().name),
-    };
-    if let Some(failure) = failure {
-        Span::current().record("error.type", failure);
-    }
-    tracing::info!(target: CALL_TARGET, outcome = failure.unwrap_or("ok"), ?duration, "called");
 }

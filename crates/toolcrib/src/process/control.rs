@@ -35,6 +35,8 @@ pub(super) enum ShimReport {
     Killed(i32),
     /// The tree is being killed because it has this many processes.
     TooManyProcesses(i32),
+    /// The process with this pid belongs to the tree and is in a session of its own.
+    InOtherSession(i32),
 }
 
 impl ShimReport {
@@ -45,6 +47,7 @@ impl ShimReport {
             Self::Exited(status) => (b'e', status),
             Self::Killed(signal) => (b'k', signal),
             Self::TooManyProcesses(count) => (b'o', count),
+            Self::InOtherSession(pid) => (b's', pid),
         };
         let [a, b, c, d] = number.to_le_bytes();
         [kind, a, b, c, d]
@@ -58,6 +61,7 @@ impl ShimReport {
             b'e' => Self::Exited(number),
             b'k' => Self::Killed(number),
             b'o' => Self::TooManyProcesses(number),
+            b's' => Self::InOtherSession(number),
             _ => return None,
         })
     }
@@ -135,8 +139,10 @@ mod tests {
 
     #[test]
     fn reports_round_trip() {
-        use ShimReport::{Exited, Failed, Killed, Started, TooManyProcesses};
-        for report in [Started(7), Failed(2), Exited(-1), Killed(9), TooManyProcesses(600)] {
+        use ShimReport::{Exited, Failed, InOtherSession, Killed, Started, TooManyProcesses};
+        let reports =
+            [Started(7), Failed(2), Exited(-1), Killed(9), TooManyProcesses(600), InOtherSession(8)];
+        for report in reports {
             assert_eq!(ShimReport::from_bytes(report.to_bytes()), Some(report));
         }
         assert_eq!(ShimReport::from_bytes(*b"?0000"), None);

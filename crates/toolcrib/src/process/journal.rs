@@ -5,7 +5,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::orphans::{OrphanQuery, ProcessIdentity, kill_orphans};
+use super::orphans::{OrphanQuery, ProcessIdentity, SeenProcess, kill_orphans};
+use crate::util::files::{self, FileMode, ReplaceOptions};
 
 /// A folder with one file per process tree. Failures to write it are logged and never stop a server.
 #[derive(Debug)]
@@ -26,6 +27,14 @@ struct JournalRecord {
     owner: Option<ProcessIdentity>,
     shim: Option<ProcessIdentity>,
     server: Option<ProcessIdentity>,
+    /// Processes outside of the server's session.
+    seen: Vec<SeenProcess>,
+}
+
+/// A journal file whose owner is gone.
+struct StaleEntry {
+    file: PathBuf,
+    query: OrphanQuery,
 }
 
 impl Journal {
@@ -36,11 +45,33 @@ impl Journal {
         Self { folder }
     }
 
-    /// Kills the process trees whose owner is gone and removes their files.
+    /// Kills the process trees whose owner is gone and removes their files. The file of a tree with a process that cannot
+    /// be killed stays.
     pub(super) fn kill_orphans(&self) {
+        let stale = self.stale_entries();
+        let mut all = OrphanQuery::default();
+        stale.iter().for_each(|entry| all.extend(&entry.query));
+        let mut has_survivors = false;
+        if !all.trees.is_empty() {
+            let found = kill_orphans(&all);
+            if found > 0 {
+                tracing::warn!(processes = found, "killed processes left behind by a killed gateway");
+                has_survivors = all.has_survivors();
+            }
+        }
+        for StaleEntry { file, query } in stale {
+            if has_survivors && query.has_survivors() {
+                tracing::warn!(file = %file.display(), "cannot kill processes left behind by a killed gateway");
+            } else {
+                let _ = fs::remove_file(file);
+            }
+        }
+    }
+
+    /// Returns the files whose owner is gone, with the processes to kill. Nothing of another boot is left.
+    fn stale_entries(&self) -> Vec<StaleEntry> {
         let boot = read_boot_id();
-        let mut query = OrphanQuery::default();
-        let mut files = Vec::new();
+        let mut stale = Vec::new();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let file = entry.path();
             let name = entry.file_name();
@@ -50,22 +81,10 @@ impl Journal {
             if record.is_in_use(tree, &boot) {
                 continue;
             }
-            files.push(file);
-            if record.boot == boot {
-                query.trees.insert(tree.to_owned());
-                query.roots.extend(record.server);
-                query.shims.extend(record.shim);
-            }
+            let query = if record.boot == boot { record.into_query(tree) } else { OrphanQuery::default() };
+            stale.push(StaleEntry { file, query });
         }
-        if !query.trees.is_empty() {
-            let found = kill_orphans(&query);
-            if found > 0 {
-                tracing::warn!(processes = found, "killed processes left behind by a killed gateway");
-            }
-        }
-        for file in files {
-            let _ = fs::remove_file(file);
-        }
+        stale
     }
 
     /// Creates the entry of a tree before its first process starts.
@@ -90,6 +109,23 @@ impl JournalEntry {
             ..JournalRecord::default()
         };
         self.append(&record.to_text());
+    }
+
+    /// Adds a process outside of the server's session.
+    pub(super) fn record_seen(&self, process: &SeenProcess) {
+        let record = JournalRecord { seen: vec![*process], ..JournalRecord::default() };
+        self.append(&record.to_text());
+    }
+
+    /// Replaces the processes outside of the server's session.
+    pub(super) fn replace_seen(&self, seen: &[SeenProcess]) {
+        let record =
+            fs::read_to_string(&self.file).map(|text| JournalRecord::parse(&text)).unwrap_or_default();
+        let text = JournalRecord { seen: seen.to_vec(), ..record }.to_text();
+        let options = ReplaceOptions { mode: FileMode::Private, sync: false };
+        if let Err(error) = files::replace_file(&self.file, text.as_bytes(), options) {
+            tracing::warn!(file = %self.file.display(), %error, "cannot write the process journal");
+        }
     }
 
     /// Removes the file once no process of the tree is left.
@@ -119,7 +155,21 @@ impl JournalRecord {
         let lines = processes.into_iter().filter_map(|(role, process)| {
             process.map(|process| format!("{role} {} {}\n", process.pid, process.start_time))
         });
-        boot.into_iter().chain(lines).collect()
+        let seen = self.seen.iter().map(|SeenProcess { identity, session }| {
+            format!("seen {} {} {session}\n", identity.pid, identity.start_time)
+        });
+        boot.into_iter().chain(lines).chain(seen).collect()
+    }
+
+    /// Returns the processes of the tree with this id.
+    fn into_query(self, tree: &str) -> OrphanQuery {
+        let server_session = self.server.map(SeenProcess::from_server);
+        OrphanQuery {
+            trees: [tree.to_owned()].into(),
+            roots: self.server.into_iter().collect(),
+            shims: self.shim.into_iter().collect(),
+            seen: self.seen.into_iter().chain(server_session).collect(),
+        }
     }
 
     /// Parses the complete lines of a file; a last line without a newline is ignored.
@@ -137,6 +187,11 @@ impl JournalRecord {
                 "owner" => record.owner = process,
                 "shim" => record.shim = process,
                 "server" => record.server = process,
+                "seen" => {
+                    let session = fields.next().and_then(|field| field.parse().ok());
+                    let seen = process.zip(session);
+                    record.seen.extend(seen.map(|(identity, session)| SeenProcess { identity, session }));
+                }
                 _ => {}
             }
         }
@@ -198,9 +253,13 @@ mod tests {
             owner: process(1, 2),
             shim: process(3, 4),
             server: process(5, 6),
+            seen: Vec::new(),
         };
         assert_eq!(JournalRecord::parse(&record.to_text()), record);
         let truncated = record.to_text().trim_end().to_owned();
+        let seen = SeenProcess { identity: ProcessIdentity { pid: 7, start_time: 8 }, session: 9 };
+        let with_seen = JournalRecord { seen: vec![seen, seen], ..JournalRecord::parse(&record.to_text()) };
+        assert_eq!(JournalRecord::parse(&with_seen.to_text()), with_seen);
         assert_eq!(JournalRecord::parse(&truncated), JournalRecord { server: None, ..record });
         assert_eq!(JournalRecord::parse("\n \nowner x y\nnonsense 1 2\n"), JournalRecord::default());
     }
@@ -215,8 +274,12 @@ mod tests {
         let mut owned = spawn_sleeper();
         let own = ProcessIdentity::from_pid(std::process::id()).unwrap();
         let dead_owner = Some(ProcessIdentity { start_time: 0, ..own });
-        let record =
-            |owner, server| JournalRecord { boot: read_boot_id(), owner, shim: None, server: Some(server) };
+        let record = |owner, server| JournalRecord {
+            boot: read_boot_id(),
+            owner,
+            server: Some(server),
+            ..JournalRecord::default()
+        };
         let reused_pid =
             ProcessIdentity { start_time: unrelated.identity.start_time - 1, ..unrelated.identity };
         let other_boot = JournalRecord { boot: "other".to_owned(), ..record(dead_owner, unrelated.identity) };

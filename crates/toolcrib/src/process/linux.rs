@@ -17,7 +17,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use super::journal::{Journal, JournalEntry};
+pub(super) use super::orphans::SeenProcess;
 pub use super::shim::run_shim;
+pub(crate) use super::shim::{is_unprepared_shim, own_program};
 
 use super::SpawnError;
 use super::control::{self, REPORT_LEN, ShimReport};
@@ -132,6 +134,7 @@ async fn forward_reports(
             }
             Some(ShimReport::Exited(status)) => tracker.report_exit(ProcessExit::Status(status)),
             Some(ShimReport::Killed(signal)) => tracker.report_exit(ProcessExit::Signal(signal)),
+            Some(ShimReport::InOtherSession(pid)) => tracker.record_seen(pid.cast_unsigned()),
             Some(ShimReport::TooManyProcesses(count)) => {
                 tracker.report_exit(ProcessExit::TooManyProcesses(count.cast_unsigned()));
             }
@@ -140,9 +143,11 @@ async fn forward_reports(
     }
 }
 
-/// Kills every process that carries this tree id.
-pub(super) fn kill_tree(tree_id: String) {
-    orphans::kill_orphans(&OrphanQuery { trees: [tree_id].into(), ..OrphanQuery::default() });
+/// Kills every process that carries this tree id or was seen in the tree. Returns whether all of them have ended.
+pub(super) fn kill_tree(tree_id: String, seen: Vec<SeenProcess>) -> bool {
+    let query = OrphanQuery { trees: [tree_id].into(), seen, ..OrphanQuery::default() };
+    orphans::kill_orphans(&query);
+    !query.has_survivors()
 }
 
 /// Returns the bytes of memory that the descendants of a process use, plus its own if `include_root` is set.

@@ -39,6 +39,37 @@ impl ProcessIdentity {
     }
 }
 
+/// A process of a tree that was seen outside of the server's session. Its session outlives it, so that the processes it
+/// started are found too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SeenProcess {
+    pub(super) identity: ProcessIdentity,
+    pub(super) session: u32,
+}
+
+impl SeenProcess {
+    /// Returns the process that has this pid now.
+    pub(super) fn from_pid(pid: u32) -> Option<Self> {
+        let process = proc::read(pid)?;
+        let identity = ProcessIdentity { pid, start_time: process.start_time };
+        Some(Self { identity, session: process.session })
+    }
+
+    /// Returns the root process of a server, which creates a session.
+    pub(super) fn from_server(server: ProcessIdentity) -> Self {
+        Self { identity: server, session: server.pid }
+    }
+
+    /// Returns whether `process` is this one or in its session. A session whose creator is younger than this process is
+    /// another one with the same number.
+    fn matches(self, process: &ProcessEntry, all: &[ProcessEntry]) -> bool {
+        let creator = all.iter().find(|other| other.pid == self.session);
+        let is_reused = creator.is_some_and(|creator| creator.start_time > self.identity.start_time);
+        let is_own = || all.iter().any(|own| own.pid == std::process::id() && own.session == self.session);
+        self.identity.matches(process) || process.session == self.session && !is_reused && !is_own()
+    }
+}
+
 /// The process trees to kill.
 #[derive(Debug, Default)]
 pub(super) struct OrphanQuery {
@@ -48,6 +79,23 @@ pub(super) struct OrphanQuery {
     pub(super) roots: Vec<ProcessIdentity>,
     /// Shims, which exit by themselves; only their descendants are killed.
     pub(super) shims: Vec<ProcessIdentity>,
+    /// Processes whose sessions belong to the trees.
+    pub(super) seen: Vec<SeenProcess>,
+}
+
+impl OrphanQuery {
+    /// Adds the trees of another query.
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.trees.extend(other.trees.iter().cloned());
+        self.roots.extend(&other.roots);
+        self.shims.extend(&other.shims);
+        self.seen.extend(&other.seen);
+    }
+
+    /// Returns whether a process of the trees is left.
+    pub(super) fn has_survivors(&self) -> bool {
+        !find_members(&proc::read_all(), self).is_empty()
+    }
 }
 
 /// Kills every process of the trees and returns how many were found.
@@ -71,6 +119,7 @@ pub(super) fn kill_orphans(query: &OrphanQuery) -> usize {
 fn find_members(all: &[ProcessEntry], query: &OrphanQuery) -> Vec<ProcessEntry> {
     let is_root = |process: &ProcessEntry| {
         query.roots.iter().chain(&query.shims).any(|root| root.matches(process))
+            || query.seen.iter().any(|seen| seen.matches(process, all))
             || proc::environment_variable(process.pid, TREE_VARIABLE)
                 .is_some_and(|tree| query.trees.contains(&tree))
     };
@@ -128,12 +177,36 @@ mod tests {
 
     fn kill_tree(tree: &str, roots: &[ProcessIdentity], shim: Option<ProcessIdentity>) -> usize {
         let trees = HashSet::from([tree.to_owned()]);
-        kill_orphans(&OrphanQuery { trees, roots: roots.to_vec(), shims: shim.into_iter().collect() })
+        let shims = shim.into_iter().collect();
+        kill_orphans(&OrphanQuery { trees, roots: roots.to_vec(), shims, seen: Vec::new() })
     }
 
     fn was_killed(mut child: Child) -> bool {
         use std::os::unix::process::ExitStatusExt as _;
         child.wait().unwrap().signal() == Some(9)
+    }
+
+    #[test]
+    fn session_of_a_seen_process_is_killed_after_its_end() {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", "sleep 601 & sleep 602"]).stdin(Stdio::null()).env_clear();
+        let mut child = command.spawn().unwrap();
+        let pid = child.id();
+        while proc::descendants(pid).len() < 2 {
+            std::thread::yield_now();
+        }
+        let seen = SeenProcess::from_pid(pid).unwrap();
+        assert_eq!(seen.session, pid);
+        let members = || proc::read_all().into_iter().filter(|process| process.session == pid).count();
+        assert_eq!(members(), 3);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let later = ProcessIdentity { pid: 0, start_time: 0 };
+        let other = SeenProcess { identity: later, session: proc::read(std::process::id()).unwrap().session };
+        let query = OrphanQuery { seen: vec![seen, other], ..OrphanQuery::default() };
+        assert!(query.has_survivors());
+        assert_eq!(kill_orphans(&query), 2, "the own session is never killed");
+        assert!(!query.has_survivors());
     }
 
     #[test]

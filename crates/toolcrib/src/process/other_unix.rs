@@ -1,6 +1,6 @@
 //! Stand-ins for systems without `/proc`: no shim, no journal, and a server is its process group.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Writes nothing on this platform.
@@ -23,6 +23,10 @@ impl Journal {
     }
 }
 
+/// A process that was seen in a tree; none is on this platform.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SeenProcess {}
+
 impl JournalEntry {
     pub(super) fn record_processes(&self, _shim: Option<u32>, _server: u32) {}
 
@@ -30,7 +34,9 @@ impl JournalEntry {
 }
 
 /// Does nothing on this platform.
-pub(super) fn kill_tree(_tree_id: String) {}
+pub(super) fn kill_tree(_tree_id: String, _seen: Vec<SeenProcess>) -> bool {
+    true
+}
 
 /// Always `None` on this platform.
 pub(super) fn tree_memory(_root: u32, _include_root: bool) -> Option<u64> {
@@ -38,6 +44,17 @@ pub(super) fn tree_memory(_root: u32, _include_root: bool) -> Option<u64> {
 }
 
 /// Always `None`: this platform has no shims.
+#[must_use = "a process that was started as a shim must end with this exit code"]
 pub fn run_shim() -> Option<ExitCode> {
     None
+}
+
+/// Always `None`: this platform has no shims.
+pub(crate) fn own_program() -> Option<PathBuf> {
+    None
+}
+
+/// Always `false`: this platform has no shims.
+pub(crate) fn is_unprepared_shim(_program: &Path) -> bool {
+    false
 }

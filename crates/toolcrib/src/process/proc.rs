@@ -11,6 +11,8 @@ pub(super) struct ProcessEntry {
     pub(super) parent: u32,
     /// Its process group.
     pub(super) group: u32,
+    /// Its session: the pid of the process that created it.
+    pub(super) session: u32,
     /// True if it has ended and waits to be reaped.
     pub(super) is_zombie: bool,
     /// In clock ticks since boot. Together with the pid it identifies the process.
@@ -27,6 +29,7 @@ pub(super) fn read(pid: u32) -> Option<ProcessEntry> {
         pid,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         is_zombie: matches!(*fields.first()?, "Z" | "X"),
         start_time: fields.get(19)?.parse().ok()?,
     })

@@ -5,10 +5,15 @@
 //! ignored.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,20 +34,41 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(4);
 const SHUTDOWN_POLL: Duration = Duration::from_millis(20);
 /// Interval between checks for growth of the tree.
 const GROWTH_CHECK: Duration = Duration::from_secs(1);
-/// Growth checks after which the tree is counted even if the system as a whole has not grown.
+/// Growth checks after which the tree is read even if the number of processes in the system is the same.
 const CHECKS_PER_COUNT: u32 = 10;
-/// New processes in the whole system, since the last check, that cause the tree to be counted.
-const SYSTEM_GROWTH: u16 = 64;
 /// Maximum number of processes in a tree.
 const MAX_PROCESSES: usize = 512;
 
+/// Whether [`run_shim`] was called in this process, so that the program can run as a shim.
+static CAN_BE_SHIM: AtomicBool = AtomicBool::new(false);
+
 /// Runs as a shim if this process was started as one, and returns the exit code to end with. Call it first in `main` of
 /// the program passed to [`CribBuilder::shim`](crate::CribBuilder::shim).
+#[must_use = "a process that was started as a shim must end with this exit code"]
 pub fn run_shim() -> Option<ExitCode> {
-    (std::env::args_os().nth(1)? == SHIM_ARG).then(|| match start_and_watch() {
+    if std::env::args_os().nth(1).is_none_or(|first| first != SHIM_ARG) {
+        CAN_BE_SHIM.store(true, Ordering::Relaxed);
+        return None;
+    }
+    Some(match start_and_watch() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
+}
+
+/// Returns a path that runs this program even after its file has been replaced: a descriptor that stays open for the life
+/// of the process. `/proc/self/exe` itself is not usable, because under a debugger or profiler it names that program.
+pub(crate) fn own_program() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<Option<File>> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| File::open("/proc/self/exe").ok());
+    program.as_ref().map(|program| format!("/proc/self/fd/{}", program.as_raw_fd()).into())
+}
+
+/// Returns whether `program` is this one, and would run as another copy of itself instead of as a shim.
+pub(crate) fn is_unprepared_shim(program: &Path) -> bool {
+    let file_id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    let own = file_id(Path::new("/proc/self/exe"));
+    !CAN_BE_SHIM.load(Ordering::Relaxed) && own.is_some() && file_id(program) == own
 }
 
 fn start_and_watch() -> io::Result<()> {
@@ -77,10 +103,12 @@ struct Shim {
     shutdown: Option<TreeShutdown>,
     /// Time of the next growth check.
     next_check: Duration,
-    /// Growth checks since the tree was last counted.
+    /// Growth checks since the tree was last read.
     checks_since_count: u32,
     /// Processes and threads of the whole system at the last check.
     system_processes: u16,
+    /// Processes in other sessions that were reported.
+    reported: BTreeSet<u32>,
 }
 
 /// Times at which a tree that is shutting down is killed, and at which the shim exits without the remaining processes.
@@ -105,6 +133,7 @@ impl Shim {
             next_check: now() + GROWTH_CHECK,
             checks_since_count: 0,
             system_processes: rustix::system::sysinfo().procs,
+            reported: BTreeSet::new(),
         }
     }
 
@@ -211,21 +240,40 @@ impl Shim {
         }
     }
 
-    /// Kills a tree that has too many processes. Counting the tree is expensive, so it is skipped while the system as a
-    /// whole does not grow.
+    /// Kills a tree that has too many processes, and reports its processes in other sessions. Reading the tree is
+    /// expensive, so it is skipped while the number of processes in the whole system stays the same.
     fn check_growth(&mut self) {
         self.next_check = now() + GROWTH_CHECK;
         let total = rustix::system::sysinfo().procs;
-        let growth = total.saturating_sub(std::mem::replace(&mut self.system_processes, total));
+        let before = std::mem::replace(&mut self.system_processes, total);
         self.checks_since_count += 1;
-        if growth < SYSTEM_GROWTH && self.checks_since_count < CHECKS_PER_COUNT {
+        if total == before && self.checks_since_count < CHECKS_PER_COUNT {
             return;
         }
         self.checks_since_count = 0;
-        let count = proc::descendants(std::process::id()).len();
-        if count > MAX_PROCESSES {
-            self.report(ShimReport::TooManyProcesses(i32::try_from(count).unwrap_or(i32::MAX)));
+        let tree = proc::descendants(std::process::id());
+        if tree.len() > MAX_PROCESSES {
+            self.report(ShimReport::TooManyProcesses(i32::try_from(tree.len()).unwrap_or(i32::MAX)));
             self.shut_down(Duration::ZERO);
+            return;
+        }
+        self.report_other_sessions(&tree);
+    }
+
+    /// Reports processes that could not be found without the shim: they have left the server's session, and may have
+    /// cleared their environment.
+    fn report_other_sessions(&mut self, tree: &[u32]) {
+        self.reported.retain(|pid| tree.contains(pid));
+        // A child that has not called `setsid` yet is in the shim's own session, which is not part of the tree.
+        let own_session = proc::read(std::process::id()).map_or(0, |own| own.session);
+        let known_sessions = [self.server.cast_unsigned(), own_session];
+        for pid in tree {
+            let is_new = !self.reported.contains(pid)
+                && proc::read(*pid).is_some_and(|process| !known_sessions.contains(&process.session));
+            if is_new && let Ok(number) = i32::try_from(*pid) {
+                self.report(ShimReport::InOtherSession(number));
+                self.reported.insert(*pid);
+            }
         }
     }
 

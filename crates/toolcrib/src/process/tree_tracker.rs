@@ -10,8 +10,12 @@ use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
 use super::SpawnError;
-use super::os::{self, JournalEntry};
+use super::os::{self, JournalEntry, SeenProcess};
 use crate::model::exit_report::ProcessExit;
+
+/// Seen processes that are kept before those that have ended are dropped.
+#[cfg(target_os = "linux")]
+const MAX_SEEN: usize = 256;
 
 /// Reports the start, failure and exit of a process tree. The tree counts as ended when the tracker is dropped.
 pub(super) struct TreeTracker {
@@ -21,6 +25,10 @@ pub(super) struct TreeTracker {
     pub(super) started_tx: Option<oneshot::Sender<Result<u32, SpawnError>>>,
     pub(super) exit_tx: watch::Sender<Option<ProcessExit>>,
     pub(super) tasks: TaskTracker,
+    /// Processes that were seen in other sessions.
+    pub(super) seen: Vec<SeenProcess>,
+    /// True if processes of the tree could not be killed. The journal entry then stays for the next gateway.
+    pub(super) has_survivors: bool,
     pub(super) _tree_ended: DropGuard,
 }
 
@@ -48,16 +56,34 @@ impl TreeTracker {
         }
     }
 
-    /// Kills processes that can only be found by the id of the tree. This reads all processes and takes a while.
-    pub(super) async fn kill_orphans(&self) {
+    /// Records a process of the tree that is not in the server's session, so that it is found after the shim was killed.
+    #[cfg(target_os = "linux")]
+    pub(super) fn record_seen(&mut self, pid: u32) {
+        let Some(process) = SeenProcess::from_pid(pid) else { return };
+        self.seen.push(process);
+        if self.seen.len() > MAX_SEEN {
+            self.seen.retain(|process| process.identity.is_alive());
+            if let Some(entry) = &self.journal_entry {
+                entry.replace_seen(&self.seen);
+            }
+        } else if let Some(entry) = &self.journal_entry {
+            entry.record_seen(&process);
+        }
+    }
+
+    /// Kills processes that can only be found by the id of the tree, or because they were seen in it. This reads all
+    /// processes and takes a while.
+    pub(super) async fn kill_orphans(&mut self) {
         let tree_id = self.tree_id.clone();
+        let seen = self.seen.clone();
+        let killed = self.tasks.spawn_blocking(move || os::kill_tree(tree_id, seen)).await;
         // Fails only when the runtime shuts down.
-        let _ = self.tasks.spawn_blocking(move || os::kill_tree(tree_id)).await;
+        self.has_survivors = !killed.unwrap_or(false);
     }
 
     /// Removes the journal entry once no process of the tree is left.
     pub(super) fn finish(self) {
-        if let Some(entry) = self.journal_entry {
+        if let Some(entry) = self.journal_entry.filter(|_| !self.has_survivors) {
             entry.remove();
         }
     }

@@ -61,23 +61,23 @@ pub fn adapt_params_for_server(
     let progress_token = progress_token.filter(|_| meta.get(meta::PROGRESS_TOKEN).is_some());
     meta.retain(|key| key != meta::PROGRESS_TOKEN && !meta::CLIENT_KEYS.contains(&key));
     if is_stateless {
-        meta.set(meta::PROTOCOL_VERSION, object::to_json_string(revision.as_str()));
-        meta.set(
+        meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision.as_str()));
+        meta.set_unchecked(
             meta::CLIENT_CAPABILITIES,
             client.map_or(Bytes::from_static(b"{}"), Client::declared_capabilities),
         );
-        meta.set(meta::CLIENT_INFO, IMPLEMENTATION);
+        meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
         if let Some(level) = client.and_then(|client| client.log_level) {
-            meta.set(meta::LOG_LEVEL, object::to_json_string(level.as_str()));
+            meta.set_unchecked(meta::LOG_LEVEL, object::to_json_string(level.as_str()));
         }
     }
     if let Some(token) = progress_token {
-        meta.set(meta::PROGRESS_TOKEN, token.to_string());
+        meta.set_unchecked(meta::PROGRESS_TOKEN, token.to_string());
     }
     if meta.is_empty() {
         params.remove("_meta");
     } else {
-        params.set("_meta", meta.to_bytes());
+        params.set_unchecked("_meta", meta.to_bytes());
     }
 }
 
@@ -127,7 +127,7 @@ fn adapt_error_for_client(error: Bytes, method: &str, server: Era, client: Era) 
         (code::HEADER_MISMATCH | code::UNSUPPORTED_VERSION, Era::Stateless, _) => code::INTERNAL_ERROR,
         _ => return error,
     };
-    object.set("code", mapped.to_string());
+    object.set_unchecked("code", mapped.to_string());
     object.to_bytes()
 }
 
@@ -199,7 +199,7 @@ fn remove_stateless_members(result: &Bytes) -> Bytes {
             .is_none_or(|raw| object::parse_array(raw).is_ok_and(|parts| parts.is_empty()))
         {
             let text = object::to_json_string(&String::from_utf8_lossy(&value));
-            object.set("content", [br#"[{"type":"text","text":"#, &text[..], b"}]"].concat());
+            object.set_unchecked("content", [br#"[{"type":"text","text":"#, &text[..], b"}]"].concat());
         }
     }
     if let Some(mut meta) = object.get("_meta").and_then(|raw| Object::parse(raw).ok())
@@ -208,7 +208,7 @@ fn remove_stateless_members(result: &Bytes) -> Bytes {
         if meta.is_empty() {
             object.remove("_meta");
         } else {
-            object.set("_meta", meta.to_bytes());
+            object.set_unchecked("_meta", meta.to_bytes());
         }
     }
     object.to_bytes()

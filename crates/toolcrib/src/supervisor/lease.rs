@@ -130,7 +130,8 @@ impl Lease {
     }
 
     fn call_health(&self, error: &Error) -> Option<CallHealth> {
-        if error.is_not_sent() {
+        let is_rate_limit = error.class() == Some(FailureClass::RateLimited);
+        if error.is_not_sent() && !is_rate_limit {
             return None;
         }
         match (error.class(), error.class().map(|class| class.facts().treatment)) {

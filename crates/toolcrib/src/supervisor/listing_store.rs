@@ -12,9 +12,12 @@ use crate::model::listing::{ListedItem, Listing};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Revision;
-use crate::spec::ServerSpec;
+use crate::spec::{ServerSpec, TransportKind};
 use crate::util::files::{self, FileMode, ReplaceOptions};
 use crate::util::locks::IgnorePoison as _;
+
+/// The name of the HTTP+SSE transport.
+const SSE: &str = TransportKind::Sse.as_str();
 
 /// A server's listing together with the facts from its handshake.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +26,16 @@ pub(crate) struct KnownListing {
     pub(crate) revision: Revision,
     /// The `serverInfo` it sent.
     pub(crate) server_info: Option<Bytes>,
+    /// True if the server speaks HTTP+SSE.
+    pub(crate) is_legacy_sse: bool,
     pub(crate) listing: Arc<Listing>,
+}
+
+impl KnownListing {
+    /// Returns the transport that the server turned out to have, if that is not the declared one.
+    pub(crate) fn transport(&self) -> Option<&'static str> {
+        self.is_legacy_sse.then_some(SSE)
+    }
 }
 
 /// The listing of one server, shared by its instances. Nothing is written if there is no folder or the server runs in
@@ -137,6 +149,7 @@ impl ListingStore {
         Some(KnownListing {
             revision: known.get_string("revision")?.parse().ok()?,
             server_info: known.get("serverInfo").cloned(),
+            is_legacy_sse: known.get_string("transport").as_deref() == Some(SSE),
             listing: Arc::new(listing),
         })
     }
@@ -147,17 +160,20 @@ impl ListingStore {
         let folder = file.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder)?;
         let mut text = Object::default();
-        text.set("revision", object::to_json_string(known.revision.as_str()));
+        text.set_unchecked("revision", object::to_json_string(known.revision.as_str()));
         if let Some(info) = &known.server_info {
-            text.set("serverInfo", info.clone());
+            text.set_unchecked("serverInfo", info.clone());
         }
-        text.set("capabilities", known.listing.capabilities.clone());
+        if known.is_legacy_sse {
+            text.set_unchecked("transport", object::to_json_string(SSE));
+        }
+        text.set_unchecked("capabilities", known.listing.capabilities.clone());
         if let Some(instructions) = &known.listing.instructions {
-            text.set("instructions", object::to_json_string(instructions));
+            text.set_unchecked("instructions", object::to_json_string(instructions));
         }
         for kind in ListKind::ALL {
             let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();
-            text.set(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
+            text.set_unchecked(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
         }
         let options = ReplaceOptions { mode: FileMode::Umask, sync: false };
         files::replace_file(file, &text.to_bytes(), options)
@@ -189,6 +205,7 @@ mod tests {
         KnownListing {
             revision: Revision::V2025_06_18,
             server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
+            is_legacy_sse: true,
             listing,
         }
     }
@@ -209,7 +226,8 @@ mod tests {
             names.iter().map(|name| ListedItem { name: (*name).into(), definition: Bytes::new() }).collect()
         };
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
-        KnownListing { revision: Revision::V2025_06_18, server_info: None, listing: Arc::new(listing) }
+        let listing = Arc::new(listing);
+        KnownListing { revision: Revision::V2025_06_18, server_info: None, is_legacy_sse: false, listing }
     }
 
     fn client(number: u64) -> InstanceKey {

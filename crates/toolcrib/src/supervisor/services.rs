@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,15 +16,13 @@ use crate::cache::ResponseCache;
 use crate::model::event::{Event, ServerNotification};
 use crate::model::listing::Listing;
 use crate::model::log_line::LogSource;
+use crate::observer::event_channel::EventChannel;
 use crate::observer::log_sink::LogSink;
 use crate::process::Spawner;
 use crate::secrets::SecretStoreHandle;
 use crate::spec::{Pinning, ServerId, ServerSpec};
 use crate::util::clock::SuspendClock;
 use crate::util::locks::IgnorePoison as _;
-
-/// Capacity of the broadcast channels. A receiver that falls further behind misses messages.
-const CHANNEL_CAPACITY: usize = 1024;
 
 /// Pause before the store is asked again which tools are approved.
 const LOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -35,9 +33,9 @@ pub(crate) struct SupervisorServices {
     /// Owns all background tasks.
     pub(crate) tasks: TaskTracker,
     /// Lifecycle events of servers.
-    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) events: EventChannel<Event>,
     /// Notifications from servers that belong to no call.
-    pub(crate) notifications: broadcast::Sender<ServerNotification>,
+    pub(crate) notifications: EventChannel<ServerNotification>,
     /// Notified when a server's listing changes.
     pub(crate) listing_changed: Arc<Notify>,
     /// Cancelled when draining servers must stop without waiting for their calls.
@@ -66,8 +64,7 @@ impl SupervisorServices {
         if let Some(log) = &self.log {
             log.write(server, LogSource::Event(&event));
         }
-        // Fails if there are no subscribers.
-        let _ = self.events.send(event);
+        self.events.send(event);
     }
 
     /// Compares a listing with the approved definitions and reports new differences. `is_complete` says whether it is
@@ -147,8 +144,8 @@ impl Default for SupervisorServices {
     fn default() -> Self {
         Self {
             tasks: TaskTracker::new(),
-            events: broadcast::channel(CHANNEL_CAPACITY).0,
-            notifications: broadcast::channel(CHANNEL_CAPACITY).0,
+            events: EventChannel::default(),
+            notifications: EventChannel::default(),
             listing_changed: Arc::default(),
             abort_drain: CancellationToken::new(),
             spawner: Arc::default(),

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock, RwLock};
 
-use tokio::sync::broadcast;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fair_queue::FairQueue;
@@ -21,6 +20,7 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::listing::Listing;
+use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::versions::{Era, Revision};
@@ -51,7 +51,7 @@ pub(crate) struct LaunchContext {
     pub(crate) spawner: Arc<Spawner>,
     pub(crate) stderr: Arc<StderrTail>,
     /// Receives notifications that belong to no call.
-    pub(crate) notifications: broadcast::Sender<ServerNotification>,
+    pub(crate) notifications: EventChannel<ServerNotification>,
     pub(crate) cache: Arc<ResponseCache>,
     /// The first line on stdout of this start that is not a message.
     pub(crate) first_garbage_line: Arc<OnceLock<String>>,
@@ -59,6 +59,7 @@ pub(crate) struct LaunchContext {
     pub(crate) owner: Arc<InstanceOwner>,
     pub(crate) secrets: Option<SecretStoreHandle>,
     /// The place for the card that a remote server publishes; none is requested without it.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only remote servers publish cards"))]
     pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
 }
 
@@ -167,6 +168,9 @@ async fn connect(
             Ok(handshake) => handshake,
             Err(error) => return Err(explain_failure(&mux, error, plan)),
         };
+    if handshake.revision.era() == Era::Session {
+        mux.enable_ping();
+    }
     Ok(Connection {
         server: spec.id.clone(),
         mux,

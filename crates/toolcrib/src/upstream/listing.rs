@@ -126,7 +126,7 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
             return Ok(ListPages { items, ttl });
         };
         params = Object::default();
-        params.set("cursor", object::to_json_string(&cursor));
+        params.set_unchecked("cursor", object::to_json_string(&cursor));
         if !seen_cursors.insert(cursor) {
             let reason = format!("its list of {member} is circular: a cursor was repeated");
             return Err(bad_reply(&reason));

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,12 +25,15 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
 use crate::model::failure_class::Delivery;
+use crate::observer::event_channel::EventChannel;
+use crate::protocol::era::client::PING;
 use crate::protocol::framing::replace_line_breaks;
 use crate::protocol::jsonrpc;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
 
+use link::CloseOnDrop;
 pub(super) use pending_reply::PendingReply;
 
 /// Bytes that may be queued for a server that does not read its input.
@@ -60,13 +63,17 @@ struct MuxInner {
     redactor: Arc<Redactor>,
     /// The reason why the peer is not an MCP server, once that is known.
     not_mcp_reason: OnceLock<String>,
+    /// Set when the server has methods of the session era, such as `ping`.
+    has_ping: AtomicBool,
+    /// Set when the server turns out to speak HTTP+SSE.
+    legacy_sse: AtomicBool,
     /// Set when the server is declared hung.
     hung: AtomicBool,
     /// Set while an oversized line is skipped whose head does not show which request it answers.
     oversize_unidentified: AtomicBool,
     /// Notified when the server's listing may have changed.
     relist: Notify,
-    notifications: broadcast::Sender<ServerNotification>,
+    notifications: EventChannel<ServerNotification>,
     cache: Arc<ResponseCache>,
     /// The newest acknowledgement of a listen request.
     listen_ack: watch::Sender<ListenAck>,
@@ -103,7 +110,7 @@ struct ListenAck {
 #[derive(Debug)]
 pub(super) struct MuxContext {
     pub(super) owner: Arc<InstanceOwner>,
-    pub(super) notifications: broadcast::Sender<ServerNotification>,
+    pub(super) notifications: EventChannel<ServerNotification>,
     pub(super) cache: Arc<ResponseCache>,
     /// Receives the first line from the server that is not a message.
     pub(super) first_garbage_line: Arc<OnceLock<String>>,
@@ -129,6 +136,8 @@ impl Mux {
             first_garbage_line,
             redactor,
             not_mcp_reason: OnceLock::new(),
+            has_ping: AtomicBool::new(false),
+            legacy_sse: AtomicBool::new(false),
             hung: AtomicBool::new(false),
             oversize_unidentified: AtomicBool::new(false),
             relist: Notify::new(),
@@ -145,8 +154,9 @@ impl Mux {
         });
         let link = TransportLink::new(inner.clone());
         let queue = OutgoingQueue::new(inner.clone(), messages);
-        let running = Box::new(transport).run(link.clone(), queue);
-        inner.tasks.spawn(async move { link.close(running.await) });
+        let closer = CloseOnDrop::new(link.clone());
+        let running = Box::new(transport).run(link, queue);
+        inner.tasks.spawn(async move { closer.close(running.await) });
         Self { inner }
     }
 
@@ -162,8 +172,12 @@ impl Mux {
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<PendingReply, Error> {
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let id = self.inner.pending().insert(PendingRequest::new(reply_sender, receiver));
+        let mut pending = self.inner.pending();
+        let id = pending.insert(PendingRequest::new(reply_sender, receiver));
+        let ping = self.inner.add_ping_after_cancellation(&mut pending);
+        drop(pending);
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
+        self.inner.send_ping(ping);
         let pending_reply = PendingReply::new(self.inner.clone(), id, reply_receiver);
         let mut line = Vec::with_capacity(256);
         jsonrpc::write_request_head(&mut line, id, method);
@@ -243,6 +257,16 @@ impl Mux {
         self.inner.broken.cancel();
     }
 
+    /// Records that the server can be pinged.
+    pub(super) fn enable_ping(&self) {
+        self.inner.has_ping.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server turned out to speak HTTP+SSE.
+    pub(super) fn is_legacy_sse(&self) -> bool {
+        self.inner.legacy_sse.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_hung(&self) -> bool {
         self.inner.hung.load(Ordering::Relaxed)
     }
@@ -279,6 +303,21 @@ impl MuxInner {
             self.outgoing.send(QueuedMessage { id, line })
         {
             self.pending().mark_not_sent(id);
+        }
+    }
+
+    /// Adds a ping if a cancelled request makes it unclear which client a question belongs to.
+    fn add_ping_after_cancellation(&self, pending: &mut PendingRequests) -> Option<u64> {
+        self.has_ping.load(Ordering::Relaxed).then(|| pending.insert_ping_after_cancellation()).flatten()
+    }
+
+    /// Sends a ping with this id, if there is one.
+    fn send_ping(&self, id: Option<u64>) {
+        if let Some(id) = id {
+            let mut line = Vec::new();
+            jsonrpc::write_request_head(&mut line, id, PING);
+            line.extend_from_slice(b"{}}");
+            self.send(Some(id), line);
         }
     }
 

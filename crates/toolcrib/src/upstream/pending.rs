@@ -17,7 +17,7 @@ use crate::protocol::jsonrpc::{RequestId, ResponsePayload};
 /// Open questions that one call may have.
 const MAX_QUESTIONS_PER_CALL: usize = 64;
 
-/// Time in which a server may still act on a call after it was cancelled.
+/// Time in which a server that answers no ping may still act on a call after it was cancelled.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// The end of a request.
@@ -93,6 +93,8 @@ pub(super) enum NoRecipient {
 struct CancelledClient {
     client: u64,
     until: Instant,
+    /// The ping that was sent after the cancellation. Its answer shows that the server has noticed the cancellation.
+    ping: Option<u64>,
 }
 
 impl PendingRequest {
@@ -141,9 +143,36 @@ impl PendingRequests {
         Some(self.last_id)
     }
 
-    /// Removes a request.
+    /// Removes a request that has ended.
     pub(super) fn remove(&mut self, id: u64) -> Option<PendingRequest> {
+        if !self.recently_cancelled.is_empty() {
+            self.recently_cancelled.retain(|cancelled| cancelled.ping != Some(id));
+        }
         self.requests.remove(&id)
+    }
+
+    /// Adds a ping if a cancelled request makes it unclear which client a question belongs to, and returns its id. Its
+    /// answer, or the end of the grace period, makes it clear again.
+    pub(super) fn insert_ping_after_cancellation(&mut self) -> Option<u64> {
+        if self.recently_cancelled.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        self.recently_cancelled.retain(|cancelled| cancelled.until > now);
+        let clients =
+            self.requests.values().filter_map(|request| Some(request.receiver.as_ref()?.client.key));
+        let clients: Vec<u64> = clients.collect();
+        let is_unclear = |cancelled: &CancelledClient| {
+            cancelled.ping.is_none() && clients.iter().any(|client| *client != cancelled.client)
+        };
+        if !self.recently_cancelled.iter().any(is_unclear) {
+            return None;
+        }
+        let id = self.insert(PendingRequest::new(oneshot::channel().0, None))?;
+        self.recently_cancelled.iter_mut().for_each(|cancelled| {
+            cancelled.ping.get_or_insert(id);
+        });
+        Some(id)
     }
 
     /// Records that the server did not process a request. Its caller learns this when the request fails.
@@ -269,8 +298,10 @@ impl PendingRequests {
     pub(super) fn cancel(&mut self, id: u64) -> Option<PendingRequest> {
         let request = self.requests.remove(&id)?;
         if let Some(receiver) = &request.receiver {
-            let until = Instant::now() + CANCEL_GRACE;
-            self.recently_cancelled.push(CancelledClient { client: receiver.client.key, until });
+            let now = Instant::now();
+            self.recently_cancelled.retain(|cancelled| cancelled.until > now);
+            let until = now + CANCEL_GRACE;
+            self.recently_cancelled.push(CancelledClient { client: receiver.client.key, until, ping: None });
         }
         Some(request)
     }

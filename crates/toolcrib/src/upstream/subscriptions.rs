@@ -112,7 +112,7 @@ impl Connection {
 
     async fn request_for_uri(&self, uri: &str, method: &str) -> Result<(), Error> {
         let mut params = Object::default();
-        params.set("uri", object::to_json_string(uri));
+        params.set_unchecked("uri", object::to_json_string(uri));
         match self.request(method, params).await? {
             ResponsePayload::Result(_) => Ok(()),
             ResponsePayload::Error(error) => {
@@ -134,7 +134,7 @@ impl Connection {
             *current = Some(level);
         }
         let mut params = Object::default();
-        params.set("level", object::to_json_string(level.as_str()));
+        params.set_unchecked("level", object::to_json_string(level.as_str()));
         // If this fails, the server logs at its own level and the gateway filters.
         let _ = self.request(SET_LEVEL, params).await;
     }
@@ -154,7 +154,7 @@ impl Connection {
                 continue;
             };
             let mut params = Object::default();
-            params.set("notifications", filter);
+            params.set_unchecked("notifications", filter);
             let Ok(mut stream) = self.send_request(LISTEN, &mut params, None) else {
                 sleep(RETRY_DELAY).await;
                 continue;

@@ -121,7 +121,7 @@ impl Drop for RunningTask<'_> {
 /// Returns parameters with a task id, which keeps the server's spelling.
 fn task_params(task: &Bytes) -> Object {
     let mut params = Object::default();
-    params.set("taskId", task.clone());
+    params.set_unchecked("taskId", task.clone());
     params
 }
 

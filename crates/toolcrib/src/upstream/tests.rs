@@ -24,6 +24,7 @@ use super::mux::MuxContext;
 use super::*;
 use crate::model::failure_class::FailureClass;
 use crate::model::listing::Listing;
+use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::protocol::versions::Revision;
 use crate::secrets::SecretStoreHandle;
@@ -59,7 +60,7 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
         running: TaskTracker::new(),
         spawner: Arc::default(),
         stderr: Arc::default(),
-        notifications: tokio::sync::broadcast::channel(8).0,
+        notifications: EventChannel::default(),
         cache: Arc::default(),
         first_garbage_line: Arc::default(),
         owner: Arc::default(),
@@ -71,7 +72,7 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
 fn mux_context() -> MuxContext {
     MuxContext {
         owner: Arc::default(),
-        notifications: tokio::sync::broadcast::channel(8).0,
+        notifications: EventChannel::default(),
         cache: Arc::default(),
         first_garbage_line: Arc::default(),
         redactor: Arc::default(),

@@ -77,7 +77,7 @@ async fn call_is_recorded_once_however_it_ends() {
     }
     crib.shutdown(SECOND).await;
     assert_eq!(kind(crib.call(on("git", "echo")).await), ErrorKind::ShuttingDown);
-    assert_eq!(summary(&only_record(&mut events)), (None, "echo", NotEvaluated, "shutting_down"));
+    assert!(records(&mut events).is_empty(), "the stream of events has ended");
 }
 
 #[tokio::test(start_paused = true)]

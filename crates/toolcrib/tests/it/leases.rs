@@ -218,12 +218,14 @@ async fn rules_apply_to_leases_and_their_calls() {
     let servers = [spec("git", &fake), spec("off", &fake)];
     let crib = Crib::builder().roster(crate::support::roster(servers)).policy(Policy::for_everyone(rules));
     let crib = crib.build().unwrap();
-    assert_eq!(crib.lease(&id("off")).await.unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(crib.lease(&id("off")).await.unwrap_err().kind(), ErrorKind::Denied);
+    let guest = LeaseOptions::new().caller(Caller::new("guest"));
+    assert_eq!(crib.lease_for(&id("off"), guest).await.unwrap_err().kind(), ErrorKind::Unknown);
     let lease = crib.lease(&id("git")).await.unwrap();
     assert_eq!(kind(lease.call_tool("fail", &json!({})).await), ErrorKind::Denied);
     echo(&lease).await.unwrap();
     crib.set_policy(Policy::for_everyone(Rules::default().denying(["git.*".parse().unwrap()])));
-    assert_eq!(kind(echo(&lease).await), ErrorKind::Unknown);
+    assert_eq!(kind(echo(&lease).await), ErrorKind::Denied);
     assert_eq!(fake.called_tools(), ["echo"]);
 }
 

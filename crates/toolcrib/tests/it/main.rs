@@ -12,6 +12,8 @@ mod changed_settings;
 mod crash_recovery;
 mod deadlines;
 mod delayed_store;
+mod embedder_input;
+mod embedder_panics;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;
@@ -30,6 +32,7 @@ mod registration;
 mod reload;
 mod restart_budget;
 mod routing;
+mod runtimes;
 mod server_isolation;
 mod server_requests;
 mod shared_store;

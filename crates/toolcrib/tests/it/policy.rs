@@ -117,7 +117,8 @@ async fn guard_applies_to_lists_and_calls() {
     assert_eq!(names(&*crib.list().await), ["a.read", "a.Odd Name!", "a.rm"]);
     let error = crib.call(Call::tool("a__write")).await.unwrap_err();
     assert_eq!(error.to_string(), "`local` may not use `a.write`: read only");
-    assert_eq!(crib.call(Call::tool("b__read")).await.unwrap_err().kind(), ErrorKind::Unknown);
+    let error = crib.call(Call::tool("b__read")).await.unwrap_err();
+    assert_eq!(error.to_string(), "`local` may not use `b`: not here");
     // The guard stays when the rules are replaced.
     crib.set_policy(Policy::for_everyone(rules(None, &["a.rm"])));
     assert_eq!(names(&*crib.list().await), ["a.read", "a.Odd Name!"]);
@@ -223,4 +224,47 @@ async fn tool_that_is_not_listed_can_be_called() {
     crib.call(Call::tool("a__echo")).await.unwrap();
     crib.set_policy(Policy::for_everyone(rules(None, &["a.echo"])));
     assert_eq!(crib.call(Call::tool("a__echo")).await.unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_bare_name_is_refused_with_its_rule() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let crib = crib(&ran).policy(policy()).build().unwrap();
+    crib.list().await;
+    // Both servers have the tool, and both are denied.
+    let error = crib.call(Call::tool("rm")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("`policy.deny` has `*.rm`"), "{error}");
+    // One of them does not exist for this caller; the other one is named.
+    let error = crib.call(Call::tool("write").caller(Caller::new("ci"))).await.unwrap_err();
+    assert_eq!(error.to_string(), "`ci` may not use `a.write`: `callers.ci.deny` has `a.write`");
+    crib.set_policy(Policy::for_everyone(rules(None, &["a.read"])));
+    assert_eq!(crib.call(Call::tool("read")).await.unwrap().text(), "ran", "only `b` has it for the caller");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wholly_denied_server_says_so_to_the_local_user_only() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let is_listed_first = [true, false];
+    for is_listed in is_listed_first {
+        let crib = crib(&ran).build().unwrap();
+        if is_listed {
+            crib.list().await;
+        }
+        crib.set_policy(Policy::for_everyone(rules(None, &["b.*"])));
+        for call in [|| Call::tool("b__read"), || Call::tool_on(id("b"), "read")] {
+            let error = crib.call(call()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            assert!(error.to_string().contains("`policy.deny` has `b.*`"), "{error}");
+            let hidden = crib.call(call().caller(Caller::new("ci"))).await.unwrap_err();
+            assert_eq!(hidden.kind(), ErrorKind::Unknown, "{hidden}");
+        }
+        let error = crib.list_server(&id("b")).await.unwrap_err();
+        assert_eq!(error.to_string(), "`local` may not use `b`: `policy.deny` has `b.*`");
+        assert_eq!(
+            crib.list_server_for(&id("b"), &Caller::new("ci")).await.unwrap_err().kind(),
+            ErrorKind::Unknown
+        );
+    }
+    assert_eq!(ran.load(Ordering::Relaxed), 0);
 }

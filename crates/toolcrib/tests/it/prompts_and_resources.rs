@@ -29,7 +29,7 @@ fn resource_server(resources: &[&str]) -> FakeServer {
 
 async fn read(crib: &Crib, uri: &str) -> Result<Outcome, toolcrib::Error> {
     let mut params = Object::default();
-    params.set("uri", object::to_json_string(uri));
+    params.set_unchecked("uri", object::to_json_string(uri));
     crib.call(Call::request("resources/read", Selector::Resource(uri.to_owned()), params)).await
 }
 
@@ -43,7 +43,7 @@ async fn prompt_is_found_on_an_undiscovered_server() {
     let b = resource_server(&["b://1"]);
     let crib = crib(&[("a", &a), ("b", &b)]);
     let mut params = Object::default();
-    params.set("name", object::to_json_string("b__ask"));
+    params.set_unchecked("name", object::to_json_string("b__ask"));
     let call = Call::request("prompts/get", Selector::Prompt("b__ask".into()), params);
     assert_eq!(crib.call(call).await.unwrap().server, Some(id("b")));
     assert_eq!(b.received("prompts/get")[0]["params"]["name"], "ask");

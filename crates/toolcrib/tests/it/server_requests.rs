@@ -286,15 +286,42 @@ async fn request_near_a_suspended_call_is_ambiguous() {
     assert!(other.text().contains("several clients"), "{}", other.text());
     let again = crib.call(call(&params).client(eliciting_client(1, Era::Stateless))).await.unwrap();
     assert_eq!(again.to_value()["resultType"], "input_required");
-    // After the timeout the server may not have noticed the cancellation for a moment.
+    // After the timeout the call is cancelled, and the server answers a ping after it has noticed that.
     settle().await;
     advance(Duration::from_secs(601)).await;
     settle().await;
     let soon = crib.call(call(&params).client(eliciting_client(2, Era::Stateless))).await.unwrap();
-    assert!(soon.text().contains("several clients"), "{}", soon.text());
-    advance(Duration::from_secs(6)).await;
-    let later = crib.call(call(&params).client(eliciting_client(2, Era::Stateless))).await.unwrap();
-    assert_eq!(later.to_value()["resultType"], "input_required");
+    assert_eq!(soon.to_value()["resultType"], "input_required");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_call_of_one_client_does_not_silence_requests_to_another() {
+    let server = AskingServer::in_session();
+    let crib = crib_of(&server);
+    let quiet = json!({"name": "ask", "arguments": {}});
+    let client_1 = || call(&quiet).client(client(1, Era::Session, "{}"));
+    let ask = async || {
+        let (sink, mut updates) = mpsc::channel(8);
+        let call = call(&asking(ELICIT, &json!({})))
+            .client(eliciting_client(2, Era::Session))
+            .update_sink(std::sync::Arc::new(sink));
+        let (outcome, ()) = tokio::join!(crib.call(call), async {
+            match updates.recv().await {
+                Some(CallUpdate::Request(ask)) => ask.answer(ResponsePayload::Result(r#""yes""#.into())),
+                other => assert!(other.is_none(), "{other:?}"),
+            }
+        });
+        outcome.unwrap().text()
+    };
+    for _ in 0..3 {
+        tokio::select! { biased; _ = crib.call(client_1()) => panic!("answered"), () = settle() => {} }
+        assert_eq!(ask().await, r#""yes""#);
+    }
+    // Without a cancelled call nothing is pinged.
+    let pings = server.received_of("ping").len();
+    assert_eq!(pings, 3);
+    assert_eq!(ask().await, r#""yes""#);
+    assert_eq!(server.received_of("ping").len(), pings);
 }
 
 #[tokio::test(start_paused = true)]
@@ -366,4 +393,23 @@ async fn client_error_to_a_request_fails_the_tool() {
     });
     let outcome = outcome.unwrap();
     assert!(outcome.is_error() && outcome.text().contains("the user declined"), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_that_is_not_json_is_an_error_for_the_server() {
+    for server in [AskingServer::in_session(), AskingServer::stateless()] {
+        let crib = crib_of(&server);
+        let (sink, mut updates) = mpsc::channel(8);
+        let call = call(&asking(ELICIT, &json!({})))
+            .client(eliciting_client(1, Era::Session))
+            .update_sink(std::sync::Arc::new(sink));
+        let (outcome, ()) = tokio::join!(crib.call(call), async {
+            let Some(CallUpdate::Request(ask)) = updates.recv().await else { panic!("no request arrived") };
+            ask.answer(ResponsePayload::Result(r#"{}},"name":"other","x":{"y":{}"#.into()));
+        });
+        assert!(outcome.unwrap().text().contains("not valid JSON"));
+        let names: Vec<Value> =
+            server.received_of("tools/call").iter().map(|call| call["params"]["name"].clone()).collect();
+        assert!(names.iter().all(|name| name == "ask"), "{names:?}");
+    }
 }

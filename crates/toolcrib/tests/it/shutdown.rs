@@ -1,9 +1,14 @@
 //! Shutdown waits for calls, then stops every server and task.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use toolcrib::{Era, EraChoice, ErrorKind, Lifecycle, Settings, StartPolicy};
+use tokio::time::{Duration, Instant, timeout};
+use toolcrib::model::event::CallRecord;
+use toolcrib::{Crib, Era, EraChoice, ErrorKind, Lifecycle, Observer, Settings, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, id, kind, on, roster, settle, spawn, spec, with};
@@ -117,4 +122,54 @@ async fn shutdown_cuts_draining_servers_short() {
     );
     assert!(calls.join_all().await.into_iter().all(|ended| kind(ended) == ErrorKind::Lost));
     assert_eq!(tasks.join_all().await.len(), 1, "the reload ends with the shutdown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_and_notifications_end_with_the_shutdown() {
+    let crib = crib(&[("git", &FakeServer::new())]);
+    let mut events = crib.events();
+    let mut notifications = crib.notifications();
+    crib.call(on("git", "echo")).await.unwrap();
+    crib.shutdown(SECOND).await;
+    let mut seen = 0;
+    while timeout(SECOND, events.recv()).await.unwrap().is_ok() {
+        seen += 1;
+    }
+    assert!(seen >= 3, "started, called and stopped, then the end: {seen}");
+    assert_eq!(timeout(SECOND, notifications.recv()).await.unwrap().unwrap_err(), RecvError::Closed);
+    assert_eq!(timeout(SECOND, crib.events().recv()).await.unwrap().unwrap_err(), RecvError::Closed);
+}
+
+/// An observer that counts how often it was closed.
+#[derive(Default)]
+struct ClosedCount(AtomicUsize);
+
+impl Observer for ClosedCount {
+    fn call_ended(&self, _: &CallRecord) {}
+
+    fn close(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_shutdown_finishes_one_that_was_dropped() {
+    for polls in 0..40 {
+        let fake = FakeServer::new();
+        let observer = Arc::new(ClosedCount::default());
+        let builder = Crib::builder().server(spec("git", &fake)).observer(observer.clone());
+        let crib = builder.build().unwrap();
+        let mut calls = JoinSet::new();
+        spawn(&mut calls, &crib, on("git", "hang"));
+        settle().await;
+        let polled = async {
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! { biased; () = crib.shutdown(Duration::ZERO) => {}, () = polled => {} }
+        let finished = timeout(SECOND, crib.shutdown(Duration::ZERO)).await;
+        assert!(finished.is_ok(), "dropped after {polls} polls");
+        assert_eq!((fake.running_and_peak().0, observer.0.load(SeqCst)), (0, 1), "after {polls} polls");
+    }
 }

@@ -116,6 +116,18 @@ async fn call_is_one_span_with_its_fields() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cancelled_call_ends_its_span_with_an_error_type() {
+    let (recorded, _guard) = record().await;
+    let crib = crib(&[("git", &FakeServer::new())]);
+    crib.list().await;
+    assert!(tokio::time::timeout(SECOND, crib.call(Call::tool("git__hang"))).await.is_err());
+    let calls = recorded.calls();
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    assert_eq!([&*calls[0]["outcome"], &*calls[0]["error.type"]], ["cancelled", "cancelled"]);
+    assert_eq!(calls[0]["toolcrib.server"], "git");
+}
+
+#[tokio::test(start_paused = true)]
 async fn span_is_named_after_the_method() {
     let (recorded, _guard) = record().await;
     let crib = crib(&[("git", &FakeServer::new())]);

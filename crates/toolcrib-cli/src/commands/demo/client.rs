@@ -71,8 +71,8 @@ impl DemoClient {
     /// Calls a tool.
     pub(super) async fn call(&self, tool: &str, arguments: &Value) -> Result<DemoCallResult> {
         let mut params = Object::default();
-        params.set("name", object::to_json_string(tool));
-        params.set("arguments", arguments.to_string());
+        params.set_unchecked("name", object::to_json_string(tool));
+        params.set_unchecked("arguments", arguments.to_string());
         Ok(match self.client.request("/mcp", "tools/call", params).await?.into_result() {
             Ok(result) => {
                 let result: Value = serde_json::from_slice(&result)?;

@@ -309,7 +309,7 @@ impl ReplayLog {
         let changed = listed.map(|(method, _)| encode_notification(method, None));
         let updated = session.subscriptions.keys().map(|uri| {
             let mut params = Object::default();
-            params.set("uri", toolcrib::protocol::json::object::to_json_string(uri));
+            params.set_unchecked("uri", toolcrib::protocol::json::object::to_json_string(uri));
             encode_notification(RESOURCE_UPDATED, Some(&params.to_bytes()))
         });
         changed.chain(updated).collect()

@@ -210,3 +210,18 @@ fn every_value_has_its_origin() {
         ]
     );
 }
+
+#[test]
+fn values_show_the_endpoint_that_a_nearer_layer_replaced() {
+    let texts = [
+        (LayerKind::Machine, "[servers.a]\nurl = 'http://far/'\nheaders = { X = 'y' }\n"),
+        (LayerKind::User, "[servers.a]\ncommand = 'npx'\nargs = ['notes']\n"),
+        (LayerKind::Project, "[servers.a]\nurl = 'http://near/'\n"),
+    ];
+    let shown =
+        |texts: &[(LayerKind, &str)]| format!("{:?}", layered(texts).server_values(&"a".parse().unwrap()));
+    assert!(!shown(&texts[..1]).contains("npx"));
+    assert!(shown(&texts[..2]).contains("http://far/"), "{}", shown(&texts[..2]));
+    let all = shown(&texts);
+    assert!(all.contains("http://near/") && all.contains("npx") && all.contains("http://far/"), "{all}");
+}

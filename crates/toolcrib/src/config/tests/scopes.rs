@@ -142,6 +142,12 @@ fn server_with_run_on_is_local_or_remote_by_host() {
     let client = layered(&[(LayerKind::Standalone, &text("still"))]).resolve(&client_facts);
     let Endpoint::Http(http) = &only_server(&client).endpoint else { panic!("not a URL") };
     assert_eq!(http.url.source(), "http://127.0.0.1:99/mcp/s/m");
+    assert_eq!(client.declared[0].missing_gateway, None);
+    // Also if that gateway does not run: a second copy would be another server.
+    let client_facts = HostFacts { open_ports: [].into(), ..client_facts };
+    let client = layered(&[(LayerKind::Standalone, &text("still"))]).resolve(&client_facts);
+    assert!(matches!(only_server(&client).endpoint, Endpoint::Http(_)));
+    assert_eq!(client.declared[0].missing_gateway, Some(99));
 }
 
 #[test]

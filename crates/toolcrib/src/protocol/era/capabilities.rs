@@ -137,10 +137,10 @@ impl ClientCapabilities {
         if let Some(mut extensions) = object.get("extensions").and_then(|raw| Object::parse(raw).ok())
             && extensions.remove(TASKS_EXTENSION).is_some()
         {
-            object.set("extensions", extensions.to_bytes());
+            object.set_unchecked("extensions", extensions.to_bytes());
         }
         if self.roots {
-            object.set("roots", Bytes::from_static(b"{}"));
+            object.set_unchecked("roots", Bytes::from_static(b"{}"));
         }
         object.to_bytes()
     }

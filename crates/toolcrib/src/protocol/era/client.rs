@@ -113,7 +113,7 @@ impl RequestMetaReader {
                 *last = Some(CachedRequestMeta { raw: Bytes::copy_from_slice(raw), parsed: parsed.clone() });
                 params.remove("_meta");
             } else {
-                params.set("_meta", meta.to_bytes());
+                params.set_unchecked("_meta", meta.to_bytes());
             }
         }
         declared

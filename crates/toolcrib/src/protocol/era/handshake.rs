@@ -80,11 +80,14 @@ pub enum ProbeOutcome {
 /// Builds the request that checks whether a server supports the stateless era.
 pub fn probe_request() -> HandshakeRequest {
     let mut meta = Object::default();
-    meta.set(meta::PROTOCOL_VERSION, object::to_json_string(Revision::newest(Era::Stateless).as_str()));
-    meta.set(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
-    meta.set(meta::CLIENT_INFO, IMPLEMENTATION);
+    meta.set_unchecked(
+        meta::PROTOCOL_VERSION,
+        object::to_json_string(Revision::newest(Era::Stateless).as_str()),
+    );
+    meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
+    meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
     let mut params = Object::default();
-    params.set("_meta", meta.to_bytes());
+    params.set_unchecked("_meta", meta.to_bytes());
     HandshakeRequest { method: "server/discover", params }
 }
 
@@ -131,12 +134,12 @@ fn newest_stateless(dates: Option<&Bytes>) -> Option<Revision> {
 /// Builds the request that opens a session, for one client or shared by all.
 pub fn initialize_request(revision: Revision, client: Option<&ClientCapabilities>) -> HandshakeRequest {
     let mut params = Object::default();
-    params.set("protocolVersion", object::to_json_string(revision.as_str()));
-    params.set(
+    params.set_unchecked("protocolVersion", object::to_json_string(revision.as_str()));
+    params.set_unchecked(
         "capabilities",
         client.map_or(Bytes::from_static(ALL_CLIENT_CAPABILITIES), ClientCapabilities::to_session_json),
     );
-    params.set("clientInfo", IMPLEMENTATION);
+    params.set_unchecked("clientInfo", IMPLEMENTATION);
     HandshakeRequest { method: "initialize", params }
 }
 

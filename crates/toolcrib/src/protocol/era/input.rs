@@ -69,20 +69,20 @@ pub fn input_required_result(requests: &[InputRequest], state: Option<&str>) -> 
         object::write_string(&mut encoded, &request.key);
         encoded.push(b':');
         let mut object = Object::default();
-        object.set("method", object::to_json_string(&request.method));
+        object.set_unchecked("method", object::to_json_string(&request.method));
         if let Some(params) = &request.params {
             // Includes `elicitationId`, which this era does not use: clients built on rmcp require it, others ignore
             // it.
-            object.set("params", params.clone());
+            object.set_unchecked("params", params.clone());
         }
         object.write_to(&mut encoded);
     }
     encoded.push(b'}');
     let mut result = Object::default();
-    result.set("resultType", Bytes::from_static(b"\"input_required\""));
-    result.set("inputRequests", encoded);
+    result.set_unchecked("resultType", Bytes::from_static(b"\"input_required\""));
+    result.set_unchecked("inputRequests", encoded);
     if let Some(state) = state {
-        result.set(REQUEST_STATE, object::to_json_string(state));
+        result.set_unchecked(REQUEST_STATE, object::to_json_string(state));
     }
     result.to_bytes()
 }

@@ -102,9 +102,23 @@ impl Object {
         self.members.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Replaces a member in its place, or adds it at the end. `value` must be JSON.
-    pub fn set(&mut self, key: &'static str, value: impl Into<Bytes>) {
+    /// Replaces a member in its place, or adds it at the end.
+    ///
+    /// # Errors
+    /// Fails, and leaves the object as it is, if `value` is not exactly one JSON value.
+    pub fn set(&mut self, key: &'static str, value: impl Into<Bytes>) -> Result<(), BadJson> {
         let value = value.into();
+        check_value(&value)?;
+        self.set_unchecked(key, value);
+        Ok(())
+    }
+
+    /// Like [`Object::set`], for a value that is known to be JSON because it was scanned or encoded before. Anything else
+    /// would end up in a message as it is.
+    #[doc(hidden)]
+    pub fn set_unchecked(&mut self, key: &'static str, value: impl Into<Bytes>) {
+        let value = value.into();
+        debug_assert!(check_value(&value).is_ok(), "the value of `{key}` is not JSON");
         match self.members.iter_mut().find(|(name, _)| name == key) {
             Some(member) => member.1 = value,
             None => self.members.push((Cow::Borrowed(key), value)),
@@ -196,6 +210,12 @@ pub fn parse_array(array: &Bytes) -> Result<Vec<Bytes>, BadJson> {
     Ok(elements)
 }
 
+/// Checks that a text is exactly one JSON value.
+pub(crate) fn check_value(value: &[u8]) -> Result<(), BadJson> {
+    utf8(value)?;
+    Ok(scan::check_json(value)?)
+}
+
 fn utf8(source: &[u8]) -> Result<&str, BadJson> {
     std::str::from_utf8(source).map_err(|error| BadJson {
         reason: format!("invalid UTF-8 at byte {}", error.valid_up_to()),
@@ -282,8 +302,21 @@ mod tests {
             r#"{"z":1e400,"a":{"b":1.10,"b":2,"n":[ 1 , 2 ]},"é\"":"\u0041","big":12345678901234567890123}"#;
         let mut object = parse(text).unwrap();
         assert_eq!(object.to_bytes(), text.as_bytes());
-        object.set("z", "7");
+        object.set("z", "7").unwrap();
         assert_eq!(object.to_bytes(), text.replace("1e400", "7").as_bytes());
+    }
+
+    #[test]
+    fn set_refuses_anything_but_one_value() {
+        let mut object = parse(r#"{"a":1}"#).unwrap();
+        for bad in ["", "1,", r#"1,"name":"env""#, "{}}", "{} {}", "\"", "nul"] {
+            assert!(object.set("a", bad).is_err() && object.set("b", bad).is_err(), "{bad}");
+        }
+        assert!(object.set("a", &b"\"\xff\""[..]).is_err());
+        assert_eq!(object.to_bytes(), r#"{"a":1}"#.as_bytes());
+        object.set("a", " [ 2 ] ").unwrap();
+        object.set("b", "null").unwrap();
+        assert_eq!(object.to_bytes(), r#"{"a": [ 2 ] ,"b":null}"#.as_bytes());
     }
 
     #[test]

@@ -295,8 +295,14 @@ pub(crate) fn find_quoted(text: &[u8], quoted: &[u8]) -> Option<usize> {
 
 /// Returns whether `text` is one JSON value.
 pub(crate) fn is_json(text: &[u8]) -> bool {
+    check_json(text).is_ok()
+}
+
+/// Checks that `text` is one JSON value. Strings are not checked for valid UTF-8.
+pub(crate) fn check_json(text: &[u8]) -> ScanResult<()> {
     let mut scanner = Scanner::new(text);
-    scanner.scan_value().and_then(|_| scanner.expect_end()).is_ok()
+    scanner.scan_value()?;
+    scanner.expect_end()
 }
 
 /// Returns the number of bytes before the next quote or backslash. Most names are short, so the first sixteen bytes are

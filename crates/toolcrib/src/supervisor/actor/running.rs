@@ -280,6 +280,7 @@ impl Actor {
         let known = KnownListing {
             revision: connection.handshake.revision,
             server_info: connection.handshake.server_info.clone(),
+            is_legacy_sse: connection.is_legacy_sse(),
             listing: Arc::new(listing.with_unread_from(last)),
         };
         self.update_pinned_tools(&known.listing);
@@ -320,9 +321,7 @@ impl Actor {
         if !lists.is_empty() {
             let server = self.spec.id.clone();
             let instance = self.owner.key.clone();
-            // Fails if there are no subscribers.
-            let _ =
-                self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
+            self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
         }
     }
 

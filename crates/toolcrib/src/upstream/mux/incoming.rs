@@ -214,7 +214,7 @@ impl MuxInner {
         drop(pending);
         if let Some((question, sink)) = opened {
             let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-            if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
+            if sink.deliver_contained(CallUpdate::Request(self.with_expiry(request, question))) {
                 return Ok(OpenQuestion { id: question, answer });
             }
             self.pending().close_question(question);
@@ -236,7 +236,7 @@ impl MuxInner {
         }
         let question = self.pending().open_owner_question(id.clone());
         let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-        if sink.deliver(CallUpdate::Request(self.with_expiry(request, question))) {
+        if sink.deliver_contained(CallUpdate::Request(self.with_expiry(request, question))) {
             return Some(OpenQuestion { id: question, answer });
         }
         self.pending().close_question(question);
@@ -255,7 +255,7 @@ impl MuxInner {
     fn send_update(&self, id: u64, update: CallUpdate) {
         let sink = self.pending().update_sink(id, matches!(update, CallUpdate::Progress(_)));
         if let Some(sink) = sink {
-            sink.deliver(update);
+            sink.deliver_contained(update);
         }
     }
 
@@ -284,7 +284,7 @@ impl MuxInner {
                 let id = params.and_then(|params| RequestId::parse(params.get("requestId")?.clone()));
                 let sink = id.and_then(|id| self.pending().withdraw_question(&id));
                 if let Some(sink) = sink.as_ref().or(self.owner.update_sink.as_ref()) {
-                    sink.deliver(CallUpdate::RequestWithdrawn);
+                    sink.deliver_contained(CallUpdate::RequestWithdrawn);
                 }
             }
             ELICITATION_COMPLETE => self.publish_named(ELICITATION_COMPLETE, "elicitationId", params),
@@ -303,8 +303,7 @@ impl MuxInner {
                     let server = self.server.clone();
                     let instance = self.owner.key.clone();
                     self.cache.invalidate(&server, Some(&instance), Invalidation::Resource(&uri));
-                    // There may be no subscriber.
-                    let _ = self.notifications.send(ServerNotification::ResourceUpdated {
+                    self.notifications.send(ServerNotification::ResourceUpdated {
                         server,
                         instance,
                         uri: (&*uri).into(),
@@ -322,8 +321,7 @@ impl MuxInner {
         if let Some(name) = object.as_ref().and_then(|object| object.get_string(key)) {
             let server = self.server.clone();
             let name = (&*name).into();
-            // There may be no subscriber.
-            let _ = self.notifications.send(ServerNotification::FollowUp { server, method, name, params });
+            self.notifications.send(ServerNotification::FollowUp { server, method, name, params });
         }
     }
 
@@ -334,10 +332,9 @@ impl MuxInner {
             Ok((call, client)) => client.wants_log(level).then_some(call),
             Err(NoRecipient::Ambiguous | NoRecipient::CallEnded) => None,
             Err(NoRecipient::NoCall) => {
-                // There may be no subscriber.
                 let server = self.server.clone();
                 let instance = self.owner.key.clone();
-                let _ = self.notifications.send(ServerNotification::Log { server, instance, params });
+                self.notifications.send(ServerNotification::Log { server, instance, params });
                 return;
             }
         };

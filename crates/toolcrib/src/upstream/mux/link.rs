@@ -91,6 +91,11 @@ impl TransportLink {
         self.inner.mark_not_mcp(reason);
     }
 
+    /// Records that the server speaks HTTP+SSE.
+    pub(in crate::upstream) fn mark_legacy_sse(&self) {
+        self.inner.legacy_sse.store(true, Ordering::Relaxed);
+    }
+
     /// Stops both directions because one of them broke.
     pub(in crate::upstream) fn disconnect(&self) {
         self.inner.broken.cancel();
@@ -106,18 +111,60 @@ impl TransportLink {
         &self.inner.close_input
     }
 
-    /// Spawns a task that the gateway waits for when it stops.
+    /// Spawns a task that the gateway waits for when it stops. A panic in it disconnects.
     pub(in crate::upstream) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.inner.tasks.spawn(task)
+        let disconnect = DisconnectOnPanic { link: self.clone() };
+        self.inner.tasks.spawn(async move {
+            let output = task.await;
+            drop(disconnect);
+            output
+        })
     }
 
     /// Closes the connection after the transport has ended.
     pub(super) fn close(&self, report: ExitReport) {
         self.disconnect();
         self.inner.close(report);
+    }
+}
+
+/// Closes a connection when its transport ends, also by a panic, so that no request waits for it any longer.
+pub(super) struct CloseOnDrop {
+    link: TransportLink,
+    report: ExitReport,
+}
+
+impl CloseOnDrop {
+    pub(super) fn new(link: TransportLink) -> Self {
+        let report = ExitReport { stderr: vec!["its connection failed".to_owned()], ..ExitReport::default() };
+        Self { link, report }
+    }
+
+    /// Closes the connection with the transport's own report.
+    pub(super) fn close(mut self, report: ExitReport) {
+        self.report = report;
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.link.close(std::mem::take(&mut self.report));
+    }
+}
+
+/// Disconnects if the task that owns it panics.
+struct DisconnectOnPanic {
+    link: TransportLink,
+}
+
+impl Drop for DisconnectOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.link.disconnect();
+        }
     }
 }
 

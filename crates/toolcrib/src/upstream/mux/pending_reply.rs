@@ -67,6 +67,8 @@ impl Drop for PendingReply {
         let request = self.inner.pending().cancel(self.id);
         if request.is_some() && self.cancel_on_drop {
             self.inner.send_cancelled(self.id);
+            let ping = self.inner.add_ping_after_cancellation(&mut self.inner.pending());
+            self.inner.send_ping(ping);
         }
     }
 }

@@ -183,3 +183,36 @@ async fn stop_asks_the_transport_to_close_its_input() {
     drop(mux);
     assert!(script.link.disconnected().is_cancelled());
 }
+
+/// A transport that panics when it gets a message, in its own future or in a task of its own.
+struct PanickingTransport {
+    in_task: bool,
+}
+
+impl Transport for PanickingTransport {
+    fn run(self: Box<Self>, link: TransportLink, mut outgoing: OutgoingQueue) -> TransportFuture {
+        let panicking = async move {
+            outgoing.recv().await;
+            panic!("on purpose");
+        };
+        if !self.in_task {
+            return Box::pin(panicking);
+        }
+        link.spawn::<ExitReport>(panicking);
+        Box::pin(async move {
+            link.disconnected().cancelled().await;
+            ExitReport::default()
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_of_a_transport_fails_its_requests() {
+    for in_task in [false, true] {
+        let mux = Mux::new("fake".parse().unwrap(), mux_context(), PanickingTransport { in_task });
+        let error = timeout(SECOND, send_call(&mux)).await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.is_not_sent()), (ErrorKind::Lost, false), "{error}");
+        timeout(SECOND, mux.closed()).await.unwrap();
+        assert!(mux.is_closed());
+    }
+}

@@ -123,8 +123,10 @@ impl HttpConnection {
                 biased;
                 () = self.link.close_requested().cancelled() => break,
                 Some(done) = tasks.join_next() => {
-                    if let Ok(Some(id)) = done {
-                        in_flight.remove(&id);
+                    match done {
+                        Ok(Some(id)) => drop(in_flight.remove(&id)),
+                        Err(error) if error.is_panic() => self.mark_lost("a request to it panicked"),
+                        _ => {}
                     }
                     continue;
                 }
@@ -241,6 +243,7 @@ impl HttpConnection {
             *request.uri_mut() = url.clone();
             *request.headers_mut() = headers.clone();
             let response = self.client.request(request).await?;
+            self.link.count_read();
             if !matches!(response.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
                 return Ok(response);
             }

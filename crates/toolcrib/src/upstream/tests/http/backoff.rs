@@ -64,6 +64,7 @@ async fn rate_limited_call_trips_the_breaker_for_retry_after() {
     };
     let first = send_call().await.unwrap_err();
     assert_eq!((first.class(), first.retry_in()), (Some(FailureClass::RateLimited), Some(SECOND)));
+    assert_eq!(first.data()["sent"], "never");
     let second = send_call().await.unwrap_err();
     assert_eq!((second.kind(), second.class()), (ErrorKind::Tripped, Some(FailureClass::RateLimited)));
     assert_eq!((second.data()["sent"].clone(), calls.load(Ordering::Relaxed)), (json!("never"), 1));

@@ -353,3 +353,44 @@ async fn configured_era_is_used_without_a_probe() {
     });
     assert_eq!(connect_to(&server.await).await.handshake.revision.as_str(), "2025-11-25");
 }
+
+#[tokio::test]
+async fn detected_sse_is_shown_and_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = RemoteServer::start(sse_server("/message?s=1")).await;
+    let supervised = || {
+        let services = crate::supervisor::SupervisorServices::default();
+        crate::supervisor::Supervisor::start(http(&server.url), None, Some(folder.path()), services)
+    };
+    let supervisor = supervised();
+    assert_eq!(supervisor.status(Instant::now()).transport, "http");
+    drop(supervisor.lease().await.unwrap());
+    assert_eq!(supervisor.status(Instant::now()).transport, "sse");
+    supervisor.stop().await.unwrap();
+    assert_eq!(supervisor.status(Instant::now()).transport, "sse");
+    let is_saved = || std::fs::read_dir(folder.path()).unwrap().count() == 1;
+    server.wait_until(|_| is_saved()).await;
+    assert_eq!(supervised().status(Instant::now()).transport, "sse");
+}
+
+#[tokio::test]
+async fn traffic_of_other_requests_counts_as_answer_to_a_ping() {
+    let keep_alive = [Step::Pause(Duration::from_millis(100)), Step::Send(": still here\n\n".to_owned())];
+    let server = RemoteServer::start(move |request| match request.method() {
+        "tools/call" if request.tool() == "hold" => {
+            Reply::events(std::iter::repeat_n(keep_alive.clone(), 50).flatten())
+        }
+        "ping" => Reply::events([Step::Pause(SECOND * 30)]),
+        _ => session(request, "s1"),
+    });
+    let server = server.await;
+    let connection = connect_to(&server).await;
+    let mut calls = JoinSet::new();
+    spawn_held_call(&connection, &mut calls);
+    server.wait_until(|server| server.requests("tools/call").len() == 1).await;
+    // The response head of the ping is traffic too, so wait until it has arrived.
+    let busy = connection.clone();
+    let mut earlier = JoinSet::new();
+    earlier.spawn(async move { busy.ping(SECOND * 2).await });
+    assert!(earlier.join_next().await.unwrap().unwrap(), "the event stream is alive");
+}

@@ -52,8 +52,8 @@ async fn response_may_be_the_last_of_several_events() {
     let mut progress_call = Call::tool("echo").arguments(&json!({}));
     progress_call.update_sink = Some(Arc::new(sink));
     let mut meta = Object::default();
-    meta.set("progressToken", "7");
-    progress_call.params.set("_meta", meta.to_bytes());
+    meta.set_unchecked("progressToken", "7");
+    progress_call.params.set_unchecked("_meta", meta.to_bytes());
     assert_eq!(text(connection.call(&mut progress_call, "echo", Instant::now()).await), "echo");
     assert!(matches!(updates.try_recv(), Ok(crate::call::updates::CallUpdate::Progress(_))));
 }

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::connector::root_cause;
 use crate::protocol::sse::{SseDecoder, SseEvent};
+use crate::upstream::transport::TransportLink;
 
 /// Maximum size of an error body.
 const MAX_ERROR_BODY: usize = 64 << 10;
@@ -102,11 +103,13 @@ impl StreamPosition {
 pub(super) struct EventBody {
     body: Incoming,
     events: SseDecoder,
+    link: TransportLink,
 }
 
 impl EventBody {
-    pub(super) fn new(body: Incoming, limit: usize) -> Self {
-        Self { body, events: SseDecoder::new(limit) }
+    /// Creates a stream whose traffic, also without a message in it, counts as activity of the server.
+    pub(super) fn new(body: Incoming, limit: usize, link: &TransportLink) -> Self {
+        Self { body, events: SseDecoder::new(limit), link: link.clone() }
     }
 
     /// Returns the next event; `None` at the end of the stream.
@@ -119,6 +122,7 @@ impl EventBody {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(BodyError::Broken(root_cause(&error))),
                 Some(Ok(frame)) => {
+                    self.link.count_read();
                     if let Ok(data) = frame.into_data() {
                         self.events.push(&data);
                     }

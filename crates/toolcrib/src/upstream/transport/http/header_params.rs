@@ -70,7 +70,7 @@ impl HeaderParams {
         if valid_tools.len() == tools.len() {
             return message;
         }
-        page.set("tools", [&b"["[..], &valid_tools.join(&b','), b"]"].concat());
+        page.set_unchecked("tools", [&b"["[..], &valid_tools.join(&b','), b"]"].concat());
         let Some(id) = RequestId::parse(id.to_string().into()) else { return message };
         encode_response(&id, &ResponsePayload::Result(page.to_bytes())).into()
     }

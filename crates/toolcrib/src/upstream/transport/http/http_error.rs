@@ -170,6 +170,8 @@ impl HttpErrorMapper {
             }
             _ => None,
         };
+        // A server that limits rates refuses a request before it processes it.
+        let error = if status == StatusCode::TOO_MANY_REQUESTS { error.mark_not_sent() } else { error };
         let wait = wait.or_else(|| class.map(|_| DEFAULT_RETRY_AFTER));
         let error = wait.into_iter().fold(error, Error::with_retry_in);
         RequestEnd::Failed(class.into_iter().fold(error, Error::with_class))

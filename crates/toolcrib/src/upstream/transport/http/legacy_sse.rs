@@ -37,12 +37,13 @@ impl HttpConnection {
         if BodyKind::from_headers(response.headers()) != BodyKind::Events {
             return Err(RequestEnd::BadReply("it does not offer an event stream".to_owned()));
         }
-        let mut stream = EventBody::new(response.into_body(), self.message_limit.get());
+        let mut stream = EventBody::new(response.into_body(), self.message_limit.get(), &self.link);
         let endpoint = timeout(ENDPOINT_TIMEOUT, self.read_endpoint(&mut stream)).await;
         let endpoint = endpoint.map_err(|_| {
             RequestEnd::BadReply("it does not announce an endpoint for messages".to_owned())
         })??;
         *self.route() = HttpRoute::Sse(endpoint.clone());
+        self.link.mark_legacy_sse();
         self.spawn(self.clone().read_events(stream));
         self.post_sse(&endpoint, message).await
     }

@@ -181,7 +181,7 @@ impl HttpConnection {
                 self.dispatch(response_body, message);
             }
             BodyKind::Events => {
-                let stream = EventBody::new(response.into_body(), self.message_limit.get());
+                let stream = EventBody::new(response.into_body(), self.message_limit.get(), &self.link);
                 let session = if let HttpRoute::Session(session) = route { Some(session) } else { None };
                 self.read_until_reply(stream, message, id, session).await?;
             }
@@ -246,9 +246,10 @@ impl HttpConnection {
             }
             match BodyKind::from_headers(&parts.headers) {
                 BodyKind::Json => body::read_all(body, self.message_limit.get()).await.ok(),
-                BodyKind::Events => {
-                    self.read_first_reply(EventBody::new(body, self.message_limit.get())).await.ok()
-                }
+                BodyKind::Events => self
+                    .read_first_reply(EventBody::new(body, self.message_limit.get(), &self.link))
+                    .await
+                    .ok(),
                 BodyKind::Other => Some(Bytes::new()),
             }
         });

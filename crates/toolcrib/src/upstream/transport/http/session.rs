@@ -134,7 +134,9 @@ impl HttpConnection {
             BodyKind::Json => {
                 body::read_all(body, self.message_limit.get()).await.map_err(|reason| self.body_error(reason))
             }
-            BodyKind::Events => self.read_first_reply(EventBody::new(body, self.message_limit.get())).await,
+            BodyKind::Events => {
+                self.read_first_reply(EventBody::new(body, self.message_limit.get(), &self.link)).await
+            }
             BodyKind::Other => {
                 Err(RequestEnd::BadReply("the HTTP response is neither JSON nor events".to_owned()))
             }
@@ -313,7 +315,7 @@ impl HttpConnection {
         if !status.is_success() || BodyKind::from_headers(response.headers()) != BodyKind::Events {
             return Err(status);
         }
-        Ok(EventBody::new(response.into_body(), self.message_limit.get()))
+        Ok(EventBody::new(response.into_body(), self.message_limit.get(), &self.link))
     }
 
     /// Reads the stream of a request until its response. In a session, a stream that breaks is resumed if the server
