@@ -103,7 +103,7 @@ fn server_report_has_the_values_of_the_status() {
         "cache_entries": 2, "cache_hits": 0, "cache_misses": 0, "tools": 3, "memory": null, "calls": 0, "errors": 0,
         "p50": 0.5, "p99": null, "start": "at-boot", "pin": "strict", "unapproved": [{"tool": "log", "change": "changed"}],
         "sharing": "per-client", "instances": 0, "instances_list": [instance], "revision": 3, "era": "legacy",
-        "protocol_version": "2025-11-25", "server_info": {"name": "git", "version": "1"},
+        "protocol_version": "2025-11-25", "title": null, "description": null, "card_tags": [], "server_info": {"name": "git", "version": "1"},
     });
     assert_eq!(ServerReport::new(&status, 3).to_json(), expected);
 }
