@@ -27,12 +27,11 @@ use tracing::Instrument as _;
 
 use crate::access::approvals::PendingApproval;
 use crate::access::pins::Pins;
-use crate::access::policy::Policy;
 use crate::cache::Invalidation;
 use crate::call::Call;
 use crate::call::client_context::ClientContext;
 use crate::catalog::{Catalog, ListKind};
-use crate::limits::{LimitStatus, UsageLimits};
+use crate::limits::LimitStatus;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
@@ -242,18 +241,6 @@ impl Crib {
         }
     }
 
-    /// Replaces the access rules from the next list and the next call on. The guard stays; see [`Crib::set_guard`].
-    pub fn set_policy(&self, policy: Policy) {
-        self.router().visible_catalogs.set_policy(policy);
-        // Publishes the catalog again, so that watchers apply the new rules to it.
-        self.router().services.listing_changed.notify_one();
-    }
-
-    /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.
-    pub fn set_limits(&self, limits: UsageLimits) {
-        self.router().limiter.set_limits(limits);
-    }
-
     /// Returns the remaining usage of every caller with limits that is declared or has made a call.
     ///
     /// # Cancel safety
@@ -357,13 +344,6 @@ impl Crib {
         let Some(stderr) = entry.stderr() else { return Ok(Vec::new()) };
         stderr.wait_for_line(after).await;
         Ok(stderr.lines_after(after))
-    }
-
-    /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.
-    pub fn set_capacity(&self, capacity: Capacity) {
-        self.router().services.slots.resize(capacity.servers);
-        self.router().services.cache.set_max_bytes(capacity.cache);
-        self.inner.capacity.send_replace(capacity);
     }
 
     /// Returns the servers and ids of the tasks that a caller created and that can still exist: their servers run or are

@@ -327,12 +327,8 @@ impl CribBuilder {
         if let Some(file) = usage_file {
             spawn_usage_writer(&inner, &memory, file);
         }
-        if let Some(notices) = notices {
-            notices.spawn_watchers(&inner.router.services, &inner.stop_tasks);
-        }
-        spawn_memory_watch(&inner);
+        spawn_watchers(&inner, notices, catalog_sender);
         spawn_notification_handler(&inner);
-        spawn_catalog_publisher(&inner, catalog_sender);
         Ok(Crib { inner })
     }
 
@@ -439,6 +435,19 @@ fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBu
     let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
     let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
     inner.router.services.tasks.spawn(writer);
+}
+
+/// Spawns the tasks that watch the store, the memory of servers, and their listings.
+fn spawn_watchers(
+    inner: &Arc<CribInner>,
+    notices: Option<StoreNotices>,
+    catalog: watch::Sender<Arc<Catalog>>,
+) {
+    if let Some(notices) = notices {
+        notices.spawn_watchers(&inner.router.services, &inner.stop_tasks);
+    }
+    spawn_memory_watch(inner);
+    spawn_catalog_publisher(inner, catalog);
 }
 
 fn spawn_memory_watch(inner: &CribInner) {

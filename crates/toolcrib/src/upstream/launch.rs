@@ -64,6 +64,7 @@ pub(crate) struct LaunchContext {
     pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
     /// The place for the card that a remote server publishes; none is requested without it.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only remote servers publish cards"))]
     pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
 }
 
