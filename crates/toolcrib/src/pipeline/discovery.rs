@@ -87,7 +87,7 @@ pub(crate) enum DiscoveryState {
 /// The end of an attempt to list a server.
 enum AttemptEnd {
     Listed,
-    /// No caller that asked for the listing may see the server any more.
+    /// The server may no longer be seen by a caller that asked for the listing.
     Denied,
     Failed(Error),
 }
