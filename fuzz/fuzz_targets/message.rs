@@ -19,7 +19,7 @@ fn from_client(source: &Bytes) {
             let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
             let _ = RequestMetaReader::default().read(Some(&mut params));
             for revision in Revision::ALL {
-                adapt_params_for_server(&mut params, revision, None, Some(7));
+                adapt_params_for_server(&mut params, revision, None, &Bytes::from_static(b"{}"), Some(7));
                 assert!(Object::parse(&params.to_bytes()).is_ok());
             }
         }

@@ -16,6 +16,9 @@ use toolcrib::util::locks::IgnorePoison as _;
 use crate::deadline::{self, HANG_TIMEOUT};
 use crate::{process, wait_until};
 
+/// The end of the config of a gateway whose lists wait for servers on a slow machine.
+const PATIENT_LISTS: &str = "\n[limits]\nlisting-wait = \"20s\"\n";
+
 /// Returns the config table of one server that runs this program with these arguments.
 pub fn server_config(program: &str, name: &str, args: &[&str]) -> String {
     format!("[servers.{name}]\ncommand = '{program}'\nargs = {args:?}\n")
@@ -48,7 +51,23 @@ impl Home {
 
     /// Replaces the config.
     pub fn write_config(&self, config: &str) {
+        let is_served = self.read_config().is_some_and(|config| config.ends_with(PATIENT_LISTS));
         std::fs::write(self.file("config.toml"), config).unwrap();
+        if is_served {
+            self.make_lists_patient();
+        }
+    }
+
+    fn read_config(&self) -> Option<String> {
+        std::fs::read_to_string(self.file("config.toml")).ok()
+    }
+
+    /// Makes lists wait for servers on a slow machine, unless the config sets limits.
+    fn make_lists_patient(&self) {
+        let config = self.read_config().unwrap_or_default();
+        if !config.contains("[limits]") {
+            std::fs::write(self.file("config.toml"), config + PATIENT_LISTS).unwrap();
+        }
     }
 
     /// Returns a command that runs the program with these arguments and this home folder.
@@ -70,6 +89,7 @@ impl Home {
 
     /// Starts the gateway with a modified command.
     pub fn serve_with(&self, change: impl FnOnce(&mut Command)) -> GatewayProcess {
+        self.make_lists_patient();
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         change(&mut command);
         self.serve_command(command)

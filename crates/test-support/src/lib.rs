@@ -48,9 +48,10 @@ pub fn server_id(name: &str) -> ServerId {
     name.parse().unwrap()
 }
 
-/// Returns a crib of these servers that stores nothing on disk.
+/// Returns a crib of these servers that stores nothing on disk. Lists wait for servers on a slow machine.
 pub fn crib(servers: impl IntoIterator<Item = ServerSpec>) -> Crib {
-    servers.into_iter().fold(Crib::builder(), toolcrib::CribBuilder::server).build().unwrap()
+    let builder = Crib::builder().listing_wait(WAIT_LIMIT);
+    servers.into_iter().fold(builder, toolcrib::CribBuilder::server).build().unwrap()
 }
 
 /// Calls a tool of a server.

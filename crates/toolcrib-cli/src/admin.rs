@@ -24,7 +24,7 @@ use crate::report::server::ServerReport;
 use crate::report::status::{GatewayReport, LimitReport};
 use crate::report::tools::{ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
-use crate::tool_listing;
+use crate::tool_listing::{self, ToolsWait};
 
 /// Time after which a request that waits for log lines returns without any.
 const LOG_WAIT: Duration = Duration::from_secs(20);
@@ -133,10 +133,14 @@ impl Admin {
         }
     }
 
-    /// Lists the tools that a caller sees. With `name`, and optionally `server`, returns only that tool, or a similar name.
+    /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed. With `name`, and optionally `server`, returns only that tool, or a similar name.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         let Some(name) = query_value(query, "name") else {
-            return tool_listing::list_tools(self.crib(), caller).await.to_json();
+            let wait = match query_value(query, "wait").as_deref() {
+                Some("1") => ToolsWait::All,
+                _ => ToolsWait::Brief,
+            };
+            return tool_listing::list_tools(self.crib(), caller, wait).await.to_json();
         };
         let selector = match query_value(query, "server").map(|server| server.parse()) {
             Some(Ok(server)) => Some(Selector::OnServer(server, name)),

@@ -14,7 +14,7 @@ use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
-pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs};
+pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs, WhyArgs};
 
 /// One gateway in front of all your MCP servers
 ///
@@ -127,6 +127,7 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib tools
     ///   toolcrib tools commit
+    ///   toolcrib tools git.log
     ///   toolcrib tools --json
     #[command(verbatim_doc_comment)]
     Tools(ToolsArgs),
@@ -185,8 +186,9 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib why git
     ///   toolcrib why git --json
+    ///   toolcrib why git --as host=laptop,network=10.1.0.0/16
     #[command(verbatim_doc_comment)]
-    Why(ServerNameArgs),
+    Why(WhyArgs),
     /// Declare a server
     ///
     /// Examples:
@@ -347,8 +349,14 @@ pub(crate) struct CallArgs {
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show only tools with this text in their name or description
+    /// Show one tool by its name or as `server.tool`, or the tools with this text in their name or description
     pub(crate) query: Option<String>,
+    /// Wait until every server has been listed or has failed; the default without a gateway
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Do not wait for servers that were never listed; the default with a gateway
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
 }
 
 /// Arguments of `status`.

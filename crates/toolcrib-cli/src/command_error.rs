@@ -8,6 +8,7 @@ use toolcrib::{Error, ErrorKind};
 use toolcrib_agents::AgentErrorKind;
 
 use crate::exit::ExitStatus;
+use crate::hints::{self, hint_text};
 
 /// The number of stderr lines of a server that are shown.
 const MAX_STDERR_LINES: usize = 10;
@@ -138,8 +139,8 @@ impl From<Error> for CommandError {
             exit: ExitStatus::from_kind(kind),
             code: kind.facts().name.to_owned(),
             message: error.to_string(),
-            hint: Some(error.hint()),
-            data: error.data(),
+            hint: Some(hint_text(&error.hint())),
+            data: hints::error_data(&error),
         }
     }
 }

@@ -35,6 +35,7 @@ use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway::{self, Signals};
+use crate::hints::hint_text;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::report::Report as _;
@@ -43,28 +44,14 @@ use crate::report::server::ServerReport;
 /// The time that a standalone command waits for calls in flight when it stops its servers.
 const SHUTDOWN_GRACE: Duration = Duration::ZERO;
 
-/// The time that a standalone command waits for servers that have never been listed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StartWait {
-    /// As long as the slowest server may take to start. Servers stop with the command, so there is no second chance.
-    All,
-    /// The default, which is short: an agent is waiting for the list.
-    Brief,
-}
-
 /// Runs `work` with its own crib, for commands without a gateway. Servers are stopped however the work ends. Returns `None`
 /// if a signal interrupts it.
-async fn run_standalone<W, F>(
-    paths: &Paths,
-    out: &mut Output,
-    wait: StartWait,
-    work: W,
-) -> Result<Option<F::Output>>
+async fn run_standalone<W, F>(paths: &Paths, out: &mut Output, work: W) -> Result<Option<F::Output>>
 where
     W: FnOnce(Crib) -> F,
     F: Future,
 {
-    run_with_config(paths, paths.valid_config()?, out, wait, work, |output, _| output).await
+    run_with_config(paths, paths.valid_config()?, out, work, |output, _| output).await
 }
 
 /// Like [`run_standalone`], with a config that was read. `finish` gets the result before the servers are stopped, so that
@@ -73,7 +60,6 @@ async fn run_with_config<W, F, P, R>(
     paths: &Paths,
     config: Config,
     out: &mut Output,
-    wait: StartWait,
     work: W,
     finish: P,
 ) -> Result<R>
@@ -84,11 +70,7 @@ where
 {
     out.warn_problems(&config.problems)?;
     let mut signals = Signals::new()?;
-    let discovery_timeout = match wait {
-        StartWait::All => config.roster.servers().map(|spec| spec.lifecycle.start_timeout).max(),
-        StartWait::Brief => None,
-    };
-    let crib = gateway::build(paths, &config, discovery_timeout)?;
+    let crib = gateway::build(paths, &config)?;
     let output = tokio::select! {
         output = work(crib.clone()) => Some(output),
         () = signals.wait_for_any() => None,
@@ -142,7 +124,7 @@ fn mark_unknown_server<T>(response: Result<T, CommandError>) -> Result<T, Comman
         if error.code != unknown.name {
             return error;
         }
-        let has_default_hint = error.hint.as_deref() == Some(unknown.hint);
+        let has_default_hint = error.hint == Some(hint_text(&ErrorKind::Unknown.default_hint(None)));
         let usage = CommandError { exit: ExitStatus::Failure, ..error };
         if has_default_hint { usage.hint("toolcrib status") } else { usage }
     })

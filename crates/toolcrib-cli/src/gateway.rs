@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
-use toolcrib::{Crib, CribBuilder, Settings};
+use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
 use toolcrib_serve::{
     ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, StreamFuture, serve_connection,
 };
@@ -30,6 +30,7 @@ use toolcrib_serve::{
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::hints::hint_text;
 use crate::listen::ListenAddr;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
@@ -110,7 +111,8 @@ impl Gateway {
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
-        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths);
+        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
+            .listing_wait(settings.limits.listing_wait);
         let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let target = SettingsTarget {
@@ -125,7 +127,8 @@ impl Gateway {
         let mut hosts = settings.listen.hosts;
         hosts.extend(listen.host());
         let hints = paths.hints();
-        let service = McpService::new(crib.clone()).with_hints(move |hint| hints.complete(hint).into_owned());
+        let service = McpService::new(crib.clone())
+            .with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned());
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts);
@@ -235,17 +238,12 @@ async fn load_settings(config: &Config, secrets: &SecretLocator) -> Result<Gatew
     loaded.unwrap_or_else(|error| Err(CommandError::unexpected(&error)))
 }
 
-/// Builds a crib for commands that run without a gateway. `discovery_timeout` bounds how long lists wait for servers that
-/// have not been discovered yet.
-pub(crate) fn build(
-    paths: &Paths,
-    config: &Config,
-    discovery_timeout: Option<Duration>,
-) -> Result<Crib, CommandError> {
+/// Builds a crib for commands that run without a gateway.
+pub(crate) fn build(paths: &Paths, config: &Config) -> Result<Crib, CommandError> {
     let audit = Arc::new(Audit::new(config.audit.as_ref())?);
     let secrets = SecretLocator::new(paths, &config.secrets);
     let builder = builder(paths, library_settings(config), &secrets).observer(audit);
-    build_crib(discovery_timeout.into_iter().fold(builder, CribBuilder::discovery_timeout))
+    build_crib(builder.listing_wait(config.limits.listing_wait))
 }
 
 fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBuilder {
@@ -257,6 +255,7 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
         .state_dir(paths.state_dir())
         .pins_dir(paths.pins_dir())
         .usage_file(paths.usage_file())
+        .client_capabilities(ClientCapabilities::all())
         .secrets(secrets.clone())
         .shim_self()
 }

@@ -1,10 +1,44 @@
-//! Adds `--config FILE` to the commands in hints when the config in use is not the default one.
+//! Puts hints of the library into commands of this program, and adds `--config FILE` to the commands when the config in
+//! use is not the default one.
 
 use std::borrow::Cow;
 use std::path::Path;
 
+use serde_json::Value;
+use toolcrib::{Error, Hint, ServerId};
+
 /// Commands that use the config.
 const COMMANDS: [&str; 9] = ["serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check"];
+
+/// Returns a hint in the words of this program: as a command where there is one.
+pub fn hint_text(hint: &Hint) -> String {
+    let name = |server: &Option<ServerId>| server.as_ref().map_or("SERVER".to_owned(), ToString::to_string);
+    match hint {
+        Hint::ListTools => "toolcrib tools".to_owned(),
+        Hint::ReadLog { server } => format!("toolcrib logs {}", name(server)),
+        Hint::RestartServer { server } => format!("toolcrib restart {}", name(server)),
+        Hint::RepairServer { server } => {
+            format!("fix `servers.{server}` in the config, then run: toolcrib restart {server}")
+        }
+        Hint::StartGateway => "toolcrib serve".to_owned(),
+        Hint::RaiseStartTimeout { server } => {
+            format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`")
+        }
+        Hint::RaiseRunningServers => {
+            "raise `limits.servers-running`, or stop one with `toolcrib stop`".to_owned()
+        }
+        Hint::ApproveTools { server } => format!("toolcrib approve {server}"),
+        Hint::ApproveCall { id } => format!("toolcrib approve --call {id}"),
+        Hint::SetSecret { name } => format!("toolcrib secret set {name}"),
+        Hint::CheckSecrets => "toolcrib secret ls".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns the data of an error, with its hint in the words of this program.
+pub(crate) fn error_data(error: &Error) -> Value {
+    error.data_with_hint(&hint_text(&error.hint()))
+}
 
 /// Completes the commands in hints.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +81,24 @@ impl Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_are_commands_of_this_program() {
+        let server: ServerId = "git".parse().unwrap();
+        for (hint, expected) in [
+            (Hint::RestartServer { server: Some(server.clone()) }, "toolcrib restart git"),
+            (Hint::ReadLog { server: None }, "toolcrib logs SERVER"),
+            (Hint::ApproveCall { id: "7".to_owned() }, "toolcrib approve --call 7"),
+            (Hint::SetSecret { name: "a".to_owned() }, "toolcrib secret set a"),
+            (Hint::RaiseLimit { key: "limits.memory".to_owned() }, "raise `limits.memory`"),
+            (Hint::UseName { name: "git".to_owned() }, "did you mean `git`?"),
+            (Hint::Text("wait".to_owned()), "wait"),
+        ] {
+            assert_eq!(hint_text(&hint), expected);
+        }
+        let error = Error::new(toolcrib::ErrorKind::Lost, "gone").with_server(&server);
+        assert_eq!(error_data(&error)["hint"], "toolcrib logs git");
+    }
 
     #[test]
     fn hints_name_config_in_every_command() {

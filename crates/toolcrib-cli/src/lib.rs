@@ -39,6 +39,8 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 
+pub use crate::hints::hint_text;
+
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     // Servers are started through this program, so the shim comes before any other work.
@@ -109,7 +111,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Check => commands::check::run(&paths, out),
         Command::Ls => commands::ls::run(&paths, out),
         Command::Show(args) => commands::ls::show(&args.server, &paths, out),
-        Command::Why(args) => commands::why::run(&args.server, &paths, out),
+        Command::Why(args) => commands::why::run(args, &paths, out),
         Command::Add(args) => commands::add::run(args, &paths, out),
         Command::Rm(args) => commands::remove::run(args, &paths, out),
         Command::Enable(args) => commands::enable::enable(args, &paths, out),

@@ -1,16 +1,29 @@
 //! Lists and finds tools for `tools`, `call` and the admin API.
 
-use toolcrib::catalog::public_name::SEPARATOR;
-use toolcrib::{Caller, Crib, Selector, ServerId, Tool};
+use toolcrib::{Caller, Crib, Selector, Tool};
 
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 
+/// The servers that a list of tools waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ToolsWait {
+    /// Every server, until it has been listed or has failed.
+    All,
+    /// Those that are listed quickly. The others are reported as pending.
+    Brief,
+}
+
 /// Lists every server that the caller may see.
-pub(crate) async fn list_tools(crib: &Crib, caller: &Caller) -> ToolsReport {
+pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) -> ToolsReport {
     let mut report = ToolsReport::default();
-    for discovery in crib.discover_for(caller).await {
+    let discoveries = match wait {
+        ToolsWait::All => crib.discover_for(caller).await,
+        ToolsWait::Brief => crib.discover_briefly_for(caller).await,
+    };
+    for discovery in discoveries {
         match discovery.tools {
             Ok(tools) => report.tools.extend(tools.iter().map(ToolReport::new)),
+            Err(_) if discovery.is_pending => report.pending.push(discovery.server.to_string()),
             Err(error) => report.failed.push(FailureReport::new(&error.with_server(&discovery.server))),
         }
     }
@@ -20,25 +33,14 @@ pub(crate) async fn list_tools(crib: &Crib, caller: &Caller) -> ToolsReport {
 
 /// Finds the tool that a selector means. Servers that were never listed are listed if that can help.
 pub(crate) async fn find_tool(crib: &Crib, caller: &Caller, selector: &Selector) -> Option<Tool> {
-    if let Some(tool) = find_known_tool(crib, caller, selector) {
-        return Some(tool);
-    }
-    let server: Option<ServerId> = match selector {
-        Selector::OnServer(server, _) => Some(server.clone()),
-        other => other.name().split_once(SEPARATOR).and_then(|(server, _)| server.parse().ok()),
-    };
-    match (server.filter(|server| crib.contains(server)), selector) {
+    if let Selector::OnServer(server, _) = selector
+        && crib.contains(server)
+    {
         // A server that fails to start reports the error when it is called.
-        (Some(server), _) => drop(crib.list_server_for(&server, caller).await),
-        (None, Selector::OnServer(..)) => {}
-        (None, _) => drop(crib.list_for(caller).await),
+        drop(crib.list_server_for(server, caller).await);
     }
-    find_known_tool(crib, caller, selector)
-}
-
-fn find_known_tool(crib: &Crib, caller: &Caller, selector: &Selector) -> Option<Tool> {
+    let target = crib.find_for(caller, selector).await.ok()?;
     let catalog = crib.catalog_for(caller);
-    let target = catalog.find(selector).ok()?;
     let mut tools = catalog.tools().iter();
     tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned()
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
+use tokio::time::timeout;
 use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::era::client::{self, RequestMeta};
 use toolcrib::protocol::json::object::Object;
@@ -24,7 +25,8 @@ use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use toolcrib::protocol::versions::Era;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Call, Caller, Catalog, Client, ClientContext, Crib, Error, ListKind, Selector, ServerId, UpdateSink,
+    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, Hint, ListKind, Selector,
+    ServerId, UpdateSink,
 };
 
 use self::catalog_digest::{CatalogDigest, ListDigests};
@@ -164,12 +166,12 @@ impl Drop for ClientHandle {
     }
 }
 
-/// A function that completes the hints of errors.
-struct HintCompleter(Box<dyn Fn(&str) -> String + Send + Sync>);
+/// A function that puts the hints of errors into words.
+struct HintFormatter(Box<dyn Fn(&Hint) -> String + Send + Sync>);
 
-impl fmt::Debug for HintCompleter {
+impl fmt::Debug for HintFormatter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HintCompleter")
+        f.write_str("HintFormatter")
     }
 }
 
@@ -181,29 +183,33 @@ pub struct McpService {
     next_key: AtomicU64,
     /// Digests of the newest catalog, one per caller.
     catalog_digests: Mutex<Vec<Arc<CatalogDigest>>>,
-    hint_completer: Option<HintCompleter>,
+    hint_formatter: Option<HintFormatter>,
 }
 
 impl McpService {
     /// Creates a service that offers what the crib's servers offer.
     pub fn new(crib: Crib) -> Self {
-        Self { crib, next_key: AtomicU64::new(1), catalog_digests: Mutex::default(), hint_completer: None }
+        // A client of any kind may connect, and each is asked only what it can answer.
+        crib.add_client_capabilities(&ClientCapabilities::all());
+        Self { crib, next_key: AtomicU64::new(1), catalog_digests: Mutex::default(), hint_formatter: None }
     }
 
-    /// Sets a function that completes the hints of errors, for example with the flags of a command.
+    /// Sets a function that puts the hints of errors into words, for example as commands of a program.
     #[must_use]
-    pub fn with_hints(self, complete: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        Self { hint_completer: Some(HintCompleter(Box::new(complete))), ..self }
+    pub fn with_hints(self, format: impl Fn(&Hint) -> String + Send + Sync + 'static) -> Self {
+        Self { hint_formatter: Some(HintFormatter(Box::new(format))), ..self }
     }
 
-    /// Encodes an error, with a completed hint.
-    fn error_payload(&self, error: &Error) -> ResponsePayload {
-        let mut data = error.data();
-        if let Some(HintCompleter(complete)) = &self.hint_completer
-            && let Some(hint) = data["hint"].as_str()
-        {
-            data["hint"] = complete(hint).into();
+    fn hint_text(&self, error: &Error) -> String {
+        match &self.hint_formatter {
+            Some(HintFormatter(format)) => format(&error.hint()),
+            None => error.hint().to_string(),
         }
+    }
+
+    /// Encodes an error, with its hint in words.
+    fn error_payload(&self, error: &Error) -> ResponsePayload {
+        let data = error.data_with_hint(&self.hint_text(error));
         ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
     }
 
@@ -249,7 +255,8 @@ impl McpService {
         match self.crib.call(call).await {
             Ok(outcome) => adapt_response_for_client(outcome.answer, method, outcome.era, era),
             Err(error) if error.is_for_model() && method == "tools/call" => {
-                adapt_response_for_client(error_as_tool_result(&error), method, Era::Session, era)
+                let result = error_as_tool_result(&error, &self.hint_text(&error));
+                adapt_response_for_client(result, method, Era::Session, era)
             }
             Err(error) => self.error_payload(&error),
         }
@@ -284,11 +291,16 @@ impl McpService {
         }
     }
 
-    /// Returns the visible catalog after discovering servers that were never listed.
+    /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
+    /// they are up.
     async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
             CatalogScope::All => Ok(self.crib.list_for(scope.caller()).await),
-            CatalogScope::One(server) => self.crib.list_server_for(server, scope.caller()).await,
+            CatalogScope::One(server) => {
+                let listed = self.crib.list_server_for(server, scope.caller());
+                let listed = timeout(self.crib.listing_wait(), listed).await;
+                listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
+            }
         }
     }
 
@@ -313,15 +325,15 @@ impl McpService {
     }
 }
 
-/// Encodes an error whose hint needs no completion.
+/// Encodes an error whose hint is a text.
 pub(crate) fn error_payload(error: &Error) -> ResponsePayload {
     ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&error.data())))
 }
 
 /// Encodes an error as a tool result, because most clients show tool results to the model but not errors.
-fn error_as_tool_result(error: &Error) -> ResponsePayload {
-    let text = format!("{error}; {}", error.hint());
-    let mut data = error.data();
+fn error_as_tool_result(error: &Error, hint: &str) -> ResponsePayload {
+    let text = format!("{error}; {hint}");
+    let mut data = error.data_with_hint(hint);
     data["code"] = error.kind().facts().code.into();
     let content = json!([{"type": "text", "text": text}]);
     ResponsePayload::Result(

@@ -9,7 +9,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{Call, Caller, Crib, Outcome, ServerSpec, Toolbox};
+use tokio::time::Instant;
+use toolcrib::{Caller, Crib, Outcome, SchemaFormat, ServerSpec, ToolCall, ToolExecutor, Toolbox};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -24,25 +25,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .server(ServerSpec::in_process("own".parse()?, own))
         // .server(ServerSpec::command("git".parse()?, CommandSpec::new("mcp-server-git")))
         .fallback(|call| async move {
-            let text = format!("no tool `{}` for caller {}", call.name(), call.get_caller().as_str());
+            let text = format!("no tool `{}` for `{}`, call {}", call.name, call.caller.as_str(), call.id);
             Ok(Outcome::result(&json!({"content": [{"type": "text", "text": text}], "isError": true})))
         })
         .build()?;
 
-    for tool in crib.list().await.tools() {
-        println!("{}: {}", tool.public_name, tool.description().unwrap_or_default());
+    let caller = Caller::new("example");
+    for definition in crib.schemas(SchemaFormat::Anthropic, &caller).await {
+        println!("{definition}");
     }
+    let executor: &dyn ToolExecutor = &crib;
     let calls =
         [("own__shout", json!({"text": "hello"})), ("shout", json!({})), ("weather", json!({"city": "Ulm"}))];
-    for (tool, arguments) in calls {
-        let call = Call::tool(tool)
-            .arguments(&arguments)
-            .caller(Caller::new("example"))
-            .timeout(Duration::from_secs(10));
-        match crib.call(call).await {
-            Ok(outcome) if outcome.is_error() => println!("{tool} failed: {}", outcome.text()),
+    for (number, (tool, arguments)) in calls.into_iter().enumerate() {
+        let call = ToolCall::new(tool, arguments).id(format!("call-{number}")).caller(caller.clone());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        match executor.execute(call.deadline(deadline)).await?.into_result() {
             Ok(outcome) => println!("{tool}: {}", outcome.text()),
-            Err(error) => println!("{tool}: {error}\n  hint: {}", error.hint()),
+            Err(failure) => println!("{tool} failed: {failure}"),
         }
     }
     crib.shutdown(Duration::from_secs(1)).await;

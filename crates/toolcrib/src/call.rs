@@ -2,6 +2,10 @@
 
 pub mod budget;
 pub mod client_context;
+pub(crate) mod client_declaration;
+pub mod client_handlers;
+pub mod executor;
+mod requests;
 pub(crate) mod trace;
 pub mod updates;
 
@@ -12,9 +16,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::call::budget::Budget;
 use crate::call::client_context::ClientContext;
+use crate::call::client_handlers::ClientHandlers;
 use crate::call::trace::CallTrace;
 use crate::call::updates::{CallUpdate, UpdateSink};
 use crate::model::caller::Caller;
@@ -39,6 +45,10 @@ pub struct Call {
     pub(crate) params: Object,
     /// The time limit of the whole call, including the start of the server. The server's own limits apply as well.
     pub(crate) timeout: Option<Duration>,
+    /// The time at which the whole call times out. `timeout` sets it when the call starts.
+    pub(crate) deadline: Option<Instant>,
+    /// The id that the embedder gave the call.
+    pub(crate) id: Option<Arc<str>>,
     /// The client that made the request.
     pub(crate) client: Client,
     /// Receives everything that arrives before the outcome.
@@ -49,6 +59,8 @@ pub struct Call {
     pub(crate) sent_late: bool,
     /// State of the client that outlives this call.
     pub(crate) client_context: Option<Arc<ClientContext>>,
+    /// The embedder's handlers, if they answer what the client cannot.
+    pub(crate) handlers: Option<Arc<ClientHandlers>>,
     /// The budget that this call shares with others.
     pub(crate) budget: Option<Budget>,
     /// Facts about the call for its [`CallRecord`](crate::CallRecord).
@@ -87,11 +99,14 @@ impl Call {
             method: method.into(),
             params,
             timeout: None,
+            deadline: None,
+            id: None,
             client: Client::without_capabilities(),
             update_sink: None,
             dispatched: false,
             sent_late: false,
             client_context: None,
+            handlers: None,
             budget: None,
             trace: CallTrace::default(),
             invalid: None,
@@ -138,6 +153,20 @@ impl Call {
         self
     }
 
+    /// Sets the time at which the whole call times out. With a [`Call::timeout`] as well, the earlier one applies.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets an id of the call, which a fallback and in-process tools get.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
     /// Sets the client that the server sees.
     #[must_use]
     pub fn client(mut self, client: Client) -> Self {
@@ -164,12 +193,17 @@ impl Call {
     /// dropped while the channel is full.
     #[must_use]
     pub fn updates(mut self, sender: mpsc::Sender<CallUpdate>) -> Self {
+        self.request_progress();
+        self.update_sink(Arc::new(sender))
+    }
+
+    /// Requests progress, unless the parameters do.
+    pub(crate) fn request_progress(&mut self) {
         let mut meta = self.params.get("_meta").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
         if meta.get(meta::PROGRESS_TOKEN).is_none() {
             meta.set_unchecked(meta::PROGRESS_TOKEN, Bytes::from_static(b"0"));
             self.params.set_unchecked("_meta", meta.to_bytes());
         }
-        self.update_sink(Arc::new(sender))
     }
 
     /// Like [`Call::updates`] with any sink; progress is only sent if the parameters request it.
@@ -212,6 +246,16 @@ impl Call {
     /// Returns the time limit of the whole call, if it has one of its own.
     pub fn get_timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// Returns the time at which the whole call times out, if one is set. While the call runs, it is the effective one.
+    pub fn get_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Returns the id that the embedder gave the call.
+    pub fn get_id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// Returns the method of the request.

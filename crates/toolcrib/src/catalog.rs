@@ -8,6 +8,7 @@ mod index;
 mod page;
 mod render;
 mod resource_uri;
+pub mod schemas;
 mod uri_template;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,8 @@ pub struct Catalog {
     uri_templates: Vec<Option<UriTemplate>>,
     /// All servers. Those that were never listed offer nothing yet.
     servers: BTreeMap<ServerId, ServerOffer>,
+    /// True if any server was never listed.
+    has_undiscovered: bool,
 }
 
 /// The items that one server offers.
@@ -75,6 +78,7 @@ impl Catalog {
             indexes: ListKind::ALL.map(|kind| CatalogIndex::build(kind, listings)),
             uri_templates: Vec::new(),
             servers: listings.iter().map(|(server, listing)| (server.clone(), offer(listing))).collect(),
+            has_undiscovered: listings.values().any(Option::is_none),
         };
         let templates = catalog.templates().iter();
         catalog.uri_templates = templates.map(|item| UriTemplate::parse(&item.own_name)).collect();
@@ -93,6 +97,18 @@ impl Catalog {
             (server.clone(), listing.map(Arc::new))
         });
         Self::build(self.revision, &listings.collect())
+    }
+
+    /// Passes every server, without a name, and every item of the servers for which `visit` returns true.
+    pub(crate) fn visit_items(&self, mut visit: impl FnMut(&ServerId, Option<&str>) -> bool) {
+        for (server, offer) in &self.servers {
+            if visit(server, None) {
+                let items = ListKind::ALL.iter().flat_map(|kind| offer.items(*kind));
+                for item in items {
+                    visit(server, Some(&item.name));
+                }
+            }
+        }
     }
 
     /// Returns the version of the catalog, which grows with every change.

@@ -52,9 +52,9 @@ use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
 pub use callers::{CallerSpec, CallerToken, Sha256Digest, resolve_token_digests};
 pub use declared::{DeclaredServer, DeclaredValue};
-pub use facts::{Fact, HostFacts, RequiredFacts};
+pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
 pub use layer::{Layer, LayerKind, text_digest};
-pub use resolve::{LayerText, LayeredConfig};
+pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
 pub use secrets::SecretBackend;
 pub use when::TagCondition;
@@ -115,11 +115,19 @@ pub struct GatewayLimits {
     pub drain: Duration,
     /// Upper bound on the time limit of any call.
     pub call_timeout_max: Option<Duration>,
+    /// Time that a list waits for servers that were never listed.
+    pub listing_wait: Duration,
 }
 
 impl Default for GatewayLimits {
     fn default() -> Self {
-        Self { body: 32 << 20, sessions: 10_000, drain: Duration::from_secs(10), call_timeout_max: None }
+        Self {
+            body: 32 << 20,
+            sessions: 10_000,
+            drain: Duration::from_secs(10),
+            call_timeout_max: None,
+            listing_wait: Duration::from_millis(300),
+        }
     }
 }
 

@@ -3,8 +3,13 @@
 mod adhoc;
 mod build_error;
 mod builder;
+mod discovery;
+mod executor;
 mod freshness;
+mod guard;
+mod handlers;
 mod lease;
+mod requests;
 mod servers;
 mod settings;
 
@@ -15,19 +20,18 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::access::approvals::PendingApproval;
 use crate::access::pins::Pins;
-use crate::access::policy::Policy;
 use crate::cache::Invalidation;
 use crate::call::Call;
 use crate::call::client_context::ClientContext;
-use crate::catalog::{Catalog, ListKind, Tool};
-use crate::limits::{LimitStatus, UsageLimits};
+use crate::catalog::{Catalog, ListKind};
+use crate::limits::LimitStatus;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
@@ -54,6 +58,7 @@ use crate::util::format;
 use crate::util::locks::IgnorePoison as _;
 pub use build_error::BuildError;
 pub use builder::CribBuilder;
+pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
 pub use settings::Settings;
@@ -92,16 +97,6 @@ impl std::fmt::Debug for CribInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Crib").field("registry", &self.router.registry).finish_non_exhaustive()
     }
-}
-
-/// The tools of one server, or the reason why they cannot be listed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Discovery {
-    /// The server.
-    pub server: ServerId,
-    /// Its tools, or the error.
-    pub tools: Result<Vec<Tool>, Error>,
 }
 
 impl Crib {
@@ -157,13 +152,27 @@ impl Crib {
         self.router().visible_catalogs.has_profile(name)
     }
 
+    /// Finds the server and its own name for what a selector means to a caller, as [`Crib::call`] does. Servers that must be
+    /// known for that are started: the one that a public name refers to, or all servers for a bare name.
+    ///
+    /// # Errors
+    /// Fails if nothing matches, several servers match, or a server that may match is not known yet.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn find_for(&self, caller: &Caller, selector: &Selector) -> Result<Target, Error> {
+        self.router().find_target(caller, selector).await.map(|(target, _)| target)
+    }
+
     /// Returns a receiver that is notified when the catalog or the access rules change.
     pub fn watch_catalog(&self) -> watch::Receiver<Arc<Catalog>> {
         self.router().catalog.clone()
     }
 
-    /// Returns what the local caller may list. Servers without a known listing are started, in parallel and for a bounded
-    /// time; a server that fails is left out, and one that has just failed is not waited for.
+    /// Returns what the local caller may list. Servers without a known listing are started in the background, a few at a
+    /// time, and are waited for as long as [`CribBuilder::listing_wait`] allows. The others are left out of this list; each
+    /// is in the catalog as soon as it is up, and [`Crib::watch_catalog`] announces it. A server that fails to start is
+    /// tried again with backoff until it is ejected.
     ///
     /// # Cancel safety
     /// Cancel safe. Servers that are being started continue to start.
@@ -176,14 +185,20 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        let undiscovered: Vec<ServerId> = self.callable_catalog_for(caller).undiscovered().cloned().collect();
-        let mut servers = self.router().registered_servers(&undiscovered);
-        servers.retain(RegisteredServer::is_worth_listing);
-        self.router().discover(&servers).await;
-        self.catalog_for(caller)
+        self.router().list(caller).await
     }
 
-    /// Like [`Crib::list`], for one server.
+    /// Returns the time that [`Crib::list`] waits for servers that were never listed.
+    pub fn listing_wait(&self) -> Duration {
+        self.router().discoverer.listing_wait()
+    }
+
+    /// Replaces the time that [`Crib::list`] waits for servers that were never listed.
+    pub fn set_listing_wait(&self, wait: Duration) {
+        self.router().discoverer.set_listing_wait(wait);
+    }
+
+    /// Like [`Crib::list`], for one server, which is waited for as long as its start may take.
     ///
     /// # Errors
     /// Fails if the server is unknown or cannot be listed.
@@ -205,11 +220,9 @@ impl Crib {
         if !self.can_see(caller, server) {
             return Err(self.router().hidden_server_error(caller, server));
         }
-        let entry = self.registered(server)?;
-        match self.router().discover(&[entry]).await.pop().flatten() {
-            Some(failure) => Err(failure),
-            None => Ok(self.catalog_for(caller)),
-        }
+        self.registered(server)?;
+        self.router().discover_server(server).await?;
+        Ok(self.catalog_for(caller))
     }
 
     /// Returns how long a client may cache a list that was just returned to a caller, of all servers or of one. A stale
@@ -227,46 +240,6 @@ impl Crib {
             public: freshness.public && self.router().visible_catalogs.policy().is_none(),
             ..freshness
         }
-    }
-
-    /// Lists the tools of every server for the local caller, in parallel. Servers without a known listing are started; one
-    /// that fails is returned with its error.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn discover(&self) -> Vec<Discovery> {
-        self.discover_for(&Caller::local()).await
-    }
-
-    /// Like [`Crib::discover`], for any caller.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
-        let mut servers = self.router().registry.enabled();
-        servers.retain(|entry| self.can_see(caller, &entry.spec().id));
-        let failures = self.router().discover(&servers).await;
-        let catalog = self.catalog_for(caller);
-        let tools_of = |server: &ServerId| {
-            catalog.tools().iter().filter(|tool| tool.server == *server).cloned().collect()
-        };
-        let discovery = |(entry, failure): (RegisteredServer, Option<Error>)| {
-            let server = entry.spec().id.clone();
-            Discovery { tools: failure.map_or_else(|| Ok(tools_of(&server)), Err), server }
-        };
-        servers.into_iter().zip(failures).map(discovery).collect()
-    }
-
-    /// Replaces the access rules from the next list and the next call on. The guard of [`CribBuilder::guard`] stays.
-    pub fn set_policy(&self, policy: Policy) {
-        self.router().visible_catalogs.set_policy(policy);
-        // Publishes the catalog again, so that watchers apply the new rules to it.
-        self.router().services.listing_changed.notify_one();
-    }
-
-    /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.
-    pub fn set_limits(&self, limits: UsageLimits) {
-        self.router().limiter.set_limits(limits);
     }
 
     /// Returns the remaining usage of every caller with limits that is declared or has made a call.
@@ -374,13 +347,6 @@ impl Crib {
         Ok(stderr.lines_after(after))
     }
 
-    /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.
-    pub fn set_capacity(&self, capacity: Capacity) {
-        self.router().services.slots.resize(capacity.servers);
-        self.router().services.cache.set_max_bytes(capacity.cache);
-        self.inner.capacity.send_replace(capacity);
-    }
-
     /// Returns the servers and ids of the tasks that a caller created and that can still exist: their servers run or are
     /// remote. The oldest come first.
     pub fn tasks_of(&self, caller: &Caller) -> Vec<Target> {
@@ -412,7 +378,12 @@ impl Crib {
     /// # Cancel safety
     /// Dropping the future ends the subscription.
     pub async fn subscribe_for(&self, call: Call) -> Result<Subscription, Error> {
-        subscription::start(&self.inner.router, call).await?.wait_until_accepted().await
+        let caller = call.caller.clone();
+        let subscribed = match subscription::start(&self.inner.router, call).await {
+            Ok(pending) => pending.wait_until_accepted().await,
+            Err(error) => Err(error),
+        };
+        subscribed.map_err(|error| self.router().hide_stderr(error, &caller))
     }
 
     /// Like [`Crib::subscribe_for`] for each call, concurrently. Subscriptions that fail are left out.
@@ -442,20 +413,14 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
-        match self.router().discover(std::slice::from_ref(&entry)).await.pop().flatten() {
-            Some(failure) => Err(failure),
-            None => match self.pins(&entry) {
-                Some(pins) => {
-                    if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
-                        pins.prepare(&listing).await;
-                        let is_complete = entry.spec().sharing == Sharing::Shared;
-                        self.router().services.check_pins(entry.spec(), &listing, is_complete);
-                    }
-                    pins.differences().await
-                }
-                None => Ok(Unapproved::default()),
-            },
+        self.router().discover_server(server).await?;
+        let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
+        if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
+            pins.prepare(&listing).await;
+            let is_complete = entry.spec().sharing == Sharing::Shared;
+            self.router().services.check_pins(entry.spec(), &listing, is_complete);
         }
+        pins.differences().await
     }
 
     /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
@@ -527,6 +492,7 @@ impl Crib {
     pub async fn shutdown(&self, grace: Duration) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
+        inner.router.discoverer.close();
         inner.in_flight.close();
         // Calls that are still in flight after the grace period fail when their server stops.
         let _ = timeout(grace, inner.in_flight.wait()).await;
@@ -566,18 +532,40 @@ impl CribInner {
         if let Some(invalid) = call.invalid.take() {
             return Err(invalid);
         }
-        let Some(limit) = call.timeout else {
+        self.introduce_client(call);
+        if call.timeout.is_none() && call.deadline.is_none() {
+            return era_bridge::run(&self.router, &self.suspended, call).await;
+        }
+        Box::pin(self.run_until_deadline(call)).await
+    }
+
+    /// Remembers what the client of a call can answer, and lets the handlers answer the rest.
+    fn introduce_client(&self, call: &mut Call) {
+        let declaration = &self.router.services.declaration;
+        declaration.add_client(&call.client.capabilities);
+        if let Some(handlers) = &declaration.handlers {
+            call.attach_handlers(handlers);
+        }
+    }
+
+    /// Runs a call until its deadline, which is the end of its timeout if that is earlier.
+    async fn run_until_deadline(&self, call: &mut Call) -> Result<Outcome, Error> {
+        let started = Instant::now();
+        let end_of_timeout = call.timeout.and_then(|limit| started.checked_add(limit));
+        let Some(deadline) = end_of_timeout.into_iter().chain(call.deadline).min() else {
             return era_bridge::run(&self.router, &self.suspended, call).await;
         };
-        let ended = Box::pin(timeout(limit, era_bridge::run(&self.router, &self.suspended, call))).await;
-        ended.unwrap_or_else(|_| {
-            let error = Error::new(
-                ErrorKind::TimedOut,
-                format!("no answer within {}", format::format_duration(limit)),
-            );
-            let error = error.with_hint("allow the call more time");
-            Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
-        })
+        call.deadline = Some(deadline);
+        if deadline > started
+            && let Ok(ended) =
+                timeout_at(deadline, era_bridge::run(&self.router, &self.suspended, call)).await
+        {
+            return ended;
+        }
+        let limit = format::format_duration(deadline.saturating_duration_since(started));
+        let error = Error::new(ErrorKind::TimedOut, format!("no answer within {limit}"))
+            .with_hint("allow the call more time");
+        Err(if call.dispatched { error.mark_dispatched() } else { error.mark_not_sent() })
     }
 
     async fn run_traced(&self, call: &mut Call) -> Result<Outcome, Error> {

@@ -38,6 +38,9 @@
 //! | [`UsageLimits`] | Quotas and rates. |
 //! | [`Call`] | One request. |
 //! | [`Outcome`] | The answer to a call, in the server's own bytes. |
+//! | [`ToolExecutor`] | Runs tools by name; a crib is one, and so is its fallback. |
+//! | [`Toolbox`] | A server made of the embedder's own tools. |
+//! | [`Error`], [`Hint`] | Why a call has no answer, and the next step. |
 //! | [`Event`] | A change of a server's state, or the end of a call. |
 //!
 //! # The path of a call
@@ -106,7 +109,10 @@ pub use crate::access::visible_catalogs::Exposure;
 pub use crate::call::Call;
 pub use crate::call::budget::Budget;
 pub use crate::call::client_context::ClientContext;
+pub use crate::call::client_handlers::{ClientNotification, ClientRequest};
+pub use crate::call::executor::{ExecutorFuture, ToolCall, ToolExecutor};
 pub use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
+pub use crate::catalog::schemas::SchemaFormat;
 pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
 #[cfg(feature = "config")]
 pub use crate::config::Config;
@@ -120,9 +126,10 @@ pub use crate::model::error::{Blame, Error, ErrorFacts, ErrorKind, Retry};
 pub use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event, ServerNotification};
 pub use crate::model::exit_report::{ExitReport, ProcessExit};
 pub use crate::model::failure_class::{ClassFacts, Delivery, FailureClass, Treatment};
+pub use crate::model::hint::Hint;
 pub use crate::model::instance_key::{InstanceKey, Project};
 pub use crate::model::log_line::{LogLine, LogSource, StderrLine};
-pub use crate::model::outcome::Outcome;
+pub use crate::model::outcome::{Outcome, OutcomeError};
 pub use crate::model::pin_status::{PinDifference, PinStatus, ToolPinStatus, Unapproved};
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
@@ -147,4 +154,4 @@ pub use crate::spec::{
     NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
     SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
-pub use crate::upstream::transport::in_process::Toolbox;
+pub use crate::upstream::transport::in_process::{ToolContext, ToolOutput, Toolbox};

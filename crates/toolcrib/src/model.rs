@@ -6,6 +6,7 @@ pub mod error;
 pub mod event;
 pub mod exit_report;
 pub mod failure_class;
+pub mod hint;
 pub mod instance_key;
 pub(crate) mod listing;
 pub mod log_line;

@@ -1,6 +1,7 @@
 //! The steps of a call, in order: find, authorize, check arguments, reserve limits, cache, send.
 
 mod cache;
+pub(crate) mod discovery;
 pub(crate) mod era_bridge;
 mod public_names;
 mod retry;
@@ -11,7 +12,12 @@ mod task_access;
 mod task_owners;
 pub(crate) mod telemetry;
 
-use tokio::time::Instant;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
 
 use crate::cache::SingleFlight;
 use crate::call::Call;
@@ -20,7 +26,12 @@ use crate::model::outcome::Outcome;
 use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
 use crate::protocol::member_names;
+use crate::supervisor::Lease;
+use crate::upstream::deadline::Deadline;
 use cache::CacheLookup;
+
+/// A wait for the server that is shorter than this part of the time limit of a call does not count towards that limit.
+const SHORT_WAIT_DIVISOR: u32 = 10;
 
 /// Runs one call.
 pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
@@ -61,8 +72,8 @@ async fn send_to_server(
     target: &Target,
     flight: Option<&SingleFlight>,
 ) -> Result<Outcome, Error> {
-    let mut lease = router.registry.lease(&target.server, call).await?;
-    let started = Instant::now();
+    let TimedLease { mut lease, started, is_late } = lease_in_time(router, call, target).await?;
+    call.sent_late |= is_late;
     flight.into_iter().for_each(SingleFlight::mark_sent);
     let outcome = lease.send(call, &target.name, started).await;
     drop(lease);
@@ -72,4 +83,64 @@ async fn send_to_server(
         }
         outcome => outcome,
     }
+}
+
+/// A lease for one call, and the moment from which the time limit of the call counts.
+struct TimedLease {
+    lease: Lease,
+    started: Instant,
+    /// True if the server has less than the whole time limit.
+    is_late: bool,
+}
+
+impl TimedLease {
+    fn new(lease: Lease, started: Instant) -> Self {
+        Self { lease, started, is_late: false }
+    }
+}
+
+/// Leases the server of a call. Waiting for a server that crashed, is being restarted or is asleep counts towards the time
+/// limit of the call. Only a server that was never ready may take its start timeout in addition.
+async fn lease_in_time(router: &CallRouter, call: &Call, target: &Target) -> Result<TimedLease, Error> {
+    let requested = Instant::now();
+    let mut leasing = std::pin::pin!(router.registry.lease(&target.server, call));
+    if let Some(leased) = poll_twice(leasing.as_mut()).await {
+        return leased.map(|lease| TimedLease::new(lease, requested));
+    }
+    let Some(Ok(entry)) = router.registry.get(&target.server) else {
+        return leasing.await.map(|lease| TimedLease::new(lease, requested));
+    };
+    let spec = entry.spec();
+    let start_time = if entry.has_been_ready() { Duration::ZERO } else { spec.lifecycle.start_timeout };
+    let latest_start = requested + start_time;
+    let deadline = Deadline::new(&spec.limits, &spec.tools, &target.name, latest_start);
+    match Box::pin(timeout_at(deadline.initial(), leasing)).await {
+        Ok(Ok(lease)) => {
+            let now = Instant::now();
+            let limit = deadline.initial().duration_since(latest_start);
+            // A short wait, such as for the answer to a ping, is added to the time limit, so that a timeout counts.
+            if now.saturating_duration_since(latest_start) <= limit / SHORT_WAIT_DIVISOR {
+                return Ok(TimedLease::new(lease, now));
+            }
+            Ok(TimedLease { lease, started: latest_start, is_late: true })
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(deadline.not_ready_error(&target.server)),
+    }
+}
+
+/// Polls a future once, and again after other tasks had their turn. A running server answers in between, so that its calls
+/// need no timer.
+async fn poll_twice<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    let mut is_second = false;
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if is_second => Poll::Ready(None),
+        Poll::Pending => {
+            is_second = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }

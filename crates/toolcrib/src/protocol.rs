@@ -3,6 +3,7 @@
 //! Only the envelope and the members that toolcrib acts on are parsed and rewritten; everything else passes through as
 //! the original bytes. Nothing in this module does I/O or reads a clock.
 
+pub(crate) mod definition;
 pub mod era;
 pub mod framing;
 pub mod header_mirror;

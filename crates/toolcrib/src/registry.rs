@@ -25,6 +25,7 @@ use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, Pinning, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
+use crate::supervisor::start_gate::StartGate;
 use crate::supervisor::{Lease, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
 use adhoc::AdhocServers;
@@ -146,12 +147,12 @@ impl RegisteredServer {
         }
     }
 
-    /// Returns whether a listing should wait for this server: not if it has just failed or has been too slow before.
-    pub(crate) fn is_worth_listing(&self) -> bool {
+    /// Returns the gate that decides when the server may start; `None` if it is disabled.
+    fn start_gate(&self) -> Option<&Arc<StartGate>> {
         match self {
-            Self::Shared(supervisor) => supervisor.is_worth_listing(),
-            Self::PerKey { instances, .. } => instances.is_worth_listing(),
-            Self::Disabled(_) => false,
+            Self::Shared(supervisor) => Some(supervisor.start_gate()),
+            Self::PerKey { instances, .. } => Some(instances.start_gate()),
+            Self::Disabled(_) => None,
         }
     }
 
@@ -167,21 +168,44 @@ impl RegisteredServer {
         }
     }
 
-    /// Records that a listing has waited for this server in vain.
-    pub(crate) fn mark_slow(&self) {
-        match self {
-            Self::Shared(supervisor) => supervisor.mark_slow(),
-            Self::PerKey { instances, .. } => instances.mark_slow(),
-            Self::Disabled(_) => {}
-        }
+    pub(crate) fn is_ejected(&self) -> bool {
+        self.start_gate().is_some_and(|gate| gate.is_ejected())
     }
 
-    /// Starts the server to find out what it lists.
+    /// Returns the end of the current backoff or pause.
+    pub(crate) fn retry_at(&self, now: Instant) -> Option<Instant> {
+        self.start_gate()?.retry_at(now)
+    }
+
+    /// Returns the error of the last start, if the server has not been up since.
+    pub(crate) fn start_failure(&self) -> Option<Error> {
+        self.start_gate()?.start_failure()
+    }
+
+    /// Starts the server to find out what it lists. Waits for a restart if that is worthwhile.
     pub(crate) async fn discover(&self) -> Result<(), Error> {
         match self {
             Self::Shared(supervisor) => supervisor.lease().await.map(drop),
             Self::PerKey { instances, .. } => instances.discover().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
+        }
+    }
+
+    /// Returns whether the server has been ready since its spec was applied.
+    pub(crate) fn has_been_ready(&self) -> bool {
+        self.start_gate().is_some_and(|gate| gate.has_been_ready())
+    }
+
+    /// Returns the number of failures so far.
+    pub(crate) fn failure_count(&self) -> u64 {
+        self.start_gate().map_or(0, |gate| gate.failure_count())
+    }
+
+    /// Waits for a failure after the first `count`, and returns it.
+    pub(crate) async fn failure_after(&self, count: u64) -> Error {
+        match self.start_gate() {
+            Some(gate) => gate.failure_after(count).await,
+            None => std::future::pending().await,
         }
     }
 

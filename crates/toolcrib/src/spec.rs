@@ -378,6 +378,13 @@ pub trait InProcess: Send + Sync + 'static {
     /// Serves one connection until it is closed.
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
+    /// Returns whether every request of a client carries its caller and deadline in `_meta`, as
+    /// `"toolcrib/call": {"caller", "profile", "id", "timeoutMs"}`, and log messages may name the request that they belong
+    /// to, as `"toolcrib/request": ID` in their `_meta`.
+    fn wants_call_context(&self) -> bool {
+        false
+    }
+
     /// Returns the bytes of memory in use, if known; the memory limits apply to this number.
     fn memory(&self) -> Option<u64> {
         None

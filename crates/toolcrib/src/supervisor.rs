@@ -306,15 +306,9 @@ impl Supervisor {
         let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.is_draining).await;
     }
 
-    /// Returns whether a listing should wait for this server: not if it has just failed or has been too slow before.
-    pub(crate) fn is_worth_listing(&self) -> bool {
-        !self.0.metrics.is_slow_to_list.load(Ordering::Relaxed)
-            && !matches!(self.state(), ServerState::BackingOff | ServerState::Ejected)
-    }
-
-    /// Records that a listing has waited for this server in vain.
-    pub(crate) fn mark_slow(&self) {
-        self.0.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
+    /// Returns the gate that decides when the server may start.
+    pub(crate) fn start_gate(&self) -> &Arc<StartGate> {
+        &self.0.start_gate
     }
 
     /// Returns the last known listing, or the tools of its card if it was never listed.
@@ -430,6 +424,7 @@ impl Supervisor {
         let metrics = &self.0.metrics;
         let snapshot = self.0.snapshot.borrow();
         let known = snapshot.known_listing.as_ref();
+        let listing = known.map(|known| known.listing.clone()).or_else(|| self.0.cards.listing());
         let connection = snapshot.connection.upgrade();
         let restarts = self.0.start_gate.restart_counts(now);
         let declared = ServerStatus::disabled(&self.0.spec);
@@ -448,7 +443,7 @@ impl Supervisor {
             last_error: snapshot.last_error.clone(),
             stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: known.map(|known| known.listing.tools.len()).or_else(|| self.0.cards.tool_count()),
+            tools: listing.as_ref().map(|listing| listing.tools.len()),
             card: self.0.cards.combined(),
             memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
             calls: metrics.calls(),
@@ -457,7 +452,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
-            problems: known.map(|known| known.listing.problems.clone()).unwrap_or_default(),
+            problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
         }
     }
@@ -516,9 +511,9 @@ impl ServerStatus {
             protocol: None,
             server_info: None,
             card: spec.card.clone(),
-            problems: Vec::new(),
             pin: spec.pin,
             unapproved: Vec::new(),
+            problems: Vec::new(),
             sharing: spec.sharing,
             instances: Vec::new(),
         }

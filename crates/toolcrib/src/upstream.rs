@@ -3,6 +3,7 @@
 //! Any number of calls share it. It speaks the server's era, enforces the server's limits and knows how to stop the
 //! server. When the server exits, all calls in flight fail immediately.
 
+mod call_context;
 pub(crate) mod deadline;
 mod fair_queue;
 pub(crate) mod handshake;
@@ -18,12 +19,14 @@ pub(crate) mod transport;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::call::Call;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::Delivery;
+use crate::model::hint::Hint;
 use crate::model::outcome::Outcome;
 use crate::process::ServerProcess;
 use crate::protocol::era::client::{DISCOVER, PING};
@@ -54,6 +57,8 @@ pub(crate) struct Connection {
     mux: Mux,
     peer: Peer,
     pub(crate) handshake: HandshakeResult,
+    /// The name and version that the server sees, as JSON.
+    client_info: Bytes,
     settings: RwLock<Arc<CallSettings>>,
     message_limit: MessageLimit,
     call_queue: FairQueue,
@@ -228,6 +233,11 @@ impl Connection {
             Box::pin(self.raise_log_level(level)).await;
         }
         call.set_own_name(own_name);
+        if let Peer::InProcess(_, server) = &self.peer
+            && server.0.wants_call_context()
+        {
+            call_context::write(call, deadline.initial(), Instant::now());
+        }
         let receiver = ResponseReceiver {
             client: call.client.clone(),
             updates: call.update_sink.clone(),
@@ -271,7 +281,7 @@ impl Connection {
         let server = &self.server;
         let in_flight = || self.settings().limits.in_flight;
         let refuse = |kind, message| {
-            let hint = format!("raise `servers.{server}.limits.in-flight`");
+            let hint = Hint::RaiseLimit { key: format!("servers.{server}.limits.in-flight") };
             Error::new(kind, message).with_server(server).with_hint(hint).mark_not_sent()
         };
         let full = || {
@@ -312,7 +322,14 @@ impl Connection {
         let client = receiver.as_ref().map(|receiver| receiver.client.clone());
         let wants_updates = receiver.as_ref().is_some_and(|receiver| receiver.updates.is_some());
         self.mux.send_request(method, receiver, |id, line| {
-            era::adapt_params_for_server(params, revision, client.as_ref(), wants_updates.then_some(id));
+            let progress_token = wants_updates.then_some(id);
+            era::adapt_params_for_server(
+                params,
+                revision,
+                client.as_ref(),
+                &self.client_info,
+                progress_token,
+            );
             params.write_to(line);
         })
     }

@@ -206,6 +206,28 @@ fn scopes_match_project_environment_and_host() {
 }
 
 #[test]
+fn why_answers_for_assumed_facts() {
+    let config = r#"
+        [scopes.office]
+        match = { host = "desk-*", network = { cidr = "10.1.0.0/16" } }
+        tags = ["office"]
+        [servers.tickets]
+        command = "tickets-server"
+        when = ["office"]
+    "#;
+    let workspace = Workspace::new(config);
+    let is_active = |facts: &str| workspace.json(&["why", "tickets", "--as", facts])["active"].clone();
+    assert_eq!(is_active("host=desk-7,network=10.1.0.0/16"), json!(true));
+    assert_eq!(is_active("host=desk-7,network=10.2.0.0/16"), json!(false));
+    assert_eq!(is_active("host=laptop,network=10.1.9.9"), json!(false));
+    assert_eq!(is_active("host=laptop,network=10.2.0.1,tag=office"), json!(true));
+    let invalid = workspace.run(&["why", "tickets", "--as", "network=here"]);
+    assert_eq!(invalid.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&invalid.stderr);
+    assert!(message.contains("cannot assume `network=here`"), "{message}");
+}
+
+#[test]
 fn every_layer_is_watched_and_an_invalid_one_changes_nothing() {
     let workspace = Workspace::new(&server("mine"));
     fs::write(workspace.project_file(), server("theirs")).unwrap();

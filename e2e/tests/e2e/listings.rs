@@ -16,7 +16,8 @@ use toolcrib::{Crib, Event, ServerSpec, ServerState};
 const USEFUL: usize = 30;
 
 fn crib_with_state(spec: ServerSpec, dir: &TempDir) -> Crib {
-    Crib::builder().server(spec).state_dir(dir.path()).build().unwrap()
+    let builder = Crib::builder().server(spec).state_dir(dir.path());
+    builder.listing_wait(WAIT_LIMIT).build().unwrap()
 }
 
 fn count_tools(crib: &Crib) -> usize {

@@ -102,20 +102,23 @@ fn strictly_pinned_tool_is_withheld_until_its_change_is_approved() {
 #[test]
 fn changed_tool_is_marked_with_and_without_a_gateway() {
     let (home, text) = home("");
-    let tools = |home: &Home| stdout(&home.run(&["tools", "fake__echo"]));
-    assert_eq!(tools(&home), "fake__echo\tRepeats a text.\n");
+    let tools = |home: &Home| {
+        let shown = stdout(&home.run(&["tools", "fake__echo"]));
+        shown.lines().take(2).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(tools(&home), "fake__echo\n  Repeats a text.");
     std::fs::write(&text, "Repeats it louder.").expect("a description");
     // Without a gateway, only a call starts the server and detects the change.
     let called = home.run(&["call", "fake__echo", "text=hello"]);
     assert_eq!((called.status.code(), stdout(&called).trim()), (Some(0), "hello"));
-    assert_eq!(tools(&home), "fake__echo\t[changed] Repeats it louder.\n");
+    assert_eq!(tools(&home), "fake__echo [changed]\n  Repeats it louder.");
     let refused = home.run(&["approve", "fake", "--json"]);
     assert_eq!(refused.status.code(), Some(2));
     let approved = home.run(&["approve", "fake", "--json", "--yes"]);
     let result: Value = serde_json::from_slice(&approved.stdout).expect("JSON");
     assert_eq!(result["approved"], json!(["echo"]));
     assert_eq!(result["tools"][0]["before"]["description"], "Repeats a text.");
-    assert_eq!(tools(&home), "fake__echo\tRepeats it louder.\n");
+    assert_eq!(tools(&home), "fake__echo\n  Repeats it louder.");
 }
 
 #[test]

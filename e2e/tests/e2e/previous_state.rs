@@ -83,7 +83,7 @@ fn previous_listing_is_served_without_starting_the_server() {
     // The program of the server does not exist, so only the stored listing can answer.
     let listed = parse_stdout(&home.run(&["tools", "--json"]));
     assert_eq!(
-        (&listed[0]["name"], &listed[0]["description"]),
+        (&listed["tools"][0]["name"], &listed["tools"][0]["description"]),
         (&json!("notes__search"), &json!(APPROVED)),
         "{listed}"
     );

@@ -70,11 +70,11 @@ const CRATES: &[Crate] = &[
         src: "crates/toolcrib-cli/src",
         layers: &[
             "exit",
+            "hints",
             "command_error",
             "visible_text",
             "listen",
             "prompt",
-            "hints",
             "cli",
             "project",
             "sources",

@@ -28,10 +28,11 @@ fn errors_page_matches_the_code() {
         "# Errors\n\nEvery error that a call can return. This page is generated from `ErrorKind::facts`; do not edit it by hand.\n\n\
          | kind | JSON-RPC code | meaning | whose fault | try again | hint |\n|---|---|---|---|---|---|\n",
     );
-    for facts in ErrorKind::ALL.map(ErrorKind::facts) {
+    for kind in ErrorKind::ALL {
+        let facts = kind.facts();
         let (blame, retry) =
             (format!("{:?}", facts.blame).to_lowercase(), spaced(&format!("{:?}", facts.retry)));
-        let hint = facts.hint.replace("{server}", "SERVER");
+        let hint = toolcrib_cli::hint_text(&kind.default_hint(None));
         writeln!(
             page,
             "| `{}` | {} | {} | {blame} | {retry} | {hint} |",

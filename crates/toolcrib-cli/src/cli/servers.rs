@@ -72,7 +72,18 @@ pub(crate) struct AllowArgs {
     pub(crate) revoke: bool,
 }
 
-/// Arguments of `restart`, `stop`, `show` and `why`.
+/// Arguments of `why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// The name of the server
+    pub(crate) server: String,
+    /// Assume these facts instead of this machine's: host, user, os, project, network,
+    /// gateway-mac, ssid, tag, env.NAME
+    #[arg(long = "as", value_name = "KEY=VALUE,…")]
+    pub(crate) assumed: Option<String>,
+}
+
+/// Arguments of `restart`, `stop` and `show`.
 #[derive(Debug, Args)]
 pub(crate) struct ServerNameArgs {
     /// The name of the server

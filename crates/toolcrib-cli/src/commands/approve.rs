@@ -109,7 +109,7 @@ async fn fetch_unapproved(
         Ok(id) => crib.unapproved(&id).await,
         Err(_) => Err(crib.catalog().unknown_server_error(server)),
     };
-    let Some(result) = super::run_standalone(paths, out, super::StartWait::All, work).await? else {
+    let Some(result) = super::run_standalone(paths, out, work).await? else {
         return Ok(None);
     };
     let response =
@@ -136,7 +136,7 @@ async fn send_approval(
         Ok(id) => crib.approve(&id, digest).await,
         Err(_) => Err(crib.catalog().unknown_server_error(server)),
     };
-    let Some(result) = super::run_standalone(paths, out, super::StartWait::All, work).await? else {
+    let Some(result) = super::run_standalone(paths, out, work).await? else {
         return Ok(None);
     };
     let approved = result.map_err(CommandError::from)?;

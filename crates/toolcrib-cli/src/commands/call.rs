@@ -66,7 +66,7 @@ async fn run_here(
     let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
         finish(response.map(|response| response.map_err(|error| with_standalone_hint(error, paths))), out)
     };
-    super::run_with_config(paths, config, out, super::StartWait::All, work, finish).await?
+    super::run_with_config(paths, config, out, work, finish).await?
 }
 
 /// Prints the response, or that the call was interrupted.

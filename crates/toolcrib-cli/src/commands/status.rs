@@ -82,12 +82,8 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
 }
 
 fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
-    let left_out = server.problems.iter().map(|problem| ServerWarning {
-        message: format!("`{}`: {problem}", server.name),
-        hint: format!("toolcrib logs {}", server.name),
-    });
-    let mut warnings =
-        unavailable_warning(server).into_iter().chain(unapproved_warning(server)).chain(left_out);
+    let warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
+    let mut warnings = warnings.chain(definition_warning(server));
     warnings.try_for_each(|warning| out.warn(&warning.message, Some(&warning.hint)))
 }
 
@@ -132,6 +128,26 @@ fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     let message =
         format!("tools of `{name}` differ from what was approved{consequence}: {}{more}", listed.join(", "));
     Some(ServerWarning { message, hint: format!("toolcrib approve {name}") })
+}
+
+/// Returns the warning for a server whose lists are not passed on as they are.
+fn definition_warning(server: &ServerReport) -> Option<ServerWarning> {
+    let ServerReport { name, problems, .. } = server;
+    if problems.is_empty() {
+        return None;
+    }
+    let listed: Vec<&str> = problems.iter().take(MAX_LISTED_TOOLS).map(String::as_str).collect();
+    let more = match problems.len().saturating_sub(MAX_LISTED_TOOLS) {
+        0 => String::new(),
+        count => format!("; and {count} more"),
+    };
+    let message = format!(
+        "`{name}` lists definitions that clients would reject or that exceed a limit, which are repaired or left out: {}{more}",
+        listed.join("; ")
+    );
+    let hint =
+        format!("report it to the author of the server; `toolcrib status {name} --json` lists all of them");
+    Some(ServerWarning { message, hint })
 }
 
 fn server_row(server: &ServerReport) -> Vec<String> {

@@ -63,7 +63,7 @@ pub(crate) async fn run(args: &StdioArgs, paths: &Paths, out: &mut Output) -> Re
                 let served = serve_pipe(stdin, stdout, service, max_message_size, identity, stop);
                 Box::pin(served).await;
             };
-            super::run_standalone(paths, out, super::StartWait::Brief, serve).await?;
+            super::run_standalone(paths, out, serve).await?;
         }
     }
     Ok(ExitStatus::Success)

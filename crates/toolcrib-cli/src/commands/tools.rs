@@ -1,6 +1,7 @@
-//! `toolcrib tools [QUERY]`: lists tools.
+//! `toolcrib tools [ARG]`: lists tools, or shows one.
 
 use anyhow::Result;
+use serde_json::{Value, json};
 use toolcrib::Caller;
 
 use crate::cli::ToolsArgs;
@@ -8,17 +9,22 @@ use crate::client::GatewayClient;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::report::Report as _;
-use crate::report::tools::{ToolReport, ToolsReport, UnapprovedCount};
-use crate::tool_listing;
+use crate::report::list_to_json;
+use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
+use crate::tool_listing::{self, ToolsWait};
 
-/// Lists the tools of the running gateway. Without one, starts the servers itself.
+/// Lists the tools of the running gateway, as far as they are known. Without one, starts the servers itself and waits for
+/// them, because they stop with the command.
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let listing = match GatewayClient::find(paths).await? {
-        Some(client) => super::until_interrupted(client.fetch("/api/v1/tools")).await?.transpose()?,
+        Some(client) => {
+            let path = if args.wait { "/api/v1/tools?wait=1" } else { "/api/v1/tools" };
+            super::until_interrupted(client.fetch(path)).await?.transpose()?
+        }
         None => {
-            let listing = super::run_standalone(paths, out, super::StartWait::All, async |crib| {
-                tool_listing::list_tools(&crib, &Caller::local()).await
+            let wait = if args.no_wait { ToolsWait::Brief } else { ToolsWait::All };
+            let listing = super::run_standalone(paths, out, async |crib| {
+                tool_listing::list_tools(&crib, &Caller::local(), wait).await
             })
             .await?;
             listing.map(|listing| with_standalone_hints(listing, paths))
@@ -39,28 +45,63 @@ fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport
 }
 
 fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -> Result<ExitStatus> {
-    let ToolsReport { tools, failed, unapproved } = listing;
-    let is_match = |tool: &&ToolReport| query.is_none_or(|query| matches(tool, query));
-    let matching: Vec<&ToolReport> = tools.iter().filter(is_match).collect();
+    let exact = query.and_then(|query| find_exact(&listing.tools, query));
+    let matching: Vec<ToolReport> = match (exact, query) {
+        (Some(tool), _) => vec![tool.clone()],
+        (None, Some(query)) => search(&listing.tools, query),
+        (None, None) => listing.tools.clone(),
+    };
     if out.json {
-        out.print_json(&matching.iter().map(|tool| tool.to_json()).collect())?;
+        out.print_json(&listing_json(&matching, listing))?;
+    } else if let Some(tool) = exact {
+        print_tool(tool, out)?;
     } else {
-        let rows: Vec<Vec<String>> = matching.iter().map(|tool| table_row(tool)).collect();
+        let rows: Vec<Vec<String>> = matching.iter().map(table_row).collect();
         out.print_table(&["NAME", "DESCRIPTION"], &rows)?;
     }
-    for error in failed {
-        out.warn(&error.message, error.hint.as_deref())?;
-    }
-    for count in unapproved {
-        out.warn(&unapproved_warning(count), Some(&format!("toolcrib approve {}", count.server)))?;
-    }
-    if matching.is_empty() && failed.is_empty() {
+    print_warnings(listing, out)?;
+    let ToolsReport { tools, failed, pending, .. } = listing;
+    if matching.is_empty() && failed.is_empty() && pending.is_empty() {
         out.print_note(match query {
             Some(_) => "no tool matches",
             None => "no tools found",
         })?;
     }
     Ok(if tools.is_empty() && !failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success })
+}
+
+fn listing_json(matching: &[ToolReport], listing: &ToolsReport) -> Value {
+    let failed: Vec<Value> = listing.failed.iter().map(FailureReport::to_short_json).collect();
+    json!({"tools": list_to_json(matching), "failed": failed, "pending": listing.pending})
+}
+
+/// Prints what is missing from the list, and why.
+fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
+    for error in &listing.failed {
+        out.warn(&error.message, error.hint.as_deref())?;
+    }
+    if !listing.pending.is_empty() {
+        let servers: Vec<String> = listing.pending.iter().map(|server| format!("`{server}`")).collect();
+        let message = format!("not listed yet, because they are still starting: {}", servers.join(", "));
+        out.warn(&message, Some("toolcrib tools --wait"))?;
+    }
+    for count in &listing.unapproved {
+        out.warn(&unapproved_warning(count), Some(&format!("toolcrib approve {}", count.server)))?;
+    }
+    Ok(())
+}
+
+fn print_tool(tool: &ToolReport, out: &mut Output) -> Result<()> {
+    let change = tool.change.as_ref().map_or_else(String::new, |change| format!(" [{change}]"));
+    out.print_line(&format!("{}{change}", tool.name))?;
+    for line in tool.description.iter().flat_map(|text| text.trim().lines()) {
+        out.print_line(format!("  {line}").trim_end())?;
+    }
+    let schema = serde_json::to_string_pretty(&tool.definition["inputSchema"])?;
+    for line in schema.lines() {
+        out.print_line(&format!("  {line}"))?;
+    }
+    Ok(())
 }
 
 fn unapproved_warning(count: &UnapprovedCount) -> String {
@@ -72,10 +113,46 @@ fn unapproved_warning(count: &UnapprovedCount) -> String {
     }
 }
 
-fn matches(tool: &ToolReport, query: &str) -> bool {
+/// Finds the tool with this public name, or as `server.tool`.
+fn find_exact<'t>(tools: &'t [ToolReport], name: &str) -> Option<&'t ToolReport> {
+    let on_server = name.split_once('.');
+    let is_exact = |tool: &&ToolReport| {
+        tool.name == name || on_server.is_some_and(|(server, own)| tool.server == server && tool.tool == own)
+    };
+    tools.iter().find(is_exact)
+}
+
+/// Returns the tools that match a query, best match first.
+fn search(tools: &[ToolReport], query: &str) -> Vec<ToolReport> {
+    let mut matching: Vec<(MatchRank, &ToolReport)> =
+        tools.iter().filter_map(|tool| Some((rank(tool, query)?, tool))).collect();
+    // The sort is stable: equal matches stay in the order of the list.
+    matching.sort_by_key(|(rank, _)| *rank);
+    matching.into_iter().map(|(_, tool)| tool.clone()).collect()
+}
+
+/// The part of a tool that a query matches, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum MatchRank {
+    WholeName,
+    NamePrefix,
+    Name,
+    Description,
+}
+
+fn rank(tool: &ToolReport, query: &str) -> Option<MatchRank> {
     let query = query.to_lowercase();
-    let mut texts = [&tool.name, &tool.tool].into_iter().chain(&tool.description);
-    texts.any(|text| text.to_lowercase().contains(&query))
+    let own_name = tool.tool.to_lowercase();
+    let description = tool.description.as_ref().map(|text| text.to_lowercase()).unwrap_or_default();
+    if own_name == query {
+        Some(MatchRank::WholeName)
+    } else if own_name.starts_with(&query) {
+        Some(MatchRank::NamePrefix)
+    } else if own_name.contains(&query) || tool.name.to_lowercase().contains(&query) {
+        Some(MatchRank::Name)
+    } else {
+        description.contains(&query).then_some(MatchRank::Description)
+    }
 }
 
 fn table_row(tool: &ToolReport) -> Vec<String> {
@@ -97,10 +174,37 @@ mod tests {
             description: Some("\n  Shows Commits.\nMore.".to_owned()),
             ..ToolReport::default()
         };
-        assert!(matches(&tool, "GIT_l") && matches(&tool, "commit"));
-        assert!(!matches(&tool, "push"));
+        assert_eq!(rank(&tool, "GIT_l"), Some(MatchRank::NamePrefix));
+        assert_eq!(rank(&tool, "commit"), Some(MatchRank::Description));
+        assert_eq!(rank(&tool, "push"), None);
         assert_eq!(table_row(&tool), ["git__git_log", "Shows Commits."]);
         let changed = ToolReport { change: Some("changed".to_owned()), ..tool };
         assert_eq!(table_row(&changed), ["git__git_log", "[changed] Shows Commits."]);
+    }
+
+    fn tool(server: &str, own_name: &str, description: &str) -> ToolReport {
+        ToolReport {
+            name: format!("{server}__{own_name}"),
+            server: server.to_owned(),
+            tool: own_name.to_owned(),
+            description: Some(description.to_owned()),
+            ..ToolReport::default()
+        }
+    }
+
+    #[test]
+    fn search_puts_the_best_match_first() {
+        let tools = [
+            tool("git", "show", "Shows a log."),
+            tool("git", "reflog", ""),
+            tool("time", "log_time", ""),
+            tool("git", "log", ""),
+        ];
+        let found: Vec<String> = search(&tools, "log").into_iter().map(|tool| tool.tool).collect();
+        assert_eq!(found, ["log", "log_time", "reflog", "show"]);
+        let name = |query: &str| find_exact(&tools, query).map(|tool| tool.name.clone());
+        assert_eq!(name("git.log").as_deref(), Some("git__log"));
+        assert_eq!(name("git__reflog").as_deref(), Some("git__reflog"));
+        assert_eq!(name("log"), None);
     }
 }

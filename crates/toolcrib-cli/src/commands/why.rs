@@ -1,22 +1,31 @@
-//! `toolcrib why SERVER`: explains why a server is active or not, without starting anything.
+//! `toolcrib why SERVER`: explains why a server is active or not, here or under assumed facts, without starting anything.
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::config::TagCondition;
+use toolcrib::config::{InvalidFact, TagCondition};
 
 use super::ls;
+use crate::cli::WhyArgs;
+use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 
 /// Prints the reason, the tags, the scopes and the values of one server.
-pub(crate) fn run(server: &str, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     if !paths.sources().any_exists() {
         return Err(paths.missing_config_error().into());
     }
     let layered = paths.sources().read_layers();
-    let config = layered.resolve(&paths.sources().gather_facts(&layered));
-    let server = ls::find_declared(&config, server)?;
+    let mut facts = paths.sources().gather_facts(&layered);
+    if let Some(assumed) = &args.assumed {
+        let refusal = |invalid: InvalidFact| {
+            CommandError::usage(invalid.to_string()).hint("toolcrib why SERVER --as host=NAME,network=CIDR")
+        };
+        facts.assume(assumed).map_err(refusal)?;
+    }
+    let config = layered.resolve(&facts);
+    let server = ls::find_declared(&config, &args.server)?;
     let values = layered.server_values(&server.id);
     let active: Vec<&str> = config.tags.active.keys().map(String::as_str).collect();
     if out.json {

@@ -44,8 +44,12 @@ impl GatewaySettings {
 
     /// Returns whether these settings take effect only after a restart of a gateway that was opened with the others.
     pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &GatewayLimits) -> bool {
-        // The maximum call timeout is applied with the roster.
-        let own_limits = GatewayLimits { call_timeout_max: limits.call_timeout_max, ..self.limits.clone() };
+        // The maximum call timeout is applied with the roster, and the wait of lists before it.
+        let own_limits = GatewayLimits {
+            call_timeout_max: limits.call_timeout_max,
+            listing_wait: limits.listing_wait,
+            ..self.limits.clone()
+        };
         own_limits != *limits || self.listen != *listen
     }
 }
@@ -102,8 +106,9 @@ impl SettingsTarget {
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
     /// for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, .. } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, limits, .. } = settings;
         self.audit.apply(audit);
+        self.crib.set_listing_wait(limits.listing_wait);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
         // caller uses a server under rules that do not name it.
         let revocations = self.callers.replace(callers, || {

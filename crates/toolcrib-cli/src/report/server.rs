@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use toolcrib::ServerStatus;
 
 use super::{Members, Report, list_to_json};
+use crate::hints::hint_text;
 
 /// The status of one server. Durations are in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,10 +38,10 @@ pub(crate) struct ServerReport {
     pub(crate) p50: Option<f64>,
     pub(crate) p99: Option<f64>,
     pub(crate) start: String,
-    /// What was left out of its lists, and why.
-    pub(crate) problems: Vec<String>,
     pub(crate) pin: String,
     pub(crate) unapproved: Vec<ToolChangeReport>,
+    /// Mistakes in the server's definitions.
+    pub(crate) problems: Vec<String>,
     pub(crate) sharing: String,
     /// The number of running instances.
     pub(crate) instances: u64,
@@ -57,10 +58,22 @@ pub(crate) struct ServerReport {
 
 impl ServerReport {
     /// Creates the report about a server; `revision` is the catalog revision. All other members are those of the library's
-    /// JSON form of a status.
+    /// JSON form of a status, with hints in the words of this program.
     pub(crate) fn new(status: &ServerStatus, revision: u64) -> Self {
         let members = serde_json::to_value(status).unwrap_or_default();
-        Self { revision, ..Self::from_json(&members) }
+        let mut report = Self { revision, ..Self::from_json(&members) };
+        set_hint(&mut report.last_error, status);
+        for (instance, report) in status.instances.iter().zip(&mut report.instances_list) {
+            set_hint(&mut report.last_error, &instance.status);
+        }
+        report
+    }
+}
+
+/// Replaces the hint of the library in the last error.
+fn set_hint(report: &mut Option<LastErrorReport>, status: &ServerStatus) {
+    if let (Some(report), Some(error)) = (report, &status.last_error) {
+        report.hint = Some(hint_text(&error.hint));
     }
 }
 
@@ -94,9 +107,9 @@ impl Report for ServerReport {
             "p50": self.p50,
             "p99": self.p99,
             "start": self.start,
-            "problems": self.problems,
             "pin": self.pin,
             "unapproved": list_to_json(&self.unapproved),
+            "problems": self.problems,
             "sharing": self.sharing,
             "instances": self.instances,
             "instances_list": list_to_json(&self.instances_list),
@@ -140,9 +153,9 @@ impl Report for ServerReport {
             p50: members.optional_number("p50"),
             p99: members.optional_number("p99"),
             start: members.text("start"),
-            problems: members.texts("problems"),
             pin: members.text("pin"),
             unapproved: members.reports("unapproved"),
+            problems: members.texts("problems"),
             sharing: members.text("sharing"),
             instances: members.count("instances"),
             instances_list: members.reports("instances_list"),

@@ -7,6 +7,8 @@ use toolcrib::{
     ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
 };
 
+use crate::hints::error_data;
+
 use super::approvals::{PendingCallsReport, UnapprovedToolsReport};
 use super::server::ServerReport;
 use super::status::GatewayReport;
@@ -43,9 +45,9 @@ fn ejected_server() -> ServerStatus {
         protocol: None,
         server_info: None,
         card: None,
-        problems: Vec::new(),
         pin: Pinning::Strict,
         unapproved: vec![ToolPinStatus::new("log", PinStatus::Changed)],
+        problems: vec!["tool `log`: `title` has a wrong type".to_owned()],
         sharing: Sharing::PerClient,
         instances: Vec::new(),
     }
@@ -78,7 +80,7 @@ fn server_report_has_exactly_the_documented_members() {
     let report = ServerReport::new(&ejected_server(), 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
-        cache_misses tools memory calls errors p50 p99 start problems pin unapproved sharing instances instances_list \
+        cache_misses tools memory calls errors p50 p99 start pin unapproved problems sharing instances instances_list \
         revision era protocol_version server_info title description card_tags";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
@@ -103,8 +105,9 @@ fn server_report_has_the_values_of_the_status() {
         "next_attempt_in": 1.5, "last_error": last_error(), "class": "crashed", "stderr_tail": ["boom"],
         "cache_entries": 2, "cache_hits": 0, "cache_misses": 0, "tools": 3, "memory": null, "calls": 0, "errors": 0,
         "p50": 0.5, "p99": null, "start": "at-boot", "pin": "strict", "unapproved": [{"tool": "log", "change": "changed"}],
-        "sharing": "per-client", "instances": 0, "instances_list": [instance], "revision": 3, "era": "legacy",
-        "protocol_version": "2025-11-25", "title": null, "description": null, "card_tags": [], "server_info": {"name": "git", "version": "1"},
+        "problems": ["tool `log`: `title` has a wrong type"], "sharing": "per-client", "instances": 0,
+        "instances_list": [instance], "revision": 3, "era": "legacy", "protocol_version": "2025-11-25",
+        "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [],
     });
     assert_eq!(ServerReport::new(&status, 3).to_json(), expected);
 }
@@ -154,11 +157,10 @@ fn tool_reports_keep_every_member() {
         "name": "git__log", "server": "git", "tool": "log", "description": null, "change": "new",
         "definition": {"name": "log", "x": [1, 2.5]},
     });
-    let failed =
-        json!({"kind": "lost", "hint": "h", "sent": "never", "server": "b", "message": "m", "stderr": ["x"]});
+    let failed = json!({"kind": "lost", "hint": "h", "sent": "never", "server": "b", "message": "m", "code": "lost", "stderr": ["x"]});
     let unapproved = json!({"server": "git", "tools": 2, "withheld": true});
     assert_round_trip::<ToolsReport>(
-        &json!({"tools": [tool], "failed": [failed], "unapproved": [unapproved]}),
+        &json!({"tools": [tool], "failed": [failed], "pending": ["c"], "unapproved": [unapproved]}),
     );
     assert_round_trip::<ToolLookupReport>(&json!({"tools": [tool], "failed": [], "near": null}));
     assert_round_trip::<ToolLookupReport>(&json!({"tools": [], "failed": [], "near": "git__log"}));
@@ -172,8 +174,9 @@ fn tool_reports_keep_every_member() {
 #[test]
 fn failure_report_has_the_data_and_the_message_of_the_error() {
     let error = toolcrib::Error::new(ErrorKind::Unrecorded, "the disk is full");
-    let mut expected = error.data();
+    let mut expected = error_data(&error);
     expected["message"] = error.to_string().into();
+    expected["code"] = "unrecorded".into();
     assert_eq!(FailureReport::new(&error).to_json(), expected);
 }
 

@@ -3,6 +3,8 @@
 use serde_json::{Map, Value, json};
 use toolcrib::{Error, PinStatus, Pinning, ServerStatus, Tool};
 
+use crate::hints::error_data;
+
 use super::{Members, Report, list_to_json};
 
 /// The tools that a caller may use, and the servers that could not be listed.
@@ -12,6 +14,8 @@ pub(crate) struct ToolsReport {
     pub(crate) tools: Vec<ToolReport>,
     /// One error for each server that could not be listed.
     pub(crate) failed: Vec<FailureReport>,
+    /// The servers that are still being started for the first time.
+    pub(crate) pending: Vec<String>,
     /// The servers with unapproved tools.
     pub(crate) unapproved: Vec<UnapprovedCount>,
 }
@@ -21,6 +25,7 @@ impl Report for ToolsReport {
         json!({
             "tools": list_to_json(&self.tools),
             "failed": list_to_json(&self.failed),
+            "pending": self.pending,
             "unapproved": list_to_json(&self.unapproved),
         })
     }
@@ -30,6 +35,7 @@ impl Report for ToolsReport {
         Self {
             tools: members.reports("tools"),
             failed: members.reports("failed"),
+            pending: members.texts("pending"),
             unapproved: members.reports("unapproved"),
         }
     }
@@ -114,6 +120,8 @@ pub(crate) struct FailureReport {
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
     pub(crate) server: Option<String>,
+    /// The stable name of the error kind.
+    pub(crate) code: String,
     /// The other members of the error's data.
     details: Map<String, Value>,
 }
@@ -121,8 +129,13 @@ pub(crate) struct FailureReport {
 impl FailureReport {
     /// Creates the report about an error.
     pub(crate) fn new(error: &Error) -> Self {
-        let report = Self::from_json(&error.data());
-        Self { message: error.to_string(), ..report }
+        let report = Self::from_json(&error_data(error));
+        Self { message: error.to_string(), code: error.kind().facts().name.to_owned(), ..report }
+    }
+
+    /// Returns the JSON form for `tools --json`.
+    pub(crate) fn to_short_json(&self) -> Value {
+        json!({"server": self.server, "code": self.code, "message": self.message, "hint": self.hint})
     }
 }
 
@@ -131,6 +144,7 @@ impl Report for FailureReport {
         let mut object = self.details.clone();
         object.insert("message".to_owned(), self.message.clone().into());
         object.insert("hint".to_owned(), self.hint.clone().into());
+        object.insert("code".to_owned(), self.code.clone().into());
         if let Some(server) = &self.server {
             object.insert("server".to_owned(), server.clone().into());
         }
@@ -140,13 +154,14 @@ impl Report for FailureReport {
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
         let mut details = value.as_object().cloned().unwrap_or_default();
-        for name in ["message", "hint", "server"] {
+        for name in ["message", "hint", "server", "code"] {
             details.remove(name);
         }
         Self {
             message: members.text("message"),
             hint: members.optional_text("hint"),
             server: members.optional_text("server"),
+            code: members.text("code"),
             details,
         }
     }

@@ -14,11 +14,19 @@ fn tools_lists_and_filters() {
     assert_eq!(names(&["tools", "echo__"]), ["echo__say", "echo__fail"]);
     assert!(names(&["tools", "nothing-like-it"]).is_empty());
     let output = home.run(&["tools", "--json"]).expect(0).json();
+    let say = &output["tools"][2];
     assert_eq!(
-        (&output[2]["name"], &output[2]["server"], &output[2]["tool"]),
+        (&say["name"], &say["server"], &say["tool"]),
         (&"echo__say".into(), &"echo".into(), &"say".into())
     );
-    assert_eq!(output[2]["definition"]["inputSchema"]["type"], "object");
+    assert_eq!(say["definition"]["inputSchema"]["type"], "object");
+    assert_eq!((&output["failed"], &output["pending"]), (&serde_json::json!([]), &serde_json::json!([])));
+    for name in ["echo__say", "echo.say"] {
+        let shown = home.run(&["tools", name]).expect(0).stdout;
+        assert!(shown.starts_with("echo__say\n") && shown.contains("\"type\": \"object\""), "{shown}");
+        let json = home.run(&["tools", name, "--json"]).expect(0).json();
+        assert_eq!(json["tools"].as_array().unwrap().len(), 1);
+    }
 }
 
 #[test]
@@ -27,8 +35,31 @@ fn tools_of_other_servers_survive_failed_server() {
     let result = home.run(&["tools"]).expect(0);
     assert!(result.stdout.contains("echo__say"), "{}", result.stdout);
     assert!(result.stderr.contains("`crashing`"), "{}", result.stderr);
+    for flags in [&["tools", "--json"][..], &["tools", "--json", "-q"]] {
+        let result = home.run(flags).expect(0);
+        let failed = &result.json()["failed"];
+        assert_eq!((&failed[0]["server"], failed.as_array().unwrap().len()), (&"crashing".into(), 1));
+        for member in ["code", "message", "hint"] {
+            assert!(failed[0][member].is_string(), "{failed}");
+        }
+        assert_eq!(result.stderr, "");
+    }
     home.write(&crashing());
     home.run(&["tools"]).expect(4);
+}
+
+#[test]
+fn tools_without_wait_reports_slow_servers_as_pending() {
+    let slow = "[servers.slow]\ncommand = 'sleep'\nargs = ['60']\n";
+    let home = Home::new(&format!("{}\n{slow}\n[limits]\nlisting-wait = '2s'\n", server("echo", "echo")));
+    let listed = home.run(&["tools", "--no-wait", "--json"]).expect(0).json();
+    assert_eq!(
+        (&listed["pending"], &listed["failed"]),
+        (&serde_json::json!(["slow"]), &serde_json::json!([]))
+    );
+    assert_eq!(listed["tools"][0]["name"], "echo__say");
+    let shown = home.run(&["tools", "--no-wait"]).expect(0);
+    assert!(shown.stderr.contains("`slow`") && shown.stderr.contains("tools --wait"), "{}", shown.stderr);
 }
 
 #[test]

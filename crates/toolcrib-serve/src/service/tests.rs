@@ -97,7 +97,7 @@ async fn hints_are_completed() {
     let error = Error::new(toolcrib::ErrorKind::Ejected, "it is").with_server(&"git".parse().unwrap());
     let ResponsePayload::Error(response) = service.error_payload(&error) else { panic!("an error") };
     let response: Value = serde_json::from_slice(&response).unwrap();
-    assert_eq!(response["data"]["hint"], "toolcrib restart git --config /my.toml");
+    assert_eq!(response["data"]["hint"], "restart `git` --config /my.toml");
 }
 
 #[tokio::test]

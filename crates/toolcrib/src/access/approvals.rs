@@ -19,6 +19,7 @@ use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::model::target::Target;
 use crate::protocol::era::capabilities::ELICIT;
 use crate::protocol::json::object::Object;
@@ -149,7 +150,7 @@ impl Approvals {
                 let error = deny("it needs approval and this client cannot be asked");
                 let Some(id) = self.pending_id(&key) else { return Err(error) };
                 self.add_pending(key, &id, call, target, arguments).await.map_err(unavailable)?;
-                Err(error.with_hint(format!("toolcrib approve --call {id}")).with_approval_id(id))
+                Err(error.with_hint(Hint::ApproveCall { id: id.clone() }).with_approval_id(id))
             }
         }
     }

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::model::listing::{ListedItem, Listing};
 use crate::model::pin_status::PinDifference;
 use crate::model::pin_status::Unapproved;
@@ -387,7 +388,7 @@ impl Pins {
         let server = &self.server;
         let message = format!("the tools of `{server}` have changed since they were shown");
         let error = Error::new(ErrorKind::Denied, message).with_server(server);
-        error.with_hint(format!("toolcrib approve {server}"))
+        error.with_hint(Hint::ApproveTools { server: server.clone() })
     }
 
     fn store_error(&self, error: &StoreError) -> Error {
@@ -517,5 +518,6 @@ pub(crate) fn withheld_error(server: &ServerId, tool: &str, status: PinStatus) -
         PinStatus::Changed => "its definition has changed since it was approved",
     };
     let message = format!("`{server}.{tool}` is withheld: {reason}");
-    Error::new(ErrorKind::Denied, message).with_server(server).with_hint(format!("toolcrib approve {server}"))
+    let hint = Hint::ApproveTools { server: server.clone() };
+    Error::new(ErrorKind::Denied, message).with_server(server).with_hint(hint)
 }

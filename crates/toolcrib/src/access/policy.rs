@@ -184,14 +184,17 @@ impl Policy {
     /// # Errors
     /// Returns the denial and its rule.
     pub fn authorize(&self, caller: &Caller, server: &ServerId, name: Option<&str>) -> Result<(), Denial> {
-        if let Some(profile) = self.missing_profile(caller) {
-            return Err(Denial { rule: format!("there is no profile `{profile}`"), origin: None });
-        }
-        let mut verdicts =
-            self.deny_verdicts(caller, server, name).chain(self.allow_verdicts(caller, server, name));
-        if let Some(denial) = verdicts.find(PolicyVerdict::is_denial) {
-            return Err(Denial { rule: denial.to_string(), origin: denial.origin().cloned() });
-        }
+        self.authorize_by_rules(caller, server, name)?;
+        self.ask_guard(caller, server, name)
+    }
+
+    /// Asks the embedder's guard about an item, or about the server without a name. Its verdict may differ next time.
+    pub(crate) fn ask_guard(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+        name: Option<&str>,
+    ) -> Result<(), Denial> {
         let verdict = self.guard.as_ref().map(|guard| {
             panics::contain("guard", || guard(caller, server, name))
                 .unwrap_or_else(|| GuardVerdict::Deny("the guard panicked".to_owned()))
@@ -200,6 +203,42 @@ impl Policy {
             Some(GuardVerdict::Deny(rule)) => Err(Denial { rule, origin: None }),
             Some(GuardVerdict::Allow) | None => Ok(()),
         }
+    }
+
+    /// Returns whether the embedder has set a guard.
+    pub(crate) fn has_guard(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// Returns whether the guard allows an item and its server.
+    pub(crate) fn guard_allows(&self, caller: &Caller, server: &ServerId, name: &str) -> bool {
+        self.ask_guard(caller, server, None).is_ok() && self.ask_guard(caller, server, Some(name)).is_ok()
+    }
+
+    /// Like [`Policy::authorize`], without the guard. The result is the same as long as the policy is.
+    pub(crate) fn authorize_by_rules(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+        name: Option<&str>,
+    ) -> Result<(), Denial> {
+        if let Some(profile) = self.missing_profile(caller) {
+            return Err(Denial { rule: format!("there is no profile `{profile}`"), origin: None });
+        }
+        let mut verdicts =
+            self.deny_verdicts(caller, server, name).chain(self.allow_verdicts(caller, server, name));
+        if let Some(denial) = verdicts.find(PolicyVerdict::is_denial) {
+            return Err(Denial { rule: denial.to_string(), origin: denial.origin().cloned() });
+        }
+        Ok(())
+    }
+
+    /// Returns whether a server may start without a call: not if the rules for every caller or the guard deny the whole
+    /// server.
+    pub(crate) fn can_start_unasked(&self, server: &ServerId) -> bool {
+        let anyone = Caller::new("");
+        self.authorize_by_rules(&anyone, server, None).is_ok()
+            && self.ask_guard(&Caller::local(), server, None).is_ok()
     }
 
     /// Returns whether a caller may know of a server.

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -74,12 +74,74 @@ pub(crate) struct VisibleCatalog {
     profile: Option<Arc<str>>,
     /// The policy behind this view, if its rules alone decide about every call.
     deciding_policy: Option<Arc<Policy>>,
+    /// The last result of [`VisibleCatalog::guarded`], which is kept while the guard denies the same.
+    last_guarded: Arc<Mutex<Option<GuardedCatalog>>>,
+}
+
+/// What is left of a view without the items that a guard denies.
+#[derive(Debug)]
+struct GuardedCatalog {
+    denied: HashSet<DeniedItem>,
+    listed: Arc<Catalog>,
+    callable: Arc<Catalog>,
+}
+
+/// An item that a guard denies, or a whole server without a name.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct DeniedItem {
+    server: ServerId,
+    name: Option<String>,
 }
 
 impl VisibleCatalog {
     /// Returns a view of a whole catalog.
     fn unrestricted(catalog: Arc<Catalog>) -> Self {
-        Self { listed: catalog.clone(), callable: catalog, profile: None, deciding_policy: None }
+        Self {
+            listed: catalog.clone(),
+            callable: catalog,
+            profile: None,
+            deciding_policy: None,
+            last_guarded: Arc::default(),
+        }
+    }
+
+    /// Returns the view without what the guard denies now.
+    fn guarded(self, policy: &Policy, caller: &Caller) -> Self {
+        let mut denied = HashSet::new();
+        self.callable.visit_items(|server, name| {
+            let is_allowed = policy.ask_guard(caller, server, name).is_ok();
+            if !is_allowed {
+                denied.insert(DeniedItem { server: server.clone(), name: name.map(str::to_owned) });
+            }
+            is_allowed
+        });
+        if denied.is_empty() {
+            return self;
+        }
+        let mut last = self.last_guarded.lock().ignore_poison();
+        if last.as_ref().is_none_or(|last| last.denied != denied) {
+            let is_denied = |server: &ServerId, name: Option<&str>| {
+                denied.contains(&DeniedItem { server: server.clone(), name: name.map(str::to_owned) })
+            };
+            let filter = |catalog: &Catalog| {
+                Arc::new(catalog.filtered(
+                    |server| !is_denied(server, None),
+                    |server, name| !is_denied(server, Some(name)),
+                ))
+            };
+            let callable = filter(&self.callable);
+            let listed = match Arc::ptr_eq(&self.listed, &self.callable) {
+                true => callable.clone(),
+                false => filter(&self.listed),
+            };
+            *last = Some(GuardedCatalog { denied, listed, callable });
+        }
+        let guarded = last.as_ref().map(|last| (last.listed.clone(), last.callable.clone()));
+        drop(last);
+        match guarded {
+            Some((listed, callable)) => Self { listed, callable, ..self },
+            None => self,
+        }
     }
 
     /// Returns whether a call is allowed because its target is listed here: everything listed was authorized for this
@@ -106,21 +168,34 @@ enum RuleSubject<'a> {
 impl VisibleCatalogs {
     pub(crate) fn new(policy: Policy, exposure: Option<Arc<dyn Exposure>>) -> Self {
         let catalogs = Self { exposure, ..Self::default() };
-        catalogs.store_policy(policy);
+        catalogs.update_policy(|_| policy);
         catalogs
     }
 
     /// Replaces the policy. The embedder's guard stays.
     pub(crate) fn set_policy(&self, policy: Policy) {
-        let guard: Option<Guard> = self.current_policy().guard.clone();
-        self.store_policy(Policy { guard, ..policy });
+        self.update_policy(|current| Policy { guard: current.guard.clone(), ..policy });
     }
 
-    fn store_policy(&self, policy: Policy) {
-        let has_rules = !policy.is_empty();
+    /// Sets, replaces or removes the embedder's guard. The rules stay.
+    pub(crate) fn set_guard(&self, guard: Option<Guard>) {
+        self.update_policy(|current| Policy { guard, ..current.clone() });
+    }
+
+    fn update_policy(&self, update: impl FnOnce(&Policy) -> Policy) {
         let mut current = self.policy.write().ignore_poison();
-        *current = Arc::new(policy);
+        let policy = update(&current);
+        let has_rules = !policy.is_empty();
+        let replaced = std::mem::replace(&mut *current, Arc::new(policy));
         self.has_rules.store(has_rules, Ordering::Release);
+        drop(current);
+        // Dropping an embedder's guard may take a while and must not happen under the lock.
+        drop(replaced);
+    }
+
+    /// Returns whether a server may start without a call.
+    pub(crate) fn can_start_unasked(&self, server: &ServerId) -> bool {
+        self.policy().is_none_or(|policy| policy.can_start_unasked(server))
     }
 
     fn current_policy(&self) -> Arc<Policy> {
@@ -155,8 +230,19 @@ impl VisibleCatalogs {
         self.policy_for(caller).is_ok_and(|policy| policy.is_none_or(|policy| policy.can_see(caller, server)))
     }
 
-    /// Returns the part of a catalog that a caller may use.
+    /// Returns the part of a catalog that a caller may use now: what the rules allow and the guard does not deny. The guard
+    /// is asked about every item.
     pub(crate) fn for_caller(&self, full: Arc<Catalog>, caller: &Caller) -> VisibleCatalog {
+        let by_rules = self.for_caller_by_rules(full, caller);
+        match self.policy() {
+            Some(policy) if policy.guard.is_some() => by_rules.guarded(&policy, caller),
+            _ => by_rules,
+        }
+    }
+
+    /// Returns the part of a catalog that the rules allow a caller to use. The guard still has to be asked about the items
+    /// that are used.
+    pub(crate) fn for_caller_by_rules(&self, full: Arc<Catalog>, caller: &Caller) -> VisibleCatalog {
         let policy = match (self.policy_for(caller), &self.exposure) {
             (Ok(Some(policy)), _) => policy,
             (Ok(None), Some(_)) => self.current_policy(),
@@ -174,7 +260,7 @@ impl VisibleCatalogs {
         if let Some(view) = find_view(&self.lock_views(&full, &policy)) {
             return view;
         }
-        // Without the lock, because this calls the embedder's guard and exposure.
+        // Without the lock, because this calls the embedder's exposure.
         let view = self.compute(&full, &policy, caller);
         let mut views = self.lock_views(&full, &policy);
         if let Some(view) = find_view(&views) {
@@ -191,8 +277,8 @@ impl VisibleCatalogs {
 
     fn compute(&self, full: &Catalog, policy: &Arc<Policy>, caller: &Caller) -> VisibleCatalog {
         let callable = Arc::new(full.filtered(
-            |server| policy.can_see(caller, server),
-            |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
+            |server| policy.authorize_by_rules(caller, server, None).is_ok(),
+            |server, name| policy.authorize_by_rules(caller, server, Some(name)).is_ok(),
         ));
         let listed = match &self.exposure {
             Some(exposure) => {
@@ -201,7 +287,8 @@ impl VisibleCatalogs {
             None => callable.clone(),
         };
         let deciding_policy = policy.is_rules_only().then(|| policy.clone());
-        VisibleCatalog { listed, callable, profile: caller.shared_profile().clone(), deciding_policy }
+        let profile = caller.shared_profile().clone();
+        VisibleCatalog { listed, callable, profile, deciding_policy, last_guarded: Arc::default() }
     }
 
     /// Locks the views, and drops them first if they are of another catalog or policy.
@@ -218,14 +305,16 @@ impl VisibleCatalogs {
     }
 }
 
-/// Checks whether a call may be sent to its target. `visible` is the catalog that the caller may see. A task is authorized
-/// by the tool that created it, which `find_tool` returns.
+/// Checks whether a call may be sent to its target. `visible` is the catalog that the rules allow the caller to see. A task
+/// is authorized by the tool that created it, which `find_tool` returns. `unknown_server` returns the error for a server
+/// that the caller may not see.
 pub(crate) fn authorize(
     policy: &Policy,
     visible: &Catalog,
     call: &Call,
     target: &Target,
     find_tool: impl Fn(&Arc<str>) -> Option<Arc<str>>,
+    unknown_server: impl Fn() -> Error,
 ) -> Result<(), Error> {
     let Target { server, name } = target;
     let check = |name: Option<&str>| {
@@ -233,7 +322,7 @@ pub(crate) fn authorize(
             call.trace.record(|facts| facts.denial = Some(denial.clone()));
         })
     };
-    check(None).map_err(|_| visible.unknown_server_error(server.as_str()))?;
+    check(None).map_err(|_| unknown_server())?;
     let check_name =
         |name: &str| check(Some(name)).map_err(|denial| denial.into_error(&call.caller, server, name));
     let is_unrestricted = || policy.is_unrestricted(&call.caller, server);

@@ -49,8 +49,17 @@ impl Call {
         }
     }
 
+    /// Returns the capabilities that an instance of this client alone gets to see: the client's, and those of handlers.
+    fn announced_capabilities(&self) -> ClientCapabilities {
+        let declared = declared_capabilities(self);
+        match &self.handlers {
+            Some(handlers) => declared.union(handlers.capabilities()),
+            None => declared.clone(),
+        }
+    }
+
     fn client_instance_key(&self) -> InstanceKey {
-        let capabilities = declared_capabilities(self).as_json().clone();
+        let capabilities = self.announced_capabilities().as_json().clone();
         InstanceKey::Client { number: self.client.key, capabilities }
     }
 }
@@ -186,7 +195,7 @@ impl InstanceOwner {
         match key {
             InstanceKey::Client { .. } => Self {
                 key,
-                capabilities: Some(declared_capabilities(call).clone()),
+                capabilities: Some(call.announced_capabilities()),
                 update_sink: call.client_context.as_ref().and_then(|context| context.update_sink.clone()),
             },
             key => Self { key, ..Self::default() },

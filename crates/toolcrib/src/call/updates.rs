@@ -5,6 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use crate::spec::ServerId;
 use crate::util::panics;
 
 /// An update about a running call. Updates arrive in order, all of them before the outcome.
@@ -47,6 +48,8 @@ pub struct ServerRequest {
     pub method: String,
     /// The raw parameters.
     pub params: Option<Bytes>,
+    /// The server that asks; `None` if toolcrib itself asks, for example for an approval.
+    pub server: Option<ServerId>,
     reply: oneshot::Sender<ResponsePayload>,
     withdrawn: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -61,7 +64,12 @@ impl ServerRequest {
     /// Creates a request and the receiver of its answer.
     pub(crate) fn new(method: String, params: Option<Bytes>) -> (Self, oneshot::Receiver<ResponsePayload>) {
         let (reply, answer) = oneshot::channel();
-        (Self { method, params, reply, withdrawn: None }, answer)
+        (Self { method, params, server: None, reply, withdrawn: None }, answer)
+    }
+
+    /// Sets the server that asks.
+    pub(crate) fn with_server(self, server: &ServerId) -> Self {
+        Self { server: Some(server.clone()), ..self }
     }
 
     /// Sets the function that tells whether the server withdrew the request.

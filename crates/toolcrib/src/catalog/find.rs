@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::index::{CatalogIndex, CatalogItem};
 use super::{Catalog, public_name, resource_uri};
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::protocol::list_kind::ListKind;
@@ -68,7 +69,7 @@ impl Catalog {
     pub fn unknown_server_error(&self, name: &str) -> Error {
         let error = Error::new(ErrorKind::Unknown, format!("no server is called `{name}`"));
         match closest_match(name, self.servers.keys().map(ServerId::as_str)) {
-            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            Some(near) => error.with_hint(Hint::UseName { name: near.to_owned() }),
             None => error,
         }
     }
@@ -176,6 +177,30 @@ impl Catalog {
         }
     }
 
+    /// Returns whether servers that were never listed cannot change what a selector means.
+    pub(crate) fn is_certain(&self, selector: &Selector) -> bool {
+        if !self.has_undiscovered {
+            return true;
+        }
+        match selector {
+            Selector::Tool(name) => self.is_public_name(ListKind::Tools, name),
+            Selector::Prompt(name) => self.is_public_name(ListKind::Prompts, name),
+            Selector::Resource(_) => self.has_match(selector),
+            Selector::Task(_) | Selector::OnServer(..) => true,
+        }
+    }
+
+    /// Returns whether a name can only mean an item of the server in its prefix: it is a public name, or that server is
+    /// known.
+    fn is_public_name(&self, kind: ListKind, name: &str) -> bool {
+        let names_known_server = || {
+            let prefix = name.split_once(public_name::SEPARATOR).map(|(server, _)| server);
+            let server = prefix.and_then(|prefix| prefix.parse::<ServerId>().ok());
+            server.is_some_and(|server| self.has_server(&server) && !self.is_undiscovered(&server))
+        };
+        self.index(kind).find_public(name).is_some() || names_known_server()
+    }
+
     /// Adds a hint with the nearest name to the error for an unknown tool or prompt.
     pub(crate) fn add_suggestion(&self, error: Error, selector: &Selector) -> Error {
         let (name, kind) = match selector {
@@ -188,7 +213,7 @@ impl Catalog {
         }
         let items = self.index(kind).items.iter();
         match closest_match(name, items.flat_map(|item| [&*item.public_name, &*item.own_name])) {
-            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            Some(near) => error.with_hint(Hint::UseName { name: near.to_owned() }),
             None => error,
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 
 use super::render::ListVariants;
 use super::{Listings, public_name, resource_uri};
@@ -22,7 +23,7 @@ pub struct CatalogItem {
     pub own_name: Arc<str>,
     /// Its public name, which clients of the gateway use.
     pub public_name: Arc<str>,
-    /// Its definition, as the server sent it.
+    /// Its definition: as the server sent it, unless clients would reject it, in which case it is repaired.
     pub definition: Bytes,
     /// Whether its server declares it read-only.
     pub(crate) is_read_only: bool,
@@ -37,6 +38,21 @@ impl CatalogItem {
     /// Returns its description, if it has one.
     pub fn description(&self) -> Option<String> {
         Object::parse(&self.definition).ok()?.get_string("description").map(std::borrow::Cow::into_owned)
+    }
+
+    /// Returns the JSON Schema of a tool's arguments; `{"type":"object"}` if its server sent none.
+    pub fn input_schema(&self) -> Value {
+        let schema = self.member("inputSchema").filter(Value::is_object);
+        schema.unwrap_or_else(|| json!({"type": "object"}))
+    }
+
+    /// Returns the JSON Schema of a tool's structured results, if its server sent one.
+    pub fn output_schema(&self) -> Option<Value> {
+        self.member("outputSchema").filter(Value::is_object)
+    }
+
+    fn member(&self, key: &str) -> Option<Value> {
+        serde_json::from_slice(Object::parse(&self.definition).ok()?.get(key)?).ok()
     }
 }
 
@@ -116,7 +132,7 @@ impl CatalogIndex {
             server: server.clone(),
             own_name: listed.name.clone(),
             public_name,
-            definition: listed.definition.clone(),
+            definition: listed.public_definition().clone(),
             is_read_only: has_hint(&listed.definition, "readOnlyHint"),
             pin_status,
         });

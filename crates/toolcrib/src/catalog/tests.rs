@@ -8,13 +8,18 @@ use crate::model::selector::Selector;
 /// The lists of one server: each kind with its names.
 type Lists<'a> = &'a [(ListKind, &'a [&'a str])];
 
+/// Parses a short definition and treats it as correct.
+fn item(kind: ListKind, definition: impl Into<Bytes>) -> ListedItem {
+    ListedItem { repaired: None, ..ListedItem::parse(kind, definition.into()).unwrap() }
+}
+
 fn listing(lists: Lists<'_>) -> Arc<Listing> {
     let list = |listed: ListKind| {
         let names = lists.iter().filter(|(kind, _)| *kind == listed).flat_map(|(_, names)| names.iter());
         names
             .map(|name| {
                 let definition = format!(r#"{{"{}":"{name}","x":1.0}}"#, listed.id_member());
-                ListedItem::parse(listed, definition.into()).unwrap()
+                item(listed, definition)
             })
             .collect()
     };
@@ -218,7 +223,7 @@ fn ui_resource_of_a_tool_gets_its_public_uri() {
             r#"{{"name":"t","_meta":{{"ui":{{"resourceUri":"{uri}","n":1.0}},"ui/resourceUri":"{uri}"}}}}"#
         );
         let mut listing = Listing::clone(&listing(&[(ListKind::Resources, &[uri])]));
-        listing.tools.push(ListedItem::parse(ListKind::Tools, definition.into()).unwrap());
+        listing.tools.push(item(ListKind::Tools, definition));
         Some(Arc::new(listing))
     };
     let shared = [(id("a"), with_ui("ui://x")), (id("b"), with_ui("ui://x"))];
@@ -294,9 +299,7 @@ fn tools_are_adapted_to_the_era() {
         r#"{"name":"union","outputSchema":{"anyOf":[{"type":"object"}]}}"#,
     ];
     let list_for = |definitions: &[&'static str], era| {
-        let tools = definitions
-            .iter()
-            .map(|tool| ListedItem::parse(ListKind::Tools, Bytes::from_static(tool.as_bytes())).unwrap());
+        let tools = definitions.iter().map(|tool| item(ListKind::Tools, *tool));
         let listing = Arc::new(Listing { tools: tools.collect(), ..Listing::default() });
         let catalog = Catalog::build(1, &[(id("a"), Some(listing))].into());
         let own = catalog.page(ListKind::Tools, Some(&id("a")), era, None).unwrap().items;
@@ -358,4 +361,24 @@ fn renamed_tool_keeps_its_own_name_at_its_server() {
 
 fn find_on(catalog: &Catalog, server: &str, own_name: &str) -> String {
     find(catalog, &Selector::OnServer(id(server), own_name.to_owned())).unwrap()
+}
+
+#[test]
+fn definitions_that_clients_reject_are_repaired_only_where_servers_share_a_list() {
+    let good = r#"{ "name":"good", "inputSchema":{"type":"object"},"x":1.0 }"#;
+    let bad = r#"{"name":"bad","description":null,"inputSchema":null}"#;
+    let raw = format!(r#"[{good},{bad},{{"name":5}},7]"#);
+    let parsed = ListedItem::parse_all(ListKind::Tools, &Bytes::from(raw), 1000).unwrap();
+    assert_eq!((parsed.items.len(), parsed.unusable, parsed.too_large), (2, 2, 0));
+    let listing = Listing { tools: parsed.items, ..Listing::default() };
+    assert_eq!(
+        listing.problems(),
+        ["tool `bad`: `description` has a wrong type", "tool `bad`: `inputSchema` is not an object"]
+    );
+    let catalog = Catalog::build(1, &[(id("a"), Some(Arc::new(listing)))].into());
+    let own = catalog.list_json(ListKind::Tools, Some(&id("a")));
+    assert_eq!(text(&own), format!("[{good},{bad}]"));
+    let repaired = r#"{"name":"a__bad","inputSchema":{"type":"object"}}"#;
+    let public = r#"{"name":"a__good","inputSchema":{"type":"object"},"x":1.0}"#;
+    assert_eq!(text(&catalog.list_json(ListKind::Tools, None)), format!("[{public},{repaired}]"));
 }

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::declared::{self, DeclaredValue};
+use super::declared::{self, DeclaredServer, DeclaredValue};
 use super::facts::{HostFacts, RequiredFacts};
 use super::layer::{Layer, LayerKind};
 use super::node::{self, ConfigTable, ConfigValue};
 use super::source_map::{SourceMap, sanitize};
 use super::{Config, Problem, ProblemScope, card, hosts, merge, root, scope};
-use crate::spec::ServerId;
+use crate::spec::{Roster, ServerId};
 
 /// Sections that a project cannot set. Neither can it set the audit keys, nor any `policy` but `deny` and `ask`.
 const NOT_FOR_PROJECTS: [&str; 4] = ["callers", "limits", "listen", "secrets"];
@@ -36,6 +36,47 @@ pub struct LayerText<'a> {
     pub path: &'a Path,
     /// Contents of the file.
     pub text: &'a str,
+}
+
+/// The servers that a config yields on one machine, and why.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Resolved {
+    /// The servers that are on, and those disabled with `enabled = false`.
+    pub roster: Roster,
+    /// Every problem, in the order of the sources.
+    pub problems: Vec<Problem>,
+    /// Every declared server, sorted by name, with the reason why it is on or off.
+    pub reasons: Vec<DeclaredServer>,
+}
+
+/// Resolves config texts, the farthest first, for a machine with these facts. Reads no file, variable or clock, so that
+/// the same texts and facts always give the same servers; change the facts to ask what would be on elsewhere.
+/// [`LayeredConfig::resolve`] returns the whole config.
+///
+/// ```
+/// use std::path::Path;
+/// use toolcrib::config::{HostFacts, LayerKind, LayerText, resolve};
+///
+/// let text = r#"
+///     [scopes.office]
+///     match = { network = { cidr = "10.1.0.0/16" } }
+///     tags = ["office"]
+///     [servers.tickets]
+///     command = "tickets-server"
+///     when = ["office"]
+/// "#;
+/// let source = LayerText { kind: LayerKind::User, path: Path::new("/home/ada/config.toml"), text };
+/// let mut facts = HostFacts::default();
+/// facts.assume("host=laptop,network=10.1.0.0/16")?;
+/// let resolved = resolve(&[source], &facts);
+/// assert!(resolved.problems.is_empty() && resolved.roster.servers().count() == 1);
+/// assert!(resolved.reasons[0].active, "{}", resolved.reasons[0].reason);
+/// # Ok::<(), toolcrib::config::InvalidFact>(())
+/// ```
+pub fn resolve(sources: &[LayerText<'_>], facts: &HostFacts) -> Resolved {
+    let config = LayeredConfig::from_texts(sources).resolve(facts);
+    Resolved { roster: config.roster, problems: config.problems, reasons: config.declared }
 }
 
 impl LayeredConfig {

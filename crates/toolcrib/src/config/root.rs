@@ -181,6 +181,9 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
         sessions: count(reader.count("sessions", 1)).unwrap_or(defaults.sessions),
         drain: reader.duration("drain").unwrap_or(defaults.drain),
         call_timeout_max: reader.duration("call-timeout-max"),
+        listing_wait: reader
+            .duration_or_zero("listing-wait", "`\"0s\"`, `\"300ms\"` or `\"5s\"`")
+            .unwrap_or(defaults.listing_wait),
     };
     let servers = count(reader.count("servers-running", 1));
     sections.usage_limits.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);

@@ -227,6 +227,17 @@ fn parse_cidr(written: &str) -> Option<(IpAddr, u8)> {
     (bits <= max_bits).then_some((address, bits))
 }
 
+/// Returns an address in a written range, or the written address itself.
+pub(super) fn address_in_range(written: &str) -> Option<IpAddr> {
+    let Some((address, bits)) = parse_cidr(written) else { return written.parse().ok() };
+    Some(match address {
+        // The first address of a range names the network, not a machine.
+        IpAddr::V4(v4) if bits < 32 => IpAddr::V4((v4.to_bits() | 1).into()),
+        IpAddr::V6(v6) if bits < 128 => IpAddr::V6((v6.to_bits() | 1).into()),
+        address => address,
+    })
+}
+
 /// Normalizes a MAC address to lower case, colons and two digits per byte.
 pub(super) fn parse_mac(written: &str) -> Option<String> {
     let parts: Vec<&str> = written.split([':', '-']).collect();

@@ -134,7 +134,7 @@ fn server_with_only_a_command_has_library_defaults() {
 #[test]
 fn gateway_sections_are_read() {
     let config = toml(
-        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
+        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
     assert_eq!(problem_lines(&config), [""; 0]);
     assert_eq!(config.listen.hosts, ["still.local"]);
@@ -145,6 +145,7 @@ fn gateway_sections_are_read() {
             body: 1 << 20,
             sessions: 7,
             drain: Duration::from_secs(1),
+            listing_wait: Duration::ZERO,
             ..GatewayLimits::default()
         }
     );

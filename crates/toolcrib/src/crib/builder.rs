@@ -1,6 +1,5 @@
 //! `CribBuilder`, which configures and builds a `Crib`.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Once};
@@ -13,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
+use super::handlers::{ClientOptions, spawn_notification_handler};
 use super::{Crib, CribInner, LISTINGS_FOLDER};
 use crate::access::approvals::Approvals;
 use crate::access::pins::{PinStore, watch_pins};
 use crate::access::policy::{GuardVerdict, Policy};
 use crate::access::visible_catalogs::{Exposure, VisibleCatalogs};
 use crate::cache::{CachePeers, ResponseCache, watch_peers};
-use crate::call::Call;
+use crate::call::executor::{ToolCall, ToolExecutor};
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::limits::{CountedLimits, UsageLimits};
@@ -29,7 +29,8 @@ use crate::model::log_line::LogLine;
 use crate::model::outcome::Outcome;
 use crate::observer::log_sink::LogSink;
 use crate::observer::{Observer, Observers};
-use crate::pipeline::router::{CallChecks, CallRouter, DISCOVERY_TIMEOUT, Fallback};
+use crate::pipeline::discovery::{DEFAULT_LISTING_WAIT, Discoverer};
+use crate::pipeline::router::{CallChecks, CallRouter};
 use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::process::{self, Spawner};
 use crate::registry::Registry;
@@ -54,7 +55,7 @@ pub struct CribBuilder {
     state_dir: Option<PathBuf>,
     pins_dir: Option<PathBuf>,
     shim: Option<PathBuf>,
-    discovery_timeout: Option<Duration>,
+    listing_wait: Option<Duration>,
     capacity: Capacity,
     policy: Policy,
     exposure: Option<Arc<dyn Exposure>>,
@@ -62,7 +63,8 @@ pub struct CribBuilder {
     usage_file: Option<PathBuf>,
     store: Option<Arc<dyn Store>>,
     signing_key: Option<SigningKey>,
-    fallback: Option<Fallback>,
+    fallback: Option<Arc<dyn ToolExecutor>>,
+    pub(super) client: ClientOptions,
     log: Option<LogSink>,
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
@@ -142,10 +144,11 @@ impl CribBuilder {
         }
     }
 
-    /// Sets how long a list waits for servers without a known listing. The default is 10 s.
+    /// Sets how long a list waits for servers that were never listed. They are started in the background, and each is in
+    /// the catalog as soon as it is up. The default is 300 ms.
     #[must_use]
-    pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
-        self.discovery_timeout = Some(timeout);
+    pub fn listing_wait(mut self, wait: Duration) -> Self {
+        self.listing_wait = Some(wait);
         self
     }
 
@@ -206,8 +209,9 @@ impl CribBuilder {
     }
 
     /// Sets a function that decides in addition to the policy, by caller, server and the server's own name of a tool,
-    /// prompt or resource; without a name it decides about the server as a whole. It is called for lists and for calls. It
-    /// must not block.
+    /// prompt or resource; without a name it decides about the server as a whole. It is asked for every list and every call,
+    /// before a server is started, and about the local caller before a server starts with the crib; no verdict is kept. It
+    /// must not block. [`Crib::set_guard`] replaces it.
     #[must_use]
     pub fn guard<F>(mut self, guard: F) -> Self
     where
@@ -256,14 +260,21 @@ impl CribBuilder {
         Ok(self.signing_key(SigningKey::open_or_create(file.as_ref())?))
     }
 
-    /// Sets the function that handles calls of names that no server offers.
+    /// Sets the function that runs tools by names that no server offers. It gets the arguments, the caller, the id of the
+    /// call and its deadline; when the deadline has passed, its future is dropped.
     #[must_use]
-    pub fn fallback<F, A>(mut self, fallback: F) -> Self
+    pub fn fallback<F, A>(self, fallback: F) -> Self
     where
-        F: Fn(Call) -> A + Send + Sync + 'static,
+        F: Fn(ToolCall) -> A + Send + Sync + 'static,
         A: Future<Output = Result<Outcome, Error>> + Send + 'static,
     {
-        self.fallback = Some(Arc::new(move |call| Box::pin(fallback(call))));
+        self.fallback_executor(fallback)
+    }
+
+    /// Like [`CribBuilder::fallback`] with any executor, such as another [`Crib`].
+    #[must_use]
+    pub fn fallback_executor(mut self, executor: impl ToolExecutor + 'static) -> Self {
+        self.fallback = Some(Arc::new(executor));
         self
     }
 
@@ -273,11 +284,11 @@ impl CribBuilder {
     /// Fails if two servers have the same name, if a server is remote and the library was compiled without the feature
     /// `http`, if there is no suitable runtime, or if this program is to be its own shim and has not called
     /// [`run_shim`](crate::run_shim).
-    pub fn build(self) -> Result<Crib, BuildError> {
+    pub fn build(mut self) -> Result<Crib, BuildError> {
         self.check()?;
-        let store = self.store.map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
-        let usage_file = self.usage_file.filter(|_| store.is_none());
-        let pins_dir = self.pins_dir.or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
+        let store = self.store.take().map(|store| Arc::new(ContainedStore(store)) as Arc<dyn Store>);
+        let usage_file = self.usage_file.take().filter(|_| store.is_none());
+        let pins_dir = self.pins_dir.take().or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let pins_dir = pins_dir.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
         let tasks = TaskTracker::new();
@@ -285,42 +296,30 @@ impl CribBuilder {
         cache.set_max_bytes(self.capacity.cache);
         let notices = store.as_ref().map(StoreNotices::watch);
         let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
-        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
-        let services = SupervisorServices {
-            cache,
-            pins: Arc::new(PinStore::new(store.clone(), pins_dir, tasks.clone())),
-            tasks,
-            spawner: Arc::new(Spawner::new(self.shim, trees_dir)),
-            slots: Arc::new(SlotPool::new(self.capacity.servers)),
-            log: self.log,
-            secrets: self.secrets,
-            ..SupervisorServices::default()
-        };
-        let listings = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
-        let registry = Registry::new(listings, self.max_adhoc_servers.unwrap_or(MAX_ADHOC), services.clone());
+        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, tasks.clone()));
+        let stop_tasks = CancellationToken::new();
+        let services = self.open_services(cache, pins, tasks, &stop_tasks);
+        let listings_dir = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
+        let max_adhoc = self.max_adhoc_servers.unwrap_or(MAX_ADHOC);
+        let registry = Arc::new(Registry::new(listings_dir, max_adhoc, services.clone()));
         let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
+        let listing_wait = self.listing_wait.unwrap_or(DEFAULT_LISTING_WAIT);
+        let discoverer = Discoverer::new(&registry, &services, listing_wait);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         let checks = CallChecks {
-            visible_catalogs: VisibleCatalogs::new(self.policy, self.exposure),
+            visible_catalogs: services.access.clone(),
             limiter: Limiter::new(self.limits, store.clone(), services.tasks.clone()),
             approvals: Approvals::new(store.clone()),
         };
-        let router = CallRouter::new(
-            registry,
-            catalog,
-            services.clone(),
-            checks,
-            self.discovery_timeout.unwrap_or(DISCOVERY_TIMEOUT),
-            self.fallback,
-        );
+        let router = CallRouter::new(registry, catalog, services.clone(), checks, discoverer, self.fallback);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
             suspended: Arc::new(SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())),
             store,
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
-            stop_tasks: CancellationToken::new(),
-            observers: Observers::new(services.events.clone(), self.observers),
+            stop_tasks,
+            observers: Observers::new(services.events, self.observers),
             in_flight: TaskTracker::new(),
             stopping: Mutex::default(),
             observers_closed: Once::new(),
@@ -328,11 +327,8 @@ impl CribBuilder {
         if let Some(file) = usage_file {
             spawn_usage_writer(&inner, &memory, file);
         }
-        if let Some(notices) = notices {
-            notices.spawn_watchers(&services, &inner.stop_tasks);
-        }
-        spawn_memory_watch(&inner);
-        spawn_catalog_publisher(&inner, catalog_sender);
+        spawn_watchers(&inner, notices, catalog_sender);
+        spawn_notification_handler(&inner);
         Ok(Crib { inner })
     }
 
@@ -346,6 +342,31 @@ impl CribBuilder {
         match self.shim.as_deref().is_some_and(process::is_unprepared_shim) {
             true => Err(BuildError::ShimNotRun),
             false => Ok(()),
+        }
+    }
+
+    /// Creates what all supervisors share, and takes its settings out of the builder.
+    fn open_services(
+        &mut self,
+        cache: Arc<ResponseCache>,
+        pins: Arc<PinStore>,
+        tasks: TaskTracker,
+        stop_tasks: &CancellationToken,
+    ) -> SupervisorServices {
+        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+        let declaration = std::mem::take(&mut self.client).into_declaration(&tasks, stop_tasks);
+        let policy = std::mem::take(&mut self.policy);
+        SupervisorServices {
+            cache,
+            tasks,
+            access: Arc::new(VisibleCatalogs::new(policy, self.exposure.take())),
+            declaration: Arc::new(declaration),
+            spawner: Arc::new(Spawner::new(self.shim.take(), trees_dir)),
+            slots: Arc::new(SlotPool::new(self.capacity.servers)),
+            log: self.log.take(),
+            pins,
+            secrets: self.secrets.take(),
+            ..SupervisorServices::default()
         }
     }
 }
@@ -414,6 +435,19 @@ fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBu
     let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
     let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
     inner.router.services.tasks.spawn(writer);
+}
+
+/// Spawns the tasks that watch the store, the memory of servers, and their listings.
+fn spawn_watchers(
+    inner: &Arc<CribInner>,
+    notices: Option<StoreNotices>,
+    catalog: watch::Sender<Arc<Catalog>>,
+) {
+    if let Some(notices) = notices {
+        notices.spawn_watchers(&inner.router.services, &inner.stop_tasks);
+    }
+    spawn_memory_watch(inner);
+    spawn_catalog_publisher(inner, catalog);
 }
 
 fn spawn_memory_watch(inner: &CribInner) {

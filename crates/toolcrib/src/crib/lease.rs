@@ -210,7 +210,7 @@ impl Crib {
             cancel: cancel.clone(),
             abort: self.router().services.abort_drain.clone(),
         };
-        let LeasedServer { lease, origin } = first;
+        let LeaseWithOrigin { lease, origin } = first;
         let first = keeper.hold(lease, origin);
         self.router().services.tasks.spawn(keeper.run(first));
         Ok(ServerLease { crib: self.clone(), options, held, _cancel: cancel.drop_guard() })
@@ -229,7 +229,7 @@ impl Crib {
         self.lease_once(server, &request).await.map(drop)
     }
 
-    async fn lease_once(&self, server: &ServerId, request: &Call) -> Result<LeasedServer, Error> {
+    async fn lease_once(&self, server: &ServerId, request: &Call) -> Result<LeaseWithOrigin, Error> {
         self.check_open()?;
         if !self.can_see(&request.caller, server) {
             return Err(self.router().hidden_server_error(&request.caller, server));
@@ -237,12 +237,12 @@ impl Crib {
         self.registered(server)?;
         let leased = self.router().registry.lease_with_origin(server, request).await;
         let (lease, origin) = leased.map_err(|error| self.router().hide_stderr(error, &request.caller))?;
-        Ok(LeasedServer { lease, origin })
+        Ok(LeaseWithOrigin { lease, origin })
     }
 }
 
 /// A lease and the instance that it is on.
-struct LeasedServer {
+struct LeaseWithOrigin {
     lease: Lease,
     origin: LeaseOrigin,
 }

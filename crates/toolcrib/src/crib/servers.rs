@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Crib, Settings};
-use crate::model::error::Error;
+use super::{BuildError, Crib, Settings};
+use crate::model::error::{Error, ErrorKind};
 use crate::registry::{self, AppliedRoster, RosterChanges};
 use crate::spec::{Roster, ServerId, ServerSpec};
 
@@ -17,7 +17,8 @@ impl Crib {
     /// server that fails is reported in [`RosterChanges::failed`] and affects no other server.
     ///
     /// # Errors
-    /// Fails, and changes nothing, if the crib is shut down.
+    /// Fails, and changes nothing, if the crib is shut down, or if a server is remote and the library was compiled without
+    /// the feature `http`.
     ///
     /// # Cancel safety
     /// The settings are in force when this is first polled; dropping the future only skips waiting.
@@ -48,7 +49,9 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::apply`].
     pub async fn apply_roster(&self, roster: Roster) -> Result<RosterChanges, Error> {
-        let applied = self.check_open().and_then(|()| self.router().registry.apply(roster))?;
+        self.check_open()?;
+        roster.servers().try_for_each(check_supported)?;
+        let applied = self.router().registry.apply(roster)?;
         Ok(self.wait_for_boot(applied).await)
     }
 
@@ -80,7 +83,9 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::apply`].
     pub async fn add(&self, spec: ServerSpec) -> Result<RosterChanges, Error> {
-        let applied = self.check_open().and_then(|()| self.router().registry.add(spec))?;
+        self.check_open()?;
+        check_supported(&spec)?;
+        let applied = self.router().registry.add(spec)?;
         Ok(self.wait_for_boot(applied).await)
     }
 
@@ -93,7 +98,9 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::apply`].
     pub async fn replace(&self, spec: ServerSpec) -> Result<RosterChanges, Error> {
-        let applied = self.check_open().and_then(|()| self.router().registry.replace(spec))?;
+        self.check_open()?;
+        check_supported(&spec)?;
+        let applied = self.router().registry.replace(spec)?;
         Ok(self.wait_for_boot(applied).await)
     }
 
@@ -123,6 +130,7 @@ impl Crib {
     fn set_all(&self, settings: Settings) -> Result<AppliedRoster, Error> {
         let Settings { roster, policy, limits, capacity } = settings;
         self.check_open()?;
+        roster.servers().try_for_each(check_supported)?;
         self.set_policy(policy);
         self.set_limits(limits);
         self.set_capacity(capacity);
@@ -140,6 +148,7 @@ impl Crib {
     /// Publishes the catalog of a changed roster and waits for it.
     async fn wait_until_listed(&self, changes: &RosterChanges) {
         self.router().services.listing_changed.notify_one();
+        self.router().discoverer.roster_changed(changes);
         // The memory limits of servers may have changed.
         self.inner.capacity.send_modify(|_| ());
         self.router().wait_until_applied(changes).await;
@@ -151,5 +160,16 @@ impl Crib {
         self.wait_until_listed(&changes).await;
         changes.failed = registry::failed_starts(booting).await;
         changes
+    }
+}
+
+/// Fails if the server cannot be reached by this build of the library.
+fn check_supported(spec: &ServerSpec) -> Result<(), Error> {
+    match spec.endpoint.is_supported() {
+        true => Ok(()),
+        false => {
+            let error = BuildError::RemoteUnsupported(spec.id.clone());
+            Err(Error::new(ErrorKind::Malformed, error.to_string()).with_server(&spec.id).mark_not_sent())
+        }
     }
 }

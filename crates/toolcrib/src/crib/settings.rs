@@ -1,5 +1,6 @@
 //! `Settings`: everything that a reload replaces as one value.
 
+use super::Crib;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 use crate::spec::{Capacity, Roster};
@@ -43,5 +44,26 @@ impl Settings {
     pub fn capacity(mut self, capacity: Capacity) -> Self {
         self.capacity = capacity;
         self
+    }
+}
+
+impl Crib {
+    /// Replaces the access rules from the next list and the next call on. The guard stays; see [`Crib::set_guard`].
+    pub fn set_policy(&self, policy: Policy) {
+        self.router().visible_catalogs.set_policy(policy);
+        // Publishes the catalog again, so that watchers apply the new rules to it.
+        self.router().services.listing_changed.notify_one();
+    }
+
+    /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.
+    pub fn set_limits(&self, limits: UsageLimits) {
+        self.router().limiter.set_limits(limits);
+    }
+
+    /// Replaces the limits of all servers together. Idle servers are evicted immediately, the others once they are idle.
+    pub fn set_capacity(&self, capacity: Capacity) {
+        self.router().services.slots.resize(capacity.servers);
+        self.router().services.cache.set_max_bytes(capacity.cache);
+        self.inner.capacity.send_replace(capacity);
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of calls, and the table of their codes, causes and hints.
+//! Errors of calls, and the table of their codes and causes.
 //!
 //! A tool result with `isError` is an `Outcome`, not an `Error`; problems in config files are `config::Problem`s.
 
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::model::denial::Denial;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::failure_class::{Delivery, FailureClass};
+use crate::model::hint::Hint;
 use crate::spec::ServerId;
 use crate::util::format;
 
@@ -24,7 +25,7 @@ struct ErrorInner {
     server: Option<ServerId>,
     retry_in: Option<Duration>,
     exit_report: Option<ExitReport>,
-    hint: Option<String>,
+    hint: Option<Hint>,
     class: Option<FailureClass>,
     delivery: Option<Delivery>,
     denial: Option<Denial>,
@@ -114,8 +115,6 @@ pub struct ErrorFacts {
     pub code: i32,
     /// The meaning in one line.
     pub meaning: &'static str,
-    /// The next step; `{server}` stands for the server's name.
-    pub hint: &'static str,
 }
 
 impl ErrorKind {
@@ -143,24 +142,45 @@ impl ErrorKind {
     #[rustfmt::skip]
     pub fn facts(self) -> ErrorFacts {
         use {Blame as B, Retry as R};
-        let row = |name, blame, retry, code, meaning, hint| ErrorFacts { name, blame, retry, code, meaning, hint };
+        let row = |name, blame, retry, code, meaning| ErrorFacts { name, blame, retry, code, meaning };
         match self {
-            Self::Unknown => row("unknown", B::Caller, R::No, -32602, "no such tool or server", "toolcrib tools"),
-            Self::Malformed => row("malformed", B::Caller, R::No, -32600, "the request is invalid", "see the message"),
-            Self::BadArguments => row("bad_arguments", B::Caller, R::No, -32602, "the arguments do not match the tool's schema", "see the tool's `inputSchema`"),
-            Self::Denied => row("denied", B::Policy, R::No, -31010, "an access rule denies the call", "see the rule in the message"),
-            Self::OverQuota => row("over_quota", B::Policy, R::After, -31011, "a quota or rate limit is exceeded", "wait and try again"),
-            Self::Tripped => row("tripped", B::Server, R::After, -31012, "the circuit breaker of the server is open", "toolcrib logs {server}"),
-            Self::Ejected => row("ejected", B::Server, R::No, -31013, "the server failed too often, or cannot work as declared", "toolcrib restart {server}"),
-            Self::CouldNotStart => row("could_not_start", B::Server, R::Later, -31014, "the server did not start", "toolcrib logs {server}"),
-            Self::Lost => row("lost", B::Server, R::IfIdempotent, -31015, "the server exited with the call in flight", "toolcrib logs {server}"),
-            Self::TimedOut => row("timed_out", B::Server, R::IfIdempotent, -31016, "the server did not answer in time", "raise `limits.call-timeout` of {server}"),
-            Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is shutting down", "toolcrib serve"),
-            Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer is invalid", "toolcrib logs {server}"),
-            Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server requires authentication", "set `servers.{server}.headers`"),
-            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server", "raise `servers.{server}.limits.in-flight`"),
-            Self::Unrecorded => row("unrecorded", B::Crib, R::Later, -31021, "calls must be recorded and recording fails", "make space for the file named in `audit`"),
-            Self::StoreUnavailable => row("store_unavailable", B::Crib, R::Later, -31022, "the store that gateways share did not answer", "check the store and its connection"),
+            Self::Unknown => row("unknown", B::Caller, R::No, -32602, "no such tool or server"),
+            Self::Malformed => row("malformed", B::Caller, R::No, -32600, "the request is invalid"),
+            Self::BadArguments => row("bad_arguments", B::Caller, R::No, -32602, "the arguments do not match the tool's schema"),
+            Self::Denied => row("denied", B::Policy, R::No, -31010, "an access rule denies the call"),
+            Self::OverQuota => row("over_quota", B::Policy, R::After, -31011, "a quota or rate limit is exceeded"),
+            Self::Tripped => row("tripped", B::Server, R::After, -31012, "the circuit breaker of the server is open"),
+            Self::Ejected => row("ejected", B::Server, R::No, -31013, "the server failed too often, or cannot work as declared"),
+            Self::CouldNotStart => row("could_not_start", B::Server, R::Later, -31014, "the server did not start"),
+            Self::Lost => row("lost", B::Server, R::IfIdempotent, -31015, "the server exited with the call in flight"),
+            Self::TimedOut => row("timed_out", B::Server, R::IfIdempotent, -31016, "the server did not answer in time"),
+            Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is shutting down"),
+            Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer is invalid"),
+            Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server requires authentication"),
+            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server"),
+            Self::Unrecorded => row("unrecorded", B::Crib, R::Later, -31021, "calls must be recorded and recording fails"),
+            Self::StoreUnavailable => row("store_unavailable", B::Crib, R::Later, -31022, "the store that gateways share did not answer"),
+        }
+    }
+
+    /// Returns the hint of errors of this kind that have none of their own.
+    pub fn default_hint(self, server: Option<&ServerId>) -> Hint {
+        let name = server.map_or("SERVER", ServerId::as_str);
+        let server = server.cloned();
+        match self {
+            Self::Unknown => Hint::ListTools,
+            Self::Malformed => "see the message".into(),
+            Self::BadArguments => "see the tool's `inputSchema`".into(),
+            Self::Denied => "see the rule in the message".into(),
+            Self::OverQuota => "wait and try again".into(),
+            Self::Tripped | Self::CouldNotStart | Self::Lost | Self::BadReply => Hint::ReadLog { server },
+            Self::Ejected => Hint::RestartServer { server },
+            Self::TimedOut => format!("raise `limits.call-timeout` of {name}").into(),
+            Self::ShuttingDown => Hint::StartGateway,
+            Self::AuthNeeded => format!("set `servers.{name}.headers`").into(),
+            Self::Overloaded => Hint::RaiseLimit { key: format!("servers.{name}.limits.in-flight") },
+            Self::Unrecorded => "make space for the file named in `audit`".into(),
+            Self::StoreUnavailable => "check the store and its connection".into(),
         }
     }
 }
@@ -190,9 +210,9 @@ impl Error {
         self
     }
 
-    /// Replaces the hint of the error table.
+    /// Replaces the hint of the error's kind.
     #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<Hint>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
@@ -204,7 +224,7 @@ impl Error {
 
     pub(crate) fn with_exit_report(mut self, report: ExitReport) -> Self {
         if self.0.hint.is_none() {
-            self.0.hint = report.hint();
+            self.0.hint = report.hint().map(Hint::Text);
         }
         self.0.exit_report = Some(report);
         self
@@ -326,24 +346,26 @@ impl Error {
         self.0.exit_report.as_ref()
     }
 
-    /// Returns the hint that replaces the one of the error table.
-    pub(crate) fn own_hint(&self) -> Option<&str> {
-        self.0.hint.as_deref()
+    /// Returns the hint that replaces the one of the error's kind.
+    pub(crate) fn own_hint(&self) -> Option<&Hint> {
+        self.0.hint.as_ref()
     }
 
     /// Returns what to do next.
-    pub fn hint(&self) -> String {
-        let server = self.0.server.as_ref().map_or("SERVER", ServerId::as_str);
-        match &self.0.hint {
-            Some(hint) => hint.clone(),
-            None => self.0.kind.facts().hint.replace("{server}", server),
-        }
+    pub fn hint(&self) -> Hint {
+        let default = || self.0.kind.default_hint(self.0.server.as_ref());
+        self.0.hint.clone().unwrap_or_else(default)
     }
 
-    /// Returns the `data` of the JSON-RPC error.
+    /// Returns the `data` of the JSON-RPC error, with the hint in the library's own words.
     pub fn data(&self) -> Value {
+        self.data_with_hint(&self.hint().to_string())
+    }
+
+    /// Returns the `data` of the JSON-RPC error, with the hint in the words of a program.
+    pub fn data_with_hint(&self, hint: &str) -> Value {
         let facts = self.0.kind.facts();
-        let mut data = json!({"kind": facts.name, "hint": self.hint(), "sent": self.delivery().name()});
+        let mut data = json!({"kind": facts.name, "hint": hint, "sent": self.delivery().name()});
         if let Some(class) = self.0.class {
             data["class"] = class.name().into();
         }
@@ -402,7 +424,7 @@ mod tests {
     fn error_data_has_kind_server_and_hint() {
         let server: ServerId = "git".parse().unwrap();
         let error = Error::new(ErrorKind::Ejected, "server `git` is ejected").with_server(&server);
-        assert_eq!(error.hint(), "toolcrib restart git");
+        assert_eq!(error.hint(), Hint::RestartServer { server: Some(server) });
         assert_eq!(error.data()["kind"], "ejected");
         assert_eq!(error.data()["server"], "git");
     }
@@ -431,6 +453,15 @@ mod tests {
                 if maybe { "no (it may have run)" } else { "no" }
             );
             assert_eq!(error.mark_not_sent().mark_dispatched().to_string(), "no (it was never sent)");
+        }
+    }
+    #[test]
+    fn library_hints_name_no_command() {
+        let server: ServerId = "git".parse().unwrap();
+        for kind in ErrorKind::ALL {
+            for hint in [kind.default_hint(None), kind.default_hint(Some(&server))] {
+                assert!(!hint.to_string().contains("toolcrib"), "{kind:?}: {hint}");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The listing of a server: its lists, their time to live, and facts about its tools.
 
 use crate::model::pin_status::PinStatus;
+use crate::protocol::definition::{RepairedDefinition, repair_definition};
 use crate::protocol::era::handshake::declares_capability;
 use crate::protocol::json::object::{self, Object, as_integer};
 use crate::protocol::list_kind::ListKind;
@@ -27,8 +28,8 @@ pub(crate) struct Listing {
     pub(crate) instructions: Option<String>,
     /// Lists that could not be read.
     pub(crate) unread: Vec<ListKind>,
-    /// What was left out of its lists, and why.
-    pub(crate) problems: Vec<String>,
+    /// The reasons why items of each list were left out.
+    pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
     pub(crate) ttls: ListTtls,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
@@ -109,8 +110,8 @@ impl DeclaredToolFacts {
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
     pub(crate) ttl: ListTtl,
-    /// What was left out, and why.
-    pub(crate) problems: Vec<String>,
+    /// The reasons why items were left out.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// One item of a list, as the server defined it.
@@ -119,34 +120,62 @@ pub(crate) struct ListedItem {
     /// The server's own name for it: a name, a URI, or a URI template.
     pub(crate) name: Arc<str>,
     pub(crate) definition: Bytes,
+    /// The definition for clients of the gateway, if they would reject the server's own.
+    pub(crate) repaired: Option<Arc<RepairedDefinition>>,
+}
+
+/// The items of one raw list.
+#[derive(Debug, Default)]
+pub(crate) struct ParsedItems {
+    pub(crate) items: Vec<ListedItem>,
+    /// The number of items that have no name, cannot be read, or have members that look alike.
+    pub(crate) unusable: usize,
+    /// The number of items that are too large.
+    pub(crate) too_large: usize,
+}
+
+impl ParsedItems {
+    /// Adds the items of the next page.
+    pub(crate) fn append(&mut self, page: Self) {
+        self.items.extend(page.items);
+        self.unusable += page.unusable;
+        self.too_large += page.too_large;
+    }
 }
 
 impl ListedItem {
     /// Parses a definition; `None` if it has no name or cannot be read, or if clients could read another definition than
     /// the one that was checked.
     pub(crate) fn parse(kind: ListKind, definition: Bytes) -> Option<Self> {
-        let object = Object::parse(&definition).ok()?;
-        let name = object.get_string(kind.id_member())?;
-        if let Err(lookalike) = member_names::check_definition(&object) {
+        let members = Object::parse(&definition).ok()?;
+        let name = members.get_string(kind.id_member())?;
+        if let Err(lookalike) = member_names::check_definition(&members) {
             tracing::warn!(item = ?name, "an item of a list is left out: {lookalike}");
             return None;
         }
-        Some(Self { name: name.as_ref().into(), definition })
+        let name = name.as_ref().into();
+        let repaired = repair_definition(kind, &members).map(Arc::new);
+        Some(Self { name, definition, repaired })
     }
 
-    /// Parses a raw list, in which items have at most `max_bytes`, and skips items that cannot be read. Returns the items and
-    /// the number of larger ones.
+    /// Parses a raw list, in which items have at most `max_bytes`, and leaves out items that cannot be used.
     pub(crate) fn parse_all(
         kind: ListKind,
         list: &Bytes,
         max_bytes: usize,
-    ) -> Result<(Vec<Self>, usize), object::BadJson> {
+    ) -> Result<ParsedItems, object::BadJson> {
         let mut definitions = object::parse_array(list)?;
         let count = definitions.len();
         definitions.retain(|definition| definition.len() <= max_bytes);
         let too_large = count - definitions.len();
-        let items = definitions.into_iter().filter_map(|definition| Self::parse(kind, definition));
-        Ok((items.collect(), too_large))
+        let items: Vec<Self> =
+            definitions.into_iter().filter_map(|definition| Self::parse(kind, definition)).collect();
+        Ok(ParsedItems { unusable: count - too_large - items.len(), too_large, items })
+    }
+
+    /// Returns the definition that clients of the gateway get.
+    pub(crate) fn public_definition(&self) -> &Bytes {
+        self.repaired.as_ref().map_or(&self.definition, |repaired| &repaired.definition)
     }
 }
 
@@ -176,6 +205,7 @@ impl Listing {
     pub(crate) fn with_unread_from(mut self, before: &Self) -> Self {
         for kind in std::mem::take(&mut self.unread) {
             *self.list_mut(kind) = before.items(kind).to_vec();
+            self.left_out[kind as usize].clone_from(&before.left_out[kind as usize]);
         }
         self
     }
@@ -225,8 +255,23 @@ impl Listing {
 
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
-        self.problems.extend(pages.problems);
+        self.left_out[kind as usize] = pages.left_out;
         Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
+    }
+
+    /// Returns the mistakes in its definitions that clients would reject a whole list for, and the reasons why items were
+    /// left out.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for kind in ListKind::ALL {
+            let noun = kind.item_noun();
+            for item in self.items(kind) {
+                let found = item.repaired.iter().flat_map(|repaired| &repaired.problems);
+                problems.extend(found.map(|problem| format!("{noun} `{}`: {problem}", item.name)));
+            }
+            problems.extend_from_slice(&self.left_out[kind as usize]);
+        }
+        problems
     }
 
     pub(crate) fn declares(&self, capability: &str) -> bool {

@@ -1,11 +1,14 @@
 //! The result of a call.
 
+use std::fmt;
+
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::json::scan;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 use bytes::Bytes;
+use serde_core::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The answer to a call, in the server's own bytes.
@@ -47,6 +50,32 @@ impl Outcome {
         texts.join("\n")
     }
 
+    /// Returns the outcome if it is a success.
+    ///
+    /// # Errors
+    /// Returns [`OutcomeError::Failed`] with the text of the failure if the result is marked `isError`, or the server
+    /// returned an error object.
+    pub fn into_result(self) -> Result<Self, OutcomeError> {
+        match self.is_error() {
+            true => Err(OutcomeError::Failed(Box::new(self))),
+            false => Ok(self),
+        }
+    }
+
+    /// Decodes the `structuredContent` of a tool result.
+    ///
+    /// # Errors
+    /// Fails if the tool failed, the result has no `structuredContent`, or it does not fit the type.
+    pub fn structured<T: DeserializeOwned>(&self) -> Result<T, OutcomeError> {
+        if self.is_error() {
+            return Err(OutcomeError::Failed(Box::new(self.clone())));
+        }
+        let result = Object::parse(self.raw()).ok();
+        let content = result.as_ref().and_then(|result| result.get("structuredContent"));
+        let content = content.filter(|raw| ***raw != *b"null").ok_or(OutcomeError::NotStructured)?;
+        serde_json::from_slice(content).map_err(OutcomeError::Mismatch)
+    }
+
     /// Returns the result or error object, decoded.
     pub fn to_value(&self) -> Value {
         serde_json::from_slice(self.raw()).unwrap_or_default()
@@ -56,6 +85,40 @@ impl Outcome {
     pub fn raw(&self) -> &Bytes {
         match &self.answer {
             ResponsePayload::Result(raw) | ResponsePayload::Error(raw) => raw,
+        }
+    }
+}
+
+/// The reason why an outcome is not the expected success.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OutcomeError {
+    /// The tool failed, or the server returned an error object; displayed as its text.
+    Failed(Box<Outcome>),
+    /// The result has no `structuredContent`.
+    NotStructured,
+    /// The `structuredContent` does not fit the type.
+    Mismatch(serde_json::Error),
+}
+
+impl fmt::Display for OutcomeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(outcome) => match outcome.text() {
+                text if text.is_empty() => f.write_str("the tool failed without a message"),
+                text => f.write_str(&text),
+            },
+            Self::NotStructured => f.write_str("the result has no `structuredContent`"),
+            Self::Mismatch(error) => write!(f, "the `structuredContent` does not fit: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OutcomeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Mismatch(error) => Some(error),
+            Self::Failed(_) | Self::NotStructured => None,
         }
     }
 }
@@ -78,6 +141,10 @@ fn has_error_flag(result: &Bytes) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -92,9 +159,40 @@ mod tests {
 
     #[test]
     fn text_joins_blocks_and_value_keeps_everything() {
-        let value = serde_json::json!({"content": [{"type":"text","text":"a"},{"type":"image","data":"x"},{"type":"text","text":"b"}]});
+        let value = json!({"content": [{"type":"text","text":"a"},{"type":"image","data":"x"},{"type":"text","text":"b"}]});
         let outcome = Outcome::result(&value);
         assert_eq!(outcome.text(), "a\nb");
         assert_eq!(outcome.to_value(), value);
+    }
+    #[test]
+    fn failed_outcome_becomes_an_error_with_its_text() {
+        let failed = json!({"content": [{"type": "text", "text": "no such city"}], "isError": true});
+        let error = Outcome::result(&failed).into_result().unwrap_err();
+        assert_eq!(error.to_string(), "no such city");
+        let silent = Outcome::result(&json!({"content": [], "isError": true})).into_result().unwrap_err();
+        assert_eq!(silent.to_string(), "the tool failed without a message");
+        let refused = Outcome {
+            answer: ResponsePayload::Error(r#"{"code":1,"message":"busy"}"#.into()),
+            ..Outcome::result(&failed)
+        };
+        assert_eq!(refused.into_result().unwrap_err().to_string(), "busy");
+        let done = Outcome::result(&json!({"content": []}));
+        assert_eq!(done.clone().into_result().unwrap(), done);
+    }
+
+    #[test]
+    fn structured_content_is_decoded_or_the_reason_is_returned() {
+        let outcome = Outcome::result(&json!({"content": [], "structuredContent": {"degrees": [3, 4]}}));
+        let decoded: HashMap<String, Vec<i64>> = outcome.structured().unwrap();
+        assert_eq!(decoded["degrees"], [3, 4]);
+        let mismatch = outcome.structured::<Vec<i64>>().unwrap_err();
+        assert!(matches!(mismatch, OutcomeError::Mismatch(_)), "{mismatch}");
+        for result in [json!({"content": []}), json!({"structuredContent": null})] {
+            let missing = Outcome::result(&result).structured::<Value>().unwrap_err();
+            assert!(matches!(missing, OutcomeError::NotStructured), "{missing}");
+        }
+        let failed = json!({"structuredContent": {}, "content": [], "isError": true});
+        let failed = Outcome::result(&failed).structured::<Value>().unwrap_err();
+        assert!(matches!(failed, OutcomeError::Failed(_)), "{failed}");
     }
 }

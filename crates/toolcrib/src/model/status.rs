@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
+use crate::model::hint::Hint;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::json::object::Object;
@@ -65,14 +66,14 @@ pub struct LastError {
     /// The error message.
     pub message: String,
     /// The next step.
-    pub hint: String,
+    pub hint: Hint,
     /// When it happened.
     pub at: SystemTime,
 }
 
 impl LastError {
     /// Creates an error without a class.
-    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>, at: SystemTime) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: impl Into<Hint>, at: SystemTime) -> Self {
         Self { kind, class: None, message: message.into(), hint: hint.into(), at }
     }
 }
@@ -137,12 +138,13 @@ pub struct ServerStatus {
     /// Title, description, tags and tools that were declared for it; title and description that it published itself where
     /// none were declared.
     pub card: Option<ServerCard>,
-    /// What was left out of its lists, and why.
-    pub problems: Vec<String>,
     /// The treatment of unapproved tools.
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.
     pub unapproved: Vec<ToolPinStatus>,
+    /// Mistakes in its definitions that clients would reject a whole list for, which are repaired or left out where all
+    /// servers are listed together, and the reasons why items were left out.
+    pub problems: Vec<String>,
     /// Which clients share an instance.
     pub sharing: Sharing,
     /// The instances of a server that is not shared; the other fields then summarize all of them.

@@ -25,6 +25,7 @@ use crate::protocol::era::input::{self, InputRequest, RequiredInput};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
+use crate::spec::ServerId;
 use crate::util::encoding;
 
 /// The number of times that a server may ask for input within one call.
@@ -40,7 +41,7 @@ pub(crate) async fn run(
     suspended: &Arc<SuspendedCalls>,
     call: &mut Call,
 ) -> Result<Outcome, Error> {
-    if call.client.era == Era::Session {
+    if call.client.era == Era::Session || call.handlers.is_some() {
         return run_in_session(router, call).await;
     }
     if !input::can_require_input(&call.method) {
@@ -94,7 +95,7 @@ async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome,
         if questions.is_empty() {
             Box::pin(sleep(REPEAT_DELAY)).await;
         }
-        match Box::pin(ask_client(call, questions)).await {
+        match Box::pin(ask_client(call, outcome.server.as_ref(), questions)).await {
             Ok(responses) => call.params.set_unchecked(input::INPUT_RESPONSES, responses),
             Err(refusal) => return Ok(Outcome { answer: refusal_payload(call, refusal), ..outcome }),
         }
@@ -118,7 +119,11 @@ fn refusal_payload(call: &Call, refusal: Bytes) -> ResponsePayload {
 }
 
 /// Sends all questions at the same time. Returns the answers as an object, or the error that ends the call.
-async fn ask_client(call: &Call, questions: Vec<InputRequest>) -> Result<Bytes, Bytes> {
+async fn ask_client(
+    call: &Call,
+    server: Option<&ServerId>,
+    questions: Vec<InputRequest>,
+) -> Result<Bytes, Bytes> {
     let mut pending = Vec::new();
     for InputRequest { key, method, params } in questions {
         if let Some(missing) = call.client.capabilities.missing_for(&method, params.as_ref()) {
@@ -126,6 +131,10 @@ async fn ask_client(call: &Call, questions: Vec<InputRequest>) -> Result<Bytes, 
         }
         let params = if method == ELICIT { params.map(with_elicitation_id) } else { params };
         let (request, receiver) = ServerRequest::new(method, params);
+        let request = match server {
+            Some(server) => request.with_server(server),
+            None => request,
+        };
         let sink = call.update_sink.as_ref().ok_or_else(no_answer_error)?;
         if !sink.deliver_contained(CallUpdate::Request(request)) {
             return Err(no_answer_error());

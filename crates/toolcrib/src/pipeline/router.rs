@@ -1,19 +1,19 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{timeout, timeout_at};
+use tracing::warn;
 
 use crate::access::approvals::Approvals;
 use crate::access::argument_schemas::ArgumentSchemas;
 use crate::access::policy::Policy;
 use crate::access::visible_catalogs::{self, VisibleCatalog, VisibleCatalogs};
 use crate::call::Call;
+use crate::call::executor::{ToolCall, ToolExecutor};
 use crate::catalog::Catalog;
 use crate::limits::limiter::Limiter;
 use crate::model::caller::Caller;
@@ -23,53 +23,50 @@ use crate::model::event::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
+use crate::pipeline::discovery::{Discoverer, DiscoveryState};
 use crate::pipeline::task_owners::TaskOwners;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
 use crate::util::panics;
 
-/// The number of servers that are started in parallel to be listed.
-const MAX_PARALLEL_STARTS: usize = 8;
-/// The time that a list waits for servers without a known listing.
-pub(crate) const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Handles calls of names that no server offers.
-pub(crate) type Fallback =
-    Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> + Send + Sync>;
+/// The time that a supervisor has to report that a start took too long.
+const REPORT_GRACE: Duration = Duration::from_secs(1);
+/// The time until a listing is in the catalog. It covers a server that is replaced at this moment.
+const CATALOG_WAIT: Duration = Duration::from_secs(10);
 
 /// The servers, catalog, access rules and limits of one crib.
 pub(crate) struct CallRouter {
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) services: SupervisorServices,
-    pub(crate) visible_catalogs: VisibleCatalogs,
+    pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
     /// The callers and tools that created the running tasks.
     pub(crate) task_owners: TaskOwners,
     /// Decisions of people about calls.
     pub(crate) approvals: Approvals,
     argument_schemas: ArgumentSchemas,
-    start_permits: Arc<Semaphore>,
-    discovery_timeout: Duration,
-    fallback: Option<Fallback>,
+    pub(crate) discoverer: Discoverer,
+    /// Runs tools that no server offers.
+    fallback: Option<Arc<dyn ToolExecutor>>,
 }
 
 /// The checks that a call must pass before it is sent.
 pub(crate) struct CallChecks {
-    pub(crate) visible_catalogs: VisibleCatalogs,
+    pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
     pub(crate) approvals: Approvals,
 }
 
 impl CallRouter {
     pub(crate) fn new(
-        registry: Registry,
+        registry: Arc<Registry>,
         catalog: watch::Receiver<Arc<Catalog>>,
         services: SupervisorServices,
         checks: CallChecks,
-        discovery_timeout: Duration,
-        fallback: Option<Fallback>,
+        discoverer: Discoverer,
+        fallback: Option<Arc<dyn ToolExecutor>>,
     ) -> Self {
         Self {
             registry,
@@ -80,8 +77,7 @@ impl CallRouter {
             task_owners: TaskOwners::default(),
             approvals: checks.approvals,
             argument_schemas: ArgumentSchemas::default(),
-            start_permits: Arc::new(Semaphore::new(MAX_PARALLEL_STARTS)),
-            discovery_timeout,
+            discoverer,
             fallback,
         }
     }
@@ -105,8 +101,33 @@ impl CallRouter {
         self.visible_catalogs.for_caller(self.catalog(), caller)
     }
 
+    /// Finds the target of a selector among what the rules allow, if the embedder's guard does not deny it now. The guard
+    /// is asked about the other items only if several servers have the name.
+    fn find_allowed(
+        &self,
+        by_rules: &Catalog,
+        caller: &Caller,
+        selector: &Selector,
+    ) -> Result<Target, Error> {
+        let found = by_rules.find_listed(selector);
+        let policy = self.visible_catalogs.policy().filter(|policy| policy.has_guard());
+        match (policy, found) {
+            (Some(_), Err(_)) => self.callable_catalog(caller).find(selector),
+            (None, Err(_)) => by_rules.find(selector),
+            (Some(policy), Ok(target))
+                if !matches!(selector, Selector::OnServer(..))
+                    && !policy.guard_allows(caller, &target.server, &target.name) =>
+            {
+                // The error of a catalog without the target.
+                Catalog::default().find_listed(selector)
+            }
+            (_, found) => found,
+        }
+    }
+
     /// Finds the target of a selector, and the catalog in which it was found. If the name points at a server without a known
-    /// listing, that server is listed first; for an unknown bare name or URI, every such server is.
+    /// listing, that server is listed first. For a bare name or an unknown URI, every such server is, so that the answer does
+    /// not depend on which servers were seen before.
     pub(crate) async fn find_target(
         &self,
         caller: &Caller,
@@ -118,18 +139,15 @@ impl CallRouter {
         {
             return Err(disabled);
         }
-        let visible = self.visible_catalog(caller);
-        let catalog = &visible.callable;
-        let found = match (catalog.find_listed(selector), selector) {
-            (Err(_), Selector::OnServer(server, name)) if self.registry.is_adhoc(server) => {
+        let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), caller);
+        let found = match selector {
+            Selector::OnServer(server, name) if self.registry.is_adhoc(server) => {
                 Ok(Target::new(server, name))
             }
-            (Err(_), Selector::Tool(name) | Selector::Prompt(name) | Selector::Resource(name))
-                if !catalog.has_match(selector) =>
-            {
-                Box::pin(self.find_after_discovery(catalog, caller, selector, name)).await
+            _ if visible.callable.is_certain(selector) => {
+                self.find_allowed(&visible.callable, caller, selector)
             }
-            (found, _) => found,
+            _ => Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await,
         };
         found.map(|target| (target, visible))
     }
@@ -139,34 +157,47 @@ impl CallRouter {
         catalog: &Catalog,
         caller: &Caller,
         selector: &Selector,
-        name: &str,
     ) -> Result<Target, Error> {
-        let named_server = catalog.undiscovered_by_prefix(name);
-        let undiscovered: Vec<ServerId> = match named_server {
-            Some(server) => vec![server.clone()],
-            None => catalog.undiscovered().cloned().collect(),
-        };
-        loop {
-            let mut servers = self.registered_servers(&undiscovered);
-            if named_server.is_none() {
-                servers.retain(RegisteredServer::is_worth_listing);
+        // The guard is asked before a server is started.
+        let can_see = |server: &ServerId| self.visible_catalogs.can_see(caller, server);
+        if let Some(server) = catalog.undiscovered_by_prefix(selector.name()).filter(|server| can_see(server))
+        {
+            let discovered = self.discover_server(server).await;
+            return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
+                Err(failure) => failure,
+                Ok(()) => error,
+            });
+        }
+        let mut servers = self.undiscovered_servers(catalog);
+        servers.retain(|entry| can_see(&entry.spec().id));
+        self.discover_within_start_timeout(caller, &servers).await;
+        self.find_among_known(caller, selector, &servers)
+    }
+
+    /// Finds a bare name or URI after `servers` were discovered. Those that could not be started count as not having it;
+    /// with those that are still starting, only an ambiguity is certain.
+    fn find_among_known(
+        &self,
+        caller: &Caller,
+        selector: &Selector,
+        servers: &[RegisteredServer],
+    ) -> Result<Target, Error> {
+        let catalog = self.callable_catalog(caller);
+        let mut unknown = Vec::new();
+        for entry in servers.iter().filter(|entry| catalog.is_undiscovered(&entry.spec().id)) {
+            let server = &entry.spec().id;
+            match self.discoverer.state(entry) {
+                DiscoveryState::Pending => unknown.push(server.clone()),
+                DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => {
+                    warn!(name = selector.name(), %server, %error, "not searched, because it could not be started");
+                }
             }
-            if servers.is_empty() {
-                return self.callable_catalog(caller).find(selector);
-            }
-            let mut failures = self.discover(&servers).await;
-            let found = self.callable_catalog(caller).find(selector);
-            let failure = failures.pop().flatten().filter(|_| named_server.is_some() && found.is_err());
-            let replaced = |server: &RegisteredServer| self.registry.is_replaced(server);
-            match failure {
-                // The server was replaced while it was being listed: try its successor.
-                Some(failure)
-                    if failure.kind() == ErrorKind::ShuttingDown && servers.iter().all(replaced) => {}
-                Some(failure) => return Err(failure),
-                // The listed server was replaced: try its successor.
-                None if found.is_err() && servers.iter().any(replaced) => {}
-                None => return found,
-            }
+        }
+        let found = catalog.find(selector);
+        let is_ambiguous = found.is_err() && catalog.has_match(selector);
+        match unknown.is_empty() || is_ambiguous {
+            true => found,
+            false => Err(not_known_error(selector.name(), &unknown)),
         }
     }
 
@@ -189,7 +220,8 @@ impl CallRouter {
     }
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
-        let mut visible = self.callable_catalog(&call.caller);
+        let by_rules = || self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let mut visible = by_rules();
         if self.registry.is_adhoc(&target.server)
             && policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
@@ -197,20 +229,20 @@ impl CallRouter {
             self.discover_server(&target.server).await?;
             visible = self.adhoc_catalog(policy, &call.caller, &target.server);
         }
-        let is_undiscovered =
-            |catalog: &Catalog| catalog.undiscovered().any(|server| *server == target.server);
         if matches!(call.selector, Selector::OnServer(..))
             && policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
-            && is_undiscovered(&visible)
+            && visible.is_undiscovered(&target.server)
         {
             // The rules need the server's listing.
             self.discover_server(&target.server).await?;
-            visible = self.callable_catalog(&call.caller);
+            visible = by_rules();
         }
-        visible_catalogs::authorize(policy, &visible, call, target, |task| {
-            self.task_owners.find(&target.server, task).map(|origin| origin.tool)
-        })?;
+        let find_tool =
+            |task: &Arc<str>| self.task_owners.find(&target.server, task).map(|origin| origin.tool);
+        let unknown_server =
+            || self.callable_catalog(&call.caller).unknown_server_error(target.server.as_str());
+        visible_catalogs::authorize(policy, &visible, call, target, find_tool, unknown_server)?;
         match visible_catalogs::required_approval(policy, call, target) {
             None => Ok(Decision::Allowed),
             Some(finding) => {
@@ -227,21 +259,6 @@ impl CallRouter {
             |server| policy.can_see(caller, server),
             |server, name| policy.authorize(caller, server, Some(name)).is_ok(),
         ))
-    }
-
-    /// Lists a server that has no known listing, or its replacement if the roster changes in the meantime.
-    async fn discover_server(&self, server: &ServerId) -> Result<(), Error> {
-        loop {
-            let servers = self.registered_servers(std::slice::from_ref(server));
-            let failure = self.discover(&servers).await.into_iter().flatten().next();
-            let replaced = |server: &RegisteredServer| self.registry.is_replaced(server);
-            match failure {
-                None => return Ok(()),
-                Some(failure)
-                    if failure.kind() == ErrorKind::ShuttingDown && servers.iter().any(replaced) => {}
-                Some(failure) => return Err(failure),
-            }
-        }
     }
 
     /// Checks the arguments of a tool call against the tool's schema, if such checks are enabled.
@@ -314,52 +331,113 @@ impl CallRouter {
         }
         let catalog = self.callable_catalog(&call.caller);
         match &self.fallback {
-            Some(fallback) if error.kind() == ErrorKind::Unknown && !catalog.has_match(&call.selector) => {
-                run_contained(fallback, call).await
+            Some(fallback)
+                if matches!(call.selector, Selector::Tool(_))
+                    && error.kind() == ErrorKind::Unknown
+                    && !catalog.has_match(&call.selector) =>
+            {
+                run_contained(&**fallback, ToolCall::from(&call)).await
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }
     }
 
-    pub(crate) fn registered_servers(&self, servers: &[ServerId]) -> Vec<RegisteredServer> {
-        servers.iter().filter_map(|server| self.registry.get(server)?.ok()).collect()
+    /// Returns the servers of a catalog that were never listed.
+    fn undiscovered_servers(&self, catalog: &Catalog) -> Vec<RegisteredServer> {
+        catalog.undiscovered().filter_map(|server| self.registry.get(server)?.ok()).collect()
     }
 
-    /// Lists servers that have no known listing: starts a few at a time, for a bounded time in total. Returns the error of
-    /// each server, in order.
-    pub(crate) async fn discover(&self, servers: &[RegisteredServer]) -> Vec<Option<Error>> {
-        let deadline = Instant::now() + self.discovery_timeout;
-        let tasks: Vec<_> = servers
-            .iter()
-            .map(|server| {
-                self.services.tasks.spawn(start_and_list(
-                    server.clone(),
-                    self.start_permits.clone(),
-                    deadline,
-                ))
-            })
-            .collect();
-        let mut failures = Vec::new();
-        for task in tasks {
-            failures.push(
-                task.await
-                    .unwrap_or_else(|panic| Some(Error::new(ErrorKind::CouldNotStart, panic.to_string()))),
-            );
+    /// Returns what is listed to a caller. Servers that were never listed are discovered in the background; the list waits
+    /// for them only briefly.
+    pub(crate) async fn list(&self, caller: &Caller) -> Arc<Catalog> {
+        let servers = self.undiscovered_servers(&self.callable_catalog(caller));
+        if !servers.is_empty() {
+            self.discover_briefly(caller, &servers).await;
         }
-        for (server, failure) in servers.iter().zip(&failures) {
-            if failure.is_none() {
-                self.wait_until_listed(&server.spec().id).await;
+        self.listed_catalog(caller)
+    }
+
+    /// Asks for the listings of servers that a caller may see, and waits for those that were not asked for before.
+    pub(crate) async fn discover_briefly(&self, caller: &Caller, servers: &[RegisteredServer]) {
+        self.discoverer.request(caller, servers);
+        if let Some(deadline) = self.discoverer.listing_deadline(servers) {
+            // The rest is announced when it arrives.
+            let _ = timeout_at(deadline, self.wait_for_first_starts(servers)).await;
+        }
+    }
+
+    /// Asks for the listings of servers, and waits until each has been listed or its first start has failed.
+    pub(crate) async fn discover(&self, caller: &Caller, servers: &[RegisteredServer]) {
+        self.discoverer.request(caller, servers);
+        self.wait_for_first_starts(servers).await;
+    }
+
+    async fn wait_for_first_starts(&self, servers: &[RegisteredServer]) {
+        let is_pending = |state: &DiscoveryState| matches!(state, DiscoveryState::Pending);
+        self.discoverer.wait_while(servers, self.catalog.clone(), is_pending).await;
+    }
+
+    /// Asks for the listings of servers, and waits until each has been listed or cannot be started, as long as the slowest
+    /// of them may take to start.
+    async fn discover_within_start_timeout(&self, caller: &Caller, servers: &[RegisteredServer]) {
+        let limits = servers.iter().map(|entry| entry.spec().lifecycle.start_timeout);
+        let Some(limit) = limits.max() else { return };
+        self.discoverer.request(caller, servers);
+        let may_come_up =
+            |state: &DiscoveryState| matches!(state, DiscoveryState::Pending | DiscoveryState::Restarting(_));
+        let settled = self.discoverer.wait_while(servers, self.catalog.clone(), may_come_up);
+        // The lookup that follows reports servers that are still starting.
+        let _ = timeout(limit + REPORT_GRACE, settled).await;
+    }
+
+    /// Returns the error of a server that is not in the catalog, and whether it may still be listed.
+    pub(crate) fn discovery_error(&self, entry: &RegisteredServer) -> (Error, bool) {
+        match self.discoverer.state(entry) {
+            DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => (error, false),
+            DiscoveryState::Pending => (still_starting_error(&entry.spec().id), true),
+        }
+    }
+
+    /// Lists one server that was never listed, or its replacement if the roster changes in the meantime. Waits as long as
+    /// its start may take.
+    pub(crate) async fn discover_server(&self, server: &ServerId) -> Result<(), Error> {
+        loop {
+            let Some(Ok(entry)) = self.registry.get(server) else { return Ok(()) };
+            if entry.listing().is_none() {
+                match self.start_and_list(&entry).await {
+                    Ok(()) => {}
+                    Err(failure)
+                        if failure.kind() == ErrorKind::ShuttingDown && self.registry.is_replaced(&entry) =>
+                    {
+                        continue;
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+            self.wait_until_listed(server).await;
+            if !self.registry.is_replaced(&entry) || !self.catalog().is_undiscovered(server) {
+                return Ok(());
             }
         }
-        failures
+    }
+
+    /// Starts a server in a task of its own, which continues if the caller does not wait.
+    async fn start_and_list(&self, entry: &RegisteredServer) -> Result<(), Error> {
+        let server = entry.clone();
+        let start = self.services.tasks.spawn(async move { server.discover().await });
+        let limit = entry.spec().lifecycle.start_timeout + REPORT_GRACE;
+        match timeout(limit, start).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(panic)) => Err(Error::new(ErrorKind::CouldNotStart, panic.to_string())),
+            Err(_) => Err(still_starting_error(&entry.spec().id)),
+        }
     }
 
     /// Waits until a started server is in the catalog.
     async fn wait_until_listed(&self, server: &ServerId) {
         let mut catalog = self.catalog.clone();
-        let listed = catalog.wait_for(|catalog| catalog.undiscovered().all(|id| id != server));
-        // The timeout covers a server that was replaced at this moment and is not listed again yet.
-        let _ = timeout(self.discovery_timeout, listed).await;
+        let listed = catalog.wait_for(|catalog| !catalog.is_undiscovered(server));
+        let _ = timeout(CATALOG_WAIT, listed).await;
     }
 
     /// Waits until the catalog reflects a new roster.
@@ -391,38 +469,27 @@ fn record_denial(call: &Call, target: Target, denial: &Denial) {
 }
 
 /// Runs the fallback; its panic is an error of the call.
-async fn run_contained(fallback: &Fallback, call: Call) -> Result<Outcome, Error> {
-    let outcome = match panics::contain("fallback", || fallback(call)) {
+async fn run_contained(fallback: &dyn ToolExecutor, call: ToolCall) -> Result<Outcome, Error> {
+    let outcome = match panics::contain("fallback", || fallback.execute(call)) {
         Some(running) => panics::contain_future("fallback", running).await,
         None => None,
     };
     outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::BadReply, "the fallback panicked")))
 }
 
-/// Starts a server without a known listing when a permit is free.
-async fn start_and_list(
-    entry: RegisteredServer,
-    permits: Arc<Semaphore>,
-    deadline: Instant,
-) -> Option<Error> {
-    if entry.listing().is_some() {
-        return None;
+/// Returns the error for a bare name that servers may have which were never listed.
+fn not_known_error(name: &str, servers: &[ServerId]) -> Error {
+    let names: Vec<String> = servers.iter().map(|server| format!("`{server}`")).collect();
+    let message = format!("cannot tell which server has `{name}`: not known yet: {}", names.join(", "));
+    let hint = "try again in a moment, or use the public name, such as `SERVER__TOOL`";
+    let error = Error::new(ErrorKind::CouldNotStart, message).with_hint(hint);
+    match servers {
+        [only] => error.with_server(only),
+        _ => error,
     }
-    let listed = timeout_at(deadline, async {
-        let _permit = permits.acquire().await;
-        entry.discover().await
-    });
-    match listed.await {
-        Ok(result) => result.err(),
-        Err(_) => {
-            entry.mark_slow();
-            let server = &entry.spec().id;
-            let message = format!("server `{server}` is still starting");
-            Some(
-                Error::new(ErrorKind::CouldNotStart, message)
-                    .with_server(server)
-                    .with_hint("try again in a moment"),
-            )
-        }
-    }
+}
+
+fn still_starting_error(server: &ServerId) -> Error {
+    let message = format!("server `{server}` is still starting");
+    Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint("try again in a moment")
 }

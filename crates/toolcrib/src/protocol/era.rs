@@ -42,11 +42,12 @@ pub const IMPLEMENTATION: &str =
     concat!(r#"{"name":"toolcrib","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 /// Adapts a call's parameters to a server of this revision, on behalf of `client`. `progress_token` replaces the
-/// client's own token if the client asks for progress.
+/// client's own token if the client asks for progress. `client_info` is the name and version that servers see.
 pub fn adapt_params_for_server(
     params: &mut Object,
     revision: Revision,
     client: Option<&Client>,
+    client_info: &Bytes,
     progress_token: Option<u64>,
 ) {
     let is_stateless = revision.era() == Era::Stateless;
@@ -66,7 +67,7 @@ pub fn adapt_params_for_server(
             meta::CLIENT_CAPABILITIES,
             client.map_or(Bytes::from_static(b"{}"), Client::declared_capabilities),
         );
-        meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
+        meta.set_unchecked(meta::CLIENT_INFO, client_info.clone());
         if let Some(level) = client.and_then(|client| client.log_level) {
             meta.set_unchecked(meta::LOG_LEVEL, object::to_json_string(level.as_str()));
         }
@@ -220,7 +221,8 @@ mod tests {
 
     fn adapt_params(params: &str, revision: Revision, progress: Option<u64>) -> String {
         let mut object = Object::parse(&Bytes::copy_from_slice(params.as_bytes())).unwrap();
-        adapt_params_for_server(&mut object, revision, None, progress);
+        let client_info = Bytes::from_static(IMPLEMENTATION.as_bytes());
+        adapt_params_for_server(&mut object, revision, None, &client_info, progress);
         String::from_utf8(object.to_bytes().to_vec()).unwrap()
     }
 

@@ -52,6 +52,16 @@ impl ListKind {
         }
     }
 
+    /// Returns the word for one item in messages.
+    pub(crate) const fn item_noun(self) -> &'static str {
+        match self {
+            Self::Tools => "tool",
+            Self::Prompts => "prompt",
+            Self::Resources => "resource",
+            Self::Templates => "resource template",
+        }
+    }
+
     /// Returns the capability that a server declares for it.
     pub const fn capability(self) -> &'static str {
         match self {

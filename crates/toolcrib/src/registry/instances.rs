@@ -141,15 +141,9 @@ impl Instances {
         known.or_else(|| self.records.cards.listing())
     }
 
-    /// Returns whether a listing should wait for an instance to start.
-    pub(crate) fn is_worth_listing(&self) -> bool {
-        let gate = &self.records.start_gate;
-        let has_failed = gate.is_ejected() || gate.retry_at(Instant::now()).is_some();
-        !has_failed && !self.records.metrics.is_slow_to_list.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn mark_slow(&self) {
-        self.records.metrics.is_slow_to_list.store(true, Ordering::Relaxed);
+    /// Returns the gate that decides when an instance may start.
+    pub(crate) fn start_gate(&self) -> &Arc<StartGate> {
+        &self.records.start_gate
     }
 
     /// Starts a temporary instance to find out what the server lists.
@@ -205,8 +199,11 @@ impl Instances {
         }
         let mut replaced = table.replaced_by(key);
         let spec = table.spec.clone();
-        if table.instances.len() >= spec.limits.instances.get() {
-            let idle = table.instances.iter().filter(|(_, instance)| instance.is_idle());
+        // An instance that runs only to be listed must not keep a client from getting its own.
+        let of_clients = || table.instances.iter().filter(|(key, _)| **key != InstanceKey::Discovery);
+        let is_full = of_clients().count() >= spec.limits.instances.get();
+        if is_full && *key != InstanceKey::Discovery {
+            let idle = of_clients().filter(|(_, instance)| instance.is_idle());
             let oldest = idle.min_by_key(|(_, instance)| instance.last_used).map(|(key, _)| key.clone());
             let oldest = oldest.ok_or_else(|| all_busy_error(&spec))?;
             replaced.extend(table.instances.remove(&oldest).map(|instance| instance.supervisor));

@@ -41,14 +41,15 @@ pub(super) fn unapproved_forms(tools: &[ToolPinStatus]) -> Vec<UnapprovedForm<'_
 struct LastErrorForm<'a> {
     code: ErrorKind,
     message: &'a str,
-    hint: &'a str,
+    hint: String,
     at: String,
 }
 
 impl Serialize for LastError {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let at = format_timestamp(self.at);
-        LastErrorForm { code: self.kind, message: &self.message, hint: &self.hint, at }.serialize(serializer)
+        let hint = self.hint.to_string();
+        LastErrorForm { code: self.kind, message: &self.message, hint, at }.serialize(serializer)
     }
 }
 
@@ -81,9 +82,9 @@ struct ServerStatusForm<'a> {
     p50: Option<f64>,
     p99: Option<f64>,
     start: StartPolicy,
-    problems: &'a [String],
     pin: Pinning,
     unapproved: Vec<UnapprovedForm<'a>>,
+    problems: &'a [String],
     sharing: Sharing,
     /// The number of running instances.
     instances: usize,
@@ -127,9 +128,9 @@ impl Serialize for ServerStatus {
             p50: self.p50.map(|duration| duration.as_secs_f64()),
             p99: self.p99.map(|duration| duration.as_secs_f64()),
             start: self.start,
-            problems: &self.problems,
             pin: self.pin,
             unapproved: unapproved_forms(&self.unapproved),
+            problems: &self.problems,
             sharing: self.sharing,
             instances: running_instances(self),
             instances_list: &self.instances,

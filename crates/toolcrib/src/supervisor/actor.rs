@@ -122,10 +122,16 @@ impl Actor {
         (actor, snapshot_rx)
     }
 
+    /// Returns whether the server starts without a call: not if access to the whole server is denied.
+    fn starts_by_itself(&self) -> bool {
+        self.spec.lifecycle.start == StartPolicy::AtBoot
+            && self.services.access.can_start_unasked(&self.spec.id)
+    }
+
     pub(super) async fn run(mut self) {
-        let mut state = match self.spec.lifecycle.start {
-            StartPolicy::OnDemand => ActorState::Asleep,
-            StartPolicy::AtBoot => ActorState::Starting,
+        let mut state = match self.starts_by_itself() {
+            false => ActorState::Asleep,
+            true => ActorState::Starting,
         };
         loop {
             self.publish(&state);
@@ -218,6 +224,7 @@ impl Actor {
             cache: self.services.cache.clone(),
             first_garbage_line: Arc::default(),
             owner: self.owner.clone(),
+            declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
             published_card: Some(self.cards.published().clone()),
         }

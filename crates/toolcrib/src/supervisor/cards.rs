@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use bytes::Bytes;
 
 use crate::model::listing::{ListedItem, Listing};
+use crate::protocol::list_kind::ListKind;
 use crate::spec::{CardTool, ServerCard, ServerSpec};
 use crate::util::locks::IgnorePoison as _;
 
@@ -47,11 +48,6 @@ impl ServerCards {
         self.declared.read().ignore_poison().listing.clone()
     }
 
-    /// Returns the number of declared tools, if there are any.
-    pub(crate) fn tool_count(&self) -> Option<usize> {
-        self.listing().map(|listing| listing.tools.len())
-    }
-
     /// Returns the place of the published card, which is set once.
     pub(crate) fn published(&self) -> &Arc<OnceLock<ServerCard>> {
         &self.published
@@ -67,10 +63,9 @@ impl ServerCards {
 }
 
 fn to_listing(card: &ServerCard) -> Listing {
-    let item =
-        |tool: &CardTool| ListedItem { name: tool.name.as_str().into(), definition: tool.definition.clone() };
+    let item = |tool: &CardTool| ListedItem::parse(ListKind::Tools, tool.definition.clone());
     Listing {
-        tools: card.tools.iter().map(item).collect(),
+        tools: card.tools.iter().filter_map(item).collect(),
         capabilities: Bytes::from_static(br#"{"tools":{}}"#),
         ..Listing::default()
     }

@@ -115,7 +115,7 @@ impl LeaseGate {
         self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, close).is_ok()
     }
 
-    /// Has the actor told of the next release of a last lease. Returns false if there is no lease to wait for.
+    /// Makes the next release of a last lease be reported to the actor. Returns false if there is no lease to wait for.
     pub(super) fn request_idle_notice(&self) -> bool {
         self.state.fetch_or(IDLE_NOTICE, Ordering::SeqCst);
         self.leases() > 0

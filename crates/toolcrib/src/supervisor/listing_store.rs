@@ -137,8 +137,8 @@ impl ListingStore {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
         let known = Object::parse(&text).ok()?;
         let list = |kind: ListKind| {
-            let (items, _) = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
-            Some(items)
+            let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
+            Some(parsed.items)
         };
         let listing = Listing {
             tools: list(ListKind::Tools)?,
@@ -232,7 +232,9 @@ mod tests {
 
     fn listing(tools: &[&str], prompts: &[&str]) -> KnownListing {
         let items = |names: &[&str]| {
-            names.iter().map(|name| ListedItem { name: (*name).into(), definition: Bytes::new() }).collect()
+            let item =
+                |name: &&str| ListedItem { name: (*name).into(), definition: Bytes::new(), repaired: None };
+            names.iter().map(item).collect()
         };
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
         let listing = Arc::new(listing);

@@ -1,7 +1,7 @@
 //! Counters of one server that change with every call and can be read without asking the actor.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Histogram buckets: four per power of two microseconds, up to about nine hours.
@@ -12,8 +12,6 @@ const BUCKETS: usize = 4 * 36;
 pub(crate) struct ServerMetrics {
     /// Position in the order in which servers became idle; 0 while in use.
     idle_rank: AtomicU64,
-    /// True if a client has waited in vain for the first listing.
-    pub(crate) is_slow_to_list: AtomicBool,
     /// Failed calls in a row. Written only by the actor.
     pub(crate) consecutive_failures: AtomicU32,
     calls: AtomicU64,
@@ -27,7 +25,6 @@ impl Default for ServerMetrics {
     fn default() -> Self {
         Self {
             idle_rank: AtomicU64::new(0),
-            is_slow_to_list: AtomicBool::new(false),
             consecutive_failures: AtomicU32::new(0),
             calls: AtomicU64::new(0),
             errors: AtomicU64::new(0),

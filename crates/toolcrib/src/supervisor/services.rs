@@ -12,7 +12,9 @@ use tracing::warn;
 use super::Supervisor;
 use super::slots::SlotPool;
 use crate::access::pins::{PinStore, Pins};
+use crate::access::visible_catalogs::VisibleCatalogs;
 use crate::cache::ResponseCache;
+use crate::call::client_declaration::ClientDeclaration;
 use crate::model::event::{Event, ServerNotification};
 use crate::model::listing::Listing;
 use crate::model::log_line::LogSource;
@@ -56,6 +58,10 @@ pub(crate) struct SupervisorServices {
     pub(crate) log: Option<LogSink>,
     /// Approved tool definitions.
     pub(crate) pins: Arc<PinStore>,
+    /// The access rules, which decide whether a server may start without a call.
+    pub(crate) access: Arc<VisibleCatalogs>,
+    /// The client that servers see.
+    pub(crate) declaration: Arc<ClientDeclaration>,
     /// Resolves secrets.
     pub(crate) secrets: Option<SecretStoreHandle>,
 }
@@ -102,7 +108,7 @@ impl SupervisorServices {
                 %server,
                 tools = tools.join(", "),
                 withheld,
-                "lists tools that are not what was approved; see `toolcrib approve {server}`"
+                "lists tools that are not what was approved"
             );
             let tools = check.newly_unapproved;
             self.emit(server, Event::Unapproved { server: server.clone(), tools, withheld });
@@ -159,6 +165,8 @@ impl Default for SupervisorServices {
             cache: Arc::default(),
             log: None,
             pins: Arc::default(),
+            access: Arc::default(),
+            declaration: Arc::default(),
             secrets: None,
         }
     }

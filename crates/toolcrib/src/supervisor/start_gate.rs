@@ -33,7 +33,20 @@ struct GateState {
     trial_in_progress: bool,
     /// True if the server exited when probed for the stateless era and has not been up since.
     needs_session_era: bool,
+    /// True if the next failure is the exit on that probe, which says nothing about the server.
+    probe_exited: bool,
+    start_failures: StartFailures,
+    /// True once a start has succeeded; never reset.
+    has_been_ready: bool,
     last_error: Option<LastError>,
+}
+
+/// The failures since the last successful start.
+#[derive(Debug, Default)]
+struct StartFailures {
+    /// The number of failures since the gate was created; never reset.
+    count: u64,
+    last: Option<Error>,
 }
 
 /// The consequence of the last failure.
@@ -86,6 +99,9 @@ impl StartGate {
             last_start_succeeded: false,
             trial_in_progress: false,
             needs_session_era: false,
+            probe_exited: false,
+            start_failures: StartFailures::default(),
+            has_been_ready: false,
             last_error: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
@@ -121,7 +137,9 @@ impl StartGate {
     pub(super) fn record_success(&self) {
         let mut state = self.lock();
         state.last_start_succeeded = true;
+        state.has_been_ready = true;
         state.needs_session_era = false;
+        state.start_failures.last = None;
         state.penalty.take_if(|penalty| !matches!(penalty, Penalty::Eject { .. }));
         drop(state);
         self.changed.notify_waiters();
@@ -131,6 +149,10 @@ impl StartGate {
     pub(super) fn record_failure(&self, penalty: Penalty) {
         let mut state = self.lock();
         state.last_start_succeeded = false;
+        if !std::mem::take(&mut state.probe_exited) {
+            state.start_failures.count += 1;
+            state.start_failures.last = Some(penalty.error().clone());
+        }
         if !matches!(state.penalty, Some(Penalty::Eject { .. })) {
             state.penalty = Some(penalty);
         }
@@ -150,6 +172,7 @@ impl StartGate {
         state.penalty = None;
         state.last_start_succeeded = false;
         state.needs_session_era = false;
+        state.start_failures.last = None;
         drop(state);
         self.changed.notify_waiters();
     }
@@ -174,7 +197,9 @@ impl StartGate {
 
     /// Records that the server exited when it was probed for the stateless era.
     pub(super) fn require_session_era(&self) {
-        self.lock().needs_session_era = true;
+        let mut state = self.lock();
+        state.needs_session_era = true;
+        state.probe_exited = true;
     }
 
     pub(super) fn needs_session_era(&self) -> bool {
@@ -183,6 +208,36 @@ impl StartGate {
 
     pub(crate) fn is_ejected(&self) -> bool {
         matches!(self.lock().penalty, Some(Penalty::Eject { .. }))
+    }
+
+    /// Returns the last failure, if the server has not been up since.
+    pub(crate) fn start_failure(&self) -> Option<Error> {
+        self.lock().start_failures.last.clone()
+    }
+
+    /// Returns whether a start has succeeded since the gate was created.
+    pub(crate) fn has_been_ready(&self) -> bool {
+        self.lock().has_been_ready
+    }
+
+    /// Returns the number of failures since the gate was created.
+    pub(crate) fn failure_count(&self) -> u64 {
+        self.lock().start_failures.count
+    }
+
+    /// Waits for a failure after the first `count`, and returns it.
+    pub(crate) async fn failure_after(&self, count: u64) -> Error {
+        loop {
+            let mut changed = std::pin::pin!(self.changed());
+            changed.as_mut().enable();
+            {
+                let failures = &self.lock().start_failures;
+                if let Some(error) = failures.last.clone().filter(|_| failures.count > count) {
+                    return error;
+                }
+            }
+            changed.await;
+        }
     }
 
     /// Returns the end of the current backoff or pause.
@@ -213,6 +268,12 @@ impl GateState {
 }
 
 impl Penalty {
+    fn error(&self) -> &Error {
+        match self {
+            Self::BackOff { error, .. } | Self::Pause { error, .. } | Self::Eject { error } => error,
+        }
+    }
+
     fn is_active(&self, now: Instant) -> bool {
         match self {
             Self::BackOff { until, .. } | Self::Pause { until, .. } => now < *until,
@@ -253,6 +314,19 @@ mod tests {
         assert!(gate.try_acquire(now + SECOND).is_none(), "earlier permits do not end the trial");
         drop(second);
         assert!(gate.try_acquire(now + SECOND).is_some(), "dropping the permit ends the trial");
+    }
+
+    #[tokio::test]
+    async fn exit_on_the_era_probe_is_not_a_start_failure() {
+        let gate = gate();
+        let penalty = || Penalty::BackOff { until: Instant::now(), error: failure() };
+        gate.require_session_era();
+        gate.record_failure(penalty());
+        assert!(gate.start_failure().is_none() && gate.failure_count() == 0);
+        gate.record_failure(penalty());
+        assert!(gate.start_failure().is_some() && gate.failure_count() == 1);
+        gate.record_success();
+        assert!(gate.start_failure().is_none() && gate.failure_count() == 1);
     }
 
     #[tokio::test]

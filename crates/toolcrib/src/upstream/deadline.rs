@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::pending::Activity;
 use crate::model::error::{Error, ErrorKind};
+use crate::model::hint::Hint;
 use crate::spec::{NamePattern, ServerId, ServerLimits, ToolsSpec};
 use crate::util::format;
 
@@ -58,6 +59,20 @@ impl<'a> Deadline<'a> {
 
     /// Returns the error of a call that missed the deadline `until`; the hint names the setting.
     pub(super) fn timeout_error(&self, server: &ServerId, until: Instant) -> Error {
+        let LimitSetting { limit, key } = self.limit_setting(server, until);
+        let message = format!("`{server}` did not answer within {}", format::format_duration(limit));
+        Error::new(ErrorKind::TimedOut, message).with_server(server).with_hint(Hint::RaiseLimit { key })
+    }
+
+    /// Returns the error of a call whose server was not ready in time.
+    pub(crate) fn not_ready_error(&self, server: &ServerId) -> Error {
+        let LimitSetting { limit, key } = self.limit_setting(server, self.initial());
+        let message = format!("`{server}` was not ready within {}", format::format_duration(limit));
+        let error = Error::new(ErrorKind::TimedOut, message).with_server(server);
+        error.with_hint(Hint::RaiseLimit { key }).mark_not_sent()
+    }
+
+    fn limit_setting(&self, server: &ServerId, until: Instant) -> LimitSetting {
         let (limit, key) = match (until >= self.hard_limit(), self.tool_pattern) {
             (true, _) if self.is_host_limit => (self.max, "limits.call-timeout-max".to_owned()),
             (true, _) => (self.max, format!("servers.{server}.limits.call-timeout-max")),
@@ -66,9 +81,14 @@ impl<'a> Deadline<'a> {
             }
             (false, None) => (self.timeout, format!("servers.{server}.limits.call-timeout")),
         };
-        let message = format!("`{server}` did not answer within {}", format::format_duration(limit));
-        Error::new(ErrorKind::TimedOut, message).with_server(server).with_hint(format!("raise `{key}`"))
+        LimitSetting { limit, key }
     }
+}
+
+/// A time limit and the config key that sets it.
+struct LimitSetting {
+    limit: Duration,
+    key: String,
 }
 
 #[cfg(test)]

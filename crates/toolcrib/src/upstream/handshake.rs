@@ -7,8 +7,9 @@ use tokio::time::timeout;
 use super::mux::{Mux, PendingReply};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
-use crate::protocol::era::capabilities::ClientCapabilities;
-use crate::protocol::era::handshake::{self, HandshakeRequest, HandshakeResult, INITIALIZED, ProbeOutcome};
+use crate::protocol::era::handshake::{
+    self, HandshakeClient, HandshakeRequest, HandshakeResult, INITIALIZED, ProbeOutcome,
+};
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::EraChoice;
@@ -62,19 +63,20 @@ impl From<Error> for HandshakeError {
     }
 }
 
-/// Performs the handshake with the capabilities of `client`, if the instance belongs to one. `wait_for_probe`
+/// Performs the handshake as `client`. `wait_for_probe`
 /// disables the probe timeout: over HTTP every request gets its own response, so a late one says nothing about the
 /// era.
 pub(super) async fn perform_handshake(
     mux: &Mux,
     plan: HandshakePlan,
     wait_for_probe: bool,
-    client: Option<&ClientCapabilities>,
+    client: &HandshakeClient,
 ) -> Result<HandshakeResult, HandshakeError> {
     match plan {
         HandshakePlan::Session(revision) => open_session(mux, revision, client).await,
         HandshakePlan::Stateless => {
-            match handshake::parse_probe_response(&send(mux, &handshake::probe_request())?.await?) {
+            match handshake::parse_probe_response(&send(mux, &handshake::probe_request(&client.info))?.await?)
+            {
                 ProbeOutcome::Stateless(result) => Ok(result),
                 ProbeOutcome::Session => {
                     Err(bad_reply("it does not support the stateless era".to_owned()).into())
@@ -85,7 +87,9 @@ pub(super) async fn perform_handshake(
         HandshakePlan::RememberedSession | HandshakePlan::AfterProbeExit => {
             match open_session(mux, Revision::newest(Era::Session), client).await {
                 Err(HandshakeError::Failed(refusal)) if refusal.kind() == ErrorKind::BadReply => {
-                    match handshake::parse_probe_response(&send(mux, &handshake::probe_request())?.await?) {
+                    match handshake::parse_probe_response(
+                        &send(mux, &handshake::probe_request(&client.info))?.await?,
+                    ) {
                         ProbeOutcome::Stateless(result) => Ok(result),
                         ProbeOutcome::Session => Err(refusal.into()),
                     }
@@ -99,10 +103,10 @@ pub(super) async fn perform_handshake(
 async fn probe(
     mux: &Mux,
     wait_for_probe: bool,
-    client: Option<&ClientCapabilities>,
+    client: &HandshakeClient,
 ) -> Result<HandshakeResult, HandshakeError> {
     let newest = Revision::newest(Era::Session);
-    let mut probe = send(mux, &handshake::probe_request())?;
+    let mut probe = send(mux, &handshake::probe_request(&client.info))?;
     let probe_timeout = if wait_for_probe { Duration::MAX } else { PROBE_TIMEOUT };
     let Ok(response) = timeout(probe_timeout, &mut probe).await else {
         // No response yet: the server may be starting, or ignore unknown methods. Send `initialize` as well and use
@@ -144,7 +148,7 @@ fn read_probe_reply(
 async fn open_session(
     mux: &Mux,
     revision: Revision,
-    client: Option<&ClientCapabilities>,
+    client: &HandshakeClient,
 ) -> Result<HandshakeResult, HandshakeError> {
     let response = send(mux, &handshake::initialize_request(revision, client))?.await?;
     finish_session(mux, &response)

@@ -15,16 +15,19 @@ use super::transport::{MessageLimit, Transport, http};
 use super::{CallSettings, Connection, Peer};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
+use crate::call::client_declaration::ClientDeclaration;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
+use crate::model::hint::Hint;
 use crate::model::listing::Listing;
 use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
+use crate::spec::secret::SecretError;
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
@@ -57,8 +60,11 @@ pub(crate) struct LaunchContext {
     pub(crate) first_garbage_line: Arc<OnceLock<String>>,
     /// The client that the instance belongs to, if any.
     pub(crate) owner: Arc<InstanceOwner>,
+    /// The client that servers see.
+    pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
     /// The place for the card that a remote server publishes; none is requested without it.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only remote servers publish cards"))]
     pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
 }
 
@@ -72,11 +78,13 @@ impl LaunchContext {
     fn new_mux(&self, spec: &ServerSpec, redactor: Arc<Redactor>, transport: impl Transport) -> Mux {
         let context = MuxContext {
             owner: self.owner.clone(),
+            handlers: self.declaration.handlers.clone(),
             notifications: self.notifications.clone(),
             cache: self.cache.clone(),
             first_garbage_line: self.first_garbage_line.clone(),
             redactor,
             tasks: self.tasks.clone(),
+            logs_name_requests: matches!(&spec.endpoint, Endpoint::InProcess(server) if server.0.wants_call_context()),
         };
         Mux::new(spec.id.clone(), context, transport)
     }
@@ -105,7 +113,8 @@ pub(crate) async fn launch(
     {
         Ok(secrets) => SecretsAndRedactor { redactor: Arc::new(secrets.redactor()), secrets },
         Err((name, error)) => {
-            let error = Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(error.hint(&name));
+            let error =
+                Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(secret_hint(&name, &error));
             let error = start_error(spec, &error, &Redactor::default()).with_class(FailureClass::NeedsAuth);
             return Err(StartFailure { error, exited_on_probe: false });
         }
@@ -122,7 +131,9 @@ pub(crate) async fn launch(
         let class = failure_class(spec, &error);
         let start_error = start_error(spec, &error, &secrets_and_redactor.redactor);
         let start_error = match (class, error.own_hint()) {
-            (FailureClass::Misconfigured, None) => start_error.with_hint(repair_hint(spec)),
+            (FailureClass::Misconfigured, None) => {
+                start_error.with_hint(Hint::RepairServer { server: spec.id.clone() })
+            }
             _ => start_error,
         };
         StartFailure { error: start_error.with_class(class), exited_on_probe }
@@ -162,11 +173,11 @@ async fn connect(
         Endpoint::InProcess(server) => open_in_process(spec, server, context, message_limit.clone()),
     };
     let wait_for_probe = matches!(peer, Peer::Remote);
-    let handshake =
-        match perform_handshake(&mux, plan, wait_for_probe, context.owner.capabilities.as_ref()).await {
-            Ok(handshake) => handshake,
-            Err(error) => return Err(explain_failure(&mux, error, plan)),
-        };
+    let client = context.declaration.handshake_client(&context.owner);
+    let handshake = match perform_handshake(&mux, plan, wait_for_probe, &client).await {
+        Ok(handshake) => handshake,
+        Err(error) => return Err(explain_failure(&mux, error, plan)),
+    };
     if handshake.revision.era() == Era::Session {
         mux.enable_ping();
     }
@@ -175,6 +186,7 @@ async fn connect(
         mux,
         peer,
         handshake,
+        client_info: client.info,
         settings: RwLock::new(Arc::new(CallSettings::from_spec(spec))),
         message_limit,
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
@@ -228,10 +240,13 @@ fn misconfigured(reason: String) -> Error {
     Error::new(ErrorKind::CouldNotStart, reason).with_class(FailureClass::Misconfigured)
 }
 
-/// Returns the hint for a misconfigured server.
-fn repair_hint(spec: &ServerSpec) -> String {
-    let server = &spec.id;
-    format!("fix `servers.{server}` in the config, then run: toolcrib restart {server}")
+/// Returns the hint for a secret without a value.
+fn secret_hint(name: &str, error: &SecretError) -> Hint {
+    match error {
+        SecretError::NotFound => Hint::SetSecret { name: name.to_owned() },
+        SecretError::Locked(hint) => Hint::Text(hint.clone()),
+        SecretError::Failed(_) => Hint::CheckSecrets,
+    }
 }
 
 async fn open_process(
@@ -301,7 +316,10 @@ fn start_error(spec: &ServerSpec, cause: &Error, redactor: &Redactor) -> Error {
     let reason = cause.exit_report().map_or_else(|| cause.to_string(), ToString::to_string);
     let error = Error::new(kind, format!("`{server}` could not start: {}", redactor.redact(&reason)));
     let error = match cause.own_hint() {
-        Some(hint) => error.with_server(server).with_hint(redactor.redact(hint)),
+        Some(hint) => {
+            let hint = hint.clone().map_text(|text| redactor.redact(text).into_owned());
+            error.with_server(server).with_hint(hint)
+        }
         None => error.with_server(server),
     };
     let error = match cause.retry_in() {

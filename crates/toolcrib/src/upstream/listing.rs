@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing};
+use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing, ParsedItems};
 use crate::protocol::era::handshake::{error_code, error_message};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code};
@@ -89,14 +89,14 @@ async fn fetch_optional_list(
 }
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, Error> {
-    let mut list = ListPages { items: Vec::new(), ttl: ListTtl::NoList, problems: Vec::new() };
+    let mut list = ListPages { items: Vec::new(), ttl: ListTtl::NoList, left_out: Vec::new() };
     if !connection.handshake.has_capability(kind.capability()) {
         return Ok(list);
     }
     let settings = connection.settings();
     let ServerLimits { tools: max_items, definition: max_definition, .. } = settings.limits;
     let mut bytes = 0;
-    let mut too_large = 0;
+    let mut parsed = ParsedItems::default();
     let mut seen_cursors = HashSet::new();
     let method = kind.method();
     let member = kind.list_member();
@@ -123,12 +123,12 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
             return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")));
         }
         list.ttl = list.ttl.combine(ListTtl::from_page(&page.members, Instant::now()));
-        list.items.extend(page.items);
-        too_large += page.too_large;
+        parsed.append(page.parsed);
         // An empty string is a valid cursor.
         let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
-        let Some(cursor) = cursor.filter(|_| list.items.len() <= max_items) else {
-            list.problems = omit_items(kind, &mut list.items, &settings.limits, too_large);
+        let Some(cursor) = cursor.filter(|_| parsed.items.len() <= max_items) else {
+            list.left_out = omit_items(kind, &mut parsed, &settings.limits);
+            list.items = parsed.items;
             return Ok(list);
         };
         params = Object::default();
@@ -141,36 +141,34 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
     Err(bad_reply(&format!("its list of {member} has more than 1000 pages")))
 }
 
-/// Removes the items that a list has too many, and says what is left out.
-fn omit_items(
-    kind: ListKind,
-    items: &mut Vec<ListedItem>,
-    limits: &ServerLimits,
-    too_large: usize,
-) -> Vec<String> {
+/// Removes the items that a list has too many, and returns the reasons why items are left out.
+fn omit_items(kind: ListKind, parsed: &mut ParsedItems, limits: &ServerLimits) -> Vec<String> {
     let member = kind.list_member();
-    let mut problems = Vec::new();
+    let ParsedItems { items, unusable, too_large } = parsed;
+    let mut reasons = Vec::new();
     if items.len() > limits.tools {
         items.truncate(limits.tools);
-        problems.push(format!("its {member} after the first {} are left out: `limits.tools`", limits.tools));
+        reasons.push(format!("its {member} after the first {} are left out: `limits.tools`", limits.tools));
     }
-    if too_large > 0 {
+    if *too_large > 0 {
         let limit = limits.definition;
-        problems.push(format!(
+        reasons.push(format!(
             "{too_large} of its {member} are left out: larger than {limit} bytes, `limits.definition`"
         ));
     }
-    problems
+    if *unusable > 0 {
+        let noun = kind.item_noun();
+        reasons.push(format!("{unusable} items of the {noun} list have no usable name or ambiguous members"));
+    }
+    reasons
 }
 
 /// A page of a list.
 struct ListPage {
     members: Object,
-    items: Vec<ListedItem>,
+    parsed: ParsedItems,
     /// The size of the items, in bytes.
     bytes: usize,
-    /// The number of items that were left out because of their size.
-    too_large: usize,
 }
 
 /// Parses a page; a large one on a blocking thread, so that calls go on meanwhile.
@@ -192,9 +190,8 @@ impl ListPage {
             .ok_or_else(|| bad_reply(&format!("the response to `{}` has no `{member}`", kind.method())))?;
         let bytes = raw_items.len();
         let parsed = ListedItem::parse_all(kind, raw_items, max_definition);
-        let (items, too_large) =
-            parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?;
-        Ok(Self { members, items, bytes, too_large })
+        let parsed = parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?;
+        Ok(Self { members, parsed, bytes })
     }
 }
 

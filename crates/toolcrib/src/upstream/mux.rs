@@ -21,6 +21,7 @@ use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiv
 use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
+use crate::call::client_handlers::ClientHandlers;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
@@ -49,6 +50,8 @@ pub(crate) struct Mux {
 struct MuxInner {
     server: ServerId,
     owner: Arc<InstanceOwner>,
+    /// Answers requests of the server that no client answers.
+    handlers: Option<Arc<ClientHandlers>>,
     pending: Mutex<PendingRequests>,
     outgoing: mpsc::UnboundedSender<QueuedMessage>,
     queued_bytes: AtomicUsize,
@@ -78,6 +81,8 @@ struct MuxInner {
     /// The newest acknowledgement of a listen request.
     listen_ack: watch::Sender<ListenAck>,
     tasks: TaskTracker,
+    /// True if log messages of the server may name the request that they belong to.
+    logs_name_requests: bool,
     /// Closes the server's input. Also cancelled when one direction breaks.
     close_input: CancellationToken,
     /// Set when the server is asked to stop, so that its exit is not a crash.
@@ -110,23 +115,37 @@ struct ListenAck {
 #[derive(Debug)]
 pub(super) struct MuxContext {
     pub(super) owner: Arc<InstanceOwner>,
+    /// Answers requests of the server that no client answers.
+    pub(super) handlers: Option<Arc<ClientHandlers>>,
     pub(super) notifications: EventChannel<ServerNotification>,
     pub(super) cache: Arc<ResponseCache>,
     /// Receives the first line from the server that is not a message.
     pub(super) first_garbage_line: Arc<OnceLock<String>>,
     pub(super) redactor: Arc<Redactor>,
     pub(super) tasks: TaskTracker,
+    /// True if log messages of the server may name the request that they belong to.
+    pub(super) logs_name_requests: bool,
 }
 
 impl Mux {
     /// Creates a mux and runs its transport.
     pub(super) fn new(server: ServerId, context: MuxContext, transport: impl Transport) -> Self {
-        let MuxContext { owner, notifications, cache, first_garbage_line, redactor, tasks } = context;
+        let MuxContext {
+            owner,
+            handlers,
+            notifications,
+            cache,
+            first_garbage_line,
+            redactor,
+            tasks,
+            logs_name_requests,
+        } = context;
         let (outgoing, messages) = mpsc::unbounded_channel();
         let broken = CancellationToken::new();
         let inner = Arc::new(MuxInner {
             server,
             owner,
+            handlers,
             pending: Mutex::default(),
             outgoing,
             queued_bytes: AtomicUsize::new(0),
@@ -145,6 +164,7 @@ impl Mux {
             cache,
             listen_ack: watch::Sender::default(),
             tasks,
+            logs_name_requests,
             close_input: broken.child_token(),
             stop_requested: AtomicBool::new(false),
             stop_reason: OnceLock::new(),

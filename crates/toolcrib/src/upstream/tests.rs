@@ -64,6 +64,7 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
         cache: Arc::default(),
         first_garbage_line: Arc::default(),
         owner: Arc::default(),
+        declaration: Arc::default(),
         secrets,
         published_card: None,
     }
@@ -77,6 +78,8 @@ fn mux_context() -> MuxContext {
         first_garbage_line: Arc::default(),
         redactor: Arc::default(),
         tasks: TaskTracker::new(),
+        logs_name_requests: false,
+        handlers: None,
     }
 }
 

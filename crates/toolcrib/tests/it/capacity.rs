@@ -9,7 +9,7 @@ use toolcrib::{Capacity, Crib, ErrorKind, Event, Lifecycle, ServerState, Sharing
 
 use crate::fake::FakeServer;
 use crate::sharing::client;
-use crate::support::{SECOND, on, roster, spawn, spec, status};
+use crate::support::{SECOND, on, roster, settle, spawn, spec, status};
 
 /// Waits until this server has stopped.
 async fn wait_for_stop(events: &mut Receiver<Event>, expected: &str) {
@@ -87,12 +87,17 @@ async fn memory_limit_from_reload_is_enforced() {
     let fake = FakeServer::new();
     let crib = crib_of(&[("one", &fake)], Capacity::default());
     crib.call(on("one", "echo")).await.unwrap();
-    fake.set_memory(1000);
     let memory = MemoryLimits { soft: None, hard: Some(999) };
     let limited = spec("one", &fake).lifecycle(Lifecycle { memory, ..Lifecycle::default() });
     crib.apply_roster(roster([limited])).await.unwrap();
     let mut events = crib.events();
-    let (lost, ()) = tokio::join!(crib.call(on("one", "hang")), wait_for_memory_kill(&mut events));
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, on("one", "hang"));
+    // A call that is not sent before the memory is sampled would be sent again.
+    settle().await;
+    fake.set_memory(1000);
+    wait_for_memory_kill(&mut events).await;
+    let lost = calls.join_next().await.unwrap().unwrap();
     assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(status(&crib, "one").restarts, 1);
 }

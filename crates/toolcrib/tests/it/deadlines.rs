@@ -127,7 +127,7 @@ async fn tool_timeout_applies_up_to_the_host_maximum() {
         let crib = Crib::builder().server(spec).build().unwrap();
         let before = Instant::now();
         let error = crib.call(on("git", "hang")).await.unwrap_err();
-        assert_eq!((before.elapsed().as_secs(), &*error.hint()), (seconds, hint));
+        assert_eq!((before.elapsed().as_secs(), &*error.hint().to_string()), (seconds, hint));
     }
 }
 
@@ -146,4 +146,59 @@ async fn caller_timeout_reports_whether_the_call_was_sent() {
         (maybe.data()["sent"].clone(), maybe.to_string()),
         (json!("maybe"), "no answer within 1s (it may have run)".to_owned())
     );
+}
+
+/// A spec with a call timeout of 10 s and a start timeout of 30 s.
+fn bounded(fake: &FakeServer) -> Crib {
+    let limits = ServerLimits { call_timeout: 10 * SECOND, ..ServerLimits::default() };
+    Crib::builder().server(spec("git", fake).limits(limits)).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_for_a_restart_counts_towards_the_call_timeout() {
+    let fake = FakeServer::new();
+    let crib = bounded(&fake);
+    crib.call(on("git", "echo")).await.unwrap();
+    let fake = fake.default_start(FakeStart::Silent);
+    fake.kill();
+    settle().await;
+    for call in [on("git", "echo"), Call::tool("git__echo")] {
+        let before = Instant::now();
+        let error = crib.call(call).await.unwrap_err();
+        assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 10));
+        assert_eq!(error.data()["sent"], "never");
+        assert_eq!(error.to_string(), "`git` was not ready within 10s (it was never sent)");
+        assert_eq!(error.hint(), "raise `servers.git.limits.call-timeout`");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_and_call_share_the_call_timeout_after_a_crash() {
+    let fake = FakeServer::new();
+    let crib = bounded(&fake);
+    crib.call(on("git", "echo")).await.unwrap();
+    let fake = fake.default_start(FakeStart::SlowHandshake(6 * SECOND));
+    fake.kill();
+    settle().await;
+    let before = Instant::now();
+    let error = crib.call(on("git", "hang")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 10));
+    assert_eq!(error.data()["sent"], "maybe");
+    settle().await;
+    assert_eq!(status(&crib, "git").consecutive_failures, 0, "the server had the call for 4 s only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_start_has_its_own_time_limit() {
+    let fake = FakeServer::new().default_start(FakeStart::SlowHandshake(25 * SECOND));
+    let crib = bounded(&fake);
+    let before = Instant::now();
+    let error = crib.call(on("git", "hang")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 35));
+    // A first start that fails and is repeated is bounded by both limits together.
+    let fake = FakeServer::new().next_starts(&[FakeStart::Exits, FakeStart::SlowHandshake(29 * SECOND)]);
+    let crib = bounded(&fake);
+    let before = Instant::now();
+    crib.call(on("git", "echo")).await.unwrap();
+    assert!(before.elapsed() < 40 * SECOND);
 }

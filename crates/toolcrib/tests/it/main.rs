@@ -9,14 +9,17 @@ mod call_records;
 mod cancel;
 mod capacity;
 mod changed_settings;
+mod client_handlers;
 mod crash_recovery;
 mod deadlines;
 mod delayed_store;
+mod discovery;
 mod embedder_input;
 mod embedder_panics;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;
+mod guard;
 mod hung_servers;
 mod in_process_servers;
 mod lazy_start;
@@ -43,6 +46,8 @@ mod storm;
 mod subscriptions;
 mod supervision;
 mod support;
+mod tool_executor;
+mod toolbox;
 mod tracing;
 mod typed_errors;
 

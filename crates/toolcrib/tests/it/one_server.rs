@@ -1,5 +1,7 @@
 //! Adding, changing and removing one server at a time, and servers that fail to start at boot.
 
+use std::time::Duration;
+
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use toolcrib::{
@@ -123,7 +125,7 @@ async fn add_waits_for_a_start_at_boot_within_its_timeout() {
     assert!(crib.contains(&id("silent")), "it is added and supervised");
     let began = Instant::now();
     let changes = crib.apply_without_boot(Settings::new(roster([at_boot("silent", &silent)]))).await.unwrap();
-    assert_eq!((failed(&changes), began.elapsed()), (vec![], 0 * SECOND));
+    assert_eq!((failed(&changes), began.elapsed()), (vec![], Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,7 +138,7 @@ async fn server_that_stays_up_is_not_waited_for() {
     changed.limits.cache_entries = 1;
     let began = Instant::now();
     assert!(crib.replace(changed).await.unwrap().failed.is_empty());
-    assert_eq!((began.elapsed(), status(&crib, "git").state), (0 * SECOND, ServerState::Asleep));
+    assert_eq!((began.elapsed(), status(&crib, "git").state), (Duration::ZERO, ServerState::Asleep));
 }
 
 #[tokio::test(start_paused = true)]

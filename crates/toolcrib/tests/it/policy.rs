@@ -75,7 +75,7 @@ async fn denied_tool_is_not_listed_and_never_runs() {
     for call in [Call::tool("b__read"), Call::tool_on(id("b"), "read"), Call::tool_on(id("b"), "nope")] {
         let error = crib.call(call.caller(ci.clone())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
-        assert!(!error.hint().contains("`b"), "{}", error.hint());
+        assert!(!error.hint().to_string().contains("`b"), "{}", error.hint());
     }
     let hidden = crib.call(Call::tool_on(id("b"), "read").caller(ci.clone())).await.unwrap_err().to_string();
     assert_eq!(hidden, unknown.replace("absent", "b"));

@@ -94,3 +94,27 @@ async fn stopped_server_keeps_prompts_and_instructions() {
     let capabilities: Value = serde_json::from_slice(catalog.server_capabilities(&id("a")).unwrap()).unwrap();
     assert_eq!(capabilities, json!({"tools": {}, "prompts": {}, "resources": {}}));
 }
+
+#[tokio::test(start_paused = true)]
+async fn convenience_methods_send_the_requests_of_the_protocol() {
+    let completion = r#"{"jsonrpc":"2.0","id":$ID,"result":{"completion":{"values":["x"]}}}"#;
+    let a = resource_server(&["a://1"]).script("completion/complete", &[completion, completion]);
+    let crib = crib(&[("a", &a)]);
+    crib.read_resource("a://1").await.unwrap().into_result().unwrap();
+    crib.get_prompt("a__ask", &json!({"topic": "tea"})).await.unwrap();
+    let completed = crib.complete(&Selector::Prompt("a__ask".to_owned()), "topic", "te").await.unwrap();
+    assert_eq!(completed.to_value()["completion"]["values"], json!(["x"]));
+    let template = Selector::Resource("a://of/{n}".to_owned());
+    crib.complete(&template, "n", "1").await.unwrap();
+    let sent = |method: &str| a.received(method).iter().map(|sent| sent["params"].clone()).collect();
+    let read: Vec<Value> = sent("resources/read");
+    let prompts: Vec<Value> = sent("prompts/get");
+    let completions: Vec<Value> = sent("completion/complete");
+    assert_eq!(read[0]["uri"], "a://1");
+    assert_eq!((&prompts[0]["name"], &prompts[0]["arguments"]), (&json!("ask"), &json!({"topic": "tea"})));
+    assert_eq!(completions[0]["ref"], json!({"type": "ref/prompt", "name": "ask"}));
+    assert_eq!(completions[0]["argument"], json!({"name": "topic", "value": "te"}));
+    assert_eq!(completions[1]["ref"], json!({"type": "ref/resource", "uri": "a://of/{n}"}));
+    let refused = crib.complete(&Selector::Tool("a__t".to_owned()), "n", "1").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Malformed);
+}

@@ -208,7 +208,7 @@ async fn call_fails_when_all_instances_are_busy() {
     let error = crib.call(call_as(3, "echo")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OverQuota);
     assert_eq!(error.to_string(), "all 2 instances of `s` are busy");
-    assert!(error.hint().contains("servers.s.limits.instances"), "{}", error.hint());
+    assert!(error.hint().to_string().contains("servers.s.limits.instances"), "{}", error.hint());
     fake.set_hold_open(true);
     assert!(calls.join_all().await.iter().all(Result::is_ok));
     settle().await;

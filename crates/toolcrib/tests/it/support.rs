@@ -11,6 +11,9 @@ use crate::fake::FakeServer;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
+/// The default time that a list waits for servers that were never listed.
+pub(crate) const LISTING_WAIT: Duration = Duration::from_millis(300);
+
 pub(crate) type CallResult = Result<Outcome, Error>;
 
 pub(crate) fn id(name: &str) -> ServerId {

@@ -37,7 +37,7 @@ async fn every_failure_has_its_own_kind() {
             (retry, Some(kind.facts().name))
         );
         assert_eq!(error.retry_in().is_some(), retry == Retry::After, "{error}");
-        assert!(!error.hint().is_empty() && seen.insert(kind), "{error}");
+        assert!(!error.hint().to_string().is_empty() && seen.insert(kind), "{error}");
     };
     for (call, kind, server, retry) in [
         (Call::tool("nothing"), ErrorKind::Unknown, None, Retry::No),

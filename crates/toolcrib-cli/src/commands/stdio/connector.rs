@@ -114,7 +114,7 @@ impl<'a> GatewayConnector<'a> {
     /// Starts an MCP service in this process and returns a pipe to it.
     fn serve_standalone(&mut self, last_question: u64) -> Result<GatewayPipe> {
         let config = self.paths.valid_config()?;
-        let crib = gateway::build(self.paths, &config, None)?;
+        let crib = gateway::build(self.paths, &config)?;
         tracing::warn!("the gateway did not come back; continuing without it");
         let service = Arc::new(McpService::new(crib.clone()));
         self.own_crib = Some(crib);

@@ -18,6 +18,8 @@ use toolcrib::protocol::jsonrpc::{
 use toolcrib::{Error, ErrorKind, ListKind};
 use toolcrib_serve::{is_batch, join_responses, listen_final_response};
 
+use crate::hints::error_data;
+
 /// The id prefix of replayed requests, whose responses the agent never sees.
 const REPLAY_ID_PREFIX: &str = "toolcrib-again-";
 
@@ -350,7 +352,7 @@ impl OutstandingRequest {
     }
 
     fn error_response(&self, error: &Error) -> Vec<u8> {
-        let error = error_object(error.kind().facts().code, &error.to_string(), Some(&error.data()));
+        let error = error_object(error.kind().facts().code, &error.to_string(), Some(&error_data(error)));
         let answers: Vec<Vec<u8>> =
             self.ids.iter().map(|id| encode_error_response(Some(id), &error)).collect();
         if self.is_batch { join_responses(&answers) } else { answers.concat() }

@@ -109,7 +109,7 @@ async fn client_that_cannot_be_asked_gets_the_approve_command() {
     let pending = approvals.pending().await;
     assert_eq!((pending.len(), pending[0].arguments.as_str()), (1, r#"{"a":1}"#));
     let id = pending[0].id.clone();
-    assert_eq!(error.hint(), format!("toolcrib approve --call {id}"));
+    assert_eq!(error.hint(), Hint::ApproveCall { id: id.clone() });
     assert_eq!(error.data()["approval"], id.as_str());
     assert_eq!(
         error.to_string(),

@@ -115,7 +115,10 @@ async fn approval_covers_what_was_shown_and_is_persistent() {
     // The tool changes again before the approval.
     pins.check_listing(&listing(&[("log", "newer text"), ("push", "pushes")]), true);
     let refused = pins.approve(&shown.digest).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.hint()), (ErrorKind::Denied, "toolcrib approve git".to_owned()));
+    assert_eq!(
+        (refused.kind(), refused.hint()),
+        (ErrorKind::Denied, Hint::ApproveTools { server: "git".parse().unwrap() })
+    );
     assert_eq!(statuses(&pins).len(), 2);
     let digest = pins.differences().await.unwrap().digest;
     assert_eq!(pins.approve(&digest).await.unwrap(), ["log", "push"]);

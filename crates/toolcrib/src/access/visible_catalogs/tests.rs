@@ -18,7 +18,9 @@ fn authorize_request(policy: &Policy, method: &'static str, name: &str, params: 
     let params = Object::parse(&Bytes::copy_from_slice(params.as_bytes())).unwrap();
     let call = Call::request(method, Selector::OnServer(server.clone(), name.to_owned()), params);
     let target = Target { server, name: name.into() };
-    authorize(policy, &Catalog::default(), &call, &target, |_| None)
+    let visible = Catalog::default();
+    let unknown = || visible.unknown_server_error("a");
+    authorize(policy, &visible, &call, &target, |_| None, unknown)
 }
 
 fn can_read(deny: &str, uri: &str) -> bool {

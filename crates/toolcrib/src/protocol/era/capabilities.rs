@@ -91,6 +91,75 @@ impl ClientCapabilities {
         }
     }
 
+    /// Returns every capability that there is, for clients that are not known yet.
+    pub fn all() -> Self {
+        Self::parse(&Bytes::from_static(
+            br#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#,
+        ))
+    }
+
+    /// Returns the capabilities that either side has.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        if self.includes(other) {
+            return self.clone();
+        }
+        let Some(mut object) = Object::parse(&self.raw).ok().filter(|object| !object.is_empty()) else {
+            return other.clone();
+        };
+        let other_roots = Object::parse(&other.raw).ok().and_then(|other| other.get("roots").cloned());
+        if let Some(roots) = other_roots.filter(|_| !self.roots) {
+            object.set_unchecked("roots", roots);
+        }
+        let both = Self {
+            raw: Bytes::new(),
+            sampling: self.sampling || other.sampling,
+            sampling_tools: self.sampling_tools || other.sampling_tools,
+            form: self.form || other.form,
+            url: self.url || other.url,
+            roots: self.roots || other.roots,
+        };
+        both.write_sampling_and_elicitation(&mut object);
+        Self { raw: object.to_bytes(), ..both }
+    }
+
+    /// Returns the same capabilities without members that toolcrib does not know.
+    #[must_use]
+    pub fn without_unknown(&self) -> Self {
+        let mut object = Object::default();
+        if self.roots {
+            object.set_unchecked("roots", Bytes::from_static(b"{}"));
+        }
+        self.write_sampling_and_elicitation(&mut object);
+        Self { raw: object.to_bytes(), ..self.clone() }
+    }
+
+    fn write_sampling_and_elicitation(&self, object: &mut Object) {
+        let sampling: Option<&'static [u8]> = match (self.sampling, self.sampling_tools) {
+            (true, true) => Some(br#"{"tools":{}}"#),
+            (true, false) => Some(b"{}"),
+            (false, _) => None,
+        };
+        let elicitation: Option<&'static [u8]> = match (self.form, self.url) {
+            (true, true) => Some(br#"{"form":{},"url":{}}"#),
+            (true, false) => Some(br#"{"form":{}}"#),
+            (false, true) => Some(br#"{"url":{}}"#),
+            (false, false) => None,
+        };
+        for (key, value) in [("sampling", sampling), ("elicitation", elicitation)] {
+            if let Some(value) = value {
+                object.set_unchecked(key, Bytes::from_static(value));
+            }
+        }
+    }
+
+    /// Returns whether servers can send this client every request that they can send to another.
+    pub fn includes(&self, other: &Self) -> bool {
+        let needed = [other.sampling, other.sampling_tools, other.form, other.url, other.roots];
+        let present = [self.sampling, self.sampling_tools, self.form, self.url, self.roots];
+        needed.iter().zip(present).all(|(needed, present)| !needed || present)
+    }
+
     /// Returns the object as the client sent it.
     pub fn as_json(&self) -> &Bytes {
         &self.raw
@@ -215,6 +284,23 @@ mod tests {
         let new = capabilities(r#"{"elicitation":{"url":{}}}"#);
         assert!(new.missing_for(ELICIT, Some(&url)).is_none() && new.missing_for(ELICIT, None).is_some());
         assert!(!capabilities("{}").has_any() && !capabilities("7").has_any() && new.has_any());
+    }
+
+    #[test]
+    fn union_has_what_either_side_has() {
+        let old = capabilities(r#"{"elicitation":{},"x":1.0}"#);
+        let url = capabilities(r#"{"elicitation":{"url":{}},"sampling":{},"roots":{"listChanged":true}}"#);
+        let both = old.union(&url);
+        assert!(both.includes(&old) && both.includes(&url) && !old.includes(&url));
+        assert_eq!(
+            both.as_json(),
+            r#"{"elicitation":{"form":{},"url":{}},"x":1.0,"roots":{"listChanged":true},"sampling":{}}"#
+        );
+        let known = both.without_unknown();
+        assert_eq!(known.as_json(), r#"{"roots":{},"sampling":{},"elicitation":{"form":{},"url":{}}}"#);
+        assert_eq!(ClientCapabilities::default().union(&url), url);
+        assert_eq!(url.union(&ClientCapabilities::default()), url);
+        assert!(ClientCapabilities::all().includes(&both));
     }
 
     #[test]

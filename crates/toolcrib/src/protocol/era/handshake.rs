@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::capabilities::ClientCapabilities;
-use super::{IMPLEMENTATION, meta};
+use super::meta;
 use crate::protocol::json::object::{self, Object, as_string};
 use crate::protocol::jsonrpc::{ResponsePayload, code, printable};
 use crate::protocol::versions::{Era, Revision};
@@ -17,10 +17,14 @@ pub struct HandshakeRequest {
     pub params: Object,
 }
 
-/// The client capabilities declared in a session that all clients share: all there are. A server's request that the
-/// calling client does not support is rejected when it arrives.
-const ALL_CLIENT_CAPABILITIES: &[u8] =
-    br#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#;
+/// The client that a handshake introduces to a server.
+#[derive(Debug, Clone)]
+pub struct HandshakeClient {
+    /// Its capabilities. A server's request that the calling client does not support is rejected when it arrives.
+    pub capabilities: ClientCapabilities,
+    /// Its name and version, as JSON.
+    pub info: Bytes,
+}
 
 /// Sent once a session is open.
 pub const INITIALIZED: &str = "notifications/initialized";
@@ -78,14 +82,12 @@ pub enum ProbeOutcome {
 }
 
 /// Builds the request that checks whether a server supports the stateless era.
-pub fn probe_request() -> HandshakeRequest {
+pub fn probe_request(client_info: &Bytes) -> HandshakeRequest {
     let mut meta = Object::default();
-    meta.set_unchecked(
-        meta::PROTOCOL_VERSION,
-        object::to_json_string(Revision::newest(Era::Stateless).as_str()),
-    );
+    let newest = object::to_json_string(Revision::newest(Era::Stateless).as_str());
+    meta.set_unchecked(meta::PROTOCOL_VERSION, newest);
     meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
-    meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
+    meta.set_unchecked(meta::CLIENT_INFO, client_info.clone());
     let mut params = Object::default();
     params.set_unchecked("_meta", meta.to_bytes());
     HandshakeRequest { method: "server/discover", params }
@@ -132,14 +134,11 @@ fn newest_stateless(dates: Option<&Bytes>) -> Option<Revision> {
 }
 
 /// Builds the request that opens a session, for one client or shared by all.
-pub fn initialize_request(revision: Revision, client: Option<&ClientCapabilities>) -> HandshakeRequest {
+pub fn initialize_request(revision: Revision, client: &HandshakeClient) -> HandshakeRequest {
     let mut params = Object::default();
     params.set_unchecked("protocolVersion", object::to_json_string(revision.as_str()));
-    params.set_unchecked(
-        "capabilities",
-        client.map_or(Bytes::from_static(ALL_CLIENT_CAPABILITIES), ClientCapabilities::to_session_json),
-    );
-    params.set_unchecked("clientInfo", IMPLEMENTATION);
+    params.set_unchecked("capabilities", client.capabilities.to_session_json());
+    params.set_unchecked("clientInfo", client.info.clone());
     HandshakeRequest { method: "initialize", params }
 }
 

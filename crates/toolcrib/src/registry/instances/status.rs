@@ -27,6 +27,7 @@ impl Instances {
             _ => None,
         };
         let known = self.records.listing_store.get();
+        let listing = self.listing();
         let metrics = &self.records.metrics;
         let gate = &self.records.start_gate;
         let restarts = gate.restart_counts(now);
@@ -54,7 +55,8 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
-            tools: self.listing().map(|listing| listing.tools.len()),
+            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             card: self.records.cards.combined(),
             calls: metrics.calls(),
             errors: metrics.errors(),

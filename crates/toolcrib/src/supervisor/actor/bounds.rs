@@ -1,6 +1,7 @@
 //! Conditions for running a server: a start permit, a slot, and memory limits.
 
 use super::*;
+use crate::model::hint::Hint;
 use crate::supervisor::memory_watch::{self, MemoryVerdict};
 use crate::supervisor::slots::SlotHolder;
 
@@ -112,8 +113,8 @@ impl Actor {
         let server = &self.spec.id;
         let capacity = self.services.slots.capacity();
         let message = format!("no free slot for `{server}`: {capacity} servers are running and in use");
-        let hint = "raise `limits.servers-running`, or stop one with `toolcrib stop`";
-        let error = Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint(hint);
+        let error = Error::new(ErrorKind::CouldNotStart, message).with_server(server);
+        let error = error.with_hint(Hint::RaiseRunningServers);
         warn!(%server, %error, "not started");
         self.set_last_error(&error);
         self.refuse_waiters(&error);
@@ -125,7 +126,8 @@ impl Actor {
         let used = memory_watch::format_bytes(used);
         let limit = memory_watch::format_bytes(limit);
         let message = format!("`{server}` was stopped: it used {used} of memory, its limit is {limit}");
-        self.over_memory_error(message).with_hint(format!("raise `servers.{server}.lifecycle.memory.hard`"))
+        self.over_memory_error(message)
+            .with_hint(Hint::RaiseLimit { key: format!("servers.{server}.lifecycle.memory.hard") })
     }
 
     fn total_limit_error(&self, used: u64, limit: u64) -> Error {
@@ -136,7 +138,7 @@ impl Actor {
             "`{server}` was stopped: all servers together used more than {limit} of memory, \
              and it used the most, {used}"
         );
-        self.over_memory_error(message).with_hint("raise `limits.memory`")
+        self.over_memory_error(message).with_hint(Hint::RaiseLimit { key: "limits.memory".to_owned() })
     }
 
     fn over_memory_error(&self, message: String) -> Error {

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::*;
 use crate::model::failure_class::Treatment;
+use crate::model::hint::Hint;
 use crate::util::format::format_duration;
 
 /// Shortest time a server has to answer a ping. Between the two limits it is the call timeout.
@@ -22,7 +23,7 @@ impl Actor {
         loop {
             tokio::select! {
                 () = &mut timer => {
-                    let starts = self.has_lease_waiters() || self.spec.lifecycle.start == StartPolicy::AtBoot;
+                    let starts = self.has_lease_waiters() || self.starts_by_itself();
                     return if starts { ActorState::Starting } else { ActorState::Asleep };
                 }
                 command = self.commands.recv() => match command {
@@ -42,9 +43,9 @@ impl Actor {
         let mut timer = std::pin::pin!(sleep_until(until));
         loop {
             tokio::select! {
-                () = &mut timer => return match self.spec.lifecycle.start {
-                    StartPolicy::AtBoot if retried_in_background => ActorState::Starting,
-                    _ => ActorState::Asleep,
+                () = &mut timer => return match retried_in_background && self.starts_by_itself() {
+                    true => ActorState::Starting,
+                    false => ActorState::Asleep,
                 },
                 command = self.commands.recv() => match command {
                     Some(ActorCommand::Lease(waiter)) => {
@@ -115,8 +116,7 @@ impl Actor {
         if let Some(line) = context.first_garbage_line.get() {
             message = format!("{message}; it wrote a line that is not a message: `{line}`");
         }
-        let hint =
-            format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`");
+        let hint = Hint::RaiseStartTimeout { server: server.clone() };
         let class = match self.spec.endpoint {
             Endpoint::Http(_) => FailureClass::Unreachable,
             Endpoint::Command(_) | Endpoint::InProcess(_) => FailureClass::SlowToStart,

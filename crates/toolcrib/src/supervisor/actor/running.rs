@@ -225,9 +225,9 @@ impl Actor {
             }
             ActorEvent::Recycle => {
                 self.announce_stop();
-                match self.spec.lifecycle.start {
-                    StartPolicy::AtBoot => AfterStop::Start,
-                    StartPolicy::OnDemand => AfterStop::Sleep,
+                match self.starts_by_itself() {
+                    true => AfterStop::Start,
+                    false => AfterStop::Sleep,
                 }
             }
             ActorEvent::OverMemory { error } => {
@@ -314,6 +314,9 @@ impl Actor {
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
+            if let Some(problem) = known.listing.problems().first() {
+                warn!(server = %self.spec.id, problem, "has problems in its lists; see its status");
+            }
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
             self.services.listing_changed.notify_one();
         }

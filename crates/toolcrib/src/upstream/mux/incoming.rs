@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::super::call_context;
 use super::super::pending::{NoRecipient, RequestEnd};
 use super::{ListenAck, MuxInner};
 use crate::cache::Invalidation;
@@ -214,6 +215,7 @@ impl MuxInner {
         drop(pending);
         if let Some((question, sink)) = opened {
             let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
+            let request = request.with_server(&self.server);
             if sink.deliver_contained(CallUpdate::Request(self.with_expiry(request, question))) {
                 return Ok(OpenQuestion { id: question, answer });
             }
@@ -222,21 +224,31 @@ impl MuxInner {
         self.ask_owner(id, method, params).ok_or_else(unable)
     }
 
-    /// Passes a request that belongs to no call to the owner of the instance, if it supports the method.
+    /// Passes a request that no client can answer to the owner of the instance, if it supports the method, or else to the
+    /// embedder's handlers.
     fn ask_owner(
         self: &Arc<Self>,
         id: &RequestId,
         method: &str,
         params: Option<&Bytes>,
     ) -> Option<OpenQuestion> {
-        let sink = self.owner.update_sink.as_ref()?;
-        let capabilities = self.owner.capabilities.as_ref()?;
-        if capabilities.missing_for(method, params).is_some() {
+        let owner = self.owner.update_sink.as_ref().filter(|_| {
+            let capabilities = self.owner.capabilities.as_ref();
+            capabilities.is_some_and(|capabilities| capabilities.missing_for(method, params).is_none())
+        });
+        let handlers = self.handlers.as_ref().filter(|handlers| handlers.can_answer(method, params));
+        if owner.is_none() && handlers.is_none() {
             return None;
         }
         let question = self.pending().open_owner_question(id.clone());
         let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-        if sink.deliver_contained(CallUpdate::Request(self.with_expiry(request, question))) {
+        let request = self.with_expiry(request.with_server(&self.server), question);
+        let is_delivered = match (owner, handlers) {
+            (Some(sink), _) => sink.deliver_contained(CallUpdate::Request(request)),
+            (None, Some(handlers)) => handlers.answer(request, None),
+            (None, None) => false,
+        };
+        if is_delivered {
             return Some(OpenQuestion { id: question, answer });
         }
         self.pending().close_question(question);
@@ -326,7 +338,10 @@ impl MuxInner {
     }
 
     /// Sends a log message to the only client with a call in flight or, if no call is in flight, to all subscribers.
-    fn handle_log_message(&self, params: Bytes, origin: Option<u64>) {
+    fn handle_log_message(&self, mut params: Bytes, mut origin: Option<u64>) {
+        if self.logs_name_requests {
+            origin = origin.or_else(|| call_context::take_request(&mut params));
+        }
         let level = LogLevel::from_message(&params);
         let call = match self.pending().find_client(origin) {
             Ok((call, client)) => client.wants_log(level).then_some(call),

@@ -115,10 +115,11 @@ async fn long_list_and_large_definitions_are_left_out() {
     assert_eq!(names(&found.tools), ["a", "b", "c"]);
     assert_eq!(fake.received("tools/list").len(), 2, "no page is requested that would be left out");
     assert_eq!(
-        found.problems,
+        found.left_out[ListKind::Tools as usize],
         [
             "its tools after the first 3 are left out: `limits.tools`",
-            "1 of its tools are left out: larger than 1000 bytes, `limits.definition`"
+            "1 of its tools are left out: larger than 1000 bytes, `limits.definition`",
+            "1 items of the tool list have no usable name or ambiguous members"
         ]
     );
 }

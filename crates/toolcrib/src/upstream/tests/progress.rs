@@ -52,7 +52,7 @@ async fn progress_extends_the_deadline_up_to_the_hard_limit() {
         call_with_progress(ServerLimits::default(), json!({"steps": 100, "every": 50_000}), 1000).await;
     let error = outcome.unwrap_err();
     assert_eq!((error.kind(), before.elapsed().as_secs(), received.len()), (ErrorKind::TimedOut, 600, 11));
-    assert!(error.hint().contains("call-timeout-max"), "{}", error.hint());
+    assert!(error.hint().to_string().contains("call-timeout-max"), "{}", error.hint());
     assert_eq!(fake.received("notifications/cancelled").len(), 1);
 }
 

@@ -84,7 +84,7 @@ async fn secret_in_process_output_is_redacted() {
 #[tokio::test]
 async fn missing_secret_fails_the_start_with_a_hint() {
     for (name, message, hint) in [
-        ("other", "secret `other` is not set", "toolcrib secret set other"),
+        ("other", "secret `other` is not set", "set the secret `other`"),
         ("locked", "secret `locked` is locked", "unlock it"),
     ] {
         let mut command = CommandSpec::new("touch").arg("/nowhere/at-all");
@@ -93,6 +93,10 @@ async fn missing_secret_fails_the_start_with_a_hint() {
         let error = failed.unwrap_err().error;
         assert_eq!(error.to_string(), format!("`git` could not start: {message}"));
         assert_eq!((error.kind(), error.class()), (ErrorKind::AuthNeeded, Some(FailureClass::NeedsAuth)));
-        assert_eq!((error.hint(), stderr.last_number()), (hint.to_owned(), 0), "it was not started");
+        assert_eq!(
+            (error.hint().to_string(), stderr.last_number()),
+            (hint.to_owned(), 0),
+            "it was not started"
+        );
     }
 }

@@ -315,7 +315,8 @@ impl Scenario {
         let description = || format!("{:?} reached {target:?}", call.selector);
         let policy = self.visible.policy_for(&self.caller).unwrap().unwrap();
         let is_preauthorized = view.is_preauthorized(&policy, call, &target);
-        let is_allowed = authorize(&self.policy, &view.callable, call, &target, |_| None).is_ok();
+        let unknown = || view.callable.unknown_server_error(target.server.as_str());
+        let is_allowed = authorize(&self.policy, &view.callable, call, &target, |_| None, unknown).is_ok();
         assert!(is_allowed || !is_preauthorized, "a denied call is preauthorized: {}", description());
         if !is_allowed {
             return false;

@@ -81,7 +81,7 @@ async fn slot_timeout_fails_without_a_restart() {
     let error = fixtures[2].echo().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CouldNotStart);
     assert!(error.to_string().contains("no free slot for `fake`: 2 servers are running"), "{error}");
-    assert!(error.hint().contains("limits.servers-running"), "{}", error.hint());
+    assert!(error.hint().to_string().contains("limits.servers-running"), "{}", error.hint());
     let status = fixtures[2].status();
     assert_eq!((status.state, status.restarts, fixtures[2].fake.starts()), (ServerState::Asleep, 0, 0));
 }

@@ -28,7 +28,7 @@ async fn unavailable_server_is_not_taken_for_an_older_era() {
         let kind = if status < 500 { ErrorKind::AuthNeeded } else { ErrorKind::CouldNotStart };
         assert_eq!(error.kind(), kind);
         assert!(error.to_string().contains(message), "{error}");
-        assert_eq!(error.hint().contains("headers"), status < 500, "{}", error.hint());
+        assert_eq!(error.hint().to_string().contains("headers"), status < 500, "{}", error.hint());
         assert_eq!(server.methods(), ["server/discover"]);
         assert_eq!(error.retry_in(), (status >= 500).then_some(SECOND * 7));
     }

@@ -31,7 +31,7 @@ async fn requests_with_unusual_methods_get_a_response() {
 async fn calls_cancelled_before_sending_free_the_queue() {
     let server = RemoteServer::start(stateless).await;
     let connection = connect_to(&server).await;
-    let large = bytes::Bytes::from(format!("{{\"text\":\"{}\"}}", "x".repeat(14 << 20)));
+    let large = Bytes::from(format!("{{\"text\":\"{}\"}}", "x".repeat(14 << 20)));
     for _ in 0..5 {
         let mut cancelled = Call::tool("echo").raw_arguments(large.clone());
         let mut sent = Box::pin(connection.call(&mut cancelled, "echo", Instant::now()));

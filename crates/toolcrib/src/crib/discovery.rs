@@ -1,0 +1,72 @@
+//! The tools of every server, one by one, with the errors of those that cannot be listed.
+
+use super::Crib;
+use crate::catalog::Tool;
+use crate::model::caller::Caller;
+use crate::model::error::Error;
+use crate::registry::RegisteredServer;
+use crate::spec::ServerId;
+
+/// The tools of one server, or the reason why they cannot be listed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Discovery {
+    /// The server.
+    pub server: ServerId,
+    /// Its tools, or the error.
+    pub tools: Result<Vec<Tool>, Error>,
+    /// Whether the server is still being started for the first time. Its tools will be in the catalog once it is up.
+    pub is_pending: bool,
+}
+
+impl Crib {
+    /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
+    /// and waited for until each is listed or its first start has failed; one that fails is returned with its error.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn discover(&self) -> Vec<Discovery> {
+        self.discover_for(&Caller::local()).await
+    }
+
+    /// Like [`Crib::discover`], for any caller.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
+        let servers = self.visible_servers(caller);
+        self.router().discover(caller, &servers).await;
+        self.discoveries(caller, &servers)
+    }
+
+    /// Like [`Crib::discover_for`], but waits only as long as [`Crib::list`] does. Servers that are still starting are
+    /// returned as pending.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn discover_briefly_for(&self, caller: &Caller) -> Vec<Discovery> {
+        let servers = self.visible_servers(caller);
+        self.router().discover_briefly(caller, &servers).await;
+        self.discoveries(caller, &servers)
+    }
+
+    fn visible_servers(&self, caller: &Caller) -> Vec<RegisteredServer> {
+        let mut servers = self.router().registry.enabled();
+        servers.retain(|entry| self.can_see(caller, &entry.spec().id));
+        servers
+    }
+
+    fn discoveries(&self, caller: &Caller, servers: &[RegisteredServer]) -> Vec<Discovery> {
+        let catalog = self.catalog_for(caller);
+        let discovery = |entry: &RegisteredServer| {
+            let server = entry.spec().id.clone();
+            if catalog.is_undiscovered(&server) {
+                let (error, is_pending) = self.router().discovery_error(entry);
+                return Discovery { server, tools: Err(error), is_pending };
+            }
+            let tools = catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect();
+            Discovery { server, tools: Ok(tools), is_pending: false }
+        };
+        servers.iter().map(discovery).collect()
+    }
+}
