@@ -79,8 +79,11 @@ async fn verdict_that_changes_is_not_kept() {
         assert_eq!(kind(crib.call(Call::tool("one")).await), ErrorKind::Unknown, "both have it");
         open.store(false, Ordering::SeqCst);
         assert_eq!(names(&crib.list().await), ["b__one"]);
-        assert_eq!(kind(crib.call(Call::tool("a__one")).await), ErrorKind::Unknown);
-        let unknown = crib.call(on("a", "one")).await.unwrap_err();
+        // Only the local user, who runs the program, is told about a server that is denied.
+        assert_eq!(kind(crib.call(Call::tool("a__one")).await), ErrorKind::Denied);
+        let guest = Caller::new("guest");
+        assert_eq!(kind(crib.call(Call::tool("a__one").caller(guest.clone())).await), ErrorKind::Unknown);
+        let unknown = crib.call(on("a", "one").caller(guest)).await.unwrap_err();
         assert_eq!(unknown.to_string(), "no server is called `a`");
         assert!(!unknown.hint().to_string().contains("`a`"), "{}", unknown.hint());
         assert_eq!(crib.call(Call::tool("one")).await.unwrap().server, Some(id("b")), "only `b` is left");
@@ -121,9 +124,11 @@ async fn guard_is_asked_before_a_server_is_started() {
     is_denied.store(true, Ordering::SeqCst);
     crib.list().await;
     crib.discover().await;
-    assert_eq!(kind(crib.call(Call::tool("a__one")).await), ErrorKind::Unknown);
-    assert_eq!(kind(crib.call(Call::tool("one")).await), ErrorKind::Unknown);
-    assert_eq!(kind(crib.call(on("a", "one").arguments(&json!({}))).await), ErrorKind::Unknown);
+    for call in [Call::tool("a__one"), Call::tool("one"), on("a", "one").arguments(&json!({}))] {
+        let guest = call.clone().caller(Caller::new("guest"));
+        assert_eq!(kind(crib.call(guest).await), ErrorKind::Unknown);
+        assert!(matches!(kind(crib.call(call).await), ErrorKind::Unknown | ErrorKind::Denied));
+    }
     assert!(crib.list_server(&id("a")).await.is_err());
     assert_eq!((a.starts(), b.starts()), (0, 1));
 }
