@@ -61,15 +61,16 @@ impl OpenSessions {
         if self.sessions.len() < max_per_caller.min(max_sessions) {
             return None;
         }
-        let mut counts: HashMap<&Caller, usize> = HashMap::new();
+        let mut counts: HashMap<&str, usize> = HashMap::new();
         for session in self.sessions.values() {
-            *counts.entry(session.client.scope.caller()).or_default() += 1;
+            *counts.entry(session.client.scope.caller().as_str()).or_default() += 1;
         }
-        let has_too_many = counts.get(caller).is_some_and(|count| *count >= max_per_caller);
+        let has_too_many = counts.get(caller.as_str()).is_some_and(|count| *count >= max_per_caller);
         if !has_too_many && self.sessions.len() < max_sessions {
             return None;
         }
-        let count = |session: &Session| counts.get(session.client.scope.caller()).copied().unwrap_or(0);
+        let count =
+            |session: &Session| counts.get(session.client.scope.caller().as_str()).copied().unwrap_or(0);
         let is_candidate = |session: &Session| {
             session.is_idle() && (!has_too_many || session.client.scope.caller() == caller)
         };
