@@ -103,15 +103,15 @@ struct Snapshot {
     failure: Option<Error>,
     known_listing: Option<KnownListing>,
     connection: Weak<Connection>,
-    /// The server that callers lease, while it runs.
-    leased: Option<Arc<LeasedServer>>,
+    /// The server that callers lease, while it runs. Weak, so that a dropped actor drops the connection.
+    leased: Weak<LeasedServer>,
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
 }
 
 impl Snapshot {
     fn leases(&self) -> usize {
-        self.leased.as_ref().map_or(0, |server| server.gate.leases())
+        self.leased.upgrade().map_or(0, |server| server.gate.leases())
     }
 
     /// Returns the state of a server that has not been started.
@@ -126,7 +126,7 @@ impl Snapshot {
             failure: None,
             known_listing,
             connection: Weak::new(),
-            leased: None,
+            leased: Weak::new(),
             pinned_tools: None,
         }
     }
@@ -341,7 +341,7 @@ impl Supervisor {
 
     /// Makes callers ask the actor, so that no call passes a command that is about to be sent.
     fn close_gate(&self) {
-        if let Some(server) = &self.0.snapshot.borrow().leased {
+        if let Some(server) = self.0.snapshot.borrow().leased.upgrade() {
             server.gate.set_open(false);
         }
     }
@@ -349,7 +349,7 @@ impl Supervisor {
     /// Returns a lease without asking the actor, if the server is ready.
     fn try_lease(&self) -> Option<Lease> {
         let snapshot = self.0.snapshot.borrow();
-        let server = snapshot.leased.as_ref()?;
+        let server = snapshot.leased.upgrade()?;
         // The actor decides what follows after the end of a connection, and after the machine was suspended.
         let was_suspended =
             || clock::was_suspended(server.gate.suspended_before(), self.0.suspend_clock.total_suspended());
@@ -357,7 +357,7 @@ impl Supervisor {
             return None;
         }
         let is_entered = server.gate.try_enter();
-        is_entered.then(|| Lease::new(server.clone(), snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
+        is_entered.then(|| Lease::new(server, snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
     }
 
     /// Stops the server, resets its start gate and waits until it is up again.

@@ -463,7 +463,7 @@ impl Actor {
             snapshot.state_ends_at = ends_at;
             snapshot.is_draining =
                 matches!(state, ActorState::Draining { server, .. } if server.gate().leases() > 0);
-            snapshot.leased = server.map(|server| server.leased.clone());
+            snapshot.leased = server.map(|server| Arc::downgrade(&server.leased)).unwrap_or_default();
             snapshot.generation = self.generation;
             snapshot.up_since = server.map(|server| server.up_since);
             snapshot.connection = server.map(|server| Arc::downgrade(&server.connection)).unwrap_or_default();
