@@ -47,6 +47,9 @@ pub type AdminReplyFuture<'a> = Pin<Box<dyn Future<Output = AdminReply> + Send +
 /// The admin API, for every path that is not an MCP endpoint.
 pub trait AdminRoutes: fmt::Debug + Send + Sync {
     /// Handles one request.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when the client disconnects.
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a>;
 
     /// Returns whether requests for a path need the gateway's own socket or a token. Any program on this machine can reach
