@@ -53,6 +53,9 @@ pub trait AdminRoutes: fmt::Debug + Send + Sync {
     ///
     /// A route that approves something must refuse a request that [cannot approve](AdminRequest::can_approve). The route
     /// decides, not the path, which has many spellings.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when the client disconnects.
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a>;
 }
 

@@ -33,6 +33,28 @@ use crate::spec::ServerId;
 
 /// One request with its caller, target, timeout and update sink. Dropping the future that runs it cancels the call,
 /// also at the server.
+///
+/// ```
+/// use std::time::Duration;
+/// use serde_json::json;
+/// use toolcrib::{Call, Caller, Crib, Delivery, ErrorKind, ServerSpec, Toolbox};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let hang = |_| std::future::pending();
+/// let tools = Toolbox::new().tool("hang", "Never ends", &json!({"type": "object"}), hang);
+/// let crib = Crib::builder().server(ServerSpec::in_process("house".parse()?, tools)).build()?;
+/// let call = Call::tool_on("house".parse()?, "hang")
+///     .arguments(&json!({"reason": "example"}))
+///     .caller(Caller::new("ada"))
+///     .id("toolu_1")
+///     .timeout(Duration::from_millis(50));
+/// let error = crib.call(call).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::TimedOut);
+/// assert_eq!(error.delivery(), Delivery::MaybeSent, "the tool may have run");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The caller.

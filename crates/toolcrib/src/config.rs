@@ -190,6 +190,32 @@ impl Config {
     }
 
     /// Parses a text in the same way. Relative paths in it are resolved against the folder of `path`.
+    ///
+    /// ```
+    /// use std::path::Path;
+    /// use toolcrib::{Config, Crib, Settings};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let text = r#"
+    ///     [servers.time]
+    ///     command = "uvx"
+    ///     args = ["mcp-server-time"]
+    ///
+    ///     [policy]
+    ///     deny = ["time.set_*"]
+    /// "#;
+    /// let config = Config::parse(Path::new("/etc/my-agent/config.toml"), text);
+    /// assert!(config.problems.is_empty(), "{:?}", config.problems);
+    /// let settings = Settings::new(config.roster)
+    ///     .policy(config.policy)
+    ///     .limits(config.usage_limits)
+    ///     .capacity(config.capacity);
+    /// let crib = Crib::builder().build()?;
+    /// assert_eq!(crib.apply(settings).await?.added.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn parse(path: &Path, text: &str) -> Self {
         LayeredConfig::parse(path, text).resolve(&HostFacts::default())
     }

@@ -68,6 +68,9 @@ const LISTINGS_FOLDER: &str = "listings";
 
 /// All MCP servers of an agent behind one API. Cheap to clone; the servers stop when it is shut down or when the last
 /// clone is dropped.
+///
+/// # Panics
+/// The futures of its methods panic if they are polled outside of a tokio runtime with timers and I/O.
 #[derive(Debug, Clone)]
 pub struct Crib {
     inner: Arc<CribInner>,
@@ -312,6 +315,9 @@ impl Crib {
     }
 
     /// Reports that a client disconnected. Instances that only it used are stopped once their calls have ended.
+    ///
+    /// # Panics
+    /// May panic outside of a tokio runtime.
     pub fn client_disconnected(&self, client: u64) {
         self.router().registry.client_disconnected(client);
         self.router().limiter.forget_client(client);

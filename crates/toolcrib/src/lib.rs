@@ -29,28 +29,98 @@
 //! |---|---|
 //! | [`ServerSpec`] | How to reach one MCP server and how to run it. |
 //! | [`Roster`], [`Settings`] | The servers that apply here and now; everything that a reload replaces. |
-//! | [`Crib`] | The host object. It runs calls until it is shut down. |
-//! | `Supervisor` | The task that owns one server. |
-//! | `Lease` | A claim on a running server, released on drop. |
+//! | [`Crib`], [`CribBuilder`] | The host object, which runs calls until it is shut down; its settings. |
+//! | `Registry`, `Supervisor` | Which servers exist; the task that owns one server. |
+//! | `Lease` | A claim on a running server for one call, taken at the server's `LeaseGate` or granted by its supervisor. |
+//! | [`ServerLease`] | A claim that the embedder holds. It follows the server to its next process. |
 //! | `Connection` | A live, multiplexed link to one server. |
 //! | [`Catalog`] | A snapshot of everything that the servers offer. |
-//! | [`Policy`] | Access rules. |
-//! | [`UsageLimits`] | Quotas and rates. |
-//! | [`Call`] | One request. |
+//! | [`Policy`], [`Exposure`] | Access rules; which of the callable items are listed. |
+//! | [`UsageLimits`], [`Budget`] | Quotas and rates of callers; calls that share one number. |
+//! | [`Call`], [`Caller`] | One request; the identity that makes it. |
 //! | [`Outcome`] | The answer to a call, in the server's own bytes. |
 //! | [`ToolExecutor`] | Runs tools by name; a crib is one, and so is its fallback. |
-//! | [`Toolbox`] | A server made of the embedder's own tools. |
+//! | [`Toolbox`], [`ToolContext`] | A server made of the embedder's own tools; the call that such a tool runs for. |
 //! | [`Error`], [`Hint`] | Why a call has no answer, and the next step. |
-//! | [`Event`] | A change of a server's state, or the end of a call. |
+//! | [`Event`], [`Observer`] | A change of a server's state, or the end of a call; a receiver of the records of calls. |
+//! | [`SecretStore`], [`store::Store`] | Where secrets are kept; state that several cribs share. |
 //!
 //! # The path of a call
 //!
-//! [`Crib::call`] → `pipeline::run` → `CallRouter::find_target` → `CallRouter::authorize` → `Limiter::admit` →
-//! `Registry::lease` → `Supervisor` (starts the server) → `Lease::send` → `Connection::call` → `Mux` → the server. To read
-//! the code, start with `pipeline.rs`, then `supervisor/actor.rs`.
+//! [`Crib::call`] → `era_bridge::run` → `pipeline::run` → `CallRouter::find_target` → `CallRouter::authorize` →
+//! `CallRouter::check_arguments` → `Limiter::admit` → the response cache → `Registry::lease` → `Supervisor::lease` →
+//! `Lease::send` → `Connection::call` → `Mux` → the server. A name that no server offers goes from `find_target` to the
+//! fallback. A ready server is leased at its `LeaseGate`, without its task; in every other state the task grants the lease
+//! and starts the server. A [`ServerLease`] keeps the server ready in between, and its calls take the same path. To read the
+//! code, start with `pipeline.rs`, then `supervisor/actor.rs`.
 //!
 //! The library prints nothing, installs no logger, handles no signals and has no global state. Several cribs can run in
 //! one process.
+//!
+//! # Runtime
+//!
+//! The crate needs a tokio runtime with timers and I/O, of either flavor: `#[tokio::main]`, or a runtime built with
+//! `enable_all`. The library enables the cargo features of tokio that it uses itself; a program needs `rt` or
+//! `rt-multi-thread`, and `macros` for the attribute. [`CribBuilder::build`] returns [`BuildError::NoRuntime`] outside of a
+//! runtime, and [`BuildError::NoTimer`] or [`BuildError::NoIo`] in one that lacks a driver. The tasks of a crib run in the
+//! runtime that it was built in, so await [`Crib::shutdown`] before that runtime is dropped. The futures of all methods
+//! must be polled in a tokio runtime; elsewhere, tokio panics.
+//!
+//! Blocking code owns a runtime and passes the futures to `block_on`. A multi-threaded runtime also runs the servers while
+//! no call blocks:
+//!
+//! ```
+//! use toolcrib::{Call, Crib, ServerSpec, Toolbox};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let schema = serde_json::json!({"type": "object"});
+//! # let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+//! # let house = ServerSpec::in_process("house".parse()?, tools);
+//! let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+//! let crib = runtime.block_on(async { Crib::builder().server(house).build() })?;
+//! assert_eq!(runtime.block_on(crib.call(Call::tool("greet")))?.text(), "hello");
+//! runtime.block_on(crib.shutdown(std::time::Duration::from_secs(1)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `block_on` panics in async code. Blocking code that async code calls belongs on a thread where it may block, and gets the
+//! runtime from there:
+//!
+//! ```
+//! use tokio::runtime::Handle;
+//! use tokio::task::spawn_blocking;
+//! use toolcrib::{Call, Crib, ServerSpec, Toolbox};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let schema = serde_json::json!({"type": "object"});
+//! # let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+//! # let house = ServerSpec::in_process("house".parse()?, tools);
+//! let crib = Crib::builder().server(house).build()?;
+//! let blocking = move || Handle::current().block_on(crib.call(Call::tool("greet")));
+//! assert_eq!(spawn_blocking(blocking).await??.text(), "hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # After `kill -9`
+//!
+//! If this process is killed with SIGKILL on Linux:
+//!
+//! | | with [`CribBuilder::shim_self`] or [`CribBuilder::shim`] | without a shim |
+//! |---|---|---|
+//! | servers | Ended by their shims within about a second. | Killed immediately, by their parent-death signal. |
+//! | processes that servers started | Ended with their server, also those in sessions of their own. | Survive. The next crib with the same [`CribBuilder::state_dir`] ends them when it is built; without a state folder they stay. |
+//!
+//! If the shims are killed at the same moment, servers die with them, and the right column applies to the processes that they
+//! started. On other systems there is no shim: servers see the end of their stdin, and neither they nor their
+//! processes are ended by the next crib.
+//!
+//! Calls in flight are lost and may have run. Listings and approved tool definitions in the state folder survive, and so do
+//! the signing key of [`CribBuilder::signing_key_file`] and the usage in [`CribBuilder::usage_file`], except that of the last
+//! half second. Everything else in memory is lost: cached responses, pending approvals, suspended calls and events. With a
+//! [`store::Store`] on another machine or in another process, what it holds survives.
 //!
 //! # Features
 //!
@@ -155,3 +225,8 @@ pub use crate::spec::{
     SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
 pub use crate::upstream::transport::in_process::{ToolContext, ToolOutput, Toolbox};
+
+/// The examples of the README, compiled and run as doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

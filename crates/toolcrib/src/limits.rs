@@ -19,6 +19,32 @@ pub(crate) use counted_limits::CountedLimits;
 pub use limiter::LimitStatus;
 
 /// All limits for callers and clients. A call must be within every limit that matches it.
+///
+/// ```
+/// use std::num::NonZeroU32;
+/// use std::time::Duration;
+/// use toolcrib::{Call, Caller, Crib, ErrorKind, ServerSpec, Toolbox, UsageLimit, UsageLimits};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let schema = serde_json::json!({"type": "object"});
+/// # let tools = Toolbox::new().tool("search", "", &schema, |_| async { Ok("found".to_owned()) });
+/// # let web = ServerSpec::in_process("web".parse()?, tools);
+/// let minute = Duration::from_secs(60);
+/// let searches = UsageLimit::quota(NonZeroU32::MIN, minute).matching("web.search".parse()?);
+/// let burst = UsageLimit::rate(NonZeroU32::MIN.saturating_add(9), minute).max_wait(Duration::from_secs(2));
+/// let mut limits = UsageLimits { everyone: vec![burst], ..UsageLimits::default() };
+/// limits.callers.insert("ci".to_owned(), vec![searches]);
+/// let crib = Crib::builder().server(web).limits(limits).build()?;
+///
+/// let search = Call::tool("web__search").caller(Caller::new("ci"));
+/// crib.call(search.clone()).await?;
+/// let refused = crib.call(search).await.unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::OverQuota);
+/// assert!(refused.retry_in().is_some_and(|wait| wait <= minute));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageLimits {
     /// Limits for every caller. Usage is counted per caller.

@@ -29,6 +29,35 @@ const ROLE: &str = "observer";
 
 /// Receives a record of every call when it ends, before the caller gets the outcome. Methods must not block. A method that
 /// panics is logged; only a panic in [`Observer::check_ready`] refuses the call.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use toolcrib::{Call, CallRecord, Crib, Observer, ServerSpec, Toolbox};
+///
+/// #[derive(Default)]
+/// struct CallLog {
+///     lines: Mutex<Vec<String>>,
+/// }
+///
+/// impl Observer for CallLog {
+///     fn call_ended(&self, record: &CallRecord) {
+///         let line = format!("{} {} {}", record.caller.as_str(), record.name, record.end.name());
+///         self.lines.lock().unwrap().push(line);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let schema = serde_json::json!({"type": "object"});
+/// # let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+/// # let house = ServerSpec::in_process("house".parse()?, tools);
+/// let log = Arc::new(CallLog::default());
+/// let crib = Crib::builder().server(house).observer(log.clone()).build()?;
+/// crib.call(Call::tool("greet")).await?;
+/// assert_eq!(*log.lines.lock().unwrap(), ["local greet ok"]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Observer: Send + Sync {
     /// Returns whether records are wanted now. Without an enabled observer, no facts are collected.
     fn is_enabled(&self) -> bool {

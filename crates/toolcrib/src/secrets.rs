@@ -19,6 +19,30 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A place where secrets are kept, by name. Methods may block for seconds; the library calls them on a thread where that
 /// is allowed. A function from a name to a value is a store that can only be read.
+///
+/// ```
+/// use std::path::Path;
+/// use toolcrib::{CommandSpec, Crib, Secret, SecretError, ServerSpec, TemplateText};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let vault = |name: &str| match name {
+///     "github" => Ok(Secret::new("ghp_0123")),
+///     _ => Err(SecretError::NotFound),
+/// };
+/// let token = TemplateText::parse("Bearer ${secret:github}", Path::new("/")).map_err(|bad| bad.to_string())?;
+/// assert_eq!(token.expand(vault).as_deref(), Ok("Bearer ghp_0123"));
+///
+/// // `CommandSpec::env` sets a literal text; a reference is a `TemplateText`.
+/// let mut command = CommandSpec::new("github-mcp-server").arg("stdio");
+/// command.env.insert("AUTHORIZATION".to_owned(), token);
+/// let crib = Crib::builder()
+///     .server(ServerSpec::command("github".parse()?, command))
+///     .secrets(vault)
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait SecretStore: Send + Sync {
     /// Returns the value of a secret.
     ///

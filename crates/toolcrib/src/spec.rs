@@ -343,7 +343,8 @@ impl CommandSpec {
         self
     }
 
-    /// Sets an environment variable.
+    /// Sets an environment variable to a literal text. For a text with references, such as `${secret:NAME}`, insert a
+    /// [`TemplateText`] in [`CommandSpec::env`](CommandSpec#structfield.env).
     #[must_use]
     pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.insert(key.into(), TemplateText::literal(value));
@@ -376,6 +377,9 @@ impl CommandSpec {
 /// line, until the pipe is closed.
 pub trait InProcess: Send + Sync + 'static {
     /// Serves one connection until it is closed.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when the connection ends, also while calls are running.
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
     /// Returns whether every request of a client carries its caller and deadline in `_meta`, as

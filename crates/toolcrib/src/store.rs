@@ -58,6 +58,12 @@ pub type StoreResult<T> = StoreReply<Result<T, StoreError>>;
 ///   until they are removed: a server without any counts as new, and its tools as approved.
 ///
 /// The methods must not block. A store that cannot answer immediately copies what it needs from the arguments.
+///
+/// # Errors
+/// Every method that returns a [`StoreResult`] fails if the store cannot carry out the operation or cannot confirm it.
+///
+/// # Cancel safety
+/// Dropping a pending reply does not undo its operation.
 pub trait Store: Debug + Send + Sync + 'static {
     /// Returns whether other processes use the same store. If not, nothing is stored that only they would read: cached
     /// responses, sessions and revocations.

@@ -34,6 +34,31 @@ pub(crate) type Guard = Arc<dyn Fn(&Caller, &ServerId, Option<&str>) -> GuardVer
 /// All access rules. Every level must allow an item: the rules for everyone, those of the caller's profile, those of the
 /// server and those of the caller. Within a level deny wins over allow. An allowed item may still need approval, if any
 /// level asks for it.
+///
+/// ```
+/// use toolcrib::{Call, Caller, Crib, ErrorKind, Policy, Rules, ServerSpec, Toolbox};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let schema = serde_json::json!({"type": "object"});
+/// let tools = Toolbox::new()
+///     .tool("log", "", &schema, |_| async { Ok("one commit".to_owned()) })
+///     .tool("push", "", &schema, |_| async { Ok("pushed".to_owned()) });
+/// let mut policy = Policy::for_everyone(Rules::default().denying(["git.force_*".parse()?]));
+/// policy.callers.insert("ci".to_owned(), Rules::default().allowing(["git.log".parse()?]));
+/// let git = ServerSpec::in_process("git".parse()?, tools);
+/// let crib = Crib::builder().server(git).policy(policy).build()?;
+///
+/// let ci = Caller::new("ci");
+/// assert_eq!(crib.call(Call::tool("git__log").caller(ci.clone())).await?.text(), "one commit");
+/// let denied = crib.call(Call::tool("git__push").caller(ci.clone())).await.unwrap_err();
+/// assert_eq!(denied.kind(), ErrorKind::Denied);
+/// assert_eq!(crib.list_for(&ci).await.tools().len(), 1);
+/// // No rule concerns the other callers.
+/// assert_eq!(crib.call(Call::tool("git__push")).await?.text(), "pushed");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Policy {
     /// Rules for every caller.

@@ -60,7 +60,10 @@ impl Schema {
         root.is_object().then_some(Self { root, ref_overrides_siblings })
     }
 
-    /// Checks arguments and returns the violations that were found, if any.
+    /// Checks arguments against the schema.
+    ///
+    /// # Errors
+    /// Returns the violations that were found.
     pub fn check(&self, arguments: &[u8]) -> Result<(), Vec<Violation>> {
         if arguments.len() > MAX_BYTES {
             return Ok(());

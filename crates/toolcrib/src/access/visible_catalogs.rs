@@ -57,6 +57,37 @@ struct ViewSource {
 }
 
 /// Decides which of the items that a caller may call are listed to it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use toolcrib::{Call, Caller, Catalog, Crib, Exposure, ServerSpec, Toolbox};
+///
+/// /// Lists nothing to the caller `planner`, which knows the names already.
+/// #[derive(Debug)]
+/// struct HiddenFromPlanner;
+///
+/// impl Exposure for HiddenFromPlanner {
+///     fn listed(&self, caller: &Caller, callable: &Arc<Catalog>) -> Arc<Catalog> {
+///         match caller.as_str() {
+///             "planner" => Arc::default(),
+///             _ => callable.clone(),
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let schema = serde_json::json!({"type": "object"});
+/// # let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+/// # let house = ServerSpec::in_process("house".parse()?, tools);
+/// let crib = Crib::builder().server(house).exposure(Arc::new(HiddenFromPlanner)).build()?;
+/// let planner = Caller::new("planner");
+/// assert_eq!(crib.list().await.tools().len(), 1);
+/// assert!(crib.list_for(&planner).await.tools().is_empty());
+/// assert_eq!(crib.call(Call::tool("house__greet").caller(planner)).await?.text(), "hello");
+/// # Ok(())
+/// # }
+/// ```
 pub trait Exposure: fmt::Debug + Send + Sync {
     /// Returns the catalog that is listed to a caller, a part of what it may call. It is computed once per catalog, policy
     /// and caller.

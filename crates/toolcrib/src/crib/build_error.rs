@@ -5,6 +5,22 @@ use std::fmt;
 use crate::spec::{NameClash, Roster, ServerId};
 
 /// The reason why [`CribBuilder::build`](crate::CribBuilder::build) failed.
+///
+/// ```
+/// use tokio::runtime::Builder;
+/// use toolcrib::{BuildError, Crib};
+///
+/// # fn main() -> std::io::Result<()> {
+/// assert_eq!(Crib::builder().build().unwrap_err(), BuildError::NoRuntime);
+///
+/// let without_io = Builder::new_current_thread().enable_time().build()?;
+/// assert_eq!(without_io.block_on(async { Crib::builder().build() }).unwrap_err(), BuildError::NoIo);
+///
+/// let complete = Builder::new_current_thread().enable_all().build()?;
+/// assert!(complete.block_on(async { Crib::builder().build() }).is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {

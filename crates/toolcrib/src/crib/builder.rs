@@ -48,6 +48,26 @@ use crate::util::{encoding, panics};
 const MAX_ADHOC: usize = 16;
 
 /// Builds a [`Crib`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use toolcrib::{Call, Capacity, CommandSpec, Crib, KeepAlive, Lifecycle, ServerSpec};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let command = CommandSpec::new("uvx").args(["mcp-server-git", "--repository", "."]).env("LC_ALL", "C");
+/// let lifecycle = Lifecycle { keep_alive: KeepAlive::For(Duration::from_secs(60)), ..Lifecycle::default() };
+/// let crib = Crib::builder()
+///     .server(ServerSpec::command("git".parse()?, command).lifecycle(lifecycle))
+///     .capacity(Capacity { servers: 8, ..Capacity::default() })
+///     .state_dir("/var/lib/my-agent")
+///     .build()?;
+/// let outcome = crib.call(Call::tool("git_status").timeout(Duration::from_secs(10))).await?;
+/// println!("{}", outcome.text());
+/// crib.shutdown(Duration::from_secs(5)).await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct CribBuilder {
     roster: Roster,
@@ -238,6 +258,31 @@ impl CribBuilder {
 
     /// Sets the store that this crib shares with others: usage of limits, approvals, approved tool definitions, records of
     /// suspended calls and, if other processes use it, cached responses. The default is a [`MemoryStore`] of its own.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::num::NonZeroU32;
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use toolcrib::store::{MemoryStore, Store};
+    /// use toolcrib::{Call, Crib, ErrorKind, ServerSpec, Toolbox, UsageLimit, UsageLimits};
+    ///
+    /// # let schema = serde_json::json!({"type": "object"});
+    /// # let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+    /// # let house = ServerSpec::in_process("house".parse()?, tools);
+    /// let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    /// let once = UsageLimit::quota(NonZeroU32::MIN, Duration::from_secs(60));
+    /// let limits = UsageLimits { everyone: vec![once], ..UsageLimits::default() };
+    /// let builder = || Crib::builder().server(house.clone()).limits(limits.clone()).store(store.clone());
+    /// let first = builder().build()?;
+    /// let second = builder().build()?;
+    /// first.call(Call::tool("greet")).await?;
+    /// let refused = second.call(Call::tool("greet")).await.unwrap_err();
+    /// assert_eq!(refused.kind(), ErrorKind::OverQuota);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);

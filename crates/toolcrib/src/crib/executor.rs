@@ -13,6 +13,22 @@ impl Crib {
     /// passes to a model. Lists first, as [`Crib::list`] does; see [`Catalog::schemas`](crate::Catalog::schemas) for a
     /// catalog at hand.
     ///
+    /// ```
+    /// use serde_json::json;
+    /// use toolcrib::{Caller, Crib, SchemaFormat, ServerSpec, Toolbox};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    /// let tools = Toolbox::new().tool("weather", "Current weather", &schema, |_| async { Ok("rain".to_owned()) });
+    /// let crib = Crib::builder().server(ServerSpec::in_process("world".parse()?, tools)).build()?;
+    /// let tools = crib.schemas(SchemaFormat::Anthropic, &Caller::local()).await;
+    /// let weather = json!({"name": "world__weather", "description": "Current weather", "input_schema": schema});
+    /// assert_eq!(tools, [weather]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn schemas(&self, format: SchemaFormat, caller: &Caller) -> Vec<Value> {

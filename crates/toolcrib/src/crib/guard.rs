@@ -10,6 +10,26 @@ use crate::spec::ServerId;
 impl Crib {
     /// Sets or replaces the guard of [`CribBuilder::guard`](crate::CribBuilder::guard) from the next list and the next call
     /// on. Calls in flight go on.
+    ///
+    /// ```
+    /// use toolcrib::{Call, Crib, ErrorKind, GuardVerdict, ServerSpec, Toolbox};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let schema = serde_json::json!({"type": "object"});
+    /// # let tools = Toolbox::new().tool("write", "", &schema, |_| async { Ok("written".to_owned()) });
+    /// let crib = Crib::builder().server(ServerSpec::in_process("files".parse()?, tools)).build()?;
+    /// crib.set_guard(|_caller, _server, name| match name {
+    ///     Some("write") => GuardVerdict::Deny("the disk is full".to_owned()),
+    ///     _ => GuardVerdict::Allow,
+    /// });
+    /// let denied = crib.call(Call::tool("files__write")).await.unwrap_err();
+    /// assert_eq!(denied.kind(), ErrorKind::Denied);
+    /// crib.clear_guard();
+    /// assert_eq!(crib.call(Call::tool("files__write")).await?.text(), "written");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_guard<F>(&self, guard: F)
     where
         F: Fn(&Caller, &ServerId, Option<&str>) -> GuardVerdict + Send + Sync + 'static,

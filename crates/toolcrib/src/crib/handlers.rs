@@ -84,6 +84,28 @@ impl CribBuilder {
     /// Sets the function that answers `elicitation/create` for forms, such as `{"action": "accept", "content": {…}}` or
     /// `{"action": "decline"}`. It is also asked about calls that an access rule lets a person approve. It runs in its own
     /// task.
+    ///
+    /// ```
+    /// use toolcrib::{Call, Crib, Policy, Rules, ServerSpec, Toolbox};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let schema = serde_json::json!({"type": "object"});
+    /// # let tools = Toolbox::new().tool("delete", "", &schema, |_| async { Ok("gone".to_owned()) });
+    /// let rules = Rules::default().asking(["files.delete".parse()?]);
+    /// let crib = Crib::builder()
+    ///     .server(ServerSpec::in_process("files".parse()?, tools))
+    ///     .policy(Policy::for_everyone(rules))
+    ///     .on_elicitation(|request| async move {
+    ///         // A program shows this to its user.
+    ///         assert!(request.params["message"].as_str().is_some_and(|message| message.contains("delete")));
+    ///         Ok(serde_json::json!({"action": "accept", "content": {}}))
+    ///     })
+    ///     .build()?;
+    /// assert_eq!(crib.call(Call::tool("delete")).await?.text(), "gone");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_elicitation<F, A>(mut self, handler: F) -> Self
     where

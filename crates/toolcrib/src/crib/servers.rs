@@ -16,6 +16,30 @@ impl Crib {
     /// Waits for new servers that start at boot: until each is up, has failed once, or has used up its `start_timeout`. A
     /// server that fails is reported in [`RosterChanges::failed`] and affects no other server.
     ///
+    /// ```
+    /// use toolcrib::{Call, Crib, ErrorKind, Policy, Roster, Rules, ServerSpec, Settings, Toolbox};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let schema = serde_json::json!({"type": "object"});
+    /// let tools = Toolbox::new()
+    ///     .tool("read", "", &schema, |_| async { Ok("content".to_owned()) })
+    ///     .tool("delete", "", &schema, |_| async { Ok("gone".to_owned()) });
+    /// let mut roster = Roster::default();
+    /// roster.add(ServerSpec::in_process("files".parse()?, tools))?;
+    /// let rules = Rules::default().denying(["files.delete".parse()?]);
+    ///
+    /// let crib = Crib::builder().build()?;
+    /// let changes = crib.apply(Settings::new(roster).policy(Policy::for_everyone(rules))).await?;
+    /// assert_eq!(changes.added, ["files".parse()?]);
+    /// assert!(changes.failed.is_empty());
+    /// assert_eq!(crib.call(Call::tool("read")).await?.text(), "content");
+    /// let denied = crib.call(Call::tool("files__delete")).await.unwrap_err();
+    /// assert_eq!(denied.kind(), ErrorKind::Denied);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Fails, and changes nothing, if the crib is shut down, or if a server is remote and the library was compiled without
     /// the feature `http`.
@@ -77,8 +101,8 @@ impl Crib {
     ///
     /// # Errors
     /// Fails, and changes nothing, if the name is taken or differs from a taken one only in `-` and `_`
-    /// ([`ErrorKind::Malformed`](crate::ErrorKind::Malformed), with the taken name as [`Error::server`]), or if the crib
-    /// is shut down. [`Crib::replace`] changes a server that exists.
+    /// ([`ErrorKind::Malformed`], with the taken name as [`Error::server`]), if the server is remote and the library was
+    /// compiled without the feature `http`, or if the crib is shut down. [`Crib::replace`] changes a server that exists.
     ///
     /// # Cancel safety
     /// As [`Crib::apply`].
@@ -93,7 +117,8 @@ impl Crib {
     /// [`Crib::apply`].
     ///
     /// # Errors
-    /// Fails, and changes nothing, if the name differs from a taken one only in `-` and `_`, or if the crib is shut down.
+    /// Fails, and changes nothing, if the name differs from a taken one only in `-` and `_`, if the server is remote and
+    /// the library was compiled without the feature `http`, or if the crib is shut down.
     ///
     /// # Cancel safety
     /// As [`Crib::apply`].

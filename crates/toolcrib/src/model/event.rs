@@ -15,7 +15,34 @@ use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 
-/// A change of a server's state, or the end of a call.
+/// A change of a server's state, or the end of a call. [`Crib::events`](crate::Crib::events) returns them as a stream.
+///
+/// ```
+/// use std::time::Duration;
+/// use toolcrib::{Call, CallEnd, Crib, Event, ServerSpec, Toolbox};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let schema = serde_json::json!({"type": "object"});
+/// # let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+/// let crib = Crib::builder().server(ServerSpec::in_process("house".parse()?, tools)).build()?;
+/// let mut events = crib.events();
+/// crib.call(Call::tool("house__greet")).await?;
+/// crib.shutdown(Duration::from_secs(1)).await;
+/// let mut starts = 0;
+/// let mut calls = 0;
+/// // The stream ends with the shutdown.
+/// while let Ok(event) = events.recv().await {
+///     match event {
+///         Event::Started { .. } => starts += 1,
+///         Event::CallEnded(record) if record.end == CallEnd::Done => calls += 1,
+///         _ => {}
+///     }
+/// }
+/// assert_eq!([starts, calls], [1, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {

@@ -64,6 +64,26 @@ impl Outcome {
 
     /// Decodes the `structuredContent` of a tool result.
     ///
+    /// ```
+    /// use serde_json::json;
+    /// use toolcrib::{Call, Crib, ServerSpec, ToolContext, Toolbox};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Weather {
+    ///     degrees: f64,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let measure = |_: serde_json::Value, _: ToolContext| async { Ok(json!({"degrees": 21.5})) };
+    /// let tools = Toolbox::new().typed_tool("weather", "", &json!({"type": "object"}), measure);
+    /// let crib = Crib::builder().server(ServerSpec::in_process("world".parse()?, tools)).build()?;
+    /// let weather: Weather = crib.call(Call::tool("weather")).await?.structured()?;
+    /// assert_eq!(weather.degrees, 21.5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Fails if the tool failed, the result has no `structuredContent`, or it does not fit the type.
     pub fn structured<T: DeserializeOwned>(&self) -> Result<T, OutcomeError> {

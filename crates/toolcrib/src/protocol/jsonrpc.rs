@@ -142,6 +142,9 @@ impl Envelope {
 
 impl ClientMessage {
     /// Parses one message. Repeated members and members that JSON-RPC does not have are rejected.
+    ///
+    /// # Errors
+    /// Fails if the text is not a JSON-RPC message.
     pub fn parse(source: &Bytes) -> Result<Self, MalformedMessage> {
         let mut envelope = Envelope::default();
         let read = for_each_member(source, MAX_DEPTH, |key, value| {
@@ -208,6 +211,9 @@ pub enum ResponsePayload {
 
 impl ResponsePayload {
     /// Returns the result, or the error object as `Err`.
+    ///
+    /// # Errors
+    /// Returns the error object if the server sent one.
     pub fn as_result(&self) -> Result<&Bytes, &Bytes> {
         match self {
             Self::Result(result) => Ok(result),
@@ -216,6 +222,9 @@ impl ResponsePayload {
     }
 
     /// Converts the payload to the result, or the error object as `Err`.
+    ///
+    /// # Errors
+    /// Returns the error object if the server sent one.
     pub fn into_result(self) -> Result<Bytes, Bytes> {
         match self {
             Self::Result(result) => Ok(result),

@@ -79,6 +79,9 @@ impl SseDecoder {
     }
 
     /// Returns the next event, if one is complete.
+    ///
+    /// # Errors
+    /// Fails if the event is larger than the limit.
     pub fn next_event(&mut self) -> Result<Option<SseEvent>, EventTooLarge> {
         while let Some(line) = self.next_line() {
             if line.is_empty() {

@@ -7,6 +7,26 @@ use serde_json::Value;
 
 /// Description of a server, written by a person or published by the server. It is shown until the server itself says
 /// more; its tools are listed until the server has been listed.
+///
+/// ```
+/// use serde_json::json;
+/// use toolcrib::{CommandSpec, Crib, ServerCard, ServerSpec, ServerState};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let card = ServerCard::new()
+///     .title("Tickets")
+///     .tag("office")
+///     .tool(&json!({"name": "find", "description": "Finds tickets"}))?;
+/// let tickets = ServerSpec::command("tickets".parse()?, CommandSpec::new("tickets-server")).card(card);
+/// let crib = Crib::builder().server(tickets).build()?;
+/// assert_eq!(&*crib.list().await.tools()[0].public_name, "tickets__find");
+/// let status = &crib.status()[0];
+/// assert_eq!(status.title().as_deref(), Some("Tickets"));
+/// assert_eq!(status.state, ServerState::Asleep, "listed without being started");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerCard {

@@ -59,7 +59,8 @@ impl HttpSpec {
         Self { url: TemplateText::literal(url), headers: BTreeMap::new(), transport: TransportKind::Auto }
     }
 
-    /// Adds a header.
+    /// Adds a header with a literal text. For a text with references, such as `${secret:NAME}`, insert a
+    /// [`TemplateText`] in [`HttpSpec::headers`].
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), TemplateText::literal(value));

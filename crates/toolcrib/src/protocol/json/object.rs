@@ -69,6 +69,9 @@ impl std::error::Error for BadJson {}
 impl Object {
     /// Parses one object and validates all of it. A repeated member name is rejected, because two readers could see two
     /// different values.
+    ///
+    /// # Errors
+    /// Fails if the text is not valid JSON, not an object, or has a member twice.
     pub fn parse(source: &Bytes) -> Result<Self, BadJson> {
         let mut members = Vec::new();
         for_each_member(source, usize::MAX, |key, value| {
@@ -211,6 +214,9 @@ pub(crate) fn for_each_member<'a>(
 }
 
 /// Parses a raw JSON array into its raw elements.
+///
+/// # Errors
+/// Fails if the text is not a valid JSON array.
 pub fn parse_array(array: &Bytes) -> Result<Vec<Bytes>, BadJson> {
     utf8(array)?;
     let mut elements = Vec::new();

@@ -18,6 +18,36 @@ use crate::upstream::call_context;
 
 /// A call of an in-process tool: its caller and deadline, its cancellation, and the way to report progress and log
 /// messages. Clones belong to the same call.
+///
+/// ```
+/// use serde_json::{Value, json};
+/// use tokio::sync::mpsc;
+/// use toolcrib::{Call, CallUpdate, Crib, Object, ServerSpec, ToolContext, Toolbox};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let index = |_: Value, context: ToolContext| async move {
+///     for done in [1.0, 2.0] {
+///         if context.is_cancelled() {
+///             return Err("stopped".to_owned());
+///         }
+///         context.progress(done, Some(2.0), None);
+///     }
+///     Ok(format!("indexed for {}", context.caller().as_str()))
+/// };
+/// let tools = Toolbox::new().typed_tool("index", "Indexes the project", &json!({"type": "object"}), index);
+/// let crib = Crib::builder().server(ServerSpec::in_process("house".parse()?, tools)).build()?;
+///
+/// let mut params = Object::default();
+/// params.set("_meta", r#"{"progressToken": 1}"#)?;
+/// let (sender, mut updates) = mpsc::channel(16);
+/// let outcome = crib.call(Call::tool("index").params(params).updates(sender)).await?;
+/// assert_eq!(outcome.text(), "indexed for local");
+/// let Some(CallUpdate::Progress(progress)) = updates.recv().await else { panic!("no progress") };
+/// assert_eq!(progress.get("total").map(|total| &**total), Some(&b"2.0"[..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ToolContext(Arc<ContextInner>);
 
