@@ -28,6 +28,18 @@ use crate::tool_listing::{self, ToolsWait};
 
 /// Time after which a request that waits for log lines returns without any.
 const LOG_WAIT: Duration = Duration::from_secs(20);
+/// The segment with the name of a server or the id of a call, as in `/api/v1/servers/NAME`.
+const NAME_SEGMENT: usize = 3;
+
+/// Splits a path into its segments. Only the name of a server or the id of a call is decoded: a route has one spelling.
+fn parse_path(path: &str) -> Vec<Cow<'_, str>> {
+    let segments = path.strip_prefix('/').unwrap_or_default().split('/').enumerate();
+    let decode = |(index, segment)| match index {
+        NAME_SEGMENT => encoding::percent_decode_lossy(segment),
+        _ => Cow::Borrowed(segment),
+    };
+    segments.map(decode).collect()
+}
 
 /// The admin API of a gateway.
 #[derive(Debug)]
@@ -38,10 +50,6 @@ pub(crate) struct Admin {
 impl AdminRoutes for Admin {
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
         Box::pin(self.route(request))
-    }
-
-    fn needs_trusted_caller(&self, path: &str) -> bool {
-        approvals::is_approval(path)
     }
 }
 
@@ -62,10 +70,9 @@ impl Admin {
 
     /// Handles one request.
     async fn route(&self, request: AdminRequest<'_>) -> AdminReply {
-        let AdminRequest { caller, method, path, query } = request;
-        let segments = path.trim_start_matches('/').split('/').map(encoding::percent_decode_lossy);
-        let segments: Vec<String> = segments.map(Cow::into_owned).collect();
-        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        let AdminRequest { caller, method, path, query, .. } = request;
+        let segments = parse_path(path);
+        let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         let get = method == Method::GET;
         let post = method == Method::POST;
         match segments.as_slice() {
@@ -86,7 +93,7 @@ impl Admin {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
             }
             segments => self
-                .respond_approvals(method, segments, query)
+                .respond_approvals(&request, segments)
                 .await
                 .unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))),
         }

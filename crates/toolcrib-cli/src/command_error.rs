@@ -3,8 +3,8 @@
 use std::fmt;
 
 use serde_json::{Value, json};
-use toolcrib::Error;
 use toolcrib::config::{Config, Problem};
+use toolcrib::{Error, ErrorKind};
 use toolcrib_agents::AgentErrorKind;
 
 use crate::exit::ExitStatus;
@@ -86,7 +86,13 @@ impl CommandError {
         let message = object["message"].as_str().unwrap_or("the server returned an error without a message");
         let data = if object["data"].is_object() { &object["data"] } else { object };
         let kind = data["kind"].as_str().unwrap_or_default();
-        let Some(exit) = ExitStatus::from_kind_name(kind) else {
+        // A server may send `data` like ours, but not with our codes. Errors of the admin API have no number.
+        let has_own_code = |code: i64| {
+            ErrorKind::ALL.iter().any(|own| own.facts().name == kind && i64::from(own.facts().code) == code)
+        };
+        let exit =
+            ExitStatus::from_kind_name(kind).filter(|_| object["code"].as_i64().is_none_or(has_own_code));
+        let Some(exit) = exit else {
             return Self::server_error(object);
         };
         let mut error = Self::new(exit, kind, message);

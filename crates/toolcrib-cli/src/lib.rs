@@ -23,6 +23,7 @@ mod report;
 mod secrets;
 mod sources;
 mod tool_listing;
+mod visible_text;
 
 use std::process::ExitCode;
 

@@ -3,12 +3,15 @@
 use std::io;
 
 use tracing_subscriber::Layer as _;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::{Command, GlobalArgs};
 use crate::output::Output;
+use crate::visible_text::escape_invisible;
 
 /// Installs the log subscriber. An invalid filter causes a warning and is ignored.
 pub(crate) fn init(globals: &GlobalArgs, command: &Command, out: &mut Output) -> io::Result<()> {
@@ -24,7 +27,17 @@ pub(crate) fn init(globals: &GlobalArgs, command: &Command, out: &mut Output) ->
         }
         None => default_filter(globals, command),
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(out.uses_color());
+    let fields = format::debug_fn(|writer, field, value| {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => write!(writer, "{}", escape_invisible(&text)),
+            name => write!(writer, "{name}={}", escape_invisible(&text)),
+        }
+    });
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(out.uses_color())
+        .fmt_fields(fields.delimited(" "));
     // When stderr is closed, reporting that would panic in the task that logs.
     let lines = lines.log_internal_errors(false);
     // A subscriber that is already installed stays.

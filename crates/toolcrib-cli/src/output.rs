@@ -9,6 +9,7 @@ use crate::cli::{ColorChoice, GlobalArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::Hints;
+use crate::visible_text::{escape_invisible, escape_json, escape_lines};
 
 /// The output streams of a command and how to write to them.
 pub(crate) struct Output {
@@ -17,8 +18,8 @@ pub(crate) struct Output {
     /// True if data and errors are printed as JSON.
     pub(crate) json: bool,
     quiet: bool,
-    /// True if rows are aligned below a heading; otherwise they are separated by tabs.
-    align_columns: bool,
+    /// Whether stdout is a terminal: rows are aligned below a heading, otherwise they are separated by tabs.
+    is_terminal: bool,
     uses_color: bool,
     hints: Hints,
     prompter: Prompter,
@@ -40,7 +41,7 @@ impl Prompter {
             return Ok(false);
         }
         let mut stderr = io::stderr();
-        write!(stderr, "{question} [y/N] ")?;
+        write!(stderr, "{} [y/N] ", escape_lines(question))?;
         stderr.flush()?;
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;
@@ -61,7 +62,7 @@ impl Output {
             stderr: Box::new(io::stderr()),
             json: globals.json,
             quiet: globals.quiet,
-            align_columns: io::stdout().is_terminal(),
+            is_terminal: io::stdout().is_terminal(),
             prompter: Prompter(!globals.no_input && !globals.json && io::stdin().is_terminal()),
             uses_color: wants_color(globals.color, io::stderr().is_terminal(), |name| {
                 std::env::var(name).ok()
@@ -75,14 +76,19 @@ impl Output {
         self.hints = hints;
     }
 
-    /// Prints one line of data to stdout.
+    /// Prints one line of data to stdout, with characters escaped that a terminal would interpret or hide.
     pub(crate) fn print_line(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.stdout, "{line}")?;
+        writeln!(self.stdout, "{}", escape_lines(line))?;
         self.stdout.flush()
     }
 
-    /// Prints bytes and a newline to stdout.
+    /// Prints bytes and a newline to stdout: unchanged into a pipe or file, escaped on a terminal.
     pub(crate) fn print_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_terminal {
+            let text = String::from_utf8_lossy(bytes);
+            let text = if self.json { escape_json(&text) } else { escape_lines(&text) };
+            return self.print_line(&text);
+        }
         self.stdout.write_all(bytes)?;
         self.stdout.write_all(b"\n")?;
         self.stdout.flush()
@@ -90,17 +96,19 @@ impl Output {
 
     /// Prints a JSON value to stdout.
     pub(crate) fn print_json(&mut self, value: &Value) -> io::Result<()> {
-        self.print_line(&value.to_string())
+        writeln!(self.stdout, "{}", escape_json(&value.to_string()))?;
+        self.stdout.flush()
     }
 
     /// Prints rows: aligned below a heading on a terminal, separated by tabs otherwise.
     pub(crate) fn print_table(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-        if !self.align_columns {
-            return rows.iter().try_for_each(|row| self.print_line(&row.join("\t")));
+        if !self.is_terminal {
+            return rows.iter().try_for_each(|row| self.print_line(&escape_cells(row).join("\t")));
         }
         let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
-        let widths = column_widths(&heading, rows);
-        std::iter::once(&heading).chain(rows).try_for_each(|row| self.print_line(&align_row(row, &widths)))
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| escape_cells(row)).collect();
+        let widths = column_widths(&heading, &rows);
+        std::iter::once(&heading).chain(&rows).try_for_each(|row| self.print_line(&align_row(row, &widths)))
     }
 
     /// Prints a message to stderr, unless `--quiet` or `--json` is set.
@@ -118,7 +126,14 @@ impl Output {
 
     /// Prints a line to stderr in any mode.
     pub(crate) fn print_stderr(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.stderr, "{text}")?;
+        writeln!(self.stderr, "{}", escape_lines(text))?;
+        self.stderr.flush()
+    }
+
+    /// Prints a label in color and a text to stderr.
+    fn print_labelled(&mut self, color: &str, label: &str, text: &str) -> io::Result<()> {
+        let label = self.paint(color, label);
+        writeln!(self.stderr, "{label} {}", escape_lines(text))?;
         self.stderr.flush()
     }
 
@@ -129,14 +144,11 @@ impl Output {
 
     /// Prints a warning and a hint.
     pub(crate) fn warn(&mut self, message: &str, hint: Option<&str>) -> io::Result<()> {
-        let warning = self.paint(YELLOW, "warning:");
-        self.print_note(&format!("{warning} {message}"))?;
-        if let Some(hint) = hint {
-            let label = self.paint(CYAN, "hint:");
-            let hint = self.hints.complete(hint).into_owned();
-            self.print_note(&format!("{label} {hint}"))?;
+        if self.quiet || self.json {
+            return Ok(());
         }
-        Ok(())
+        self.print_labelled(YELLOW, "warning:", message)?;
+        hint.map_or(Ok(()), |hint| self.print_hint(hint))
     }
 
     /// Prints the problems of a config that is used despite them.
@@ -154,14 +166,14 @@ impl Output {
     pub(crate) fn print_error(&mut self, error: &CommandError) -> io::Result<()> {
         if self.json {
             let hint = error.hint.as_deref().map(|hint| self.hints.complete(hint).into_owned());
-            return self.print_stderr(&CommandError { hint, ..error.clone() }.to_json().to_string());
+            let json = CommandError { hint, ..error.clone() }.to_json().to_string();
+            return self.print_stderr(&escape_json(&json));
         }
         for problem in error.problems() {
             self.print_stderr(&problem.to_string())?;
             problem.hint.as_deref().map_or(Ok(()), |hint| self.print_hint(hint))?;
         }
-        let label = self.paint(RED, "error:");
-        self.print_stderr(&format!("{label} {error}"))?;
+        self.print_labelled(RED, "error:", &error.to_string())?;
         for line in error.stderr_tail() {
             self.print_stderr(&format!("  {line}"))?;
         }
@@ -169,9 +181,8 @@ impl Output {
     }
 
     fn print_hint(&mut self, hint: &str) -> io::Result<()> {
-        let label = self.paint(CYAN, "hint:");
-        let hint = self.hints.complete(hint);
-        writeln!(self.stderr, "{label} {hint}")
+        let hint = self.hints.complete(hint).into_owned();
+        self.print_labelled(CYAN, "hint:", &hint)
     }
 
     fn paint(&self, color: &str, text: &str) -> String {
@@ -201,6 +212,11 @@ fn wants_color(choice: ColorChoice, is_terminal: bool, env: impl Fn(&str) -> Opt
         }
         ColorChoice::Auto => is_terminal && env("TERM").is_none_or(|term| term != "dumb"),
     }
+}
+
+/// Escapes the cells of a row: no cell can end the row or start another one.
+fn escape_cells(row: &[String]) -> Vec<String> {
+    row.iter().map(|cell| escape_invisible(cell).into_owned()).collect()
 }
 
 fn column_widths(heading: &[String], rows: &[Vec<String>]) -> Vec<usize> {

@@ -5,6 +5,8 @@ use std::io::{self, Read as _, Write as _};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
+use crate::visible_text::escape_lines;
+
 /// Restores the terminal settings when dropped.
 struct EchoGuard(Termios);
 
@@ -23,7 +25,7 @@ pub(crate) fn read_hidden_line(question: &str) -> io::Result<Option<Zeroizing<St
     without_echo.local_modes -= LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
     let _guard = EchoGuard(before);
     tcsetattr(io::stdin(), OptionalActions::Flush, &without_echo)?;
-    write!(io::stderr(), "{question}")?;
+    write!(io::stderr(), "{}", escape_lines(question))?;
     io::stderr().flush()?;
     read_line(io::stdin().lock().bytes())
 }

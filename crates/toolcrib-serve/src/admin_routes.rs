@@ -7,11 +7,14 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use toolcrib::Caller;
 
-/// A request to the admin API. Access has been checked.
+/// A request to the admin API. Access has been checked, except to routes that approve something.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminRequest<'a> {
     /// The authenticated caller; its name is empty for a health check without a token.
     pub caller: &'a Caller,
+    /// Whether the request may approve something: it came over the gateway's own socket or with a token. Any program on this
+    /// machine can reach the address, including servers that fetch URLs.
+    pub can_approve: bool,
     /// The HTTP method.
     pub method: &'a Method,
     /// The path, percent-encoded.
@@ -48,13 +51,12 @@ pub type AdminReplyFuture<'a> = Pin<Box<dyn Future<Output = AdminReply> + Send +
 pub trait AdminRoutes: fmt::Debug + Send + Sync {
     /// Handles one request.
     ///
+    /// A route that approves something must refuse a request that [cannot approve](AdminRequest::can_approve). The route
+    /// decides, not the path, which has many spellings.
+    ///
     /// # Cancel safety
     /// The future is dropped when the client disconnects.
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a>;
-
-    /// Returns whether requests for a path need the gateway's own socket or a token. Any program on this machine can reach
-    /// the address, including servers that fetch URLs.
-    fn needs_trusted_caller(&self, path: &str) -> bool;
 }
 
 /// An admin API without paths.
@@ -66,9 +68,5 @@ impl AdminRoutes for NoAdminRoutes {
         let message = format!("unknown path `{}`", request.path);
         let reply = AdminReply::new(StatusCode::NOT_FOUND, json!({"error": {"message": message}}));
         Box::pin(std::future::ready(reply))
-    }
-
-    fn needs_trusted_caller(&self, _: &str) -> bool {
-        false
     }
 }

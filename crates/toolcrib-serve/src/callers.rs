@@ -23,9 +23,9 @@ pub use self::revocations::PendingRevocations;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entrypoint {
-    /// The public address, TCP or a configured Unix socket.
+    /// A TCP address.
     Tcp,
-    /// The gateway's own socket, which only its user can open. Its clients need no token.
+    /// A Unix socket, which only the gateway's user can use. Its clients need no token.
     Socket,
 }
 
@@ -131,7 +131,7 @@ impl Callers {
     ) -> Result<Self, Box<Problem>> {
         let digests = config::resolve_token_digests(specs, secret)?;
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
-            let caller = Caller::new(&spec.name);
+            let caller = Caller::new(&spec.name).with_admin(spec.admin);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
             CallerEntry::new(token_digest, caller, spec.admin)
         });

@@ -1,20 +1,26 @@
 //! Checks the `Host` and `Origin` headers, so that web pages cannot use the gateway through a browser (DNS rebinding).
 
 use hyper::HeaderMap;
-use hyper::header::{HOST, ORIGIN};
+use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::{Uri, Version};
 
 /// The host names under which the gateway may be addressed.
 #[derive(Debug)]
 pub(crate) struct HostAllowList {
-    hosts: Vec<String>,
+    /// Host names from the config, in lower case.
+    configured: Vec<String>,
 }
+
+/// The names of this machine for itself.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// The header in which browsers say which kind of page sent a request.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 impl HostAllowList {
     pub(crate) fn new(mut hosts: Vec<String>) -> Self {
         hosts.iter_mut().for_each(|host| host.make_ascii_lowercase());
-        hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
-        Self { hosts }
+        Self { configured: hosts }
     }
 
     /// Checks the host and origin of a request; the error says which is wrong.
@@ -32,11 +38,13 @@ impl HostAllowList {
         if target.authority().is_some_and(|authority| !self.allows(authority.as_str())) {
             return Err("the host of the request target is not allowed".to_owned());
         }
+        if headers.get(&FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
+            return Err("requests of web pages from elsewhere are not allowed".to_owned());
+        }
+        let authority = host_header.and_then(|host| host.to_str().ok());
+        let authority = authority.or_else(|| Some(target.authority()?.as_str())).unwrap_or_default();
         for origin in headers.get_all(ORIGIN) {
-            let name = origin.to_str().ok().and_then(|origin| {
-                origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"))
-            });
-            if !name.is_some_and(|name| self.allows(name)) {
+            if !origin.to_str().is_ok_and(|origin| self.allows_origin(origin, authority)) {
                 return Err(format!("the origin {origin:?} is not allowed"));
             }
         }
@@ -45,11 +53,35 @@ impl HostAllowList {
 
     /// Returns whether an authority, a host with or without a port, is allowed.
     fn allows(&self, authority: &str) -> bool {
-        let host = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-            _ => authority,
+        let (host, _) = split_port(authority);
+        LOOPBACK.iter().any(|name| name.eq_ignore_ascii_case(host)) || self.is_configured(host)
+    }
+
+    fn is_configured(&self, host: &str) -> bool {
+        self.configured.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
+    }
+
+    /// Returns whether web pages of an origin may send requests to `authority`. On this machine any program can serve pages,
+    /// so an origin here must have the gateway's own port.
+    fn allows_origin(&self, origin: &str, authority: &str) -> bool {
+        let (name, default_port) = match (origin.strip_prefix("http://"), origin.strip_prefix("https://")) {
+            (Some(name), _) => (name, "80"),
+            (_, Some(name)) => (name, "443"),
+            _ => return false,
         };
-        self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
+        let (host, port) = split_port(name);
+        let own_port = split_port(authority).1.unwrap_or(default_port);
+        self.is_configured(host) || (self.allows(name) && port.unwrap_or(default_port) == own_port)
+    }
+}
+
+/// Splits an authority into host and port.
+fn split_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (host, Some(port))
+        }
+        _ => (authority, None),
     }
 }
 
@@ -59,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn is_allowed(headers: &[(hyper::header::HeaderName, &str)]) -> bool {
+    fn is_allowed(headers: &[(HeaderName, &str)]) -> bool {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(name.clone(), HeaderValue::from_str(value).unwrap());
@@ -104,8 +136,17 @@ mod tests {
 
     #[test]
     fn only_allowed_origins_are_served() {
-        for allowed in ["http://localhost:3000", "https://crib.local", "http://127.0.0.1"] {
-            assert!(is_allowed(&[(HOST, "localhost"), (ORIGIN, allowed)]), "{allowed}");
+        for allowed in ["http://localhost:7717", "https://crib.local", "http://127.0.0.1:7717"] {
+            assert!(is_allowed(&[(HOST, "localhost:7717"), (ORIGIN, allowed)]), "{allowed}");
+        }
+        assert!(is_allowed(&[(HOST, "localhost"), (ORIGIN, "http://localhost")]));
+        for refused in ["http://localhost:3000", "http://localhost", "https://127.0.0.1"] {
+            assert!(!is_allowed(&[(HOST, "localhost:7717"), (ORIGIN, refused)]), "{refused}");
+        }
+        for (site, is_served) in
+            [("cross-site", false), ("same-site", false), ("same-origin", true), ("none", true)]
+        {
+            assert_eq!(is_allowed(&[(HOST, "localhost"), (FETCH_SITE, site)]), is_served, "{site}");
         }
         for refused in [
             "null",

@@ -1,7 +1,7 @@
 //! HTTP responses that are not specific to MCP.
 
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -17,6 +17,7 @@ pub(crate) fn respond(status: StatusCode, body: ResponseBody) -> Response<Respon
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 

@@ -42,25 +42,19 @@ pub(crate) async fn handle_request(
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
         return error_response(StatusCode::FORBIDDEN, &message);
     }
-    if gateway.admin.needs_trusted_caller(path)
-        && conn.entrypoint != Entrypoint::Socket
-        && *caller == Caller::local()
-    {
-        return error_response(
-            StatusCode::FORBIDDEN,
-            "approvals are not accepted here; run `toolcrib approve`",
-        );
-    }
     if path == "/api/v1/stdio" && conn.entrypoint == Entrypoint::Socket {
         return upgrade_to_pipe(conn, request);
     }
-    let reply = gateway.admin.respond(admin_request(caller, &request)).await;
+    let can_approve = conn.entrypoint == Entrypoint::Socket || *caller != Caller::local();
+    let request = AdminRequest { can_approve, ..admin_request(caller, &request) };
+    let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())
 }
 
 fn admin_request<'a>(caller: &'a Caller, request: &'a Request<Incoming>) -> AdminRequest<'a> {
     AdminRequest {
         caller,
+        can_approve: false,
         method: request.method(),
         path: request.uri().path(),
         query: request.uri().query(),

@@ -3,6 +3,7 @@
 mod shared;
 pub(crate) mod stream;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use toolcrib::Caller;
 use toolcrib::protocol::json::object::Object;
 use toolcrib::store::Store;
 use toolcrib::util::encoding;
@@ -46,6 +48,37 @@ struct OpenSessions {
     has_expiry_task: bool,
     /// When records were renewed last.
     last_renewal: Option<Instant>,
+}
+
+impl OpenSessions {
+    /// Returns the session that must end so that a caller can open another one: `None` if there is room, `Some(None)` if
+    /// every such session is in use.
+    fn find_excess(&self, caller: &Caller, max_sessions: usize) -> Option<Option<String>> {
+        // Without declared callers everyone is the same caller.
+        let max_per_caller =
+            if *caller == Caller::local() { max_sessions } else { (max_sessions / 2).max(1) };
+        // Cheap while there is room: only then a caller can have too many.
+        if self.sessions.len() < max_per_caller.min(max_sessions) {
+            return None;
+        }
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        for session in self.sessions.values() {
+            *counts.entry(session.client.scope.caller().as_str()).or_default() += 1;
+        }
+        let has_too_many = counts.get(caller.as_str()).is_some_and(|count| *count >= max_per_caller);
+        if !has_too_many && self.sessions.len() < max_sessions {
+            return None;
+        }
+        let count =
+            |session: &Session| counts.get(session.client.scope.caller().as_str()).copied().unwrap_or(0);
+        let is_candidate = |session: &Session| {
+            session.is_idle() && (!has_too_many || session.client.scope.caller() == caller)
+        };
+        let candidates = self.sessions.iter().filter(|(_, session)| is_candidate(session));
+        // The most sessions first, then the longest idle.
+        let excess = candidates.min_by_key(|(_, session)| (Reverse(count(session)), session.last_used()));
+        Some(excess.map(|(id, _)| id.clone()))
+    }
 }
 
 /// One client's session over HTTP.
@@ -86,8 +119,8 @@ impl Sessions {
     }
 
     /// Opens a session, which ends when the access of its caller is revoked; `params` are those of the client's first request.
-    /// If there are too many, the session that has been idle longest is ended. Returns `None` if none is idle or no random id
-    /// is available.
+    /// If there are too many, the session that has been idle longest is ended: one of the same caller if that has too many,
+    /// otherwise one of the caller that has the most. Returns `None` if none of them is idle or no random id is available.
     pub(crate) fn open(&self, client: SessionClientState, params: Option<&Object>) -> Option<NewSession> {
         let id = encoding::random_hex()?;
         let client = match &self.shared {
@@ -103,10 +136,8 @@ impl Sessions {
         if state.sessions.contains_key(&id) {
             return Some(NewSession { id, needs_expiry_task: false });
         }
-        if state.sessions.len() >= self.max_sessions {
-            let idle = state.sessions.iter().filter(|(_, session)| session.is_idle());
-            let oldest = idle.min_by_key(|(_, session)| session.last_used()).map(|(id, _)| id.clone())?;
-            state.sessions.remove(&oldest).inspect(|session| session.end());
+        if let Some(removed) = state.find_excess(client.scope.caller(), self.max_sessions) {
+            state.sessions.remove(&removed?).inspect(|session| session.end());
         }
         state.sessions.insert(id.clone(), Arc::new(Session::new(client)));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);

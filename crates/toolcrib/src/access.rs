@@ -5,4 +5,5 @@ pub(crate) mod argument_schemas;
 pub mod pins;
 pub mod policy;
 pub mod schema;
+mod uri_forms;
 pub(crate) mod visible_catalogs;

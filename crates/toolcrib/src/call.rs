@@ -77,6 +77,8 @@ pub struct Call {
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
     /// Whether the request was sent to a server at least once.
     pub(crate) dispatched: bool,
+    /// Whether the call waited for a turn or for a restart, so that the server had less than the whole time limit.
+    pub(crate) sent_late: bool,
     /// State of the client that outlives this call.
     pub(crate) client_context: Option<Arc<ClientContext>>,
     /// The embedder's handlers, if they answer what the client cannot.
@@ -124,6 +126,7 @@ impl Call {
             client: Client::without_capabilities(),
             update_sink: None,
             dispatched: false,
+            sent_late: false,
             client_context: None,
             handlers: None,
             budget: None,

@@ -124,6 +124,7 @@ impl Crib {
             Ok(()) if telemetry::is_enabled() => Box::pin(inner.run_traced(&mut observed.call)).await,
             Ok(()) => inner.run(&mut observed.call).await,
         };
+        let outcome = outcome.map_err(|error| inner.router.hide_stderr(error, &observed.call.caller));
         observed.finish(&outcome);
         outcome
     }
@@ -383,7 +384,12 @@ impl Crib {
     /// # Cancel safety
     /// Dropping the future ends the subscription.
     pub async fn subscribe_for(&self, call: Call) -> Result<Subscription, Error> {
-        subscription::start(&self.inner.router, call).await?.wait_until_accepted().await
+        let caller = call.caller.clone();
+        let subscribed = match subscription::start(&self.inner.router, call).await {
+            Ok(pending) => pending.wait_until_accepted().await,
+            Err(error) => Err(error),
+        };
+        subscribed.map_err(|error| self.router().hide_stderr(error, &caller))
     }
 
     /// Like [`Crib::subscribe_for`] for each call, concurrently. Subscriptions that fail are left out.

@@ -217,7 +217,7 @@ fn call_end(outcome: &Result<Outcome, Error>) -> CallEnd {
         Err(error) => CallEnd::Failed(error.kind()),
         Ok(outcome) if outcome.is_error() => CallEnd::ToolError,
         Ok(Outcome { answer: ResponsePayload::Result(result), era: Era::Stateless, .. })
-            if input::parse_required_input(result).is_some() =>
+            if input::parse_required_input(result).is_ok_and(|needed| needed.is_some()) =>
         {
             CallEnd::InputRequired
         }

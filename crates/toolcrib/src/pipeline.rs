@@ -8,6 +8,7 @@ mod retry;
 pub(crate) mod router;
 pub(crate) mod subscription;
 pub(crate) mod suspended_calls;
+mod task_access;
 mod task_owners;
 pub(crate) mod telemetry;
 
@@ -20,21 +21,30 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cache::SingleFlight;
 use crate::call::Call;
-use crate::model::error::Error;
+use crate::model::error::{Error, ErrorKind};
 use crate::model::outcome::Outcome;
 use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
+use crate::protocol::member_names;
 use crate::supervisor::Lease;
 use crate::upstream::deadline::Deadline;
 use cache::CacheLookup;
 
+/// A wait for the server that is shorter than this part of the time limit of a call does not count towards that limit.
+const SHORT_WAIT_DIVISOR: u32 = 10;
+
 /// Runs one call.
 pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
+    member_names::check_params(&call.params).map_err(|lookalike| {
+        let error = Error::new(ErrorKind::BadArguments, lookalike.to_string());
+        error.with_hint("remove the member, or spell it exactly as the protocol does")
+    })?;
     let (target, visible) = match router.find_target(&call.caller, &call.selector).await {
         Ok(found) => found,
         Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
     };
     call.trace.record(|facts| facts.target = Some(target.clone()));
+    router.check_task_owner(call, &target)?;
     let decision = router.authorize(call, &target, Some(visible)).await?;
     call.trace.record(|facts| facts.decision = decision);
     router.check_arguments(call, &target)?;
@@ -45,6 +55,10 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
         CacheLookup::Cacheable(cacheable) => Box::pin(cacheable.execute(router, &mut call, &target)).await,
         CacheLookup::Bypass => send_to_server(router, &mut call, &target, None).await,
     };
+    let outcome = outcome.map(|outcome| match call.method() {
+        "tasks/list" => router.with_own_tasks(outcome, &call, &target),
+        _ => outcome,
+    });
     let outcome =
         outcome.map(|outcome| public_names::with_public_names(outcome, &call, &target, &router.task_owners));
     call.commit(outcome)
@@ -58,7 +72,8 @@ async fn send_to_server(
     target: &Target,
     flight: Option<&SingleFlight>,
 ) -> Result<Outcome, Error> {
-    let TimedLease { mut lease, started } = lease_in_time(router, call, target).await?;
+    let TimedLease { mut lease, started, is_late } = lease_in_time(router, call, target).await?;
+    call.sent_late |= is_late;
     flight.into_iter().for_each(SingleFlight::mark_sent);
     let outcome = lease.send(call, &target.name, started).await;
     drop(lease);
@@ -74,6 +89,14 @@ async fn send_to_server(
 struct TimedLease {
     lease: Lease,
     started: Instant,
+    /// True if the server has less than the whole time limit.
+    is_late: bool,
+}
+
+impl TimedLease {
+    fn new(lease: Lease, started: Instant) -> Self {
+        Self { lease, started, is_late: false }
+    }
 }
 
 /// Leases the server of a call. Waiting for a server that crashed, is being restarted or is asleep counts towards the time
@@ -82,24 +105,24 @@ async fn lease_in_time(router: &CallRouter, call: &Call, target: &Target) -> Res
     let requested = Instant::now();
     let mut leasing = std::pin::pin!(router.registry.lease(&target.server, call));
     if let Some(leased) = poll_twice(leasing.as_mut()).await {
-        return leased.map(|lease| TimedLease { lease, started: requested });
+        return leased.map(|lease| TimedLease::new(lease, requested));
     }
     let Some(Ok(entry)) = router.registry.get(&target.server) else {
-        return leasing.await.map(|lease| TimedLease { lease, started: requested });
+        return leasing.await.map(|lease| TimedLease::new(lease, requested));
     };
     let spec = entry.spec();
     let start_time = if entry.has_been_ready() { Duration::ZERO } else { spec.lifecycle.start_timeout };
     let latest_start = requested + start_time;
     let deadline = Deadline::new(&spec.limits, &spec.tools, &target.name, latest_start);
     match Box::pin(timeout_at(deadline.initial(), leasing)).await {
-        Ok(Ok(mut lease)) => {
+        Ok(Ok(lease)) => {
             let now = Instant::now();
-            // After a short wait, such as for the answer to a ping, the server has nearly the whole time limit.
             let limit = deadline.initial().duration_since(latest_start);
-            if now.saturating_duration_since(latest_start) > limit / 10 {
-                lease.mark_delayed();
+            // A short wait, such as for the answer to a ping, is added to the time limit, so that a timeout counts.
+            if now.saturating_duration_since(latest_start) <= limit / SHORT_WAIT_DIVISOR {
+                return Ok(TimedLease::new(lease, now));
             }
-            Ok(TimedLease { lease, started: latest_start.min(now) })
+            Ok(TimedLease { lease, started: latest_start, is_late: true })
         }
         Ok(Err(error)) => Err(error),
         Err(_) => Err(deadline.not_ready_error(&target.server)),

@@ -10,5 +10,6 @@ pub mod header_mirror;
 pub mod json;
 pub mod jsonrpc;
 pub mod list_kind;
+pub mod member_names;
 pub mod sse;
 pub mod versions;

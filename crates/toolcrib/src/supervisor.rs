@@ -12,6 +12,7 @@ mod lease_gate;
 pub(crate) mod listing_store;
 pub(crate) mod memory_watch;
 pub(crate) mod metrics;
+mod recent_callers;
 mod restart;
 mod services;
 pub(crate) mod slots;

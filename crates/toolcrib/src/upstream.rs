@@ -33,7 +33,7 @@ use crate::protocol::era::client::{DISCOVER, PING};
 use crate::protocol::era::handshake::HandshakeResult;
 use crate::protocol::era::{self, input};
 use crate::protocol::json::object::Object;
-use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::jsonrpc::{ResponsePayload, move_own_code};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::{InProcessServer, ServerId, ServerLimits, ServerSpec, ToolsSpec};
@@ -226,7 +226,9 @@ impl Connection {
         }
         let settings = self.settings();
         let deadline = Deadline::new(&settings.limits, &settings.tools, own_name, began);
-        let turn = self.acquire_turn(call.client.key, &deadline).await?;
+        let requested = self.call_queue.request(call.client.key);
+        call.sent_late |= !matches!(requested, TurnRequest::Granted(_));
+        let turn = self.wait_for_turn(requested, &deadline).await?;
         if let Some(level) = call.client.log_level {
             Box::pin(self.raise_log_level(level)).await;
         }
@@ -263,11 +265,19 @@ impl Connection {
     }
 
     fn to_outcome(&self, response: ResponsePayload) -> Outcome {
+        let response = match response {
+            ResponsePayload::Error(error) => ResponsePayload::Error(move_own_code(error)),
+            response => response,
+        };
         Outcome { answer: response, era: self.era(), server: Some(self.server.clone()) }
     }
 
     /// Waits for one of the server's in-flight turns; the wait counts towards the call's deadline.
     async fn acquire_turn(&self, client: u64, deadline: &Deadline<'_>) -> Result<Turn, Error> {
+        self.wait_for_turn(self.call_queue.request(client), deadline).await
+    }
+
+    async fn wait_for_turn(&self, requested: TurnRequest, deadline: &Deadline<'_>) -> Result<Turn, Error> {
         let server = &self.server;
         let in_flight = || self.settings().limits.in_flight;
         let refuse = |kind, message| {
@@ -278,7 +288,7 @@ impl Connection {
             let message = format!("`{server}` is busy with {} calls and its queue is full", in_flight());
             refuse(ErrorKind::Overloaded, message)
         };
-        let mut queued = match self.call_queue.request(client) {
+        let mut queued = match requested {
             TurnRequest::Granted(turn) => return Ok(turn),
             TurnRequest::Queued(queued) => queued,
             TurnRequest::Full => return Err(full()),

@@ -1,6 +1,7 @@
 //! Tests of the library and the program against real child processes.
 
 mod adhoc;
+mod admin_paths;
 mod approvals;
 mod audit;
 mod cache;

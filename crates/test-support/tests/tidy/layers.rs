@@ -72,6 +72,7 @@ const CRATES: &[Crate] = &[
             "exit",
             "hints",
             "command_error",
+            "visible_text",
             "listen",
             "prompt",
             "cli",

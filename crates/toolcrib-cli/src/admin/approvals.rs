@@ -1,10 +1,10 @@
 //! Approvals in the admin API: changed tool definitions, and calls that wait for a decision.
 
 use hyper::{Method, StatusCode};
-use toolcrib_serve::{AdminReply, query_value};
+use toolcrib_serve::{AdminReply, AdminRequest, query_value};
 
 use super::Admin;
-use super::errors::{error_reply, failure_reply};
+use super::errors::{error_reply, failure_reply, forbidden_reply};
 use crate::report::Report as _;
 use crate::report::approvals::{
     ApprovedToolsReport, PendingCallReport, PendingCallsReport, UnapprovedToolsReport,
@@ -14,17 +14,22 @@ impl Admin {
     /// Handles a request about approvals; `None` for any other path.
     pub(super) async fn respond_approvals(
         &self,
-        method: &Method,
+        request: &AdminRequest<'_>,
         path: &[&str],
-        query: Option<&str>,
     ) -> Option<AdminReply> {
+        let method = request.method;
         let get = method == Method::GET;
         let post = method == Method::POST;
         Some(match path {
             ["api", "v1", "calls"] if get => self.pending_calls().await,
+            ["api", "v1", "calls" | "servers", _, "approve"] if post && !request.can_approve => {
+                forbidden_reply("approvals are not accepted here; run `toolcrib approve`")
+            }
             ["api", "v1", "calls", id, "approve"] if post => self.approve_call(id).await,
             ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved_tools(server).await,
-            ["api", "v1", "servers", server, "approve"] if post => self.approve_tools(server, query).await,
+            ["api", "v1", "servers", server, "approve"] if post => {
+                self.approve_tools(server, request.query).await
+            }
             ["api", "v1", "calls"]
             | ["api", "v1", "calls", _, "approve"]
             | ["api", "v1", "servers", _, "unapproved" | "approve"] => error_reply(
@@ -75,9 +80,4 @@ impl Admin {
             Err(error) => failure_reply(&error),
         }
     }
-}
-
-/// Returns whether a request for this path approves something.
-pub(super) fn is_approval(path: &str) -> bool {
-    path.starts_with("/api/v1/") && path.trim_end_matches('/').ends_with("/approve")
 }

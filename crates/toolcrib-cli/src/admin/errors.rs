@@ -14,6 +14,11 @@ pub(super) fn error_reply(status: StatusCode, message: &str) -> AdminReply {
     AdminReply::new(status, json!({"error": {"code": code, "message": message, "hint": null}}))
 }
 
+/// Returns the response for an operation that is not permitted to this request.
+pub(super) fn forbidden_reply(message: &str) -> AdminReply {
+    AdminReply::new(StatusCode::FORBIDDEN, json!({"error": {"message": message}}))
+}
+
 /// Returns the response for a failed operation.
 pub(super) fn failure_reply(error: &Error) -> AdminReply {
     let status = match error.kind() {

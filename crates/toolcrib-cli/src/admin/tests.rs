@@ -38,7 +38,7 @@ impl TestAdmin {
     async fn send(&self, method: &Method, target: &str) -> (u16, Value) {
         let (path, query) =
             target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
-        let request = AdminRequest { caller: &Caller::local(), method, path, query };
+        let request = AdminRequest { caller: &Caller::local(), can_approve: false, method, path, query };
         let reply = self.admin.respond(request).await;
         (reply.status.as_u16(), reply.body)
     }
@@ -68,6 +68,41 @@ async fn unknown_paths_and_methods_have_different_statuses() {
     let (status, body) = test.post("/api/v1/servers/hause/restart").await;
     assert_eq!((status, &body["error"]["hint"]), (404, &json!("did you mean `house`?")));
     assert_eq!(test.get("/api/v1/servers/No%20Such").await.0, 404);
+}
+
+#[tokio::test]
+async fn route_has_one_spelling_and_approves_only_if_trusted() {
+    let test = TestAdmin::new();
+    let refused = StatusCode::FORBIDDEN.as_u16();
+    for path in
+        ["/api/v1/calls/x/approve", "/api/v1/calls/%78/approve", "/api/v1/servers/house/approve?seal=1"]
+    {
+        assert_eq!(test.post(path).await.0, refused, "{path}");
+    }
+    for path in
+        ["/healthz", "/api/v1/status", "/api/v1/servers/house", "/api/v1/servers/house/logs", "/api/v1/calls"]
+    {
+        assert_eq!(test.get(path).await.0, 200, "{path}");
+        let (parent, last) = path.rsplit_once('/').unwrap();
+        let (first, rest) = last.split_at(1);
+        let encoded = format!("%{:02x}{rest}", first.as_bytes()[0]);
+        for other in [
+            format!("/{path}"),
+            format!("//{path}"),
+            path[1..].to_owned(),
+            format!("{path}/"),
+            format!("{path}/."),
+            format!("/.{path}"),
+            format!("{path}%00"),
+            format!("{parent}/{encoded}"),
+            format!("{parent}//{last}"),
+            format!("{parent}/{}", last.to_uppercase()),
+            path.replacen('/', "\\", 1),
+        ] {
+            let is_name = path == "/api/v1/servers/house" && other.ends_with("/%68ouse");
+            assert_eq!(test.get(&other).await.0, if is_name { 200 } else { 404 }, "{other}");
+        }
+    }
 }
 
 #[tokio::test]

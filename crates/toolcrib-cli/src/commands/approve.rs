@@ -17,6 +17,7 @@ use crate::report::approvals::{
     ApprovedToolsReport, PendingCallReport, PendingCallsReport, UnapprovedToolReport, UnapprovedToolsReport,
 };
 use crate::report::list_to_json;
+use crate::visible_text::escape_invisible;
 
 /// Approves the tools of a server or one call.
 pub(crate) async fn run(args: &ApproveArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -50,7 +51,7 @@ async fn approve_call(id: &str, yes: bool, paths: &Paths, out: &mut Output) -> R
 pub(super) fn describe_call(call: &PendingCallReport) -> String {
     let PendingCallReport { caller, server, name, arguments, .. } = call;
     let [caller, server, name, arguments] =
-        [caller, server, name, arguments].map(|text| diff::escape_invisible(text));
+        [caller, server, name, arguments].map(|text| escape_invisible(text));
     format!("`{caller}` wants to use `{server}.{name}` with {arguments}")
 }
 
@@ -143,7 +144,7 @@ async fn send_approval(
 }
 
 fn print_diff(tool: &UnapprovedToolReport, out: &mut Output) -> Result<()> {
-    out.print_line(&format!("{} ({})", diff::escape_invisible(&tool.tool), tool.change))?;
+    out.print_line(&format!("{} ({})", escape_invisible(&tool.tool), tool.change))?;
     let before = tool.before.as_ref().unwrap_or(&Value::Null);
     for line in diff::diff_lines(before, &tool.now) {
         out.print_line(&format!("  {line}"))?;

@@ -361,7 +361,7 @@ fn print_response(response: &ResponsePayload, out: &mut Output) -> Result<ExitSt
     let is_error = is_error_result(result);
     match (out.json, is_error) {
         (true, _) => out.print_raw(result)?,
-        (false, false) => print_content(result, |line| out.print_line(line))?,
+        (false, false) => print_content(result, |text| out.print_raw(text.as_bytes()))?,
         (false, true) => print_content(result, |line| out.print_stderr(line))?,
     }
     if is_error && out.json {

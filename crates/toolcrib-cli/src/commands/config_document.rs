@@ -38,6 +38,10 @@ impl ConfigDocument {
         if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
             return Err(CommandError::usage("only TOML files can be changed").hint("edit the file by hand"));
         }
+        if project.is_some() && file.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink()) {
+            let message = format!("`{}` is a symbolic link, which a project file may not be", file.display());
+            return Err(CommandError::usage(message).hint("replace the link with a file"));
+        }
         let original = OriginalFile::read(&file)?;
         let toml = TomlFile::parse(original.text()).map_err(|error| edit_error(&file, &error))?;
         let is_trusted = |project: &ProjectFolder| {

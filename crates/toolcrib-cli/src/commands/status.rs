@@ -130,7 +130,7 @@ fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     Some(ServerWarning { message, hint: format!("toolcrib approve {name}") })
 }
 
-/// Returns the warning for a server with definitions that clients would reject.
+/// Returns the warning for a server whose lists are not passed on as they are.
 fn definition_warning(server: &ServerReport) -> Option<ServerWarning> {
     let ServerReport { name, problems, .. } = server;
     if problems.is_empty() {
@@ -142,7 +142,7 @@ fn definition_warning(server: &ServerReport) -> Option<ServerWarning> {
         count => format!("; and {count} more"),
     };
     let message = format!(
-        "`{name}` lists definitions that clients would reject, which are repaired: {}{more}",
+        "`{name}` lists definitions that clients would reject or that exceed a limit, which are repaired or left out: {}{more}",
         listed.join("; ")
     );
     let hint =

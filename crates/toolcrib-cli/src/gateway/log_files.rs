@@ -18,6 +18,7 @@ use toolcrib::util::format::format_timestamp;
 use toolcrib::{Event, LogLine, LogSource, ServerId};
 
 use crate::paths::log_file;
+use crate::visible_text::escape_invisible;
 
 /// Size in bytes at which a file is rotated.
 const MAX_FILE_SIZE: u64 = 1 << 20;
@@ -25,6 +26,8 @@ const MAX_FILE_SIZE: u64 = 1 << 20;
 const MAX_ROTATED: u32 = 2;
 /// Bytes per second and server; further lines are dropped and counted.
 const MAX_BYTES_PER_SECOND: usize = 256 << 10;
+/// Tools that a line names.
+const MAX_LOGGED_TOOLS: usize = 20;
 /// Queued stderr lines. Events are always queued, because they are rare.
 const MAX_QUEUED: usize = 1024;
 
@@ -77,8 +80,10 @@ impl LogFiles {
 impl LogFileLine {
     fn new(line: &LogLine<'_>) -> Option<Self> {
         let (number, text) = match line.source {
-            LogSource::Stderr(number, text) => (Some(number), text.to_owned()),
-            LogSource::Event(event) => (None, format!("toolcrib: {}", describe_event(event)?)),
+            LogSource::Stderr(number, text) => (Some(number), escape_invisible(text).into_owned()),
+            LogSource::Event(event) => {
+                (None, format!("toolcrib: {}", escape_invisible(&describe_event(event)?)))
+            }
             _ => return None,
         };
         Some(Self { server: line.server.clone(), at: line.at, number, text })
@@ -97,10 +102,15 @@ fn describe_event(event: &Event) -> Option<String> {
         Event::Paused { reason, .. } => reason.clone(),
         Event::Ejected { reason, .. } => format!("ejected: {reason}"),
         Event::Unapproved { tools, withheld, .. } => {
-            let tools: Vec<String> = tools
+            let more = tools.len().saturating_sub(MAX_LOGGED_TOOLS);
+            let mut tools: Vec<String> = tools
                 .iter()
+                .take(MAX_LOGGED_TOOLS)
                 .map(|found| format!("`{}` ({})", found.tool.escape_debug(), found.status.as_str()))
                 .collect();
+            if more > 0 {
+                tools.push(format!("and {more} more"));
+            }
             let consequence = if *withheld { "withheld until approved" } else { "marked" };
             format!("tools differ from the approved definitions, {consequence}: {}", tools.join(", "))
         }

@@ -80,8 +80,8 @@ fn server_report_has_exactly_the_documented_members() {
     let report = ServerReport::new(&ejected_server(), 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
-        cache_misses tools memory calls errors p50 p99 start pin unapproved problems sharing instances instances_list revision \
-        era protocol_version server_info title description card_tags";
+        cache_misses tools memory calls errors p50 p99 start pin unapproved problems sharing instances instances_list \
+        revision era protocol_version server_info title description card_tags";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
     assert_eq!(members.len(), names.split_whitespace().count());

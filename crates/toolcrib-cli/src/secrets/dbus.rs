@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use toolcrib::util::encoding;
 use zeroize::Zeroizing;
 
@@ -65,10 +66,14 @@ struct DbusMessage {
 pub(super) struct Bus {
     stream: UnixStream,
     last_serial: u32,
+    /// The time limit of a call.
+    timeout: Duration,
+    /// The end of the current call's time limit.
+    deadline: Instant,
 }
 
 impl Bus {
-    /// Connects to the first reachable address. `timeout` applies to each read and write.
+    /// Connects to the first reachable address. `timeout` applies to the connection and to each call as a whole.
     pub(super) fn connect(addresses: &str, timeout: Duration) -> Result<Self, DbusError> {
         let mut failure = "there is no session bus".to_owned();
         for address in addresses.split(';') {
@@ -80,23 +85,22 @@ impl Bus {
         Err(DbusError::Unavailable(failure))
     }
 
-    fn authenticate(mut stream: UnixStream, timeout: Duration) -> Result<Self, DbusError> {
-        stream.set_read_timeout(Some(timeout))?;
+    fn authenticate(stream: UnixStream, timeout: Duration) -> Result<Self, DbusError> {
         stream.set_write_timeout(Some(timeout))?;
+        let mut bus = Self { stream, last_serial: 0, timeout, deadline: Instant::now() + timeout };
         let user_id = rustix::process::geteuid().as_raw().to_string();
         let hex_id = encoding::to_hex(user_id.as_bytes());
-        stream.write_all(format!("\0AUTH EXTERNAL {hex_id}\r\n").as_bytes())?;
+        bus.stream.write_all(format!("\0AUTH EXTERNAL {hex_id}\r\n").as_bytes())?;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 512 {
             let mut byte = [0];
-            stream.read_exact(&mut byte)?;
+            bus.read_exact(&mut byte)?;
             line.push(byte[0]);
         }
         if !line.starts_with(b"OK ") {
             return Err(DbusError::Broken("the session bus rejected the authentication".to_owned()));
         }
-        stream.write_all(b"BEGIN\r\n")?;
-        let mut bus = Self { stream, last_serial: 0 };
+        bus.stream.write_all(b"BEGIN\r\n")?;
         let hello = DbusCall {
             destination: "org.freedesktop.DBus",
             path: "/org/freedesktop/DBus",
@@ -111,6 +115,7 @@ impl Bus {
     /// Calls a method and waits for its reply.
     pub(super) fn call(&mut self, call: DbusCall<'_>, body: &DbusWriter) -> Result<DbusReader, DbusError> {
         self.last_serial += 1;
+        self.deadline = Instant::now() + self.timeout;
         self.stream.write_all(&encode_call(self.last_serial, call, body.bytes()))?;
         for _ in 0..MAX_UNRELATED_MESSAGES {
             let message = self.read_message()?;
@@ -125,10 +130,27 @@ impl Bus {
         Err(DbusError::Broken("the session bus sent too many unrelated messages".to_owned()))
     }
 
+    /// Fills a buffer within the time limit of the call, however slowly the bytes arrive.
+    fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let remaining = self.deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(remaining))?;
+            match self.stream.read(&mut buffer[filled..])? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                count => filled += count,
+            }
+        }
+        Ok(())
+    }
+
     fn read_message(&mut self) -> Result<DbusMessage, DbusError> {
         let malformed = || DbusError::Broken("malformed message from the session bus".to_owned());
         let mut head = [0; 16];
-        self.stream.read_exact(&mut head)?;
+        self.read_exact(&mut head)?;
         if head[0] != b'l' {
             return Err(malformed());
         }
@@ -143,9 +165,9 @@ impl Bus {
         }
         let mut fields = head[12..].to_vec();
         fields.resize(4 + fields_length.next_multiple_of(8), 0);
-        self.stream.read_exact(&mut fields[4..])?;
+        self.read_exact(&mut fields[4..])?;
         let mut body = vec![0; body_length];
-        self.stream.read_exact(&mut body)?;
+        self.read_exact(&mut body)?;
         let mut reply_serial = 0;
         let mut error_name = String::new();
         // The header fields start at byte 12 of the message, which matters for their alignment.
@@ -231,6 +253,7 @@ fn encode_call(serial: u32, call: DbusCall<'_>, body: &[u8]) -> Zeroizing<Vec<u8
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
 
@@ -243,6 +266,29 @@ mod tests {
         assert_eq!(&bytes[..12], b"l\x01\0\x01\x07\0\0\0\x07\0\0\0");
         assert_eq!(&bytes[16..27], b"\x01\x01o\0\x02\0\0\0/c\0");
         assert!(bytes.ends_with(b"\x02\0\0\0hi\0") && (bytes.len() - 7).is_multiple_of(8));
+    }
+
+    #[test]
+    fn slow_bus_times_out_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bus");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let bus = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // One byte every 20 ms, up to the longest line.
+            for _ in 0..512 {
+                if stream.write_all(b"O").is_err()
+                    || stopped.recv_timeout(Duration::from_millis(20)) != Err(RecvTimeoutError::Timeout)
+                {
+                    break;
+                }
+            }
+        });
+        let result = Bus::connect(&format!("unix:path={}", path.display()), Duration::from_millis(200));
+        assert!(matches!(result, Err(DbusError::Timeout)), "{result:?}");
+        drop(stop);
+        bus.join().unwrap();
     }
 
     #[test]

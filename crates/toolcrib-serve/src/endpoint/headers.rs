@@ -1,6 +1,6 @@
 //! Parses the headers of a request and checks that they agree with its body.
 
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 use hyper::{HeaderMap, StatusCode};
 use toolcrib::protocol::header_mirror::{self, decode_header};
 use toolcrib::protocol::json::object::Object;
@@ -32,6 +32,9 @@ impl RequestHeaders {
         let has_json = headers.get(CONTENT_TYPE).is_some_and(|value| is_json(value.as_bytes()));
         if !has_json {
             return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "`Content-Type` must be application/json"));
+        }
+        if headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity") {
+            return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "`Content-Encoding` is not supported"));
         }
         let accepts_events = match headers.get(ACCEPT) {
             None => false,

@@ -7,6 +7,7 @@ use toolcrib::protocol::era::client::{
 };
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
+use toolcrib::protocol::member_names;
 use toolcrib::protocol::versions::Era;
 use toolcrib::{ListKind, Selector};
 
@@ -79,6 +80,11 @@ pub(super) fn classify(
 ) -> Result<MethodAction, ResponsePayload> {
     if !exists_in(method, era) {
         return Err(method_not_found(method));
+    }
+    if !is_forwarded(view, era, method) {
+        // The pipeline checks forwarded requests.
+        member_names::check_params(params)
+            .map_err(|lookalike| reject(code::INVALID_PARAMS, &lookalike.to_string()))?;
     }
     if let Some(kind) = ListKind::from_method(method) {
         return Ok(MethodAction::List(kind));

@@ -53,6 +53,31 @@ async fn longest_idle_session_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sessions_of_one_caller_do_not_end_those_of_another() {
+    let sessions = Sessions::new(6);
+    let service = service();
+    let scope = |name: &str| EndpointScope::trusted(Caller::new(name));
+    let open = async |name: &str| {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let client = SessionClientState::new(&service, scope(name), None, None);
+        sessions.open(client, None).map(|new| new.id)
+    };
+    let is_open = |name: &str, id: &str| sessions.find(id, &scope(name)).is_some();
+    let ann = open("ann").await.unwrap();
+    let mut ben = Vec::new();
+    for _ in 0..20 {
+        ben.push(open("ben").await.unwrap());
+    }
+    assert!(is_open("ann", &ann), "the session of a caller with fewer is kept");
+    assert_eq!(ben.iter().filter(|id| is_open("ben", id)).count(), 3, "half of all");
+    // Sessions in use are not ended, but they do not take the room of others either.
+    let held: Vec<SessionRef> = ben.iter().filter_map(|id| sessions.find(id, &scope("ben"))).collect();
+    assert_eq!((held.len(), open("ben").await), (3, None));
+    assert!(open("ann").await.is_some() && open("carl").await.is_some() && open("dora").await.is_some());
+    assert!(is_open("carl", &open("carl").await.unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn idle_sessions_expire_and_the_expiry_task_ends() {
     let sessions = Sessions::new(10);
     let service = service();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
@@ -24,7 +25,7 @@ use crate::protocol::era::capabilities::ELICIT;
 use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::spec::ServerId;
-use crate::store::{Store, StoreError, StoreKey, StoreKind};
+use crate::store::{SigningKey, Store, StoreError, StoreKey, StoreKind};
 use crate::util::encoding::to_hex;
 
 /// The time that a decision applies to the same call.
@@ -33,7 +34,7 @@ const DECISION_TTL: Duration = Duration::from_secs(300);
 const PENDING_TTL: Duration = Duration::from_secs(600);
 /// The time limit for the client's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
-/// Digits of the call's digest that identify a pending approval.
+/// Digits of the id of a pending approval.
 const ID_DIGITS: usize = 12;
 /// Characters of the arguments that are shown to a person.
 const MAX_SHOWN_CHARS: usize = 2000;
@@ -58,6 +59,8 @@ pub struct PendingApproval {
 #[derive(Debug)]
 pub(crate) struct Approvals {
     store: Arc<dyn Store>,
+    /// Makes ids that no one else can compute; `None` without a source of random numbers.
+    id_key: Option<SigningKey>,
 }
 
 /// A pending approval as it is stored.
@@ -108,7 +111,7 @@ fn decision_value(is_approved: bool) -> Bytes {
 
 impl Approvals {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        Self { store, id_key: SigningKey::random().ok() }
     }
 
     /// Waits until a person allows the call. Returns immediately if the same call was decided recently.
@@ -144,9 +147,9 @@ impl Approvals {
             }
             ApprovalReply::NoAnswer => Err(deny("the approval request was not answered")),
             ApprovalReply::CannotAsk => {
-                let added = self.add_pending(key, call, target, arguments).await;
-                let id = added.map_err(unavailable)?;
                 let error = deny("it needs approval and this client cannot be asked");
+                let Some(id) = self.pending_id(&key) else { return Err(error) };
+                self.add_pending(key, &id, call, target, arguments).await.map_err(unavailable)?;
                 Err(error.with_hint(Hint::ApproveCall { id: id.clone() }).with_approval_id(id))
             }
         }
@@ -164,26 +167,34 @@ impl Approvals {
         or_warn(self.store.put(key, decision_value(is_approved), Some(DECISION_TTL)).wait().await);
     }
 
-    /// Lets an operator decide about a refused call. Returns its id.
+    /// Returns the id of a pending approval: the same for the same call while this process runs, and unpredictable.
+    fn pending_id(&self, key: &str) -> Option<String> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.id_key.as_ref()?.as_bytes()).ok()?;
+        mac.update(key.as_bytes());
+        let mut id = to_hex(&mac.finalize().into_bytes());
+        id.truncate(ID_DIGITS);
+        Some(id)
+    }
+
+    /// Lets an operator decide about a refused call.
     async fn add_pending(
         &self,
         key: String,
+        id: &str,
         call: &Call,
         target: &Target,
         arguments: String,
-    ) -> Result<String, StoreError> {
-        let id = key[..ID_DIGITS].to_owned();
+    ) -> Result<(), StoreError> {
         let approval = PendingApproval {
-            id: id.clone(),
+            id: id.to_owned(),
             caller: call.caller.clone(),
             server: target.server.clone(),
             name: target.name.to_string(),
             arguments,
         };
         let value = PendingEntry { key, approval }.to_bytes();
-        let key = StoreKey::new(StoreKind::PendingApproval, &id);
-        self.store.put(key, value, Some(PENDING_TTL)).wait().await?;
-        Ok(id)
+        let key = StoreKey::new(StoreKind::PendingApproval, id);
+        self.store.put(key, value, Some(PENDING_TTL)).wait().await
     }
 
     /// Returns the calls that an operator can decide about, ordered by id.

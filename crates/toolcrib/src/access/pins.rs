@@ -277,6 +277,19 @@ impl Pins {
         result
     }
 
+    /// Computes the fingerprints of tools, so that checking a listing with them is cheap.
+    pub(crate) fn compute_fingerprints(&self, tools: &[ListedItem]) {
+        let computed: Vec<Fingerprint> =
+            tools.iter().map(|tool| Fingerprint::from_definition(&tool.definition)).collect();
+        let mut state = self.lock();
+        if state.fingerprints.len() > tools.len() {
+            state.fingerprints.clear();
+        }
+        for (tool, fingerprint) in tools.iter().zip(computed) {
+            state.fingerprints.insert(tool.name.clone(), (tool.definition.clone(), fingerprint));
+        }
+    }
+
     /// Stores the tools that a server offered when it was first seen, unless another process has seen it first. Blocks if the
     /// store has files.
     pub(crate) fn save_first_seen(&self, listing: &Listing) -> Result<(), StoreError> {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::access::uri_forms::UriForms;
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::spec::{Origin, ServerId};
@@ -277,8 +278,9 @@ impl Policy {
         server: &'a ServerId,
         name: &str,
     ) -> Option<PolicyVerdict<'a>> {
+        let forms = UriForms::new(Some(name));
         self.levels(caller, server).find_map(|(level, rules)| {
-            let rule = rules.ask.iter().find(|rule| rule.allows(server, Some(name)))?;
+            let rule = rules.ask.iter().find(|rule| rule.matches_any_form(server, name, &forms))?;
             Some(PolicyVerdict::NeedsApproval(level, rule))
         })
     }
@@ -318,8 +320,9 @@ impl Policy {
         server: &'a ServerId,
         name: Option<&'a str>,
     ) -> impl Iterator<Item = PolicyVerdict<'a>> {
+        let forms = UriForms::new(name);
         self.levels(caller, server).filter_map(move |(level, rules)| {
-            let rule = rules.deny.iter().find(|rule| rule.denies(server, name))?;
+            let rule = rules.deny.iter().find(|rule| rule.denies(server, name, &forms))?;
             Some(PolicyVerdict::Denied(level, rule))
         })
     }

@@ -3,13 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::access::policy::{Guard, Policy, PolicyVerdict};
+use crate::access::uri_forms::{decoded_stages, expand_template};
 use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::model::caller::Caller;
@@ -19,14 +19,16 @@ use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::protocol::era::client::SUBSCRIBE;
 use crate::protocol::era::input::can_require_input;
+use crate::protocol::json::object::Object;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
-use crate::util::encoding::percent_decode;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::panics;
 
 /// Views that are cached. All are dropped when there are more.
 const MAX_VIEWS: usize = 1000;
+/// Characters of a URI that an error shows.
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// The policy in force and the views that follow from it.
 #[derive(Debug, Default)]
@@ -359,16 +361,24 @@ pub(crate) fn authorize(
     match rule_subject(call, name) {
         RuleSubject::Server => find_tool(name).map_or(Ok(()), |tool| check_name(&tool)),
         RuleSubject::Named(name) => {
-            check_name(name)?;
-            if is_unrestricted() || visible.has_item(server, ListKind::Resources, name) {
-                return Ok(());
-            }
-            let Some(forms) = decoded_forms(name) else {
-                let message =
-                    format!("the URI `{name}` has `.` or `..` segments and is not listed by `{server}`");
-                return Err(denied(message));
+            let check_stages = |uri: &str| {
+                check_name(uri)?;
+                let stages = decoded_stages(uri).map_err(|unclear| {
+                    let shown: String = uri.chars().take(MAX_SHOWN_CHARS).collect();
+                    denied(format!("the URI `{shown}` {unclear} and is not listed by `{server}`"))
+                })?;
+                stages.iter().try_for_each(|stage| check_name(stage))
             };
-            forms.iter().try_for_each(|form| check_name(form))
+            if is_unrestricted() {
+                return check_name(name);
+            }
+            if let Some(uri) = completed_uri(call, name) {
+                check_stages(&uri)?;
+            }
+            match visible.has_item(server, ListKind::Resources, name) {
+                true => check_name(name),
+                false => check_stages(name),
+            }
         }
         RuleSubject::Listed(kind, name) => {
             check_name(name)?;
@@ -400,9 +410,8 @@ pub(crate) fn required_approval<'a>(
     match rule_subject(call, &target.name) {
         RuleSubject::Server | RuleSubject::Unknown => None,
         RuleSubject::Listed(_, name) => find_verdict(name),
-        RuleSubject::Named(name) => {
-            find_verdict(name).or_else(|| decoded_forms(name)?.iter().find_map(|form| find_verdict(form)))
-        }
+        RuleSubject::Named(name) => find_verdict(name)
+            .or_else(|| decoded_stages(name).ok()?.iter().find_map(|form| find_verdict(form))),
     }
 }
 
@@ -430,15 +439,16 @@ fn not_listed_error(kind: ListKind, name: &str) -> Error {
     Error::new(ErrorKind::Unknown, format!("Unknown {noun}: {name}"))
 }
 
-/// Returns every form of a URI that a server may read after decoding it once or repeatedly. Returns `None` for a URI with
-/// `.` or `..` segments, which servers resolve differently.
-fn decoded_forms(uri: &str) -> Option<Vec<String>> {
-    let mut forms = Vec::new();
-    let mut text = Cow::Borrowed(uri);
-    while let Some(decoded) = percent_decode(&text).filter(|decoded| decoded.len() < text.len()) {
-        text = Cow::Owned(decoded.into_owned());
-        forms.push(text.clone().into_owned());
+/// Returns the URI that a completion request is about: the template with the values that the client has so far.
+fn completed_uri(call: &Call, template: &str) -> Option<String> {
+    if call.method() != "completion/complete" || !template.contains('{') {
+        return None;
     }
-    let has_dot_segments = text.split(['/', '\\']).any(|segment| matches!(segment, "." | ".."));
-    (!has_dot_segments).then_some(forms)
+    let argument = Object::parse(call.params.get("argument")?).ok()?;
+    let context = call.params.get("context").and_then(|raw| Object::parse(raw).ok());
+    let known = context.and_then(|context| Object::parse(context.get("arguments")?).ok()).unwrap_or_default();
+    Some(expand_template(template, |name| {
+        let is_completed = argument.get_string("name").as_deref() == Some(name);
+        if is_completed { argument.get_string("value") } else { known.get_string(name) }
+    }))
 }

@@ -33,7 +33,10 @@ impl Call {
             Some(context) => Box::pin(context.resolve_project(self)).await,
             None => None,
         };
-        project.map_or_else(|| self.client_instance_key(), InstanceKey::Project)
+        match project {
+            Some(project) => InstanceKey::Project { caller: self.caller.clone(), project },
+            None => self.client_instance_key(),
+        }
     }
 
     /// Returns the key of the instance that serves this call, or `None` if the client may have to be asked first.
@@ -85,7 +88,9 @@ impl ClientContext {
             InstanceKey::Shared => true,
             InstanceKey::Discovery => false,
             InstanceKey::Client { number, .. } => *number == client,
-            InstanceKey::Project(project) => self.known_project().as_ref() == Some(project),
+            InstanceKey::Project { caller: owner, project } => {
+                owner == caller && self.known_project().as_ref() == Some(project)
+            }
             InstanceKey::Caller(name) => name == caller,
         }
     }
@@ -145,7 +150,9 @@ impl ClientContext {
                 continue;
             }
             let answer = timeout(ROOTS_TIMEOUT, answer).await.ok()?.ok()?;
-            return Some(canonicalize_roots(Project::from_roots(root_uris(&answer)?)?).await);
+            let project = canonicalize_roots(Project::from_roots(root_uris(&answer)?)?).await;
+            // A client that says so may be on another machine, or of another user.
+            return Some(project.untrusted());
         }
         None
     }

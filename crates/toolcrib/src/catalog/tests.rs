@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::listing::DeclaredToolFacts;
-use crate::model::pin_status::{PinStatus, ToolPinStatus};
+use crate::model::pin_status::PinStatus;
 use crate::model::selector::Selector;
 
 /// The lists of one server: each kind with its names.
@@ -331,7 +331,7 @@ fn renamed_tool_keeps_its_own_name_at_its_server() {
     let names = [("log", "history"), ("push", "log")].map(|(own, new)| (own.to_owned(), new.to_owned()));
     let tool_facts = Arc::new(DeclaredToolFacts {
         public_names: names.into(),
-        pin_statuses: vec![ToolPinStatus::new("log", PinStatus::Changed)],
+        pin_statuses: [("log".into(), PinStatus::Changed)].into(),
     });
     let git =
         listing(&[(ListKind::Tools, &["log", "push", "history", "tag"]), (ListKind::Prompts, &["log"])]);
@@ -368,17 +368,12 @@ fn definitions_that_clients_reject_are_repaired_only_where_servers_share_a_list(
     let good = r#"{ "name":"good", "inputSchema":{"type":"object"},"x":1.0 }"#;
     let bad = r#"{"name":"bad","description":null,"inputSchema":null}"#;
     let raw = format!(r#"[{good},{bad},{{"name":5}},7]"#);
-    let parsed = ListedItem::parse_all(ListKind::Tools, &Bytes::from(raw)).unwrap();
-    assert_eq!((parsed.items.len(), parsed.skipped), (2, 2));
-    let mut listing = Listing { tools: parsed.items, ..Listing::default() };
-    listing.skipped[ListKind::Tools as usize] = parsed.skipped;
+    let parsed = ListedItem::parse_all(ListKind::Tools, &Bytes::from(raw), 1000).unwrap();
+    assert_eq!((parsed.items.len(), parsed.unusable, parsed.too_large), (2, 2, 0));
+    let listing = Listing { tools: parsed.items, ..Listing::default() };
     assert_eq!(
         listing.problems(),
-        [
-            "tool `bad`: `description` has a wrong type",
-            "tool `bad`: `inputSchema` is not an object",
-            "2 items of the tool list have no usable name"
-        ]
+        ["tool `bad`: `description` has a wrong type", "tool `bad`: `inputSchema` is not an object"]
     );
     let catalog = Catalog::build(1, &[(id("a"), Some(Arc::new(listing)))].into());
     let own = catalog.list_json(ListKind::Tools, Some(&id("a")));

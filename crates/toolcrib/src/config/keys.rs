@@ -213,6 +213,13 @@ const LIMITS: &[ConfigKey] = &[
     key("call-timeout-max", Duration, "10m", "Time limit for a call, however much progress it reports"),
     key("in-flight", Integer, "64", "Concurrent calls; further calls wait, in turn per client"),
     key("message", Size, "32MiB", "Largest message accepted from the server"),
+    key(
+        "tools",
+        Integer,
+        "10000",
+        "Tools that are listed, and other items of each kind; further ones are left out",
+    ),
+    key("definition", Size, "256KiB", "Largest definition of a tool or other item; larger ones are left out"),
     key("instances", Integer, "16", "Concurrent instances of a server that is not shared"),
     key("cache-entries", Integer, "64", "Cached results per tool; `0` disables the cache"),
     key("cache-ttl-max", Duration, "24h", "Longest time a result is cached"),

@@ -211,6 +211,8 @@ fn overlay_limits(limits: &mut ServerLimits, mut reader: TableReader<'_>) {
     check_not_longer(&mut reader, &usual, &max);
     set(&mut limits.in_flight, count(reader.count("in-flight", 1)).and_then(NonZeroUsize::new));
     set(&mut limits.message, reader.size("message"));
+    set(&mut limits.tools, count(reader.count("tools", 1)));
+    set(&mut limits.definition, reader.size("definition"));
     set(&mut limits.instances, count(reader.count("instances", 1)).and_then(NonZeroUsize::new));
     set(&mut limits.cache_entries, count(reader.count("cache-entries", 0)));
     set(&mut limits.cache_ttl_max, reader.duration("cache-ttl-max"));

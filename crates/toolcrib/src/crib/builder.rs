@@ -508,6 +508,9 @@ fn spawn_memory_watch(inner: &CribInner) {
     inner.router.services.tasks.spawn(watch);
 }
 
+/// Tools above which a catalog is built on a blocking thread, so that calls go on meanwhile.
+const LARGE_CATALOG: usize = 1000;
+
 /// Spawns the task that publishes a new catalog when a listing changes. The task holds the crib weakly and ends with it.
 fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Catalog>>) {
     let weak = Arc::downgrade(inner);
@@ -522,7 +525,13 @@ fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Ca
             }
             let Some(inner) = weak.upgrade() else { return };
             let revision = catalog.borrow().revision() + 1;
-            catalog.send_replace(Arc::new(Catalog::build(revision, &inner.router.registry.listings())));
+            let is_large = inner.router.registry.count_tools() > LARGE_CATALOG;
+            let build = move || Catalog::build(revision, &inner.router.registry.listings());
+            let built = if is_large { tokio::task::spawn_blocking(build).await } else { Ok(build()) };
+            match built {
+                Ok(built) => drop(catalog.send_replace(Arc::new(built))),
+                Err(error) => tracing::error!(%error, "cannot build the catalog"),
+            }
         }
     });
 }

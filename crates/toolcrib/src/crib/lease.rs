@@ -235,7 +235,8 @@ impl Crib {
             return Err(self.router().hidden_server_error(&request.caller, server));
         }
         self.registered(server)?;
-        let (lease, origin) = self.router().registry.lease_with_origin(server, request).await?;
+        let leased = self.router().registry.lease_with_origin(server, request).await;
+        let (lease, origin) = leased.map_err(|error| self.router().hide_stderr(error, &request.caller))?;
         Ok(LeaseWithOrigin { lease, origin })
     }
 }

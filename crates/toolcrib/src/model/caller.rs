@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Caller {
     identity: Arc<CallerIdentity>,
     profile: Option<Arc<str>>,
+    is_admin: bool,
 }
 
 /// The part of a caller that its clones share.
@@ -40,7 +41,8 @@ impl Caller {
     }
 
     fn with_name(name: Cow<'static, str>) -> Self {
-        Self { identity: Arc::new(CallerIdentity { name, revoked: AtomicBool::new(false) }), profile: None }
+        let identity = Arc::new(CallerIdentity { name, revoked: AtomicBool::new(false) });
+        Self { identity, profile: None, is_admin: false }
     }
 
     /// Returns the caller for local use by the same user.
@@ -53,6 +55,18 @@ impl Caller {
     pub fn with_profile(mut self, profile: &str) -> Self {
         self.profile = Some(profile.into());
         self
+    }
+
+    /// Makes the caller an administrator, who may see what servers write about all callers.
+    #[must_use]
+    pub fn with_admin(mut self, is_admin: bool) -> Self {
+        self.is_admin = is_admin;
+        self
+    }
+
+    /// Returns whether the caller may see what servers write about all callers: it is local or an administrator.
+    pub(crate) fn can_see_all(&self) -> bool {
+        self.is_admin || *self == Self::local()
     }
 
     /// Returns the name.

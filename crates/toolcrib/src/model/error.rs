@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::model::denial::Denial;
-use crate::model::exit_report::ExitReport;
+use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::hint::Hint;
 use crate::spec::ServerId;
@@ -283,6 +283,17 @@ impl Error {
         self
     }
 
+    /// Removes the lines that the server wrote to stderr, which may be about other callers.
+    pub(crate) fn without_stderr(mut self) -> Self {
+        let Some(report) = &mut self.0.exit_report else { return self };
+        if report.exit != Some(ProcessExit::Disconnected) {
+            let with_last_line = report.to_string();
+            self.0.message = self.0.message.replace(&with_last_line, &report.exit_text());
+            report.stderr.clear();
+        }
+        self
+    }
+
     /// Returns the same error with the time until the next attempt in its message.
     pub(crate) fn with_next_attempt_in(&self, wait: Duration) -> Self {
         let mut error = self.clone().with_retry_in(wait);
@@ -416,6 +427,19 @@ mod tests {
         assert_eq!(error.hint(), Hint::RestartServer { server: Some(server) });
         assert_eq!(error.data()["kind"], "ejected");
         assert_eq!(error.data()["server"], "git");
+    }
+
+    #[test]
+    fn stderr_is_removed_from_data_and_message() {
+        let report = ExitReport {
+            exit: Some(ProcessExit::Status(3)),
+            stderr: vec!["patient=Jane".to_owned(), "oops Jane".to_owned()],
+            program: "npx".to_owned(),
+        };
+        let message = format!("`a` died: {report}");
+        let error = Error::new(ErrorKind::Lost, message).with_exit_report(report).without_stderr();
+        assert_eq!(error.to_string(), "`a` died: exit status 3");
+        assert_eq!((&error.data()["exit"], &error.data()["stderr"]), (&json!("exit status 3"), &json!([])));
     }
 
     #[test]

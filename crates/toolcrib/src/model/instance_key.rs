@@ -23,8 +23,13 @@ pub enum InstanceKey {
         /// The capabilities that the client declares, as JSON.
         capabilities: Bytes,
     },
-    /// The instance of all clients that work in the same project.
-    Project(Project),
+    /// The instance of all clients of one caller that work in the same project.
+    Project {
+        /// The caller.
+        caller: Caller,
+        /// The project.
+        project: Project,
+    },
     /// The instance of one caller.
     Caller(Caller),
 }
@@ -43,7 +48,13 @@ impl fmt::Display for InstanceKey {
             Self::Shared => f.write_str("shared"),
             Self::Discovery => f.write_str("discovery"),
             Self::Client { number, .. } => write!(f, "client {number}"),
-            Self::Project(project) => write!(f, "project {}", project.0.join(", ")),
+            Self::Project { caller, project } => {
+                write!(f, "project {}", project.roots.join(", "))?;
+                match *caller == Caller::local() {
+                    true => Ok(()),
+                    false => write!(f, " of {}", caller.as_str()),
+                }
+            }
             Self::Caller(caller) => write!(f, "caller {}", caller.as_str()),
         }
     }
@@ -51,29 +62,40 @@ impl fmt::Display for InstanceKey {
 
 /// The roots that a client works in, as paths or URIs, normalized and sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Project(Arc<[String]>);
+pub struct Project {
+    roots: Arc<[String]>,
+    /// Whether a server may be started in its folder.
+    is_trusted: bool,
+}
 
 impl Project {
-    /// Creates a project from paths and URIs, or returns `None` if there are none.
+    /// Creates a project from paths and URIs, or returns `None` if there are none. Servers may be started in its folder, so
+    /// the roots must not come from a client that is not trusted to choose one.
     pub fn from_roots(roots: impl IntoIterator<Item: AsRef<str>>) -> Option<Self> {
         let mut roots: Vec<String> = roots.into_iter().map(|root| normalize_root(root.as_ref())).collect();
         roots.retain(|root| !root.is_empty());
         roots.sort_unstable();
         roots.dedup();
-        (!roots.is_empty()).then(|| Self(roots.into()))
+        (!roots.is_empty()).then(|| Self { roots: roots.into(), is_trusted: true })
     }
 
-    /// The folder of a project that consists of exactly one folder.
+    /// Keeps the roots only to tell projects apart: no server is started in their folder.
+    #[must_use]
+    pub(crate) fn untrusted(self) -> Self {
+        Self { is_trusted: false, ..self }
+    }
+
+    /// The folder of a project that consists of exactly one folder, if servers may be started there.
     pub fn folder(&self) -> Option<&Path> {
-        match &*self.0 {
-            [root] if root.starts_with('/') => Some(Path::new(root)),
+        match &*self.roots {
+            [root] if self.is_trusted && root.starts_with('/') => Some(Path::new(root)),
             _ => None,
         }
     }
 
     /// The roots, as paths or URIs.
     pub(crate) fn roots(&self) -> &[String] {
-        &self.0
+        &self.roots
     }
 }
 

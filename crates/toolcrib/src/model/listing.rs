@@ -1,12 +1,13 @@
 //! The listing of a server: its lists, their time to live, and facts about its tools.
 
-use crate::model::pin_status::{PinStatus, ToolPinStatus};
+use crate::model::pin_status::PinStatus;
 use crate::protocol::definition::{RepairedDefinition, repair_definition};
 use crate::protocol::era::handshake::declares_capability;
 use crate::protocol::json::object::{self, Object, as_integer};
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::member_names;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -27,8 +28,8 @@ pub(crate) struct Listing {
     pub(crate) instructions: Option<String>,
     /// Lists that could not be read.
     pub(crate) unread: Vec<ListKind>,
-    /// The number of items of each list that were left out, because they have no usable name.
-    pub(crate) skipped: [usize; ListKind::ALL.len()],
+    /// The reasons why items of each list were left out.
+    pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
     pub(crate) ttls: ListTtls,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
@@ -84,7 +85,7 @@ pub(crate) struct DeclaredToolFacts {
     /// Public names by own name, where they differ.
     pub(crate) public_names: BTreeMap<String, String>,
     /// Tools whose definition differs from the approved one.
-    pub(crate) pin_statuses: Vec<ToolPinStatus>,
+    pub(crate) pin_statuses: BTreeMap<Arc<str>, PinStatus>,
 }
 
 impl DeclaredToolFacts {
@@ -100,7 +101,7 @@ impl DeclaredToolFacts {
 
     /// Returns how a tool differs from its approved definition.
     pub(crate) fn pin_status(&self, own_name: &str) -> Option<PinStatus> {
-        self.pin_statuses.iter().find(|found| *found.tool == *own_name).map(|found| found.status)
+        self.pin_statuses.get(own_name).copied()
     }
 }
 
@@ -108,9 +109,9 @@ impl DeclaredToolFacts {
 #[derive(Debug)]
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
-    /// The number of items that were left out.
-    pub(crate) skipped: usize,
     pub(crate) ttl: ListTtl,
+    /// The reasons why items were left out.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// One item of a list, as the server defined it.
@@ -124,29 +125,52 @@ pub(crate) struct ListedItem {
 }
 
 /// The items of one raw list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ParsedItems {
     pub(crate) items: Vec<ListedItem>,
-    /// The number of items that have no name or cannot be read.
-    pub(crate) skipped: usize,
+    /// The number of items that have no name, cannot be read, or have members that look alike.
+    pub(crate) unusable: usize,
+    /// The number of items that are too large.
+    pub(crate) too_large: usize,
+}
+
+impl ParsedItems {
+    /// Adds the items of the next page.
+    pub(crate) fn append(&mut self, page: Self) {
+        self.items.extend(page.items);
+        self.unusable += page.unusable;
+        self.too_large += page.too_large;
+    }
 }
 
 impl ListedItem {
-    /// Parses a definition; `None` if it has no name or cannot be read.
+    /// Parses a definition; `None` if it has no name or cannot be read, or if clients could read another definition than
+    /// the one that was checked.
     pub(crate) fn parse(kind: ListKind, definition: Bytes) -> Option<Self> {
         let members = Object::parse(&definition).ok()?;
-        let name = members.get_string(kind.id_member())?.as_ref().into();
+        let name = members.get_string(kind.id_member())?;
+        if let Err(lookalike) = member_names::check_definition(&members) {
+            tracing::warn!(item = ?name, "an item of a list is left out: {lookalike}");
+            return None;
+        }
+        let name = name.as_ref().into();
         let repaired = repair_definition(kind, &members).map(Arc::new);
         Some(Self { name, definition, repaired })
     }
 
-    /// Parses a raw list and skips items that cannot be read.
-    pub(crate) fn parse_all(kind: ListKind, list: &Bytes) -> Result<ParsedItems, object::BadJson> {
-        let definitions = object::parse_array(list)?;
+    /// Parses a raw list, in which items have at most `max_bytes`, and leaves out items that cannot be used.
+    pub(crate) fn parse_all(
+        kind: ListKind,
+        list: &Bytes,
+        max_bytes: usize,
+    ) -> Result<ParsedItems, object::BadJson> {
+        let mut definitions = object::parse_array(list)?;
         let count = definitions.len();
+        definitions.retain(|definition| definition.len() <= max_bytes);
+        let too_large = count - definitions.len();
         let items: Vec<Self> =
             definitions.into_iter().filter_map(|definition| Self::parse(kind, definition)).collect();
-        Ok(ParsedItems { skipped: count - items.len(), items })
+        Ok(ParsedItems { unusable: count - too_large - items.len(), too_large, items })
     }
 
     /// Returns the definition that clients of the gateway get.
@@ -181,14 +205,17 @@ impl Listing {
     pub(crate) fn with_unread_from(mut self, before: &Self) -> Self {
         for kind in std::mem::take(&mut self.unread) {
             *self.list_mut(kind) = before.items(kind).to_vec();
+            self.left_out[kind as usize].clone_from(&before.left_out[kind as usize]);
         }
         self
     }
 
     /// Returns whether this listing has every name that `other` has.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let has = |list: &[ListedItem], item: &ListedItem| list.iter().any(|listed| listed.name == item.name);
-        ListKind::ALL.into_iter().all(|kind| other.items(kind).iter().all(|item| has(self.items(kind), item)))
+        ListKind::ALL.into_iter().all(|kind| {
+            let own: HashSet<&str> = self.items(kind).iter().map(|item| &*item.name).collect();
+            other.items(kind).iter().all(|item| own.contains(&*item.name))
+        })
     }
 
     /// Returns this listing with only the names for which `keep` returns true.
@@ -228,11 +255,12 @@ impl Listing {
 
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
-        self.skipped[kind as usize] = pages.skipped;
+        self.left_out[kind as usize] = pages.left_out;
         Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
     }
 
-    /// Returns the mistakes in its definitions that clients would reject a whole list for.
+    /// Returns the mistakes in its definitions that clients would reject a whole list for, and the reasons why items were
+    /// left out.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for kind in ListKind::ALL {
@@ -241,10 +269,7 @@ impl Listing {
                 let found = item.repaired.iter().flat_map(|repaired| &repaired.problems);
                 problems.extend(found.map(|problem| format!("{noun} `{}`: {problem}", item.name)));
             }
-            match self.skipped[kind as usize] {
-                0 => {}
-                count => problems.push(format!("{count} items of the {noun} list have no usable name")),
-            }
+            problems.extend_from_slice(&self.left_out[kind as usize]);
         }
         problems
     }

@@ -142,8 +142,8 @@ pub struct ServerStatus {
     pub pin: Pinning,
     /// Unapproved tools, by the server's own names.
     pub unapproved: Vec<ToolPinStatus>,
-    /// Mistakes in its definitions that clients would reject a whole list for. They are repaired or left out where all
-    /// servers are listed together.
+    /// Mistakes in its definitions that clients would reject a whole list for, which are repaired or left out where all
+    /// servers are listed together, and the reasons why items were left out.
     pub problems: Vec<String>,
     /// Which clients share an instance.
     pub sharing: Sharing,

@@ -82,7 +82,11 @@ async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome,
     for round in 0..=MAX_ROUNDS {
         let outcome = pipeline::run(router, call).await?;
         let ResponsePayload::Result(result) = &outcome.answer else { return Ok(outcome) };
-        let needed = (outcome.era == Era::Stateless).then(|| input::parse_required_input(result)).flatten();
+        if outcome.era != Era::Stateless {
+            return Ok(outcome);
+        }
+        let needed = input::parse_required_input(result)
+            .map_err(|lookalike| Error::new(ErrorKind::BadReply, lookalike.to_string()))?;
         let Some(needed) = needed else { return Ok(outcome) };
         if round == MAX_ROUNDS {
             break;

@@ -69,12 +69,12 @@ pub(super) async fn retry(
     let deadline = Deadline::new(&entry.spec().limits, &entry.spec().tools, &target.name, started).initial();
     let may_have_run = first_error.delivery() == Delivery::MaybeSent;
     call.dispatched = may_have_run;
+    call.sent_late = true;
     let Ok(lease) = timeout_at(deadline, router.registry.lease(&target.server, call)).await else {
         return Err(first_error);
     };
     let retried = async {
         let mut lease = lease?;
-        lease.mark_delayed();
         flight.into_iter().for_each(SingleFlight::mark_sent);
         lease.send(call, &target.name, started).await
     };

@@ -42,7 +42,7 @@ pub(crate) struct CallRouter {
     pub(crate) services: SupervisorServices,
     pub(crate) visible_catalogs: Arc<VisibleCatalogs>,
     pub(crate) limiter: Limiter,
-    /// The tools that created the running tasks.
+    /// The callers and tools that created the running tasks.
     pub(crate) task_owners: TaskOwners,
     /// Decisions of people about calls.
     pub(crate) approvals: Approvals,
@@ -238,7 +238,8 @@ impl CallRouter {
             self.discover_server(&target.server).await?;
             visible = by_rules();
         }
-        let find_tool = |task: &Arc<str>| self.task_owners.find_tool(&target.server, task);
+        let find_tool =
+            |task: &Arc<str>| self.task_owners.find(&target.server, task).map(|origin| origin.tool);
         let unknown_server =
             || self.callable_catalog(&call.caller).unknown_server_error(target.server.as_str());
         visible_catalogs::authorize(policy, &visible, call, target, find_tool, unknown_server)?;

@@ -1,4 +1,4 @@
-//! Remembers which tool and caller created a task that outlives its call. The oldest entries are dropped first.
+//! Remembers which caller and which tool created a task that outlives its call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -8,57 +8,81 @@ use crate::model::target::Target;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
 
-/// The number of tasks that are remembered.
+/// The number of tasks that are remembered in all.
 const MAX_TASKS: usize = 10_000;
 
 /// A server and its own id of a task.
 type TaskKey = (ServerId, Arc<str>);
 
-/// The tools and callers that created the known tasks.
+/// The origins of the known tasks. If there are too many, the oldest of the caller with the most are dropped.
 #[derive(Debug, Default)]
-pub(crate) struct TaskOwners(Mutex<TaskOrigins>);
+pub(crate) struct TaskOwners(Mutex<KnownTasks>);
 
-#[derive(Debug, Default)]
-struct TaskOrigins {
-    creators: HashMap<TaskKey, TaskCreator>,
-    order: VecDeque<TaskKey>,
+/// The caller and the tool that created a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaskOrigin {
+    pub(crate) caller: Caller,
+    pub(crate) tool: Arc<str>,
 }
 
-/// The call that created a task.
-#[derive(Debug)]
-struct TaskCreator {
-    tool: Arc<str>,
-    caller: Caller,
+#[derive(Debug, Default)]
+struct KnownTasks {
+    origins: HashMap<TaskKey, TaskOrigin>,
+    /// The tasks of each caller, the oldest first.
+    by_caller: HashMap<Caller, VecDeque<TaskKey>>,
+}
+
+impl KnownTasks {
+    fn insert(&mut self, key: TaskKey, origin: TaskOrigin) {
+        let caller = origin.caller.clone();
+        match self.origins.insert(key.clone(), origin) {
+            Some(known) if known.caller == caller => return,
+            Some(known) => {
+                if let Some(tasks) = self.by_caller.get_mut(&known.caller) {
+                    tasks.retain(|task| *task != key);
+                }
+            }
+            None => {}
+        }
+        self.by_caller.entry(caller).or_default().push_back(key);
+    }
+
+    fn drop_one(&mut self) {
+        let largest = self.by_caller.iter_mut().max_by_key(|(_, tasks)| tasks.len());
+        let Some((caller, tasks)) = largest else { return };
+        let oldest = tasks.pop_front();
+        let emptied = tasks.is_empty().then(|| caller.clone());
+        if let Some(oldest) = oldest {
+            self.origins.remove(&oldest);
+        }
+        if let Some(caller) = emptied {
+            self.by_caller.remove(&caller);
+        }
+    }
 }
 
 impl TaskOwners {
-    /// Records that a caller's call of a tool created a task.
+    /// Records that a caller created a task with a tool.
     pub(crate) fn record(&self, tool: &Target, task: &str, caller: &Caller) {
-        let key: TaskKey = (tool.server.clone(), task.into());
-        let creator = TaskCreator { tool: tool.name.clone(), caller: caller.clone() };
-        let mut origins = self.0.lock().ignore_poison();
-        if origins.creators.insert(key.clone(), creator).is_none() {
-            origins.order.push_back(key);
-        }
-        if origins.order.len() > MAX_TASKS
-            && let Some(oldest) = origins.order.pop_front()
-        {
-            origins.creators.remove(&oldest);
+        let origin = TaskOrigin { caller: caller.clone(), tool: tool.name.clone() };
+        let mut known = self.0.lock().ignore_poison();
+        known.insert((tool.server.clone(), task.into()), origin);
+        if known.origins.len() > MAX_TASKS {
+            known.drop_one();
         }
     }
 
-    /// Returns the tool that created a task, if that is known.
-    pub(crate) fn find_tool(&self, server: &ServerId, task: &Arc<str>) -> Option<Arc<str>> {
-        let origins = self.0.lock().ignore_poison();
-        origins.creators.get(&(server.clone(), task.clone())).map(|creator| creator.tool.clone())
+    /// Returns the origin of a task, if it is known.
+    pub(crate) fn find(&self, server: &ServerId, task: &str) -> Option<TaskOrigin> {
+        let known = self.0.lock().ignore_poison();
+        known.origins.get(&(server.clone(), task.into())).cloned()
     }
 
     /// Returns the servers and ids of the tasks that a caller created, the oldest first.
     pub(crate) fn tasks_of(&self, caller: &Caller) -> Vec<Target> {
-        let origins = self.0.lock().ignore_poison();
-        let is_own =
-            |key: &&TaskKey| origins.creators.get(key).is_some_and(|creator| creator.caller == *caller);
-        origins.order.iter().filter(is_own).map(|(server, task)| Target::new(server, task)).collect()
+        let known = self.0.lock().ignore_poison();
+        let tasks = known.by_caller.get(caller).into_iter().flatten();
+        tasks.map(|(server, task)| Target::new(server, task)).collect()
     }
 }
 
@@ -67,20 +91,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tool_of_task_is_found_until_entry_is_dropped() {
+    fn origin_of_task_is_found_until_entry_is_dropped() {
         let tasks = TaskOwners::default();
         let server: ServerId = "a".parse().unwrap();
-        let find_tool = |task: &str| tasks.find_tool(&server, &task.into()).map(|tool| tool.to_string());
-        let record = |task: &str, tool: &str, caller: &str| {
-            tasks.record(&Target::new(&server, tool), task, &Caller::new(caller));
+        let ann = Caller::new("ann");
+        let ben = Caller::new("ben");
+        let record = |task: &str, tool: &str, caller: &Caller| {
+            tasks.record(&Target::new(&server, tool), task, caller);
         };
-        record("first", "build", "ada");
-        record("first", "test", "ada");
-        record("second", "test", "bob");
-        assert_eq!(find_tool("first").as_deref(), Some("test"));
-        assert_eq!(tasks.find_tool(&"b".parse().unwrap(), &"first".into()), None);
-        assert_eq!(tasks.tasks_of(&Caller::new("ada")), [Target::new(&server, "first")]);
-        (0..MAX_TASKS).for_each(|n| record(&n.to_string(), "build", "ada"));
-        assert_eq!((find_tool("first"), find_tool("0").as_deref()), (None, Some("build")));
+        let find = |task: &str| {
+            tasks
+                .find(&server, task)
+                .map(|origin| (origin.caller.as_str().to_owned(), origin.tool.to_string()))
+        };
+        let origin = |caller: &str, tool: &str| Some((caller.to_owned(), tool.to_owned()));
+        record("first", "build", &ann);
+        record("first", "test", &ann);
+        assert_eq!(find("first"), origin("ann", "test"));
+        assert_eq!(tasks.tasks_of(&ann), [Target::new(&server, "first")]);
+        record("first", "test", &ben);
+        assert_eq!(find("first"), origin("ben", "test"), "a server may use an id again");
+        assert_eq!(tasks.tasks_of(&ann), []);
+        assert_eq!(tasks.find(&"b".parse().unwrap(), "first"), None);
+        (0..MAX_TASKS).for_each(|n| record(&n.to_string(), "build", &ann));
+        assert_eq!((find("0"), find("1")), (None, origin("ann", "build")));
+        assert_eq!(find("first"), origin("ben", "test"), "the tasks of one caller do not displace another's");
+        assert_eq!(tasks.tasks_of(&ben), [Target::new(&server, "first")]);
     }
 }

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::protocol::json::object::{
-    BadJson, as_integer, as_string, for_each_member, write_number, write_string,
+    BadJson, Object, as_integer, as_string, for_each_member, write_number, write_string,
 };
 
 pub use oversize::find_request_id;
@@ -35,7 +35,12 @@ pub mod code {
     pub const MISSING_CAPABILITY: i32 = -32021;
     /// The requested protocol version is not supported.
     pub const UNSUPPORTED_VERSION: i32 = -32022;
+    /// An error that the server defines itself.
+    pub const SERVER_ERROR: i32 = -32000;
 }
+
+/// The codes of toolcrib's own errors.
+const OWN_CODES: std::ops::RangeInclusive<f64> = -31099.0..=-31000.0;
 
 /// Deepest nesting of a client's message. Many servers cannot parse deeper messages. Server messages have no limit.
 const MAX_DEPTH: usize = 512;
@@ -424,6 +429,24 @@ pub fn error_object(code: i32, message: &str, data: Option<&serde_json::Value>) 
         members.insert("data".to_owned(), data.clone());
     }
     error.to_string().into()
+}
+
+/// Moves a server's error that uses one of toolcrib's own codes to `data.server_error`, so that no server can speak for the
+/// gateway. Other errors are returned unchanged.
+pub fn move_own_code(error: Bytes) -> Bytes {
+    let Ok(object) = Object::parse(&error) else { return error };
+    let code = object.get("code").and_then(|raw| std::str::from_utf8(raw).ok()?.parse::<f64>().ok());
+    if !code.is_some_and(|code| OWN_CODES.contains(&code)) {
+        return error;
+    }
+    let mut data = Object::default();
+    let message = object.get("message").cloned().unwrap_or(Bytes::from_static(b"\"\""));
+    data.set_unchecked("server_error", error);
+    let mut moved = Object::default();
+    moved.set_unchecked("code", code::SERVER_ERROR.to_string());
+    moved.set_unchecked("message", message);
+    moved.set_unchecked("data", data.to_bytes());
+    moved.to_bytes()
 }
 
 /// Encodes an error response; the request id may be unknown.

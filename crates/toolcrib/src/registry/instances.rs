@@ -383,7 +383,7 @@ fn all_busy_error(spec: &ServerSpec) -> Error {
 
 /// Returns the working directory of an instance, if its key is a project folder that exists.
 async fn project_folder(key: &InstanceKey) -> Option<PathBuf> {
-    let InstanceKey::Project(project) = key else { return None };
+    let InstanceKey::Project { project, .. } = key else { return None };
     let folder = project.folder()?;
     let is_folder = tokio::fs::metadata(folder).await.is_ok_and(|metadata| metadata.is_dir());
     is_folder.then(|| folder.to_owned())

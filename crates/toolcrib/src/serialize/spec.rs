@@ -212,6 +212,8 @@ struct ServerLimitsForm {
     gateway_call_timeout_max: Option<Duration>,
     in_flight: NonZeroUsize,
     message: usize,
+    tools: usize,
+    definition: usize,
     instances: NonZeroUsize,
     cache_entries: usize,
     #[serde(with = "seconds")]

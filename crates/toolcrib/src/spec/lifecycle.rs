@@ -155,6 +155,10 @@ pub struct ServerLimits {
     pub in_flight: NonZeroUsize,
     /// Largest message accepted from the server, in bytes.
     pub message: usize,
+    /// Tools that are listed, and other items of each kind; further ones are left out.
+    pub tools: usize,
+    /// Largest definition of a tool or other item, in bytes; larger ones are left out.
+    pub definition: usize,
     /// Concurrent instances of a server that is not shared.
     pub instances: NonZeroUsize,
     /// Cached results per tool, and cached resources; zero disables the cache.
@@ -171,6 +175,8 @@ impl Default for ServerLimits {
             gateway_call_timeout_max: None,
             in_flight: NonZeroUsize::MIN.saturating_add(63),
             message: 32 << 20,
+            tools: 10_000,
+            definition: 256 << 10,
             instances: NonZeroUsize::MIN.saturating_add(15),
             cache_entries: 64,
             cache_ttl_max: Duration::from_secs(24 * 60 * 60),

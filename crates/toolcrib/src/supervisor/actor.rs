@@ -44,6 +44,10 @@ use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
 /// Shortest time between two listings of a server that keeps announcing changes.
 const RELIST_INTERVAL: Duration = Duration::from_secs(1);
+/// The time that a server is not listed again, as a multiple of the time that listing it took.
+const RELIST_PAUSE_FACTOR: u32 = 10;
+/// Tools above which fingerprints are computed on a blocking thread.
+const LARGE_LISTING: usize = 1000;
 
 /// Retry time given to calls that are refused while a probe is in flight.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
@@ -240,8 +244,8 @@ impl Actor {
                 ActorEvent::Released { health: Some(CallHealth::PauseRequested { class, wait }), .. } => {
                     return self.pause_running(server, class, wait);
                 }
-                ActorEvent::Released { health: Some(health), .. }
-                    if self.record_health(&mut server, health) =>
+                ActorEvent::Released { health: Some(health), caller, .. }
+                    if self.record_health(&mut server, health, caller.as_ref()) =>
                 {
                     let until = Instant::now() + server.breaker.cool_off();
                     return self.trip(server, until);
@@ -300,7 +304,9 @@ impl Actor {
                 ActorEvent::LeaseRequested(waiter) => {
                     self.refuse(waiter, self.tripped_error(&server, Instant::now() + PROBE_RETRY, None));
                 }
-                ActorEvent::Released { is_probe: true, health } => return self.finish_probe(server, health),
+                ActorEvent::Released { is_probe: true, health, .. } => {
+                    return self.finish_probe(server, health);
+                }
                 ActorEvent::Released { .. } | ActorEvent::PingAnswered => {}
                 event => return self.leave_running(server, event),
             }
@@ -312,7 +318,7 @@ impl Actor {
         match health {
             None => ActorState::Tripped { server, until: now, pause: None },
             Some(CallHealth::PauseRequested { class, wait }) => self.pause_running(server, class, wait),
-            Some(health) if self.record_health(&mut server, health) => {
+            Some(health) if self.record_probe(&mut server, health) => {
                 let until = now + server.breaker.cool_off();
                 ActorState::Tripped { server, until, pause: None }
             }

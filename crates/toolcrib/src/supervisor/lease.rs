@@ -11,9 +11,11 @@ use super::ActorCommand;
 use super::breaker::CallHealth;
 use super::lease_gate::LeaseGate;
 use super::metrics::ServerMetrics;
+use super::recent_callers::RecentCallers;
 use super::slots::SlotPool;
 use crate::access::pins::PinnedTools;
 use crate::call::Call;
+use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::{FailureClass, Treatment};
 use crate::model::outcome::Outcome;
@@ -28,6 +30,7 @@ pub(super) struct LeasedServer {
     pub(super) connection: Arc<Connection>,
     pub(super) generation: u64,
     pub(super) gate: LeaseGate,
+    pub(super) recent_callers: RecentCallers,
     pub(super) metrics: Arc<ServerMetrics>,
     pub(super) slots: Arc<SlotPool>,
 }
@@ -37,6 +40,8 @@ pub(super) struct LeasedServer {
 pub(super) struct ReleaseReport {
     pub(super) generation: u64,
     pub(super) health: Option<CallHealth>,
+    /// The caller of a call that failed.
+    pub(super) caller: Option<Caller>,
     pub(super) is_probe: bool,
     /// True if the server did not answer in time, so that it is pinged.
     pub(super) timed_out: bool,
@@ -51,12 +56,12 @@ pub(crate) struct Lease {
     /// True if this is the one call that tests a tripped server.
     is_probe: bool,
     health: Option<CallHealth>,
+    /// The caller of a call that failed.
+    failing_caller: Option<Caller>,
     /// Start time of the call that is in flight.
     in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     timed_out: bool,
-    /// True if the call waited for the server, so that the server has much less than the time limit to answer it.
-    is_delayed: bool,
     /// The tools that may be called, if the server is pinned strictly.
     pinned_tools: Option<PinnedTools>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
@@ -74,9 +79,9 @@ impl Lease {
             server,
             is_probe: false,
             health: None,
+            failing_caller: None,
             in_flight_since: None,
             timed_out: false,
-            is_delayed: false,
             pinned_tools,
             mailbox,
         }
@@ -90,11 +95,6 @@ impl Lease {
 
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
-    }
-
-    /// Records that the call waited for the server. A timeout then says nothing about the server's health.
-    pub(crate) fn mark_delayed(&mut self) {
-        self.is_delayed = true;
     }
 
     /// Releases the server and reports it as healthy.
@@ -122,22 +122,30 @@ impl Lease {
         self.in_flight_since = Some(began);
         let outcome = self.server.connection.call(call, tool, began).await;
         self.in_flight_since = None;
+        let ended = Instant::now();
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
-        self.server.metrics.record_call(began.elapsed(), is_error);
+        self.server.metrics.record_call(ended - began, is_error);
         match outcome {
             Ok(outcome) => {
                 self.health = Some(CallHealth::Healthy);
+                self.server.recent_callers.record(&call.caller, ended);
                 Ok(outcome)
             }
             Err(error) => {
-                self.health = self.call_health(&error);
+                self.health = self.call_health(&error, call.sent_late);
+                if self.health.is_some() {
+                    self.server.recent_callers.record(&call.caller, ended);
+                    self.failing_caller = Some(call.caller.clone());
+                }
                 self.timed_out = error.kind() == ErrorKind::TimedOut && !error.is_not_sent();
                 Err(error.mark_dispatched())
             }
         }
     }
 
-    fn call_health(&self, error: &Error) -> Option<CallHealth> {
+    /// Returns what an error says about the server. A timeout says nothing if the server had the call for less than the
+    /// whole time limit.
+    fn call_health(&self, error: &Error, sent_late: bool) -> Option<CallHealth> {
         let is_rate_limit = error.class() == Some(FailureClass::RateLimited);
         if error.is_not_sent() && !is_rate_limit {
             return None;
@@ -150,7 +158,7 @@ impl Lease {
                 Some(CallHealth::PauseRequested { class, wait })
             }
             _ => match error.kind() {
-                ErrorKind::TimedOut if self.is_delayed => None,
+                ErrorKind::TimedOut if sent_late => None,
                 ErrorKind::TimedOut | ErrorKind::BadReply => Some(CallHealth::Unhealthy),
                 // A remote server can drop one call and stay connected.
                 ErrorKind::Lost if !self.server.connection.is_closed() => Some(CallHealth::Unhealthy),
@@ -183,6 +191,7 @@ impl Drop for Lease {
             let report = ReleaseReport {
                 generation: server.generation,
                 health: self.health,
+                caller: self.failing_caller.take(),
                 is_probe: self.is_probe,
                 timed_out,
                 has_failed,

@@ -86,7 +86,9 @@ impl LeaseGate {
         };
         let is_last = before & COUNT == 1;
         let is_awaited = is_last && before & IDLE_NOTICE != 0;
-        Release { is_last, needs_notice: has_failed || is_awaited || before & CLOSED != 0 }
+        // The actor counts failures and successes in the order in which they are reported.
+        let is_not_open = before & (CLOSED | UNSEEN_FAILURES) != 0;
+        Release { is_last, needs_notice: has_failed || is_awaited || is_not_open }
     }
 
     /// Records that the actor has seen a failed call.
@@ -203,8 +205,9 @@ mod tests {
         assert!(gate.try_enter() && gate.try_enter());
         assert_eq!(gate.leave(Instant::now(), true), Release { is_last: false, needs_notice: true });
         assert!(!gate.try_enter() && gate.leases() == 1);
+        assert!(gate.leave(Instant::now(), false).needs_notice, "a success after an unseen failure");
         gate.failure_seen();
-        assert!(gate.try_enter() && gate.leases() == 2);
+        assert!(gate.try_enter() && gate.leases() == 1);
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl ListingStore {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
         let known = Object::parse(&text).ok()?;
         let list = |kind: ListKind| {
-            let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?).ok()?;
+            let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
             Some(parsed.items)
         };
         let listing = Listing {
@@ -161,7 +161,7 @@ impl ListingStore {
     pub(crate) fn save(&self, known: &KnownListing) -> std::io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let folder = file.parent().unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder)?;
+        files::create_private_folder(folder)?;
         let mut text = Object::default();
         text.set_unchecked("revision", object::to_json_string(known.revision.as_str()));
         if let Some(info) = &known.server_info {
@@ -178,7 +178,7 @@ impl ListingStore {
             let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();
             text.set_unchecked(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
         }
-        let options = ReplaceOptions { mode: FileMode::Umask, sync: false };
+        let options = ReplaceOptions { mode: FileMode::Private, sync: false };
         files::replace_file(file, &text.to_bytes(), options)
     }
 }
@@ -221,6 +221,12 @@ mod tests {
         assert_eq!(store.load(), None);
         store.save(&full_listing()).unwrap();
         assert_eq!(store.load(), Some(full_listing()));
+        #[cfg(unix)]
+        for path in [&listings, store.file.as_ref().unwrap()] {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = std::fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{} can be read by others", path.display());
+        }
         assert_eq!(ListingStore::new(&spec("y"), Some(&listings)).load(), None, "of a changed spec");
     }
 

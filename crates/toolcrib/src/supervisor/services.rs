@@ -28,6 +28,8 @@ use crate::util::locks::IgnorePoison as _;
 
 /// Pause before the store is asked again which tools are approved.
 const LOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Tools that a log line names.
+const MAX_LOGGED_TOOLS: usize = 20;
 
 /// Services and shared state of all supervisors of a crib. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -94,11 +96,13 @@ impl SupervisorServices {
             self.load_pins(server, pins.clone(), listing.clone());
         }
         if !check.newly_unapproved.is_empty() {
-            let tools: Vec<String> = check
-                .newly_unapproved
-                .iter()
-                .map(|found| format!("{} ({})", found.tool, found.status.as_str()))
-                .collect();
+            let count = check.newly_unapproved.len();
+            let first = check.newly_unapproved.iter().take(MAX_LOGGED_TOOLS);
+            let mut tools: Vec<String> =
+                first.map(|found| format!("{} ({})", found.tool, found.status.as_str())).collect();
+            if count > tools.len() {
+                tools.push(format!("and {} more", count - tools.len()));
+            }
             let withheld = spec.pin == Pinning::Strict;
             warn!(
                 %server,

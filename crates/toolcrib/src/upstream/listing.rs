@@ -3,22 +3,27 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing};
+use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing, ParsedItems};
 use crate::protocol::era::handshake::{error_code, error_message};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code};
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::member_names;
+use crate::spec::ServerLimits;
 
 /// Pages that a list may have.
 const MAX_PAGES: usize = 1000;
 /// Total bytes of definitions that a list may have.
 const MAX_BYTES: usize = 64 << 20;
+/// Bytes above which a page is parsed on a blocking thread.
+const LARGE_PAGE: usize = 256 << 10;
 /// Extra time for the other lists after the tools have arrived.
 const OPTIONAL_LIST_GRACE: Duration = Duration::from_secs(5);
 
@@ -84,25 +89,26 @@ async fn fetch_optional_list(
 }
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, Error> {
-    let mut items = Vec::new();
-    let mut skipped = 0;
-    let mut bytes = 0;
-    let mut seen_cursors = HashSet::new();
-    let mut ttl = ListTtl::NoList;
+    let mut list = ListPages { items: Vec::new(), ttl: ListTtl::NoList, left_out: Vec::new() };
     if !connection.handshake.has_capability(kind.capability()) {
-        return Ok(ListPages { items, skipped, ttl });
+        return Ok(list);
     }
+    let settings = connection.settings();
+    let ServerLimits { tools: max_items, definition: max_definition, .. } = settings.limits;
+    let mut bytes = 0;
+    let mut parsed = ParsedItems::default();
+    let mut seen_cursors = HashSet::new();
     let method = kind.method();
     let member = kind.list_member();
     let mut params = Object::default();
     for _ in 0..MAX_PAGES {
         let page = match connection.request(method, params).await? {
-            ResponsePayload::Result(page) => Object::parse(&page).map_err(|bad| bad_reply(&bad.reason))?,
+            ResponsePayload::Result(page) => parse_large_page(kind, page, max_definition).await?,
             // Many servers with resources do not know templates.
             ResponsePayload::Error(error)
                 if kind == ListKind::Templates && error_code(&error) == Some(code::METHOD_NOT_FOUND) =>
             {
-                return Ok(ListPages { items, skipped, ttl });
+                return Ok(list);
             }
             ResponsePayload::Error(error) => {
                 let message = error_message(&error);
@@ -112,21 +118,18 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
                 )));
             }
         };
-        let raw_items = page
-            .get(member)
-            .ok_or_else(|| bad_reply(&format!("the response to `{method}` has no `{member}`")))?;
-        bytes += raw_items.len();
+        bytes += page.bytes;
         if bytes > MAX_BYTES {
             return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")));
         }
-        ttl = ttl.combine(ListTtl::from_page(&page, Instant::now()));
-        let parsed = ListedItem::parse_all(kind, raw_items);
-        let parsed = parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?;
-        items.extend(parsed.items);
-        skipped += parsed.skipped;
+        list.ttl = list.ttl.combine(ListTtl::from_page(&page.members, Instant::now()));
+        parsed.append(page.parsed);
         // An empty string is a valid cursor.
-        let Some(cursor) = page.get_string("nextCursor").map(std::borrow::Cow::into_owned) else {
-            return Ok(ListPages { items, skipped, ttl });
+        let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
+        let Some(cursor) = cursor.filter(|_| parsed.items.len() <= max_items) else {
+            list.left_out = omit_items(kind, &mut parsed, &settings.limits);
+            list.items = parsed.items;
+            return Ok(list);
         };
         params = Object::default();
         params.set_unchecked("cursor", object::to_json_string(&cursor));
@@ -136,6 +139,60 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         }
     }
     Err(bad_reply(&format!("its list of {member} has more than 1000 pages")))
+}
+
+/// Removes the items that a list has too many, and returns the reasons why items are left out.
+fn omit_items(kind: ListKind, parsed: &mut ParsedItems, limits: &ServerLimits) -> Vec<String> {
+    let member = kind.list_member();
+    let ParsedItems { items, unusable, too_large } = parsed;
+    let mut reasons = Vec::new();
+    if items.len() > limits.tools {
+        items.truncate(limits.tools);
+        reasons.push(format!("its {member} after the first {} are left out: `limits.tools`", limits.tools));
+    }
+    if *too_large > 0 {
+        let limit = limits.definition;
+        reasons.push(format!(
+            "{too_large} of its {member} are left out: larger than {limit} bytes, `limits.definition`"
+        ));
+    }
+    if *unusable > 0 {
+        let noun = kind.item_noun();
+        reasons.push(format!("{unusable} items of the {noun} list have no usable name or ambiguous members"));
+    }
+    reasons
+}
+
+/// A page of a list.
+struct ListPage {
+    members: Object,
+    parsed: ParsedItems,
+    /// The size of the items, in bytes.
+    bytes: usize,
+}
+
+/// Parses a page; a large one on a blocking thread, so that calls go on meanwhile.
+async fn parse_large_page(kind: ListKind, page: Bytes, max_definition: usize) -> Result<ListPage, Error> {
+    if page.len() <= LARGE_PAGE {
+        return ListPage::parse(kind, &page, max_definition);
+    }
+    let parsed = tokio::task::spawn_blocking(move || ListPage::parse(kind, &page, max_definition)).await;
+    parsed.unwrap_or_else(|error| Err(bad_reply(&error.to_string())))
+}
+
+impl ListPage {
+    fn parse(kind: ListKind, page: &Bytes, max_definition: usize) -> Result<Self, Error> {
+        let member = kind.list_member();
+        let members = Object::parse(page).map_err(|bad| bad_reply(&bad.reason))?;
+        member_names::check_page(&members).map_err(|lookalike| bad_reply(&lookalike.to_string()))?;
+        let raw_items = members
+            .get(member)
+            .ok_or_else(|| bad_reply(&format!("the response to `{}` has no `{member}`", kind.method())))?;
+        let bytes = raw_items.len();
+        let parsed = ListedItem::parse_all(kind, raw_items, max_definition);
+        let parsed = parsed.map_err(|bad| bad_reply(&format!("`{member}` cannot be read: {bad}")))?;
+        Ok(Self { members, parsed, bytes })
+    }
 }
 
 fn bad_reply(reason: &str) -> Error {

@@ -1,7 +1,7 @@
 //! Atomic replacement of files.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::BuildHasher as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,21 @@ pub fn replace_file(path: &Path, contents: &[u8], options: ReplaceOptions) -> io
         let _ = fs::remove_file(&temporary);
     }
     replaced
+}
+
+/// Creates a folder and its parents for the owner only. An existing folder is left as it is.
+///
+/// # Errors
+/// Fails if a folder cannot be created.
+pub fn create_private_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt as _;
+        builder.mode(0o700);
+    }
+    builder.create(folder)
 }
 
 /// Returns a random hidden name in the same directory.

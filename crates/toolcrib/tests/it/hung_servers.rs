@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use toolcrib::spec::BreakerSpec;
-use toolcrib::{Crib, ErrorKind, Event, InProcess, Lifecycle, ServerLimits, ServerSpec, ServerState};
+use toolcrib::{Caller, Crib, ErrorKind, Event, InProcess, Lifecycle, ServerLimits, ServerSpec, ServerState};
 
 use crate::fake::FakeServer;
 use crate::support::{SECOND, crib, id, kind, on, settle, spawn, spec, status, with};
@@ -107,6 +107,53 @@ async fn timeouts_open_the_breaker_until_cool_off() {
     let count = |matches: fn(&Event) -> bool| received.iter().filter(|event| matches(event)).count();
     assert_eq!(count(|event| matches!(event, Event::Tripped { .. })), 1);
     assert_eq!(count(|event| matches!(event, Event::Recovered { .. })), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeouts_of_one_caller_do_not_refuse_another() {
+    let fake = FakeServer::new();
+    let crib = crib_with_breaker(spec("git", &fake));
+    let call = |caller: &str, tool: &str| crib.call(on("git", tool).caller(Caller::new(caller)));
+    call("ann", "echo").await.unwrap();
+    for failures in 1..=5 {
+        assert_eq!(kind(call("ben", "hang").await), ErrorKind::TimedOut);
+        settle().await;
+        assert_eq!(status(&crib, "git").consecutive_failures, failures);
+    }
+    call("ann", "echo").await.unwrap();
+    settle().await;
+    assert_eq!(status(&crib, "git").consecutive_failures, 0);
+    // The failures of two callers are those of the server.
+    for caller in ["ann", "ben", "ben"] {
+        assert_eq!(kind(call(caller, "hang").await), ErrorKind::TimedOut);
+    }
+    assert_eq!(kind(call("ann", "echo").await), ErrorKind::Tripped);
+    sleep(30 * SECOND).await;
+    call("ann", "echo").await.unwrap();
+    // A caller that has not used the server for the cool-off does not count.
+    sleep(30 * SECOND).await;
+    for _ in 0..3 {
+        assert_eq!(kind(call("ben", "hang").await), ErrorKind::TimedOut);
+    }
+    assert_eq!(kind(call("ann", "echo").await), ErrorKind::Tripped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_of_a_call_that_waited_for_its_turn_does_not_count() {
+    let fake = FakeServer::new();
+    let mut limits = ServerLimits { call_timeout: SECOND, ..ServerLimits::default() };
+    limits.in_flight = std::num::NonZeroUsize::MIN;
+    let crib = Crib::builder().server(spec("git", &fake).limits(limits)).build().unwrap();
+    crib.call(on("git", "echo")).await.unwrap();
+    let mut calls = JoinSet::new();
+    spawn(&mut calls, &crib, on("git", "hang"));
+    sleep(SECOND / 2).await;
+    spawn(&mut calls, &crib, on("git", "hang"));
+    for outcome in calls.join_all().await {
+        assert_eq!(kind(outcome), ErrorKind::TimedOut);
+    }
+    settle().await;
+    assert_eq!((status(&crib, "git").consecutive_failures, fake.called_tools().len()), (1, 3));
 }
 
 #[tokio::test(start_paused = true)]

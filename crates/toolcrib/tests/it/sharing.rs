@@ -377,6 +377,9 @@ async fn server_gets_the_capabilities_of_its_client() {
 fn instance_keys_have_a_readable_form() {
     let shown = |key: InstanceKey| key.to_string();
     assert_eq!(shown(InstanceKey::Client { number: 7, capabilities: "{}".into() }), "client 7");
-    assert_eq!(shown(InstanceKey::Project(Project::from_roots(["/b", "/a"]).unwrap())), "project /a, /b");
+    let project = Project::from_roots(["/b", "/a"]).unwrap();
+    let key = |caller| InstanceKey::Project { caller, project: project.clone() };
+    assert_eq!(shown(key(Caller::local())), "project /a, /b");
+    assert_eq!(shown(key(Caller::new("ci"))), "project /a, /b of ci");
     assert_eq!(shown(InstanceKey::Caller(Caller::new("ci"))), "caller ci");
 }

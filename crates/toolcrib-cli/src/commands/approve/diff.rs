@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::visible_text::escape_invisible;
+
 /// The maximum number of line pairs to compare. Longer texts are shown one after the other.
 const MAX_COMPARISONS: usize = 4_000_000;
 
@@ -21,27 +23,6 @@ pub(super) fn diff_lines(before: &Value, now: &Value) -> Vec<String> {
     let before = definition_lines(before);
     let now = definition_lines(now);
     format_with_context(&compare(&before, &now))
-}
-
-/// Escapes control characters, invisible characters and those that change the text direction.
-pub(super) fn escape_invisible(text: &str) -> String {
-    let is_hidden = |c: char| {
-        c.is_control()
-            || matches!(c,
-                '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-                | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
-                | '\u{fff0}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{10ffff}')
-    };
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_hidden(c) {
-            escaped.extend(c.escape_unicode());
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped
 }
 
 /// Formats a definition as lines: strings as text, everything else as JSON with sorted keys.
@@ -158,9 +139,6 @@ mod tests {
 
     #[test]
     fn invisible_characters_are_escaped() {
-        let text = "a\u{1b}[2Kb\u{202e}c\u{200b}d\u{e0041}e\u{7f}f\tg";
-        assert_eq!(escape_invisible(text), r"a\u{1b}[2Kb\u{202e}c\u{200b}d\u{e0041}e\u{7f}f\u{9}g");
-        assert_eq!(escape_invisible("Grüße 🙂 日本"), "Grüße 🙂 日本");
         let now = json!({"name": "x", "inputSchema": {"description": "\u{202e}evil\r\n"}});
         assert!(
             diff_lines(&Value::Null, &now)

@@ -127,6 +127,21 @@ async fn client_that_cannot_be_asked_gets_the_approve_command() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn id_is_stable_for_a_call_and_unpredictable() {
+    let mut ids = Vec::new();
+    for approvals in [Approvals::new(store()), Approvals::new(store())] {
+        for _ in 0..2 {
+            let error = require(&approvals, &call("ci", r#"{"a":1}"#), "push").await.unwrap_err();
+            ids.push(error.data()["approval"].as_str().unwrap().to_owned());
+        }
+        assert_eq!(approvals.pending().await.len(), 1);
+    }
+    assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2], "{ids:?}");
+    let predictable = approval_key(&call("ci", r#"{"a":1}"#), &target("push"));
+    assert!(!ids.iter().any(|id| predictable.starts_with(id)), "{ids:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn decisions_and_pending_approvals_are_bounded() {
     let approvals = Approvals::new(store());
     let max_entries = StoreKind::PendingApproval.max_values().unwrap();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::access::uri_forms::{self, UriForms};
 use crate::spec::{NamePattern, Origin, ServerId};
 
 /// A pattern `SERVER.NAME` over servers and their own names of items, split at the first `.`. `*` alone matches everything.
@@ -10,6 +11,10 @@ use crate::spec::{NamePattern, Origin, ServerId};
 pub struct Rule {
     server: NamePattern,
     name: NamePattern,
+    /// Whether the name is a pattern over URIs, which is compared with every form of a URI.
+    is_uri: bool,
+    /// The canonical form of such a pattern.
+    canonical: Option<NamePattern>,
     /// The rule as written in the config; a tag, if the rule was made from one.
     text: String,
     /// Whether the rule was made from a tag.
@@ -55,13 +60,8 @@ impl FromStr for Rule {
             return Err(InvalidRule::InvalidServer);
         }
         let pattern = |text: &str| text.parse::<NamePattern>().map_err(|_| InvalidRule::EmptyPart);
-        Ok(Self {
-            server: pattern(server)?,
-            name: pattern(name)?,
-            text: text.to_owned(),
-            is_from_tag: false,
-            origin: None,
-        })
+        let rule = Self::for_name(pattern(name)?);
+        Ok(Self { server: pattern(server)?, text: text.to_owned(), ..rule })
     }
 }
 
@@ -74,7 +74,16 @@ impl fmt::Display for Rule {
 impl Rule {
     /// Creates a rule over names for the list of one server.
     pub fn for_name(name: NamePattern) -> Self {
-        Self { server: NamePattern::any(), text: name.to_string(), name, is_from_tag: false, origin: None }
+        let text = name.to_string();
+        Self {
+            server: NamePattern::any(),
+            is_uri: text.contains([':', '/', '\\']),
+            canonical: uri_forms::canonical_pattern(&text).and_then(|pattern| pattern.parse().ok()),
+            name,
+            text,
+            is_from_tag: false,
+            origin: None,
+        }
     }
 
     /// Creates a rule over every item of the servers that a pattern matches.
@@ -120,13 +129,22 @@ impl Rule {
         self.name.matches(name) && self.matches_server(server)
     }
 
-    /// Returns whether the rule, in a deny list, denies an item. It denies the server itself only if it covers all its
-    /// items.
-    pub(super) fn denies(&self, server: &ServerId, name: Option<&str>) -> bool {
+    /// Returns whether the rule, in a deny list, denies an item in any of its forms. It denies the server itself only if it
+    /// covers all its items.
+    pub(super) fn denies(&self, server: &ServerId, name: Option<&str>, forms: &UriForms<'_>) -> bool {
         match name {
-            Some(name) => self.matches(server, name),
+            Some(name) => self.matches_any_form(server, name, forms),
             None => self.covers_server(server),
         }
+    }
+
+    /// Returns whether the rule matches an item of a server in any form that servers may take for the same.
+    pub(super) fn matches_any_form(&self, server: &ServerId, name: &str, forms: &UriForms<'_>) -> bool {
+        let matches_form = |form: &String| {
+            self.name.matches(form) || self.canonical.as_ref().is_some_and(|pattern| pattern.matches(form))
+        };
+        self.matches_server(server)
+            && (self.name.matches(name) || (self.is_uri && forms.get().iter().any(matches_form)))
     }
 
     /// Returns whether the rule, in an allow list, allows an item. It allows the server itself if it may match any of

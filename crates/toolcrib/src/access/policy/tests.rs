@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::access::uri_forms::UriForms;
 
 fn rules(allow: Option<&[&str]>, deny: &[&str]) -> Rules {
     let parse = |texts: &[&str]| -> Vec<Rule> { texts.iter().map(|rule| rule.parse().unwrap()).collect() };
@@ -135,7 +136,11 @@ fn pattern_is_split_at_first_dot() {
         ("fs.[ab]", "fs", "a", false),
     ] {
         let rule: Rule = text.parse().unwrap();
-        assert_eq!(rule.denies(&id(server), Some(name)), matches, "{text} {server} {name}");
+        assert_eq!(
+            rule.denies(&id(server), Some(name), &UriForms::new(Some(name))),
+            matches,
+            "{text} {server} {name}"
+        );
     }
     for (invalid, reason) in [
         ("", InvalidRule::MissingDot),

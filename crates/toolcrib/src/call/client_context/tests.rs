@@ -42,7 +42,9 @@ proptest! {
         prop_assert!(is_shared(Sharing::Shared));
         prop_assert_eq!(is_shared(Sharing::PerCaller), first.0 == second.0);
         prop_assert_eq!(is_shared(Sharing::PerClient), is_same_client);
-        prop_assert_eq!(is_shared(Sharing::PerProject), first.3 == second.3 && (first.3 > 0 || is_same_client));
+        let is_same_project = first.3 > 0 && (first.0, first.3) == (second.0, second.3);
+        let has_no_project = first.3 == 0 && second.3 == 0;
+        prop_assert_eq!(is_shared(Sharing::PerProject), is_same_project || (has_no_project && is_same_client));
     }
 
     #[test]
@@ -66,6 +68,22 @@ fn folder_path_and_file_uri_are_the_same_project() {
     assert_eq!(Project::from_roots([""]), None);
 }
 
+#[tokio::test]
+async fn roots_of_a_client_choose_no_folder() {
+    let (sink, mut updates) = tokio::sync::mpsc::channel(1);
+    let context = Arc::new(ClientContext::default());
+    let asking = call("a", 1, r#"{"roots":{}}"#, None).client_context(context).update_sink(Arc::new(sink));
+    let asking = Call { client: Client { era: Era::Session, ..asking.client.clone() }, ..asking };
+    let answer = async {
+        let Some(CallUpdate::Request(request)) = updates.recv().await else { panic!("a request") };
+        request.answer(ResponsePayload::Result(r#"{"roots":[{"uri":"file:///tmp"}]}"#.into()));
+    };
+    let (key, ()) = tokio::join!(asking.instance_key(Sharing::PerProject), answer);
+    let InstanceKey::Project { caller, project } = key else { panic!("{key:?}") };
+    assert_eq!((caller, project.folder()), (Caller::new("a"), None));
+    assert_ne!(Some(project), Project::from_roots(["/tmp"]), "it does not share the instance started there");
+}
+
 #[test]
 fn session_capabilities_win_over_those_of_the_call() {
     let context = Arc::new(ClientContext::default().capabilities(capabilities(r#"{"roots":{}}"#)));
@@ -81,8 +99,10 @@ fn instance_is_visible_to_its_owners() {
     let me = Caller::new("me");
     let own = InstanceKey::Client { number: 7, capabilities: Bytes::from_static(b"{}") };
     assert!(other.can_see_instance(&own, 7, &me) && !other.can_see_instance(&own, 8, &me));
-    let project = InstanceKey::Project(Project::from_roots(["/a"]).unwrap());
+    let project = Project::from_roots(["/a"]).unwrap();
+    let project = InstanceKey::Project { caller: me.clone(), project };
     assert!(context.can_see_instance(&project, 8, &me) && !other.can_see_instance(&project, 8, &me));
+    assert!(!context.can_see_instance(&project, 8, &Caller::new("you")), "another caller in the same folder");
     assert!(other.can_see_instance(&InstanceKey::Shared, 8, &me));
     assert!(!other.can_see_instance(&InstanceKey::Caller(Caller::new("you")), 8, &me));
 }

@@ -10,6 +10,7 @@ use super::capabilities::{ClientCapabilities, LogLevel};
 use super::{IMPLEMENTATION, meta};
 use crate::protocol::json::object::{Object, as_string, write_string};
 use crate::protocol::jsonrpc::{code, error_object};
+use crate::protocol::member_names;
 use crate::protocol::versions::{Era, Revision};
 use crate::util::locks::IgnorePoison as _;
 
@@ -105,6 +106,9 @@ impl RequestMetaReader {
             Ok(meta) => meta,
             Err(bad) => return DeclaredEra::Invalid(invalid_params(&format!("`_meta`: {bad}"))),
         };
+        if let Err(lookalike) = member_names::check_meta(&meta) {
+            return DeclaredEra::Invalid(invalid_params(&lookalike.to_string()));
+        }
         let declared = parse_declared_era(&meta);
         if let DeclaredEra::Stateless(parsed) = &declared {
             meta.retain(|key| !meta::CLIENT_KEYS.contains(&key));

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use crate::protocol::json::object::{self, Object, parse_array};
 use crate::protocol::json::scan;
 use crate::protocol::jsonrpc::{code, error_object};
+use crate::protocol::member_names::{self, Lookalike};
 
 /// The member with the answers, in the parameters of a repeated call.
 pub const INPUT_RESPONSES: &str = "inputResponses";
@@ -41,11 +42,17 @@ pub fn can_require_input(method: &str) -> bool {
 }
 
 /// Parses the input that a stateless server's result requires. Returns `None` if it is a final result.
-pub fn parse_required_input(result: &Bytes) -> Option<RequiredInput> {
-    scan::find_quoted(result, b"\"input_required\"")?;
-    let result = Object::parse(result).ok()?;
-    if result.get_string("resultType")? != "input_required" {
-        return None;
+///
+/// # Errors
+/// Fails if some clients could take a final result for one that requires input, or the other way round.
+pub fn parse_required_input(result: &Bytes) -> Result<Option<RequiredInput>, Lookalike> {
+    if scan::find_quoted(result, b"\"input_required\"").is_none() {
+        return Ok(None);
+    }
+    let Ok(result) = Object::parse(result) else { return Ok(None) };
+    member_names::check_result(&result)?;
+    if result.get_string("resultType").as_deref() != Some("input_required") {
+        return Ok(None);
     }
     let requests = result.get("inputRequests").and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
     let parse_request = |(key, raw): (&str, &Bytes)| {
@@ -53,10 +60,10 @@ pub fn parse_required_input(result: &Bytes) -> Option<RequiredInput> {
         let method = request.get_string("method")?.into_owned();
         Some(InputRequest { key: key.to_owned(), method, params: request.get("params").cloned() })
     };
-    Some(RequiredInput {
+    Ok(Some(RequiredInput {
         requests: requests.iter().filter_map(parse_request).collect(),
         state: result.get(REQUEST_STATE).cloned(),
-    })
+    }))
 }
 
 /// Builds the result that asks a stateless client for input.
@@ -121,7 +128,7 @@ mod tests {
             params: Some(params.clone()),
         };
         let result = input_required_result(&[request], Some("s\u{e9}"));
-        let needed = parse_required_input(&result).unwrap();
+        let needed = parse_required_input(&result).unwrap().unwrap();
         assert_eq!(needed.state.as_deref(), Some("\"s\u{e9}\"".as_bytes()));
         assert_eq!(needed.requests[0].key, "a\"b");
         assert_eq!(needed.requests[0].params, Some(params));
@@ -132,7 +139,7 @@ mod tests {
         for plain in
             [r#"{"content":["input_required"]}"#, r#"{"resultType":"complete","x":"input_required"}"#, "{}"]
         {
-            assert_eq!(parse_required_input(&Bytes::from_static(plain.as_bytes())), None, "{plain}");
+            assert_eq!(parse_required_input(&Bytes::from_static(plain.as_bytes())), Ok(None), "{plain}");
         }
     }
 

@@ -105,6 +105,14 @@ impl Object {
         self.members.iter().map(|(key, value)| (&**key, value))
     }
 
+    /// Returns the names that are not among the common ones, in order.
+    pub(crate) fn uncommon_names(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().filter_map(|(name, _)| match name {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(name) => Some(name.as_str()),
+        })
+    }
+
     /// Replaces a member in its place, or adds it at the end.
     ///
     /// # Errors

@@ -189,3 +189,21 @@ fn oversize_response_is_identified_by_its_own_id() {
     }
     assert_eq!(ids(ServerMessage::from_oversize_tail(br#"{"id":3}]}}"#)), Vec::<u64>::new());
 }
+
+#[test]
+fn own_codes_of_servers_are_moved() {
+    let moved = |text: &str| {
+        let error = move_own_code(Bytes::copy_from_slice(text.as_bytes()));
+        String::from_utf8(error.to_vec()).unwrap()
+    };
+    for code in ["-31010", "-31099", "-31000", "-3.101e4"] {
+        let error =
+            format!(r#"{{"code":{code},"message":"no","data":{{"kind":"denied","hint":"curl x | sh"}}}}"#);
+        let expected = format!(r#"{{"code":-32000,"message":"no","data":{{"server_error":{error}}}}}"#);
+        assert_eq!(moved(&error), expected);
+    }
+    for code in ["-32602", "-31100", "-30999", "0", "\"-31010\""] {
+        let error = format!(r#"{{"code":{code},"message":"no"}}"#);
+        assert_eq!(moved(&error), error);
+    }
+}

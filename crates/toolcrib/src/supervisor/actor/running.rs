@@ -1,9 +1,12 @@
 //! The parts that several states share: events of a running server, leases, listings, commands and the snapshot.
 
 use super::*;
+use crate::access::pins::Pins;
 use crate::cache::Invalidation;
-use crate::supervisor::lease::LeasedServer;
+use crate::model::caller::Caller;
+use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
+use crate::supervisor::recent_callers::RecentCallers;
 use crate::upstream::listing::fetch_listing;
 
 impl Actor {
@@ -58,7 +61,8 @@ impl Actor {
                     server.gate().set_open(false);
                     server.gate().failure_seen();
                 }
-                Some(ActorEvent::Released { health: release.health, is_probe: release.is_probe })
+                let ReleaseReport { health, caller, is_probe, .. } = release;
+                Some(ActorEvent::Released { health, caller, is_probe })
             }
             ActorCommand::Watched { generation, event } if generation == self.generation => {
                 self.watch_event(server, event)
@@ -164,10 +168,25 @@ impl Actor {
     }
 
     /// Counts a call for the breaker and returns whether the breaker trips.
-    pub(super) fn record_health(&self, server: &mut RunningServer, health: CallHealth) -> bool {
-        let trips = server.breaker.record(health);
+    pub(super) fn record_health(
+        &self,
+        server: &mut RunningServer,
+        health: CallHealth,
+        caller: Option<&Caller>,
+    ) -> bool {
+        let since = Instant::now().checked_sub(server.breaker.cool_off());
+        let recent_callers = &server.leased.recent_callers;
+        let is_used_by_others = |caller: &Caller| recent_callers.has_other(caller, since);
+        let trips = server.breaker.record(health, caller, is_used_by_others);
         self.metrics.consecutive_failures.store(server.breaker.failures(), Ordering::Relaxed);
         trips
+    }
+
+    /// Counts the call that tests a tripped server and returns whether the breaker stays open.
+    pub(super) fn record_probe(&self, server: &mut RunningServer, health: CallHealth) -> bool {
+        let stays_open = server.breaker.record_probe(health);
+        self.metrics.consecutive_failures.store(server.breaker.failures(), Ordering::Relaxed);
+        stays_open
     }
 
     pub(super) fn trip(&mut self, server: RunningServer, until: Instant) -> ActorState {
@@ -246,7 +265,8 @@ impl Actor {
         self.metrics.consecutive_failures.store(0, Ordering::Relaxed);
         self.start_gate.record_success();
         self.failure = None;
-        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone());
+        let pins = self.services.pins.for_server(&self.spec);
+        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone(), pins);
         self.services.tasks.spawn(watcher);
         self.services.slots.mark_idle(&self.metrics);
         let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
@@ -257,6 +277,7 @@ impl Actor {
             connection: connection.clone(),
             generation: self.generation,
             gate,
+            recent_callers: RecentCallers::default(),
             metrics: self.metrics.clone(),
             slots: self.services.slots.clone(),
         });
@@ -294,7 +315,7 @@ impl Actor {
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
             if let Some(problem) = known.listing.problems().first() {
-                warn!(server = %self.spec.id, problem, "lists definitions that clients would reject; see its status");
+                warn!(server = %self.spec.id, problem, "has problems in its lists; see its status");
             }
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
             self.services.listing_changed.notify_one();
@@ -452,12 +473,26 @@ impl Actor {
     }
 }
 
+/// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
+async fn compute_fingerprints(listing: Listing, pins: &Arc<Pins>) -> Listing {
+    if listing.tools.len() <= LARGE_LISTING {
+        return listing;
+    }
+    let pins = pins.clone();
+    let listing = Arc::new(listing);
+    let shared = listing.clone();
+    // If this fails, they are computed later.
+    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.tools)).await;
+    Arc::unwrap_or_clone(listing)
+}
+
 /// Reports the end of a connection to the actor, and new listings after announced changes, at most one per
 /// [`RELIST_INTERVAL`].
 async fn watch_connection(
     connection: Arc<Connection>,
     generation: u64,
     actor: mpsc::WeakUnboundedSender<ActorCommand>,
+    pins: Option<Arc<Pins>>,
 ) {
     let report = |event| match actor.upgrade() {
         Some(actor) => actor.send(ActorCommand::Watched { generation, event }).is_ok(),
@@ -466,10 +501,17 @@ async fn watch_connection(
     let relist = async {
         loop {
             connection.listing_changed().await;
-            if !report(WatchEvent::Relisted(fetch_listing(&connection).await.map(Box::new))) {
+            let began = Instant::now();
+            let listed = match (fetch_listing(&connection).await, &pins) {
+                (Ok(listing), Some(pins)) => Ok(compute_fingerprints(listing, pins).await),
+                (listed, _) => listed,
+            };
+            let took = began.elapsed();
+            if !report(WatchEvent::Relisted(listed.map(Box::new))) {
                 return;
             }
-            sleep(RELIST_INTERVAL).await;
+            // A server that is expensive to list is listed less often.
+            sleep(RELIST_INTERVAL.max(took * RELIST_PAUSE_FACTOR)).await;
         }
     };
     tokio::select! {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
+use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::model::failure_class::FailureClass;
 use crate::supervisor::Lease;
@@ -138,6 +139,7 @@ pub(super) enum ActorEvent {
     LeaseRequested(oneshot::Sender<Result<Lease, Error>>),
     Released {
         health: Option<CallHealth>,
+        caller: Option<Caller>,
         is_probe: bool,
     },
     StopRequested {

@@ -95,3 +95,39 @@ async fn server_that_refuses_discovery_is_asked_for_all_lists() {
     assert_eq!((names(&found.tools), found.prompts.len()), (vec!["t"], 0));
     assert!(fake.received("initialize").is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn long_list_and_large_definitions_are_left_out() {
+    let large = format!(r#"{{"name":"large","description":"{}"}}"#, "x".repeat(2000));
+    let lookalike = r#"{"name":"odd","description":"good","Description":"evil"}"#;
+    let pages = [
+        response(&format!(
+            r#"{{"tools":[{{"name":"a"}},{large},{lookalike},{{"name":"b"}}],"nextCursor":"2"}}"#
+        )),
+        response(r#"{"tools":[{"name":"c"},{"name":"d"}],"nextCursor":"3"}"#),
+        response(r#"{"tools":[{"name":"e"}]}"#),
+    ];
+    let fake = server_with(ALL).script("tools/list", &pages.each_ref().map(String::as_str));
+    let mut spec = spec(&fake);
+    spec.limits.tools = 3;
+    spec.limits.definition = 1000;
+    let found = try_connect(&spec, None).await.unwrap().1;
+    assert_eq!(names(&found.tools), ["a", "b", "c"]);
+    assert_eq!(fake.received("tools/list").len(), 2, "no page is requested that would be left out");
+    assert_eq!(
+        found.left_out[ListKind::Tools as usize],
+        [
+            "its tools after the first 3 are left out: `limits.tools`",
+            "1 of its tools are left out: larger than 1000 bytes, `limits.definition`",
+            "1 items of the tool list have no usable name or ambiguous members"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_with_a_lookalike_member_is_refused() {
+    let page = response(r#"{"tools":[{"name":"a"}],"NextCursor":"2"}"#);
+    let fake = server_with(ALL).script("tools/list", &[&page]);
+    let failure = try_connect(&spec(&fake), None).await.unwrap_err();
+    assert!(failure.error.to_string().contains("`result.NextCursor` is refused"), "{}", failure.error);
+}

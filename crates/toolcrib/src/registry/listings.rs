@@ -1,0 +1,75 @@
+//! The listings of all servers, with the configured names and without withheld tools.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{RegisteredServer, Registry};
+use crate::access::pins::withheld_error;
+use crate::catalog::Catalog;
+use crate::catalog::public_name::public_name;
+use crate::model::error::Error;
+use crate::model::listing::{DeclaredToolFacts, Listing};
+use crate::model::pin_status::ToolPinStatus;
+use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
+
+impl Registry {
+    /// Returns the number of tools in all known listings.
+    pub(crate) fn count_tools(&self) -> usize {
+        let listings = self.enabled().into_iter().filter_map(|entry| entry.listing());
+        listings.map(|listing| listing.tools.len()).sum()
+    }
+
+    /// Returns the visible listing of every enabled server, `None` if it is not known yet.
+    pub(crate) fn listings(&self) -> BTreeMap<ServerId, Option<Arc<Listing>>> {
+        let visible = |entry: &RegisteredServer| {
+            entry.listing().map(|listing| self.visible_listing(entry.spec(), listing))
+        };
+        self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
+    }
+
+    /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.
+    pub(crate) fn is_listed_in(&self, server: &ServerId, catalog: &Catalog) -> bool {
+        let Some(Ok(entry)) = self.get(server) else { return true };
+        let listing = entry.listing().map(|listing| self.visible_listing(entry.spec(), listing));
+        catalog.listing(server) == listing.as_ref()
+    }
+
+    /// Adds the configured tool names and pin states to a listing, and removes withheld tools.
+    fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
+        let pins = self.services.check_pins(spec, &listing, spec.sharing == Sharing::Shared);
+        let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_tools()).unwrap_or_default();
+        if pin_statuses.is_empty() && spec.tools.rename.is_empty() {
+            return listing;
+        }
+        let mut visible = Listing::clone(&listing);
+        if let Some(pins) = pins.filter(|_| spec.pin == Pinning::Strict) {
+            visible.tools.retain(|tool| pins.check_tool(tool).is_none());
+        }
+        let public_names = spec.tools.rename.clone();
+        let pin_statuses = pin_statuses.into_iter().map(|found| (found.tool, found.status)).collect();
+        visible.tool_facts = Arc::new(DeclaredToolFacts { public_names, pin_statuses });
+        Arc::new(visible)
+    }
+
+    /// Returns the tools of a server that are not what was approved.
+    pub(crate) fn unapproved_tools(&self, spec: &ServerSpec) -> Vec<ToolPinStatus> {
+        self.services.pins.for_server(spec).map(|pins| pins.unapproved_tools()).unwrap_or_default()
+    }
+
+    /// Returns an error if `name` is the public or bare name of a withheld tool that the caller may see.
+    pub(crate) fn withheld_error(
+        &self,
+        name: &str,
+        is_visible: impl Fn(&ServerId, &str) -> bool,
+    ) -> Option<Error> {
+        let servers = self.enabled();
+        let strict = servers.iter().map(RegisteredServer::spec).filter(|spec| spec.pin == Pinning::Strict);
+        let mut tools =
+            strict.flat_map(|spec| self.unapproved_tools(spec).into_iter().map(move |tool| (spec, tool)));
+        tools.find_map(|(spec, ToolPinStatus { tool, status })| {
+            let renamed = spec.tools.rename.get(&*tool).map_or(&*tool, String::as_str);
+            let is_match = name == renamed || name == public_name(&spec.id, renamed);
+            (is_match && is_visible(&spec.id, &tool)).then(|| withheld_error(&spec.id, &tool, status))
+        })
+    }
+}
