@@ -5,9 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a failing test should panic at the cause")]
 
 use serde_json::json;
-use toolcrib::{
-    BuildError, Call, Crib, Error, FailureClass, HttpSpec, Roster, ServerId, ServerSpec, Toolbox,
-};
+use toolcrib::{BuildError, Call, Crib, ErrorKind, HttpSpec, Roster, ServerId, ServerSpec, Toolbox};
 
 fn remote_server() -> ServerSpec {
     ServerSpec::http("remote".parse().unwrap(), HttpSpec::new("https://example.test/mcp"))
@@ -22,18 +20,21 @@ async fn build_refuses_a_remote_server() {
 }
 
 #[tokio::test]
-async fn applied_remote_server_fails_and_others_run() {
+async fn remote_server_is_refused_while_running_and_nothing_changes() {
     let schema = json!({"type": "object"});
     let tools = Toolbox::new().tool("hello", "Greets", &schema, |_| async { Ok("hello".to_owned()) });
-    let crib = Crib::builder().build().unwrap();
+    let local = ServerSpec::in_process("local".parse().unwrap(), tools);
+    let crib = Crib::builder().server(local).build().unwrap();
     let mut roster = Roster::default();
     roster.add(remote_server()).unwrap();
-    roster.add(ServerSpec::in_process("local".parse().unwrap(), tools)).unwrap();
-    crib.apply_roster(roster).await;
-
+    for error in [
+        crib.apply_roster(roster).await.unwrap_err(),
+        crib.add(remote_server()).await.unwrap_err(),
+        crib.replace(remote_server()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Malformed);
+        assert!(error.to_string().contains("needs the feature `http`"), "{error}");
+    }
     let greeting = crib.call(Call::tool_on("local".parse().unwrap(), "hello")).await.unwrap();
-    assert_eq!(greeting.text(), "hello");
-    let error: Error = crib.call(Call::tool_on("remote".parse().unwrap(), "any")).await.unwrap_err();
-    assert_eq!(error.class(), Some(FailureClass::Misconfigured));
-    assert!(error.to_string().contains("feature `http`"), "{error}");
+    assert_eq!((greeting.text().as_ref(), crib.roster().servers().count()), ("hello", 1));
 }
