@@ -35,10 +35,12 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
     let request = CallRequest::parse(args)?;
     if let Some(spec) = adhoc::server_spec(args)? {
         let config = adhoc::config_with(paths, &spec)?;
-        return run_here(request.on_server(spec.id.as_str()), config, paths, out).await;
+        let replace_hint = |error| adhoc::with_flag_hint(error, args);
+        return run_here(request.on_server(spec.id.as_str()), config, paths, out, replace_hint).await;
     }
     let Some(client) = GatewayClient::find(paths).await? else {
-        return run_here(request, paths.valid_config()?, paths, out).await;
+        let replace_hint = |error| with_standalone_hint(error, paths);
+        return run_here(request, paths.valid_config()?, paths, out, replace_hint).await;
     };
     let prompter = out.prompter();
     let call = async {
@@ -50,12 +52,14 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
     finish(response, out)
 }
 
-/// Calls the tool in this process. The response is printed before the server is stopped.
+/// Calls the tool in this process. The response is printed before the server is stopped. `replace_hint` replaces hints that
+/// do not help without a gateway.
 async fn run_here(
     request: CallRequest,
     config: Config,
     paths: &Paths,
     out: &mut Output,
+    replace_hint: impl Fn(CommandError) -> CommandError,
 ) -> Result<ExitStatus> {
     let prompter = out.prompter();
     let work = async |crib: Crib| {
@@ -64,7 +68,7 @@ async fn run_here(
         request.call_standalone_with_approval(&crib, prompter).await
     };
     let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
-        finish(response.map(|response| response.map_err(|error| with_standalone_hint(error, paths))), out)
+        finish(response.map(|response| response.map_err(replace_hint)), out)
     };
     super::run_with_config(paths, config, out, work, finish).await?
 }

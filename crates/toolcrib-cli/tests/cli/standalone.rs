@@ -127,6 +127,15 @@ fn undeclared_server_is_called_by_its_command() {
         assert!(denied.stderr.contains("*.fail"), "{}", denied.stderr);
     }
     home.run(&["call", "--command", "'x", "say"]).expect(1);
+    // No file declares such a server, so the hint is about the command line.
+    for (flag, value) in [("--command", "/nowhere/server"), ("--url", "htp://x")] {
+        let failed = home.run(&["call", flag, value, "say"]).expect(4);
+        assert!(
+            failed.stderr.ends_with(&format!("hint: check the value of `{flag}`\n")),
+            "{}",
+            failed.stderr
+        );
+    }
     std::fs::remove_file(home.config()).unwrap();
     assert_eq!(home.run(&["call", "--command", &command, "say", "text=a"]).expect(0).stdout, "a\n");
 }

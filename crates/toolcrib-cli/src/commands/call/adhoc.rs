@@ -16,7 +16,8 @@ pub(super) fn server_spec(args: &CallArgs) -> Result<Option<ServerSpec>, Command
     let mut spec: ServerSpec = match (&args.command, &args.url) {
         (Some(command), _) => {
             let words = shlex::split(command).ok_or_else(|| {
-                CommandError::usage(format!("`--command` has a quote that is not closed: `{command}`"))
+                let message = format!("`--command` has a quote that is not closed: `{command}`");
+                CommandError::usage(message).hint("quote words as in a POSIX shell; no shell runs")
             })?;
             CommandSpec::argv(words).ok_or_else(|| CommandError::usage("`--command` is empty"))?.into()
         }
@@ -27,6 +28,16 @@ pub(super) fn server_spec(args: &CallArgs) -> Result<Option<ServerSpec>, Command
     let digits = digest.as_ref().map_or("", |digest| &digest.as_str()[..NAME_DIGITS]);
     spec.id = format!("adhoc-{digits}").parse().map_err(|error| CommandError::unexpected(&error))?;
     Ok(Some(spec))
+}
+
+/// Replaces a hint about the declaration of the server, which is on the command line.
+pub(super) fn with_flag_hint(mut error: CommandError, args: &CallArgs) -> CommandError {
+    let flag = if args.command.is_some() { "--command" } else { "--url" };
+    let server = error.data["server"].as_str().unwrap_or_default();
+    if error.hint.as_ref().is_some_and(|hint| !server.is_empty() && hint.contains(server)) {
+        error.hint = Some(format!("check the value of `{flag}`"));
+    }
+    error
 }
 
 /// Returns the config with this server instead of the declared ones. Its rules and limits apply. No config file is needed.
