@@ -240,8 +240,7 @@ impl CallRouter {
         }
         let find_tool =
             |task: &Arc<str>| self.task_owners.find(&target.server, task).map(|origin| origin.tool);
-        let unknown_server =
-            || self.callable_catalog(&call.caller).unknown_server_error(target.server.as_str());
+        let unknown_server = || self.hidden_server_error(&call.caller, &target.server);
         visible_catalogs::authorize(policy, &visible, call, target, find_tool, unknown_server)?;
         match visible_catalogs::required_approval(policy, call, target) {
             None => Ok(Decision::Allowed),

@@ -36,7 +36,7 @@ async fn guard_can_be_set_replaced_and_removed() {
     assert!(denied.to_string().contains("not two"), "{denied}");
     crib.set_guard(deny_server("a"));
     assert!(crib.list().await.tools().is_empty());
-    assert_eq!(kind(crib.call(on("a", "one")).await), ErrorKind::Unknown);
+    assert_eq!(kind(crib.call(on("a", "one")).await), ErrorKind::Denied);
     crib.clear_guard();
     assert_eq!(names(&crib.list().await), ["a__one", "a__two"]);
     crib.call(Call::tool("a__two")).await.unwrap();
@@ -124,10 +124,14 @@ async fn guard_is_asked_before_a_server_is_started() {
     is_denied.store(true, Ordering::SeqCst);
     crib.list().await;
     crib.discover().await;
-    for call in [Call::tool("a__one"), Call::tool("one"), on("a", "one").arguments(&json!({}))] {
+    for (call, kind_for_local) in [
+        (Call::tool("a__one"), ErrorKind::Denied),
+        (Call::tool("one"), ErrorKind::Unknown),
+        (on("a", "one").arguments(&json!({})), ErrorKind::Denied),
+    ] {
         let guest = call.clone().caller(Caller::new("guest"));
         assert_eq!(kind(crib.call(guest).await), ErrorKind::Unknown);
-        assert!(matches!(kind(crib.call(call).await), ErrorKind::Unknown | ErrorKind::Denied));
+        assert_eq!(kind(crib.call(call).await), kind_for_local);
     }
     assert!(crib.list_server(&id("a")).await.is_err());
     assert_eq!((a.starts(), b.starts()), (0, 1));
