@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::super::call_context;
-use super::super::pending::{NoRecipient, RequestEnd};
+use super::super::pending::{ExpiredQuestion, NoRecipient, RequestEnd};
 use super::{ListenAck, MuxInner};
 use crate::cache::Invalidation;
 use crate::call::updates::{CallUpdate, ServerRequest};
@@ -191,7 +192,12 @@ impl MuxInner {
         let (call, client) = match pending.find_client(origin) {
             Ok(found) => found,
             Err(no_recipient) => {
+                let expired = match no_recipient {
+                    NoRecipient::Ambiguous => pending.close_contested_questions(Instant::now()),
+                    NoRecipient::NoCall | NoRecipient::CallEnded => Vec::new(),
+                };
                 drop(pending);
+                self.refuse_expired(expired);
                 return self.ask_owner(id, method, params).ok_or_else(|| no_recipient.refusal(method));
             }
         };
@@ -222,6 +228,17 @@ impl MuxInner {
             self.pending().close_question(question);
         }
         self.ask_owner(id, method, params).ok_or_else(unable)
+    }
+
+    /// Tells the server that a client did not answer in time, and the client that its answer is no longer needed.
+    fn refuse_expired(&self, expired: Vec<ExpiredQuestion>) {
+        for ExpiredQuestion { id, updates } in expired {
+            let reason = "the client did not answer in time, and another client is to be asked";
+            self.reply(&id, &ResponsePayload::Error(error_object(code::INVALID_REQUEST, reason, None)));
+            if let Some(updates) = updates {
+                updates.deliver_contained(CallUpdate::RequestWithdrawn);
+            }
+        }
     }
 
     /// Passes a request that no client can answer to the owner of the instance, if it supports the method, or else to the
