@@ -43,6 +43,21 @@ use self::other_unix as os;
 pub(crate) use self::spawner::Spawner;
 
 use self::spawn_request::SpawnRequest;
+use crate::spec::secret::Secret;
+
+/// Removes a variable from the environment of this process, so that no other process can read it, and returns its value.
+/// Returns `None` if it is not set or not text, or if other threads run, which may read the environment: call it first.
+#[doc(hidden)]
+pub fn take_variable(name: &str) -> Option<Secret> {
+    let name = std::ffi::CString::new(name).ok()?;
+    raw::take_variable(&name).and_then(|value| String::from_utf8(value).ok()).map(Secret::new)
+}
+
+/// Returns memory that the allocator keeps for later to the system. May take some milliseconds.
+#[doc(hidden)]
+pub fn return_free_memory() {
+    raw::return_free_memory();
+}
 use self::tree_tracker::TreeTracker;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::failure_class::FailureClass;

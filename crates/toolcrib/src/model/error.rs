@@ -243,7 +243,9 @@ impl Error {
     }
 
     /// Records that a server may have executed the call.
-    pub(crate) fn mark_maybe_sent(mut self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mark_maybe_sent(mut self) -> Self {
         self.0.delivery = Some(Delivery::MaybeSent);
         self
     }
