@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use serde_json::json;
 use tokio::time::timeout;
 use toolcrib::protocol::era::adapt_response_for_client;
@@ -208,9 +209,14 @@ impl McpService {
     }
 
     /// Encodes an error, with its hint in words.
-    fn error_payload(&self, error: &Error) -> ResponsePayload {
+    pub(crate) fn error_object(&self, error: &Error) -> Bytes {
         let data = error.data_with_hint(&self.hint_text(error));
-        ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
+        error_object(error.kind().facts().code, &error.to_string(), Some(&data))
+    }
+
+    /// Returns an error as the answer to a request, with its hint in words.
+    fn error_payload(&self, error: &Error) -> ResponsePayload {
+        ResponsePayload::Error(self.error_object(error))
     }
 
     /// Registers a new client.

@@ -14,7 +14,10 @@ use toolcrib::store::StoreError;
 use toolcrib::{Error, ErrorKind};
 
 use super::headers::{self, RequestHeaders, SESSION_ID};
-use super::{McpRequest, error_response, event_response, method_not_allowed, unsupported_revision};
+use super::{
+    McpRequest, complete_response, error_response, event_response, method_not_allowed, overloaded,
+    unsupported_revision,
+};
 use crate::body::ResponseBody;
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
@@ -23,6 +26,11 @@ use crate::service::session_client::SessionClientState;
 use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
 use crate::session::{NewSession, Session, SessionRef};
 
+/// Largest size of what a client may declare in `initialize`, in bytes.
+const MAX_DECLARED: usize = 64 << 10;
+/// Memory of a session besides what its client declares, roughly.
+const SESSION_SIZE: usize = 2 << 10;
+
 /// Opens a session in response to `initialize`. It ends when its caller loses access.
 pub(super) async fn open(
     conn: &ConnectionContext,
@@ -30,9 +38,20 @@ pub(super) async fn open(
     request: &McpRequest,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
+    let declared = request.params.iter().flat_map(Object::iter).map(|(name, value)| name.len() + value.len());
+    let declared: usize = declared.sum();
+    if declared > MAX_DECLARED {
+        let message =
+            format!("`initialize` has {declared} bytes of parameters, at most {MAX_DECLARED} are allowed");
+        return error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::INVALID_PARAMS, &message);
+    }
+    let account = conn.memory(&scope.access);
+    let Some(claim) = account.claim(declared + SESSION_SIZE) else {
+        return overloaded(conn, Some(&request.id), &account.refusal("the session was not opened"));
+    };
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
-    let Some(session) = gateway.sessions.open(client, request.params.as_ref()) else {
+    let Some(session) = gateway.sessions.open(client, request.params.as_ref(), Some(claim)) else {
         let message = "too many sessions are open, and none is idle";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
@@ -99,7 +118,9 @@ pub(super) async fn find(
     if !sessions.is_shared() {
         return Err(SessionError::Unknown);
     }
-    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope)).await;
+    // The size of the record is limited, because that of the session was.
+    let memory = conn.memory(&scope.access).claim(SESSION_SIZE);
+    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, memory)).await;
     let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
     spawn_expiry_task(conn, &restored);
     sessions.find(id, scope).ok_or(SessionError::Unknown)
@@ -173,7 +194,7 @@ pub(super) async fn respond(
     let Some(log) = start(conn, &session, request) else { return duplicate_id(&id) };
     match log.wait_for_start(accepts_events).await {
         ResponseStart::Complete(response) => {
-            response::respond(StatusCode::OK, ResponseBody::response(&id, &response))
+            complete_response(conn, &session.client.scope.access, StatusCode::OK, &id, &response)
         }
         // A cancelled request gets no response: a stream without events.
         ResponseStart::Cancelled => event_response(ResponseBody::empty()),
@@ -211,6 +232,7 @@ pub(super) fn start(
             let response = client.respond(&service, &method, params, out).await;
             client.in_flight.finish(&request_id);
             closer.0.finish(&request_id, response);
+            task_session.streams.remove_excess();
             task_session.touch();
         };
         // Boxed, because a task is moved several times before and after it runs.

@@ -13,10 +13,10 @@ use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_respo
 use toolcrib::protocol::versions::Era;
 
 use super::get_stream::GetStream;
-use super::{McpRequest, error_response, event_response};
+use super::{McpRequest, complete_response, error_response, event_response};
 use crate::body::{CallStream, PendingCall, ResponseBody};
+use crate::callers::AuthenticatedCaller;
 use crate::gateway::ConnectionContext;
-use crate::response;
 use crate::service::change_watcher::ChangeWatcher;
 use crate::service::updates::MAX_QUEUED_UPDATES;
 use crate::service::{EndpointScope, McpService, RequestContext, reject};
@@ -36,10 +36,11 @@ pub(super) async fn respond(
         && (meta.progress_token.is_some() || meta.log_level.is_some())
         && McpService::is_forwarded(&scope.view, Era::Stateless, &method);
     let service = conn.gateway.service.clone();
+    let access = scope.access.clone();
     let context = RequestContext::stateless(scope, &meta, conn.client.key);
     if !wants_updates {
         let response = service.respond(context, &method, params).await;
-        return complete_response(&id, &response);
+        return respond_completely(conn, &access, &id, &response);
     }
     let (sink, mut updates) = mpsc::channel(MAX_QUEUED_UPDATES);
     // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
@@ -56,7 +57,7 @@ pub(super) async fn respond(
                 call = Box::pin(std::future::ready(response));
                 first
             }
-            Err(_) => return complete_response(&id, &response),
+            Err(_) => return respond_completely(conn, &access, &id, &response),
         },
     };
     let stream = CallStream {
@@ -87,7 +88,7 @@ async fn open_listen_stream(
     let context = RequestContext::stateless(scope, meta, conn.client.key);
     let stream = match service.listen(&context, &id, params.as_ref()).await {
         Ok(stream) => stream,
-        Err(response) => return complete_response(&id, &response),
+        Err(response) => return respond_completely(conn, &context.scope.access, &id, &response),
     };
     let first = VecDeque::from([stream.acknowledgement()]);
     let last = encode_response(&id, &stream.final_response());
@@ -100,8 +101,13 @@ async fn open_listen_stream(
 }
 
 /// Returns a response without a stream.
-fn complete_response(id: &RequestId, response: &ResponsePayload) -> Response<ResponseBody> {
-    response::respond(status(response), ResponseBody::response(id, response))
+fn respond_completely(
+    conn: &ConnectionContext,
+    access: &AuthenticatedCaller,
+    id: &RequestId,
+    response: &ResponsePayload,
+) -> Response<ResponseBody> {
+    complete_response(conn, access, status(response), id, response)
 }
 
 /// Returns the HTTP status that the stateless era defines for an error.
