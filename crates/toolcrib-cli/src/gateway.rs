@@ -3,13 +3,17 @@
 mod handle;
 mod lock;
 mod log_files;
+mod peer_check;
 mod per_ip_limit;
 mod settings;
 mod signals;
 mod socket_activation;
+#[cfg(target_os = "linux")]
+mod socket_owners;
 mod watch;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
 use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
 use toolcrib_serve::{
-    ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, StreamFuture, serve_connection,
+    ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, Peer, StreamFuture, serve_connection,
 };
 
 use crate::audit::Audit;
@@ -40,6 +44,7 @@ pub(crate) use self::handle::GatewayHandle;
 use self::handle::StampedConfig;
 use self::lock::GatewayLock;
 use self::log_files::LogFiles;
+use self::peer_check::PeerCheck;
 use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
 pub(crate) use self::signals::{SignalRequest, Signals};
@@ -49,6 +54,9 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Delay before the next attempt when `accept` fails, usually for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Shortest time between two returns of free memory to the system.
+const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// File descriptors that public connections may not use, or half of the limit if that is less.
 const RESERVED_FDS: usize = 256;
@@ -60,6 +68,7 @@ pub(crate) struct Gateway {
     http: Arc<HttpGateway>,
     public_listener: Listener,
     socket_listener: Listener,
+    peer_check: PeerCheck,
     drain_timeout: Duration,
     tasks: TaskTracker,
     logs: LogFiles,
@@ -102,6 +111,8 @@ impl Gateway {
             None => listen,
         };
         listen.check_exposure(!settings.callers.is_empty())?;
+        let peer_check = PeerCheck::new(listen, settings.listen.any_user);
+        peer_check.check_available(!settings.callers.is_empty())?;
         paths.create_run_dir()?;
         let lock = GatewayLock::acquire(&paths.lock_path())?;
         let public = bind_public(inherited.map(|(listener, _)| listener), listen).await?;
@@ -121,6 +132,7 @@ impl Gateway {
             secrets,
             audit,
             is_exposed: listen.is_exposed(),
+            peer_check,
         };
         let sources = paths.sources().clone().for_gateway();
         let handle = GatewayHandle::new(target, sources, StampedConfig { config, stamp });
@@ -131,13 +143,15 @@ impl Gateway {
             .with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned());
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
-            .with_hosts(hosts);
+            .with_hosts(hosts)
+            .with_max_unauthenticated(max_public_connections() / 2);
         Ok(Self {
             crib,
             handle,
             http: Arc::new(http),
             public_listener: public,
             socket_listener: socket,
+            peer_check,
             drain_timeout: settings.limits.drain,
             tasks,
             logs,
@@ -171,6 +185,7 @@ impl Gateway {
     pub(crate) fn accept(&self) {
         self.accept_on(&self.public_listener, max_public_connections());
         self.accept_on(&self.socket_listener, Semaphore::MAX_PERMITS);
+        self.tasks.spawn(return_free_memory(self.http.clone(), self.stop.clone()));
     }
 
     /// Serves connections of one listener, at most `max_connections` at the same time.
@@ -184,7 +199,15 @@ impl Gateway {
         match listener {
             Listener::Tcp(listener) => {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip: ConnectionsByIp::default() };
-                let serve = move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Tcp, stop);
+                let peer_check = self.peer_check;
+                let serve = move |accepted: AcceptedTcp, stop| {
+                    let http = http.clone();
+                    async move {
+                        let AcceptedTcp { stream, peer } = accepted;
+                        let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
+                        serve_connection(stream, http, peer, stop).await
+                    }
+                };
                 self.tasks.spawn(accept_all(acceptor, limits, serve));
             }
             Listener::Unix(listener, _) => {
@@ -348,6 +371,37 @@ fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
     }
 }
 
+/// Finds out who is at the other end of a connection, without blocking other connections.
+async fn identify(check: PeerCheck, peer: SocketAddr, local: Option<SocketAddr>) -> Peer {
+    let identified = match check.is_fast() {
+        true => check.identify(peer, local),
+        false => {
+            let identifying = tokio::task::spawn_blocking(move || check.identify(peer, local)).await;
+            identifying.unwrap_or_else(|_| Peer::new(Entrypoint::OtherUser, peer.ip()))
+        }
+    };
+    if identified.entrypoint() == Entrypoint::OtherUser {
+        tracing::debug!(%peer, "a connection belongs to another user");
+    }
+    identified
+}
+
+/// Returns free memory to the system when clients have released much of it.
+async fn return_free_memory(http: Arc<HttpGateway>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = http.wait_for_released_memory() => {}
+        }
+        // The allocator searches all its memory, so this is not done on the thread that serves requests.
+        let _ = tokio::task::spawn_blocking(toolcrib::return_free_memory).await;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(TRIM_INTERVAL) => {}
+        }
+    }
+}
+
 /// Accepts connections of one kind.
 trait Acceptor {
     type Stream;
@@ -359,14 +413,20 @@ struct TcpAcceptor {
     by_ip: ConnectionsByIp,
 }
 
+/// A connection and the address of its client.
+struct AcceptedTcp {
+    stream: TcpStream,
+    peer: SocketAddr,
+}
+
 struct UnixAcceptor {
     listener: Arc<UnixListener>,
 }
 
 impl Acceptor for TcpAcceptor {
-    type Stream = TcpStream;
+    type Stream = AcceptedTcp;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Option<ConnectionPermit>)> {
+    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<ConnectionPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
             let Some(permit) = self.by_ip.try_acquire(peer.ip()) else {
@@ -374,7 +434,7 @@ impl Acceptor for TcpAcceptor {
                 continue;
             };
             let _ = stream.set_nodelay(true);
-            return Ok((stream, Some(permit)));
+            return Ok((AcceptedTcp { stream, peer }, Some(permit)));
         }
     }
 }
