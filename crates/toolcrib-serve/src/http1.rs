@@ -107,34 +107,31 @@ struct PartialHead {
     requests: usize,
     /// Number of bytes that were read before it.
     bytes_before: u64,
-    /// When the rest must have arrived.
-    due: Instant,
+    /// When the rest must have arrived, if a part arrived before this phase.
+    due: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl PartialHead {
     /// Creates a head of which nothing has been read in this phase.
     fn new(due: Instant) -> Self {
-        Self { requests: 0, bytes_before: 0, due, timer: None }
+        Self { requests: 0, bytes_before: 0, due: Some(due), timer: None }
     }
 
     /// Returns whether a part of a head has arrived. Call it whenever the connection was polled.
     fn has_arrived(&mut self, phase: &PhaseState, bytes_read: u64) -> bool {
         let requests = phase.requests.load(Ordering::Relaxed);
         if requests != self.requests || !phase.is_idle() {
-            *self = Self {
-                requests,
-                bytes_before: bytes_read,
-                due: Instant::now() + HEADER_TIMEOUT,
-                timer: None,
-            };
+            *self = Self { requests, bytes_before: bytes_read, due: None, timer: None };
         }
         bytes_read != self.bytes_before
     }
 
     /// Ready when the time is up.
     fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.timer.get_or_insert_with(|| Box::pin(sleep_until(self.due))).as_mut().poll(context)
+        let due = self.due;
+        let start = || Box::pin(sleep_until(due.unwrap_or_else(|| Instant::now() + HEADER_TIMEOUT)));
+        self.timer.get_or_insert_with(start).as_mut().poll(context)
     }
 }
 

@@ -18,6 +18,7 @@ mod listings;
 mod load;
 mod matrix;
 mod methods;
+mod other_users;
 mod pins;
 mod policy;
 mod previous_state;
