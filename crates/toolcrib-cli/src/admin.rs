@@ -34,7 +34,7 @@ const LOG_WAIT: Duration = Duration::from_secs(20);
 const NAME_SEGMENT: usize = 3;
 
 /// Splits a path into its segments. Only the name of a server or the id of a call is decoded: a route has one spelling.
-fn parse_path(path: &str) -> Vec<Cow<'_, str>> {
+pub(crate) fn parse_path(path: &str) -> Vec<Cow<'_, str>> {
     let segments = path.strip_prefix('/').unwrap_or_default().split('/').enumerate();
     let decode = |(index, segment)| match index {
         NAME_SEGMENT => encoding::percent_decode_lossy(segment),

@@ -11,6 +11,8 @@ mod command_error;
 mod commands;
 mod demo_server;
 mod exit;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 mod hints;
 mod listen;
