@@ -20,7 +20,7 @@ pub(crate) struct IntactChain {
     pub(crate) unchained: u64,
     /// The first link of the oldest file continues this one, whose file was removed.
     pub(crate) continues: Option<Link>,
-    /// The last link. Kept elsewhere, it shows later whether lines at the end were removed.
+    /// The last link. A copy of it shows later whether lines at the end were removed.
     pub(crate) last: Option<Link>,
 }
 
