@@ -26,12 +26,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
-use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
+use toolcrib::{CallEnd, Caller, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
-    ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, Peer, StreamFuture, serve_connection,
+    ActiveCallers, AdminRoutes, Entrypoint, FailedLogins, HttpGateway, McpService, Peer, StreamFuture,
+    serve_connection,
 };
 
-use crate::audit::Audit;
+use crate::audit::{AdminAction, Audit};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
@@ -116,9 +117,7 @@ impl Gateway {
         paths.create_run_dir()?;
         let lock = GatewayLock::acquire(&paths.lock_path())?;
         let public = bind_public(inherited.map(|(listener, _)| listener), listen).await?;
-        let socket_path = paths.socket_path();
-        let socket = bind_unix(&socket_path)
-            .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
+        let socket = bind_own_socket(paths)?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
@@ -126,6 +125,7 @@ impl Gateway {
             .listing_wait(settings.limits.listing_wait);
         let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
+        let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
             callers: callers.clone(),
@@ -136,15 +136,12 @@ impl Gateway {
         };
         let sources = paths.sources().clone().for_gateway();
         let handle = GatewayHandle::new(target, sources, StampedConfig { config, stamp });
-        let mut hosts = settings.listen.hosts;
-        hosts.extend(listen.host());
-        let hints = paths.hints();
-        let service = McpService::new(crib.clone())
-            .with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned());
-        let http = HttpGateway::new(service, callers, &settings.limits)
+        let hosts = settings.listen.hosts.into_iter().chain(listen.host()).collect();
+        let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
-            .with_max_unauthenticated(max_public_connections() / 2);
+            .with_max_unauthenticated(max_public_connections() / 2)
+            .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
         Ok(Self {
             crib,
             handle,
@@ -253,6 +250,12 @@ impl Gateway {
     }
 }
 
+/// Returns the service of a crib, with hints as commands of this program.
+fn service(paths: &Paths, crib: &Crib) -> McpService {
+    let hints = paths.hints();
+    McpService::new(crib.clone()).with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned())
+}
+
 /// Resolves the settings of a config, which may read secret stores.
 async fn load_settings(config: &Config, secrets: &SecretLocator) -> Result<GatewaySettings, CommandError> {
     let config = config.clone();
@@ -354,6 +357,12 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix(Arc::new(listener), file))
 }
 
+/// Binds the gateway's own socket.
+fn bind_own_socket(paths: &Paths) -> Result<Listener, CommandError> {
+    let path = paths.socket_path();
+    bind_unix(&path).map_err(|error| cannot_listen(&ListenAddr::Unix(path.clone()), &error))
+}
+
 fn activation_failed(error: &io::Error) -> CommandError {
     let message = format!("cannot use the socket passed in `LISTEN_FDS`: {error}");
     CommandError::new(ExitStatus::Failure, "cannot_listen", message)
@@ -384,6 +393,23 @@ async fn identify(check: PeerCheck, peer: SocketAddr, local: Option<SocketAddr>)
         tracing::debug!(%peer, "a connection belongs to another user");
     }
     identified
+}
+
+/// Records requests without a valid token, which have no caller, in the audit file.
+fn record_failed_logins(audit: &Audit, failed: &FailedLogins) {
+    let address = failed.address.map_or_else(|| "unknown address".to_owned(), |address| address.to_string());
+    let name = match failed.count {
+        1 => address,
+        count => format!("{address} ({count} requests)"),
+    };
+    audit.record_action(&AdminAction {
+        caller: &Caller::new(""),
+        method: "login",
+        server: None,
+        name: &name,
+        end: CallEnd::Failed(ErrorKind::Denied),
+        started: std::time::Instant::now(),
+    });
 }
 
 /// Returns free memory to the system when clients have released much of it.

@@ -92,6 +92,7 @@ const CRATES: &[Crate] = &[
             "gateway",
             "admin",
             "commands",
+            "fuzzing",
             "demo_server",
             "logging",
         ],
