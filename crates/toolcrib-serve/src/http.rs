@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::RequestMetaReader;
 
-use crate::callers::{Entrypoint, Peer};
+use crate::callers::{ConnectionPeer, Entrypoint};
 use crate::detached_stream::{self, StreamFuture};
 use crate::gateway::{ConnectionContext, HttpGateway};
 use crate::h2_streams::StreamMonitor;
@@ -42,13 +42,13 @@ const MAX_HTTP2_STREAMS: u32 = 256;
 pub async fn serve_connection<I>(
     io: I,
     gateway: Arc<HttpGateway>,
-    peer: impl Into<Peer>,
+    peer: impl Into<ConnectionPeer>,
     stop: CancellationToken,
 ) -> Option<StreamFuture>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Peer { entrypoint, address } = peer.into();
+    let ConnectionPeer { entrypoint, address } = peer.into();
     let stop = stop.child_token();
     let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| entrypoint != Entrypoint::Socket);
     let login = ConnectionLogin::new(unauthenticated.map(|connections| connections.enter(&stop)));
