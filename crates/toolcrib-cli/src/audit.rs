@@ -13,8 +13,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
 use toolcrib::config::AuditSpec;
 use toolcrib::model::event::{CallEnd, CallRecord, Decision};
 use toolcrib::util::locks::IgnorePoison as _;
@@ -138,6 +139,7 @@ impl Audit {
     }
 
     /// Records an administrative action, such as an approval or a restart.
+    #[expect(clippy::disallowed_methods, reason = "a record shows the time of the day")]
     pub(crate) fn record_action(&self, action: &AdminAction<'_>) {
         if !self.is_enabled() {
             return;

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
@@ -409,7 +409,7 @@ fn record_failed_logins(audit: &Audit, failed: &FailedLogins) {
         server: None,
         name: &name,
         end: CallEnd::Failed(ErrorKind::Denied),
-        started: std::time::Instant::now(),
+        started: Instant::now(),
     });
 }
 

@@ -1,7 +1,5 @@
 //! Other users of the machine, and servers that read the gateway's own process.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
-
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
