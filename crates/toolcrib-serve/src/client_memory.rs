@@ -212,7 +212,7 @@ mod tests {
         let total = Arc::new(ClientMemory::new(800 << 10));
         let local = account(&total, "local");
         assert!(!local.try_add(701 << 10) && local.try_add(700 << 10));
-        let mut body = MemoryClaim::for_body(local.clone());
+        let mut body = MemoryClaim::for_body(local);
         assert!(body.grow(MAX_SMALL_BODY) && !body.grow(1), "a body that is no longer small is refused");
         drop(body);
         assert_eq!(total.used.load(Ordering::Relaxed), 700 << 10);
