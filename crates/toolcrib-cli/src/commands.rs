@@ -5,6 +5,7 @@ pub(crate) mod allow;
 pub(crate) mod approve;
 pub(crate) mod call;
 pub(crate) mod check;
+mod config_changes;
 mod config_document;
 pub(crate) mod demo;
 pub(crate) mod enable;

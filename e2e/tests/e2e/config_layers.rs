@@ -95,18 +95,18 @@ fn project_file_is_used_only_while_its_content_is_allowed() {
     let checked = workspace.run(&["check"]);
     assert_eq!(checked.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&checked.stdout).contains("is not allowed yet"));
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     assert_eq!(workspace.active_servers(), ["mine", "theirs"]);
     assert_eq!(stderr(&workspace.run(&["ls"])), "");
     fs::write(workspace.project_file(), server("others")).unwrap();
     assert_eq!(workspace.active_servers(), ["mine"]);
     assert!(stderr(&workspace.run(&["ls"])).contains("changed since it was allowed"));
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     assert_eq!(workspace.active_servers(), ["mine", "others"]);
     workspace.stdout(&["allow", "--revoke"]);
     assert_eq!(workspace.active_servers(), ["mine"]);
     let config = workspace.home.file("config.toml");
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     let listed = workspace.json(&["ls", "--config", config.to_str().unwrap()]);
     assert_eq!(listed.as_array().unwrap().len(), 1, "--config reads only that file");
 }
@@ -121,7 +121,7 @@ fn project_file_patches_servers_and_why_shows_the_source() {
         "[servers.a]\nlifecycle.keep-alive = '2m'\n[servers.b]\nenabled = false\n",
     )
     .unwrap();
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     let why = workspace.json(&["why", "a"]);
     assert_eq!((&why["active"], &why["name"]), (&json!(true), &json!("a")));
     let values = why["values"].as_array().unwrap();
@@ -231,7 +231,7 @@ fn why_answers_for_assumed_facts() {
 fn every_layer_is_watched_and_an_invalid_one_changes_nothing() {
     let workspace = Workspace::new(&server("mine"));
     fs::write(workspace.project_file(), server("theirs")).unwrap();
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     let gateway = workspace.serve();
     assert_eq!(served_names(&gateway), ["mine", "theirs"]);
     let pid = HttpClient::new(gateway.address, "/mcp", Era::Stateless).text("mine__pid", &json!({}));
@@ -244,7 +244,7 @@ fn every_layer_is_watched_and_an_invalid_one_changes_nothing() {
         workspace.json(&["status"])["config"]["problems"].to_string().contains("changed since it was allowed")
     });
     assert_eq!(served_names(&gateway), ["mine", "theirs"]);
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     wait_until("the allowed file is used", || served_names(&gateway) == ["mine", "others"]);
     workspace.home.write_config(&(server("mine") + &server("more")));
     wait_until("the other layer is reloaded", || served_names(&gateway) == ["mine", "more", "others"]);
@@ -263,7 +263,7 @@ fn unsuitable_project_files_are_refused_without_blocking() {
     let workspace = Workspace::new(&server("mine"));
     let file = workspace.project_file();
     let assert_refused = |reason: &str| {
-        let output = workspace.run(&["allow"]);
+        let output = workspace.run(&["allow", "--yes"]);
         assert!(!output.status.success(), "{reason}");
         assert!(stderr(&output).contains(reason), "{reason}: {}", stderr(&output));
         assert_eq!(workspace.active_servers(), ["mine"]);

@@ -77,7 +77,11 @@ pub(super) fn print_value(declared: &DeclaredValue, out: &mut Output) -> std::io
     for (value, origin) in declared.overrides.iter().rev() {
         out.print_line(&format!("    overrides {value}  ({})", format_origin(origin)))?;
     }
-    print_replaced(&declared.replaces, out)
+    print_replaced(&declared.replaces, out)?;
+    for DeclaredValue { key, value, origin, .. } in &declared.withheld {
+        out.print_line(&format!("    withholds {key} = {value}  ({})", format_origin(origin)))?;
+    }
+    Ok(())
 }
 
 /// Prints the values of another kind of endpoint that a value replaces, from near to far.
@@ -140,5 +144,6 @@ pub(super) fn value_json(declared: &DeclaredValue) -> Value {
         "line": declared.origin.line,
         "overrides": overrides.collect::<Vec<_>>(),
         "replaces": declared.replaces.iter().map(value_json).collect::<Vec<_>>(),
+        "withheld": declared.withheld.iter().map(value_json).collect::<Vec<_>>(),
     })
 }
