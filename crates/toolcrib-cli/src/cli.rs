@@ -289,7 +289,7 @@ pub(crate) enum Command {
     /// are not changed. The agent replaces this process: it gets the signals and sets the exit code.
     #[command(verbatim_doc_comment)]
     Run(RunArgs),
-    /// Review and approve changed tools of a server, or a pending call
+    /// Review and approve changed definitions of a server, or a pending call
     ///
     /// Examples:
     ///   toolcrib approve git

@@ -275,7 +275,7 @@ impl Crib {
             cache_entries: cache.entries,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
-            unapproved: self.router().registry.unapproved_tools(entry.spec()),
+            unapproved: self.router().registry.unapproved_items(entry.spec()),
             ..entry.status(Instant::now())
         }
     }
@@ -408,8 +408,8 @@ impl Crib {
         accepted
     }
 
-    /// Returns the tools of a server that differ from the approved ones, with their approved definitions. Starts a server
-    /// without a known listing.
+    /// Returns what a server offers that differs from what was approved, with the approved definitions: tools, prompts,
+    /// resources, templates and instructions. Starts a server without a known listing.
     ///
     /// # Errors
     /// Fails if the server is unknown or cannot be listed, or with [`ErrorKind::StoreUnavailable`] if the store does not
@@ -429,11 +429,11 @@ impl Crib {
         pins.differences().await
     }
 
-    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
+    /// Approves the definitions that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
     /// the approval.
     ///
     /// # Errors
-    /// Fails, and approves nothing, if the server is unknown, its tools have changed since, or the approval cannot be saved.
+    /// Fails, and approves nothing, if the server is unknown, its definitions have changed since, or the approval cannot be saved.
     /// If a shared store does not answer, the error is [`ErrorKind::StoreUnavailable`] and the approval may have been saved.
     ///
     /// # Cancel safety

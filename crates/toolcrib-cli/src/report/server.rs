@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolcrib::ServerStatus;
 
-use super::{Members, Report, list_to_json};
+use super::{Members, Report, list_to_json, with_kind};
 use crate::hints::hint_text;
 
 /// The status of one server. Durations are in seconds.
@@ -203,16 +203,33 @@ pub(crate) struct ToolChangeReport {
     pub(crate) tool: String,
     /// `new` or `changed`.
     pub(crate) change: String,
+    /// The kind of the item, unless it is a tool.
+    pub(crate) kind: Option<String>,
+}
+
+impl ToolChangeReport {
+    /// Returns the kind, unless it is a tool, and the name.
+    pub(crate) fn label(&self) -> String {
+        match self.kind.as_deref() {
+            None => format!("`{}`", self.tool.escape_debug()),
+            Some("instructions") => "instructions".to_owned(),
+            Some(kind) => format!("{kind} `{}`", self.tool.escape_debug()),
+        }
+    }
 }
 
 impl Report for ToolChangeReport {
     fn to_json(&self) -> Value {
-        json!({"tool": self.tool, "change": self.change})
+        with_kind(json!({"tool": self.tool, "change": self.change}), self.kind.as_deref())
     }
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
-        Self { tool: members.text("tool"), change: members.text("change") }
+        Self {
+            tool: members.text("tool"),
+            change: members.text("change"),
+            kind: members.optional_text("kind"),
+        }
     }
 }
 
