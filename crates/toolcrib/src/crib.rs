@@ -9,11 +9,11 @@ mod freshness;
 mod guard;
 mod handlers;
 mod lease;
+mod remembered;
 mod requests;
 mod servers;
 mod settings;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -50,10 +50,9 @@ use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::registry::RegisteredServer;
-use crate::spec::{Capacity, ServerId, ServerSpec, Sharing};
+use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
-use crate::supervisor::listing_store::ListingStore;
 use crate::util::format;
 use crate::util::locks::IgnorePoison as _;
 pub use build_error::BuildError;
@@ -61,6 +60,7 @@ pub use builder::CribBuilder;
 pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
+pub use remembered::{remembered_transport, remembered_unapproved};
 pub use settings::Settings;
 
 /// The folder of remembered listings, below the state folder.
@@ -580,11 +580,6 @@ impl CribInner {
         traced.finish(&outcome);
         outcome
     }
-}
-
-/// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
-pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
-    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.transport()
 }
 
 async fn stop_supervisors(supervisors: Vec<Supervisor>, drain: Duration) {

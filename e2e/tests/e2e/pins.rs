@@ -82,6 +82,8 @@ fn changed_instructions_and_prompts_are_withheld_until_approved() {
         assert_eq!(unapproved(&home), expected);
         let stderr = String::from_utf8_lossy(&home.run(&["status"]).stderr).into_owned();
         assert!(stderr.contains("prompt `greet` (changed), instructions (changed)"), "{stderr}");
+        let shown = String::from_utf8_lossy(&home.run(&["show", "fake"]).stderr).into_owned();
+        assert!(shown.contains("instructions differs from what was approved"), "{shown}");
         let is_withheld = pin == "strict";
         let get = client(&gateway, "/mcp").request("prompts/get", &json!({"name": "fake__greet"})).message();
         assert_eq!(get["result"].is_null(), is_withheld, "{get}");

@@ -291,7 +291,7 @@ async fn server_that_kills_its_shim_is_ejected() {
     let crib = crib_with_shim(behind_shell("kill -9 $PPID; sleep 1000", &mark));
     let _ = call(&crib, "fake", "echo", &json!({})).await;
     eventually("it is ejected", || status(&crib, "fake").state == toolcrib::ServerState::Ejected).await;
-    assert_eq!(status(&crib, "fake").restarts, 1);
+    assert!(status(&crib, "fake").restarts <= 2, "one start may try both eras");
     let error = call(&crib, "fake", "echo", &json!({})).await.unwrap_err();
     assert_eq!(error.class().map(|class| class.name()), Some("shim_killed"));
     assert!(error.to_string().contains("its shim process was killed twice"), "{error}");

@@ -1,7 +1,7 @@
 //! The status of one server. Every member is always present, and `null` if it has no value.
 
 use serde_json::{Value, json};
-use toolcrib::ServerStatus;
+use toolcrib::{PinnedKind, ServerStatus, ToolPinStatus};
 
 use super::{Members, Report, list_to_json, with_kind};
 use crate::hints::hint_text;
@@ -208,6 +208,15 @@ pub(crate) struct ToolChangeReport {
 }
 
 impl ToolChangeReport {
+    /// Creates the report about a tool or another item.
+    pub(crate) fn new(found: &ToolPinStatus) -> Self {
+        Self {
+            tool: found.tool.to_string(),
+            change: found.status.as_str().to_owned(),
+            kind: Some(found.kind.as_str().to_owned()).filter(|_| found.kind != PinnedKind::Tool),
+        }
+    }
+
     /// Returns the kind, unless it is a tool, and the name.
     pub(crate) fn label(&self) -> String {
         match self.kind.as_deref() {
