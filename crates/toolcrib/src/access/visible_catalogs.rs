@@ -379,13 +379,7 @@ pub(crate) fn authorize(
                 return check_name(name);
             }
             check_stages(name)?;
-            // A server may accept spellings that no rule foresees; those that it lists are known.
-            if policy.denies_uris(&call.caller, server) && !is_listed_uri(visible, call, target) {
-                let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
-                let reason = "is not listed and fits no listed template";
-                return Err(denied(format!("the URI `{shown}` of `{server}` {reason}")));
-            }
-            Ok(())
+            check_listed(policy, visible, call, target)
         }
         RuleSubject::Listed(kind, name) => {
             check_name(name)?;
@@ -433,6 +427,18 @@ fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
         }
         _ => RuleSubject::Unknown,
     }
+}
+
+/// Fails if URIs of a server are denied and it does not list the one that a call names. A server may accept spellings that no
+/// rule foresees; those that it lists are known.
+fn check_listed(policy: &Policy, visible: &Catalog, call: &Call, target: &Target) -> Result<(), Error> {
+    let Target { server, name } = target;
+    if !policy.denies_uris(&call.caller, server) || is_listed_uri(visible, call, target) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
+    let message = format!("the URI `{shown}` of `{server}` is not listed and fits no listed template");
+    Err(Error::new(ErrorKind::Denied, message).with_server(server))
 }
 
 /// Returns whether the server lists the URI that a call names, or a template for it. Prompts, which are not URIs, count as

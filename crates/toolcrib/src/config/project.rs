@@ -113,7 +113,7 @@ pub(super) fn withhold_credentials(far: &mut ConfigTable, project: &mut ConfigTa
     }
 }
 
-/// Returns whether a project's entry decides anew which program a server runs or which address it has.
+/// Returns whether a project's entry changes which program a server runs or which address it has.
 fn is_changed_destination(entry: &TableEntry, known: &ConfigTable) -> bool {
     let key = entry.key.trim_start_matches('+');
     if HARMLESS_KEYS.contains(&key) || PASSED_ON_KEYS.contains(&key) {
