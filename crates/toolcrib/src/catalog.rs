@@ -205,6 +205,14 @@ impl Catalog {
         self.find_item(server, kind, own_name).is_some()
     }
 
+    /// Returns whether a template that a server lists can expand to a URI.
+    pub(crate) fn fits_template(&self, server: &ServerId, uri: &str) -> bool {
+        let mut templates = self.templates().iter().zip(&self.uri_templates);
+        templates.any(|(item, template)| {
+            item.server == *server && template.as_ref().is_some_and(|template| template.matches(uri))
+        })
+    }
+
     /// Returns the listing of a server that the catalog was built from.
     pub(crate) fn listing(&self, server: &ServerId) -> Option<&Arc<Listing>> {
         self.servers.get(server)?.listing.as_ref()

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::pins::PinnedTools;
+use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListTtl, Listing};
@@ -106,7 +106,7 @@ struct Snapshot {
     /// The server that callers lease, while it runs. Weak, so that a dropped actor drops the connection.
     leased: Weak<LeasedServer>,
     /// The tools that leases may call, if the server is pinned strictly.
-    pinned_tools: Option<PinnedTools>,
+    pinned_items: Option<PinnedItems>,
 }
 
 impl Snapshot {
@@ -127,7 +127,7 @@ impl Snapshot {
             known_listing,
             connection: Weak::new(),
             leased: Weak::new(),
-            pinned_tools: None,
+            pinned_items: None,
         }
     }
 }
@@ -357,7 +357,7 @@ impl Supervisor {
             return None;
         }
         let is_entered = server.gate.try_enter();
-        is_entered.then(|| Lease::new(server, snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
+        is_entered.then(|| Lease::new(server, snapshot.pinned_items.clone(), self.0.mailbox.clone()))
     }
 
     /// Stops the server, resets its start gate and waits until it is up again.

@@ -266,7 +266,9 @@ impl Connection {
 
     fn to_outcome(&self, response: ResponsePayload) -> Outcome {
         let response = match response {
-            ResponsePayload::Error(error) => ResponsePayload::Error(move_own_code(error)),
+            ResponsePayload::Error(error) => {
+                ResponsePayload::Error(self.mux.redactor().redact_json(move_own_code(error)))
+            }
             response => response,
         };
         Outcome { answer: response, era: self.era(), server: Some(self.server.clone()) }

@@ -8,3 +8,4 @@ pub mod files;
 pub mod format;
 pub mod locks;
 pub(crate) mod panics;
+pub(crate) mod unicode_fold;

@@ -109,7 +109,7 @@ fn unavailable_warning(server: &ServerReport) -> Option<ServerWarning> {
     Some(ServerWarning { message: format!("`{name}` is {state}{class}: {reason}{next}"), hint })
 }
 
-/// Returns the warning for a server with tools that differ from what was approved.
+/// Returns the warning for a server with tools or other definitions that differ from what was approved.
 fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     let ServerReport { name, unapproved: tools, .. } = server;
     if tools.is_empty() {
@@ -118,15 +118,18 @@ fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     let listed: Vec<String> = tools
         .iter()
         .take(MAX_LISTED_TOOLS)
-        .map(|changed| format!("`{}` ({})", changed.tool.escape_debug(), changed.change))
+        .map(|changed| format!("{} ({})", changed.label(), changed.change))
         .collect();
     let more = match tools.len().saturating_sub(MAX_LISTED_TOOLS) {
         0 => String::new(),
         count => format!(" and {count} more"),
     };
+    let subject = if tools.iter().all(|item| item.kind.is_none()) { "tools" } else { "definitions" };
     let consequence = if server.pin == "strict" { " (withheld)" } else { "" };
-    let message =
-        format!("tools of `{name}` differ from what was approved{consequence}: {}{more}", listed.join(", "));
+    let message = format!(
+        "{subject} of `{name}` differ from what was approved{consequence}: {}{more}",
+        listed.join(", ")
+    );
     Some(ServerWarning { message, hint: format!("toolcrib approve {name}") })
 }
 

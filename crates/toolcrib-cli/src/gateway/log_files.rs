@@ -106,13 +106,13 @@ fn describe_event(event: &Event) -> Option<String> {
             let mut tools: Vec<String> = tools
                 .iter()
                 .take(MAX_LOGGED_TOOLS)
-                .map(|found| format!("`{}` ({})", found.tool.escape_debug(), found.status.as_str()))
+                .map(|found| format!("`{}` ({})", found.to_string().escape_debug(), found.status.as_str()))
                 .collect();
             if more > 0 {
                 tools.push(format!("and {more} more"));
             }
             let consequence = if *withheld { "withheld until approved" } else { "marked" };
-            format!("tools differ from the approved definitions, {consequence}: {}", tools.join(", "))
+            format!("definitions differ from the approved ones, {consequence}: {}", tools.join(", "))
         }
         _ => return None,
     })

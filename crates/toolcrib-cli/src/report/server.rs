@@ -1,9 +1,9 @@
 //! The status of one server. Every member is always present, and `null` if it has no value.
 
 use serde_json::{Value, json};
-use toolcrib::ServerStatus;
+use toolcrib::{PinnedKind, ServerStatus, ToolPinStatus};
 
-use super::{Members, Report, list_to_json};
+use super::{Members, Report, list_to_json, with_kind};
 use crate::hints::hint_text;
 
 /// The status of one server. Durations are in seconds.
@@ -203,16 +203,42 @@ pub(crate) struct ToolChangeReport {
     pub(crate) tool: String,
     /// `new` or `changed`.
     pub(crate) change: String,
+    /// The kind of the item, unless it is a tool.
+    pub(crate) kind: Option<String>,
+}
+
+impl ToolChangeReport {
+    /// Creates the report about a tool or another item.
+    pub(crate) fn new(found: &ToolPinStatus) -> Self {
+        Self {
+            tool: found.tool.to_string(),
+            change: found.status.as_str().to_owned(),
+            kind: Some(found.kind.as_str().to_owned()).filter(|_| found.kind != PinnedKind::Tool),
+        }
+    }
+
+    /// Returns the kind, unless it is a tool, and the name.
+    pub(crate) fn label(&self) -> String {
+        match self.kind.as_deref() {
+            None => format!("`{}`", self.tool.escape_debug()),
+            Some("instructions") => "instructions".to_owned(),
+            Some(kind) => format!("{kind} `{}`", self.tool.escape_debug()),
+        }
+    }
 }
 
 impl Report for ToolChangeReport {
     fn to_json(&self) -> Value {
-        json!({"tool": self.tool, "change": self.change})
+        with_kind(json!({"tool": self.tool, "change": self.change}), self.kind.as_deref())
     }
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
-        Self { tool: members.text("tool"), change: members.text("change") }
+        Self {
+            tool: members.text("tool"),
+            change: members.text("change"),
+            kind: members.optional_text("kind"),
+        }
     }
 }
 

@@ -375,10 +375,11 @@ pub(crate) fn authorize(
             if let Some(uri) = completed_uri(call, name) {
                 check_stages(&uri)?;
             }
-            match visible.has_item(server, ListKind::Resources, name) {
-                true => check_name(name),
-                false => check_stages(name),
+            if visible.has_item(server, ListKind::Resources, name) {
+                return check_name(name);
             }
+            check_stages(name)?;
+            check_listed(policy, visible, call, target)
         }
         RuleSubject::Listed(kind, name) => {
             check_name(name)?;
@@ -425,6 +426,32 @@ fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
             RuleSubject::Server
         }
         _ => RuleSubject::Unknown,
+    }
+}
+
+/// Fails if URIs of a server are denied and it does not list the one that a call names. A server may accept spellings that no
+/// rule foresees; those that it lists are known.
+fn check_listed(policy: &Policy, visible: &Catalog, call: &Call, target: &Target) -> Result<(), Error> {
+    let Target { server, name } = target;
+    if !policy.denies_uris(&call.caller, server) || is_listed_uri(visible, call, target) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
+    let message = format!("the URI `{shown}` of `{server}` is not listed and fits no listed template");
+    Err(Error::new(ErrorKind::Denied, message).with_server(server))
+}
+
+/// Returns whether the server lists the URI that a call names, or a template for it. Prompts, which are not URIs, count as
+/// listed: their names are checked elsewhere.
+fn is_listed_uri(visible: &Catalog, call: &Call, target: &Target) -> bool {
+    let Target { server, name } = target;
+    match call.method() {
+        "resources/read" | SUBSCRIBE => visible.fits_template(server, name),
+        "completion/complete" => {
+            visible.has_item(server, ListKind::Templates, name)
+                || visible.has_item(server, ListKind::Prompts, name)
+        }
+        _ => true,
     }
 }
 

@@ -122,7 +122,7 @@ pub const SERVER: &[ConfigKey] = &[
         "pin",
         OneOf(PIN),
         "mark",
-        "Handling of tools that differ from their approved definition: mark them, or hide them until approved",
+        "Handling of tools, prompts, resources and instructions that differ from what was approved: mark them, or hide them until approved",
     ),
     key(
         "card",
@@ -227,8 +227,8 @@ const LIMITS: &[ConfigKey] = &[
 
 const TOOLS: &[ConfigKey] = &[
     key("allow", TextList, "[\"*\"]", "Only these are listed and callable"),
-    key("deny", TextList, "[]", "These are never listed or callable"),
-    key("ask", TextList, "[]", "Calls of these need approval"),
+    key("deny", TextList, "[]", "These are never listed or callable; layers add up"),
+    key("ask", TextList, "[]", "Calls of these need approval; layers add up"),
     key("rename", Map(&Text), "{}", "New names for tools, by the server's own tool name"),
     key("idempotent", TextList, "[]", "Calls of these are retried once if the server is lost"),
     key("cache", TextList, "[]", "Results of these are cached for as long as the server's TTL hint allows"),

@@ -31,6 +31,8 @@ pub(crate) struct Listing {
     /// The reasons why items of each list were left out.
     pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
     pub(crate) ttls: ListTtls,
+    /// True if it is made from a card, which says nothing about anything but tools.
+    pub(crate) is_from_card: bool,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
 }
@@ -251,6 +253,11 @@ impl Listing {
             ListKind::Resources => &mut self.resources,
             ListKind::Templates => &mut self.templates,
         }
+    }
+
+    /// Removes the items of a list for which `keep` returns false.
+    pub(crate) fn retain(&mut self, kind: ListKind, keep: impl Fn(&ListedItem) -> bool) {
+        self.list_mut(kind).retain(keep);
     }
 
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {

@@ -229,8 +229,7 @@ impl CallRouter {
             self.discover_server(&target.server).await?;
             visible = self.adhoc_catalog(policy, &call.caller, &target.server);
         }
-        if matches!(call.selector, Selector::OnServer(..))
-            && policy.can_see(&call.caller, &target.server)
+        if policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
             && visible.is_undiscovered(&target.server)
         {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -104,7 +105,11 @@ impl ShimProcess {
             () = forward_reports(&mut self.reports, self.pid, &request, &mut tracker) => {}
             () = overdue => drop(self.child.start_kill()),
         }
+        let is_unasked = !self.kill_sent.is_cancelled();
         let status = self.child.wait().await;
+        if is_unasked && status.as_ref().is_ok_and(|status| status.signal().is_some()) {
+            tracker.report_exit(ProcessExit::ShimKilled);
+        }
         // The server dies with a killed shim, but the rest of the tree does not.
         if !status.is_ok_and(|status| status.success()) {
             tracker.kill_orphans().await;

@@ -10,7 +10,7 @@ use super::serialize_as_text;
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
-use crate::model::pin_status::{PinStatus, ToolPinStatus};
+use crate::model::pin_status::{PinStatus, PinnedKind, ToolPinStatus};
 use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
@@ -26,15 +26,22 @@ serialize_as_text! {
     PinStatus => |status| status.as_str(),
 }
 
-/// A tool that differs from the approved ones.
+/// An item that differs from the approved ones. `kind` is left out for tools.
 #[derive(Serialize)]
 pub(super) struct UnapprovedForm<'a> {
     tool: &'a str,
     change: PinStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
 }
 
 pub(super) fn unapproved_forms(tools: &[ToolPinStatus]) -> Vec<UnapprovedForm<'_>> {
-    tools.iter().map(|found| UnapprovedForm { tool: &found.tool, change: found.status }).collect()
+    let kind =
+        |found: &'_ ToolPinStatus| Some(found.kind.as_str()).filter(|_| found.kind != PinnedKind::Tool);
+    tools
+        .iter()
+        .map(|found| UnapprovedForm { tool: &found.tool, change: found.status, kind: kind(found) })
+        .collect()
 }
 
 #[derive(Serialize)]

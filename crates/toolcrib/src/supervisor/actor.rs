@@ -25,7 +25,7 @@ use super::metrics::ServerMetrics;
 use super::slots::Slot;
 use super::start_gate::{Penalty, StartDecision, StartGate, StartPermit};
 use super::{ActorCommand, Lease, ServerRecords, Snapshot, SupervisorServices, WatchEvent};
-use crate::access::pins::PinnedTools;
+use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
@@ -62,7 +62,7 @@ pub(super) struct Actor {
     generation: u64,
     known_listing: Option<KnownListing>,
     /// The tools that leases may call, if the server is pinned strictly.
-    pinned_tools: Option<PinnedTools>,
+    pinned_items: Option<PinnedItems>,
     listing_store: ListingStore,
     cards: Arc<ServerCards>,
     last_error: Option<LastError>,
@@ -105,7 +105,7 @@ impl Actor {
             start_gate: records.start_gate,
             generation: 0,
             known_listing,
-            pinned_tools: None,
+            pinned_items: None,
             listing_store: records.listing_store,
             cards: records.cards,
             last_error: None,

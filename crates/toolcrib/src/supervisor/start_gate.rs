@@ -39,6 +39,8 @@ struct GateState {
     /// True once a start has succeeded; never reset.
     has_been_ready: bool,
     last_error: Option<LastError>,
+    /// Time at which the shim of an instance was last killed.
+    shim_killed_at: Option<Instant>,
 }
 
 /// The failures since the last successful start.
@@ -103,6 +105,7 @@ impl StartGate {
             start_failures: StartFailures::default(),
             has_been_ready: false,
             last_error: None,
+            shim_killed_at: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
@@ -173,8 +176,15 @@ impl StartGate {
         state.last_start_succeeded = false;
         state.needs_session_era = false;
         state.start_failures.last = None;
+        state.shim_killed_at = None;
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Records that the shim of an instance was killed. Returns whether that had happened before, within `window`.
+    pub(super) fn record_killed_shim(&self, now: Instant, window: Duration) -> bool {
+        let before = self.lock().shim_killed_at.replace(now);
+        before.is_some_and(|before| now.duration_since(before) <= window)
     }
 
     /// Spends one restart and returns the wait before it; `None` if the budget is exhausted.

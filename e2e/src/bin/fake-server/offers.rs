@@ -26,6 +26,10 @@ const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
     let text = |key: &str| request.params[key].as_str().unwrap_or_default().to_owned();
     let mut result = match method {
+        "prompts/list" if server.script.instructions_file.is_some() => {
+            let description = server.script.instructions();
+            json!({"prompts": [{"name": "greet", "description": description, "arguments": [{"name": "who"}]}]})
+        }
         "prompts/list" => json!({"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]}),
         "prompts/get" if text("name") == "greet" => {
             let greeting = format!("Greet {}", request.params["arguments"]["who"].as_str().unwrap_or("you"));

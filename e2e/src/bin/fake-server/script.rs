@@ -50,11 +50,20 @@ pub(crate) struct Script {
     pub(crate) record_dir: Option<PathBuf>,
     /// A file whose content, if it exists, is the description of `echo`.
     pub(crate) description_file: Option<PathBuf>,
+    /// A file whose content, if it exists, is the text of the instructions and the description of the prompt.
+    pub(crate) instructions_file: Option<PathBuf>,
     /// Run as that grandchild.
     pub(crate) linger: bool,
 }
 
 impl Script {
+    /// Returns the instructions of the server.
+    pub(crate) fn instructions(&self) -> String {
+        let file = self.instructions_file.as_ref();
+        file.and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_else(|| "Ask the fake server for anything.".to_owned())
+    }
+
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
         let mut script = Self::default();
         let mut args = args.iter();
@@ -78,6 +87,7 @@ impl Script {
                 "--grandchild" => script.grandchild = true,
                 "--record-dir" => script.record_dir = Some(value()?.into()),
                 "--description-file" => script.description_file = Some(value()?.into()),
+                "--instructions-file" => script.instructions_file = Some(value()?.into()),
                 "--linger" => script.linger = true,
                 _ => return Err(format!("unknown flag {flag}")),
             }

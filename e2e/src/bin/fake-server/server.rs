@@ -104,10 +104,15 @@ impl Server {
                 std::process::exit(1);
             }
             "server/discover" if era == Era::SilentOnProbe => {}
-            "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discover_result()),
+            "server/discover" if era.is_stateless() => {
+                self.answer(&request.id, &answers::discover_result(&self.script.instructions()))
+            }
             "initialize" if era.has_sessions() => {
                 self.state().client_capabilities = request.params["capabilities"].clone();
-                self.answer(&request.id, &answers::initialize_result(&request.params));
+                self.answer(
+                    &request.id,
+                    &answers::initialize_result(&request.params, &self.script.instructions()),
+                );
             }
             "ping" if era.has_sessions() => self.answer(&request.id, &json!({})),
             "tools/list" | "tools/call" => match self.check_era(&request.params) {

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
+use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::Treatment;
 use crate::model::hint::Hint;
 use crate::util::format::format_duration;
@@ -206,11 +207,21 @@ impl Actor {
 
     /// Applies the treatment of the failure's class to a server that had been up for `uptime`.
     pub(super) fn handle_failure(&mut self, error: Error, uptime: Duration) -> AfterStop {
-        let class = error.class().unwrap_or(FailureClass::Crashed);
+        let class = match (error.class(), error.exit_report().and_then(|report| report.exit)) {
+            (None | Some(FailureClass::Crashed), Some(ProcessExit::ShimKilled)) => FailureClass::ShimKilled,
+            (class, _) => class.unwrap_or(FailureClass::Crashed),
+        };
         let error = error.with_class(class);
         self.set_last_error(&error);
         match class.facts().treatment {
-            Treatment::Restart => {
+            Treatment::RestartOnce
+                if self
+                    .start_gate
+                    .record_killed_shim(Instant::now(), self.spec.lifecycle.restarts.within) =>
+            {
+                self.eject_without_shim(error, class)
+            }
+            Treatment::Restart | Treatment::RestartOnce => {
                 match self.start_gate.spend_restart(Instant::now(), uptime, random_fraction()) {
                     Some(wait) => self.back_off(&error, class, wait),
                     None => self.eject_out_of_restarts(error, class),
@@ -271,6 +282,15 @@ impl Actor {
         self.refuse_waiters(&error);
         let hint = error.hint();
         self.eject(error.into_kind(ErrorKind::Ejected, message).with_hint(hint), class, reason)
+    }
+
+    /// Ejects a server whose shim was killed twice: each start may leave processes that only their user can find.
+    fn eject_without_shim(&mut self, error: Error, class: FailureClass) -> AfterStop {
+        let server = &self.spec.id;
+        let reason = "its shim process was killed twice; processes that it started may still run";
+        let message = format!("`{server}` is ejected: {reason}");
+        self.refuse_waiters(&error);
+        self.eject(error.into_kind(ErrorKind::Ejected, message), class, reason.to_owned())
     }
 
     fn eject(&self, error: Error, class: FailureClass, reason: String) -> AfterStop {

@@ -155,7 +155,7 @@ impl Actor {
     ) {
         let Some(mailbox) = self.own_mailbox.upgrade() else { return };
         server.gate().enter();
-        let lease = Lease::new(server.leased.clone(), self.pinned_tools.clone(), mailbox);
+        let lease = Lease::new(server.leased.clone(), self.pinned_items.clone(), mailbox);
         let lease = if is_probe { lease.probe() } else { lease };
         // If the requester no longer waits, the lease is dropped here, which releases it.
         let _ = waiter.send(Ok(lease));
@@ -304,7 +304,7 @@ impl Actor {
             is_legacy_sse: connection.is_legacy_sse(),
             listing: Arc::new(listing.with_unread_from(last)),
         };
-        self.update_pinned_tools(&known.listing);
+        self.update_pinned_items(&known.listing);
         let key = &self.owner.key;
         let server_before = self.listing_store.get();
         let previous = self.known_listing.replace(known.clone());
@@ -350,12 +350,12 @@ impl Actor {
     }
 
     /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
-    pub(super) fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
+    pub(super) fn update_pinned_items(&mut self, listing: &Arc<Listing>) {
         let is_complete = self.owner.key == InstanceKey::Shared;
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
-        self.pinned_tools = pins.map(|pins| PinnedTools { pins, listing: listing.clone() });
-        self.snapshot.send_modify(|snapshot| snapshot.pinned_tools.clone_from(&self.pinned_tools));
+        self.pinned_items = pins.map(|pins| PinnedItems { pins, listing: listing.clone() });
+        self.snapshot.send_modify(|snapshot| snapshot.pinned_items.clone_from(&self.pinned_items));
     }
 
     pub(super) fn stopped_error(&self) -> Error {
@@ -475,14 +475,14 @@ impl Actor {
 
 /// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
 async fn compute_fingerprints(listing: Listing, pins: &Arc<Pins>) -> Listing {
-    if listing.tools.len() <= LARGE_LISTING {
+    if ListKind::ALL.into_iter().all(|kind| listing.items(kind).len() <= LARGE_LISTING) {
         return listing;
     }
     let pins = pins.clone();
     let listing = Arc::new(listing);
     let shared = listing.clone();
     // If this fails, they are computed later.
-    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.tools)).await;
+    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared)).await;
     Arc::unwrap_or_clone(listing)
 }
 
