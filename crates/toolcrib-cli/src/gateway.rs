@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
 use toolcrib_serve::{
     ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, StreamFuture, serve_connection,
@@ -185,13 +186,13 @@ impl Gateway {
             Listener::Tcp(listener) => {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip: ConnectionsByIp::default() };
                 let serve = move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Tcp, stop);
-                self.tasks.spawn(accept_all(acceptor, limits, serve));
+                self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
             Listener::Unix(listener, _) => {
                 let acceptor = UnixAcceptor { listener: listener.clone() };
                 let serve =
                     move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Socket, stop);
-                self.tasks.spawn(accept_all(acceptor, limits, serve));
+                self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
         }
     }
@@ -436,10 +437,10 @@ where
                 let permits = (permit, ip_permit);
                 let connection = serve(stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
-                limits.tasks.spawn(async move {
+                limits.tasks.spawn_boxed(async move {
                     if let Some(stream) = connection.await {
                         // A task never shrinks, so a long-lived stream moves to a small task of its own.
-                        tasks.spawn(async move {
+                        tasks.spawn_boxed(async move {
                             stream.await;
                             drop(permits);
                         });

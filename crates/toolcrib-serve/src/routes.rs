@@ -5,6 +5,7 @@ use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use toolcrib::util::encoding;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
@@ -102,7 +103,7 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
     let max_message = gateway.max_body;
     let stop = conn.stop.clone();
     let upgraded = hyper::upgrade::on(&mut request);
-    gateway.tasks.spawn(async move {
+    gateway.tasks.spawn_boxed(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
         serve_pipe(reader, writer, service, max_message, identity, stop).await;

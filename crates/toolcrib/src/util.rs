@@ -8,3 +8,4 @@ pub mod files;
 pub mod format;
 pub mod locks;
 pub(crate) mod panics;
+pub mod tasks;
