@@ -7,5 +7,6 @@ pub mod encoding;
 pub mod files;
 pub mod format;
 pub mod locks;
+pub mod maps;
 pub(crate) mod panics;
 pub mod tasks;

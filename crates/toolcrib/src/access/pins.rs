@@ -31,6 +31,7 @@ use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec};
 use crate::store::{MemoryStore, Store, StoreError, StoreKey, StoreKind, StoreNotice, StoreReply};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::maps::collect_map;
 use approved_tools::{ApprovedTool, ApprovedTools, PinFileStamp};
 pub(crate) use fingerprint::Fingerprint;
 use fingerprint::pinned_members;
@@ -176,7 +177,7 @@ impl Pins {
         match approved_tools::parse(value) {
             Ok(tools) => {
                 let approved: BTreeMap<Arc<str>, Fingerprint> =
-                    tools.into_iter().map(|(name, tool)| (name, tool.fingerprint)).collect();
+                    collect_map(tools.into_iter().map(|(name, tool)| (name, tool.fingerprint)));
                 state.unapproved.retain(|name, tool| approved.get(name) != Some(&tool.fingerprint));
                 state.approved = Some(approved);
             }
@@ -251,7 +252,7 @@ impl Pins {
             }
             // In reverse: of two tools with the same name the first counts.
             let tools = listing.tools.iter().rev();
-            let approved = tools.map(|tool| (tool.name.clone(), state.fingerprint(tool))).collect();
+            let approved = collect_map(tools.map(|tool| (tool.name.clone(), state.fingerprint(tool))));
             state.approved = Some(approved);
             result.is_first = true;
         }

@@ -91,9 +91,7 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
         own_uri: target.name,
         instance,
     };
-    router.services.tasks.spawn_boxed(async move {
-        tokio::select! { () = task.run(confirm, &cancel) => {}, () = task.wait_for_shutdown() => {} }
-    });
+    task.spawn(router, confirm, cancel);
     Ok(PendingSubscription { subscription, confirmed })
 }
 
@@ -115,6 +113,17 @@ enum SubscriptionRound {
 }
 
 impl SubscriptionTask {
+    fn spawn(
+        self,
+        router: &CallRouter,
+        confirm: oneshot::Sender<Result<(), Error>>,
+        cancel: CancellationToken,
+    ) {
+        router.services.tasks.spawn_boxed(async move {
+            tokio::select! { () = self.run(confirm, &cancel) => {}, () = self.wait_for_shutdown() => {} }
+        });
+    }
+
     async fn wait_for_shutdown(&self) {
         if let Some(shutdown) = self.router.upgrade().map(|router| router.services.abort_drain.clone()) {
             shutdown.cancelled().await;

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::fingerprint::{Fingerprint, pinned_members};
 use crate::model::listing::{ListedItem, Listing};
 use crate::protocol::json::object::{self, Object};
+use crate::util::maps::collect_map;
 
 /// One approved tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub(super) fn first_seen(listing: &Listing) -> ApprovedTools {
         (tool.name.clone(), ApprovedTool { fingerprint, definition })
     };
     // In reverse: of two tools with the same name the first counts.
-    listing.tools.iter().rev().map(approved).collect()
+    collect_map(listing.tools.iter().rev().map(approved))
 }
 
 /// Parses the stored form.

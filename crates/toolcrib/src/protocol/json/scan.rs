@@ -191,11 +191,22 @@ impl<'a> Scanner<'a> {
 
     fn scan_string(&mut self) -> ScanResult<QuotedString> {
         let start = self.position;
+        let plain_len = plain_prefix_len(&self.text[start + 1..]);
+        let end = start + 1 + plain_len;
+        if self.text.get(end) == Some(&b'"') && !self.bytes.has_controls {
+            self.position = end + 1;
+            return Ok(QuotedString { range: start..self.position, has_escapes: false });
+        }
+        self.position = start + 1;
+        self.scan_special_string(start, plain_len)
+    }
+
+    /// Scans a string that may have escapes or control characters; its first `plain_len` bytes are neither quotes nor
+    /// backslashes.
+    fn scan_special_string(&mut self, start: usize, mut plain_len: usize) -> ScanResult<QuotedString> {
         let mut has_escapes = false;
-        self.position += 1;
         loop {
             let rest = &self.text[self.position..];
-            let plain_len = if has_escapes { find_special(rest) } else { plain_prefix_len(rest) };
             if self.bytes.has_controls && ByteSummary::new(&rest[..plain_len]).has_controls {
                 return self.error("a string without control characters");
             }
@@ -208,6 +219,7 @@ impl<'a> Scanner<'a> {
                 Some(b'\\') => {
                     has_escapes = true;
                     self.scan_escape()?;
+                    plain_len = find_special(&self.text[self.position..]);
                 }
                 _ => return self.error("the end of a string"),
             }
