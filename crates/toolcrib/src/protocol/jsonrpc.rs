@@ -46,7 +46,7 @@ const OWN_CODES: std::ops::RangeInclusive<f64> = -31099.0..=-31000.0;
 const MAX_DEPTH: usize = 512;
 
 /// A request's id as its sender spelled it: a JSON string or integer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Bytes);
 
 impl RequestId {
