@@ -146,10 +146,9 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let call =
-            Call::request(method, selector, params).caller(self.scope.caller().clone()).client(self.client);
-        let call = self.client_context.into_iter().fold(call, Call::client_context);
-        self.updates.into_iter().fold(call, Call::update_sink)
+        let mut call = Call::request(method, selector, params);
+        call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
+        call
     }
 }
 

@@ -23,6 +23,7 @@ use toolcrib::protocol::jsonrpc::{
     find_request_id,
 };
 use toolcrib::protocol::versions::Era;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, ClientContext, Error, ErrorKind, Project};
 
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, is_batch, join_responses, parse_batch};
@@ -109,10 +110,10 @@ pub async fn serve_pipe<R, W>(
     let (out, receiver) = outbox();
     let (session, session_changes) = watch::channel(None);
     let tasks = TaskTracker::new();
-    let mut writing = tasks.spawn(receiver.write(writer));
+    let mut writing = tasks.spawn_boxed(receiver.write(writer));
     let scope = EndpointScope::trusted(caller);
     let notifying =
-        tasks.spawn(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
+        tasks.spawn_boxed(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
     let pipe = PipeClient {
         handle: service.connect_client(),
         scope,
@@ -236,7 +237,7 @@ impl PipeClient {
             }
         }
         let out = self.out.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             let mut responses = Vec::new();
             for response in pending {
                 match response {

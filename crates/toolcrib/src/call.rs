@@ -235,6 +235,21 @@ impl Call {
         self
     }
 
+    /// Sets what is known about the origin of the call at once. The setters above would move the call each time.
+    #[doc(hidden)]
+    pub fn set_origin(
+        &mut self,
+        caller: Caller,
+        client: Client,
+        client_context: Option<Arc<ClientContext>>,
+        update_sink: Option<Arc<dyn UpdateSink>>,
+    ) {
+        self.caller = caller;
+        self.client = client;
+        self.client_context = client_context;
+        self.update_sink = update_sink;
+    }
+
     /// Returns the requested name.
     pub fn name(&self) -> &str {
         self.selector.name()

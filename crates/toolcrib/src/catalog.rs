@@ -22,6 +22,7 @@ pub use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 pub use crate::spec::public_name;
+use crate::util::maps::collect_map;
 use index::CatalogIndex;
 pub use index::{CatalogItem, Tool};
 use page::PageRows;
@@ -77,7 +78,7 @@ impl Catalog {
             revision,
             indexes: ListKind::ALL.map(|kind| CatalogIndex::build(kind, listings)),
             uri_templates: Vec::new(),
-            servers: listings.iter().map(|(server, listing)| (server.clone(), offer(listing))).collect(),
+            servers: collect_map(listings.iter().map(|(server, listing)| (server.clone(), offer(listing)))),
             has_undiscovered: listings.values().any(Option::is_none),
         };
         let templates = catalog.templates().iter();
@@ -96,7 +97,7 @@ impl Catalog {
             let listing = offer.listing.as_ref().map(|listing| listing.filtered(|name| keep(server, name)));
             (server.clone(), listing.map(Arc::new))
         });
-        Self::build(self.revision, &listings.collect())
+        Self::build(self.revision, &collect_map(listings))
     }
 
     /// Passes every server, without a name, and every item of the servers for which `visit` returns true.

@@ -64,6 +64,7 @@ use crate::model::failure_class::FailureClass;
 use crate::process::stderr::{LINGER, StderrTail};
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::CommandSpec;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Time a server has to exit after its stdin was closed, and again after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -193,7 +194,7 @@ impl ServerProcess {
         let exited = self.exited();
         let drained = self.stderr_drained.clone();
         let redactor = context.redactor.clone();
-        context.tasks.spawn(async move {
+        context.tasks.spawn_boxed(async move {
             tail.drain(pipe, exited, &redactor).await;
             drained.cancel();
         });
@@ -301,7 +302,7 @@ async fn start_process(
         return start_with_shim(shim, request, files, tracker, context).await;
     }
     let spawner = context.spawner.clone();
-    context.tasks.spawn(context.live_processes.track_future(async move {
+    context.tasks.spawn_boxed(context.live_processes.track_future(async move {
         let mut tracker = tracker;
         let started = match request.to_command(files) {
             Ok(command) => spawner.spawn(command).await,
@@ -342,7 +343,7 @@ async fn start_with_shim(
         }
     };
     let pid = shim.pid;
-    context.tasks.spawn(context.live_processes.track_future(shim.watch(request, tracker)));
+    context.tasks.spawn_boxed(context.live_processes.track_future(shim.watch(request, tracker)));
     drop(files);
     // A shim that does not read its request exits, and its tracker reports that.
     let _ = control.send(&bytes).await;

@@ -36,6 +36,7 @@ use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
 use crate::util::clock::{self, SuspendClock};
+use crate::util::tasks::SpawnBoxed as _;
 #[cfg(test)]
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox};
@@ -198,7 +199,7 @@ impl Supervisor {
         let start_gate = records.start_gate.clone();
         let actor_mailbox = ActorMailbox { sender: mailbox.downgrade(), commands };
         let (actor, snapshot) = Actor::new(spec.clone(), actor_mailbox, records, owner, services);
-        tasks.spawn(async move {
+        tasks.spawn_boxed(async move {
             for old in replaced {
                 old.wait_until_draining().await;
             }
@@ -385,7 +386,7 @@ impl Supervisor {
         let draining = services.draining.clone();
         let supervisor = self.clone();
         draining.add(supervisor.clone());
-        services.tasks.spawn(async move {
+        services.tasks.spawn_boxed(async move {
             supervisor.retire(MIN_DRAIN.max(supervisor.spec().limits.call_timeout_max)).await;
             draining.remove(&supervisor);
         });

@@ -7,5 +7,7 @@ pub mod encoding;
 pub mod files;
 pub mod format;
 pub mod locks;
+pub mod maps;
 pub(crate) mod panics;
+pub mod tasks;
 pub(crate) mod unicode_fold;

@@ -11,6 +11,7 @@ use toolcrib::protocol::jsonrpc::{
 };
 use toolcrib::protocol::versions::Revision;
 use toolcrib::store::StoreError;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Error, ErrorKind};
 
 use super::headers::{self, RequestHeaders, SESSION_ID};
@@ -75,7 +76,7 @@ pub(super) async fn open(
 fn spawn_expiry_task(conn: &ConnectionContext, session: &NewSession) {
     if session.needs_expiry_task {
         let sessions = conn.gateway.sessions.clone();
-        conn.gateway.tasks.spawn(async move { sessions.expire_idle().await });
+        conn.gateway.tasks.spawn_boxed(async move { sessions.expire_idle().await });
     }
 }
 
@@ -236,7 +237,7 @@ pub(super) fn start(
             task_session.touch();
         };
         // Boxed, because a task is moved several times before and after it runs.
-        conn.gateway.tasks.spawn(Box::pin(handler)).abort_handle()
+        conn.gateway.tasks.spawn_boxed(handler).abort_handle()
     });
     started.then_some(log)
 }

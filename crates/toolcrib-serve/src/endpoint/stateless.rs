@@ -11,6 +11,7 @@ use toolcrib::protocol::era::client::{LISTEN, RequestMeta};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_response};
 use toolcrib::protocol::versions::Era;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use super::get_stream::GetStream;
 use super::{McpRequest, complete_response, error_response, event_response};
@@ -46,7 +47,7 @@ pub(super) async fn respond(
     // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
     let context = context.with_updates(Arc::new(sink));
     let call = async move { service.respond(context, &method, params).await };
-    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn(Box::pin(call)));
+    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn_boxed(call));
     let mut call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
     let first = tokio::select! {
         biased;

@@ -24,6 +24,7 @@ use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The time that a list waits for servers that were never listed, unless it is set.
 pub(crate) const DEFAULT_LISTING_WAIT: Duration = Duration::from_millis(300);
@@ -134,7 +135,7 @@ impl Discoverer {
         for entry in servers.iter().filter(|entry| entry.listing().is_none() && !entry.is_ejected()) {
             let server = entry.spec().id.clone();
             if let Some(replaced) = self.shared.begin(&server, caller) {
-                self.tasks.spawn(run(self.shared.clone(), server, replaced, self.stop.clone()));
+                self.tasks.spawn_boxed(run(self.shared.clone(), server, replaced, self.stop.clone()));
             }
         }
     }

@@ -29,6 +29,7 @@ use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
 use crate::util::panics;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The time that a supervisor has to report that a start took too long.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
@@ -422,7 +423,7 @@ impl CallRouter {
     /// Starts a server in a task of its own, which continues if the caller does not wait.
     async fn start_and_list(&self, entry: &RegisteredServer) -> Result<(), Error> {
         let server = entry.clone();
-        let start = self.services.tasks.spawn(async move { server.discover().await });
+        let start = self.services.tasks.spawn_boxed(async move { server.discover().await });
         let limit = entry.spec().lifecycle.start_timeout + REPORT_GRACE;
         match timeout(limit, start).await {
             Ok(Ok(listed)) => listed,

@@ -31,6 +31,7 @@ use crate::protocol::versions::Era;
 use crate::store::{SigningKey, Store, StoreError, StoreKey, StoreKind};
 use crate::util::encoding;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The time that a suspended call waits for its client.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(600);
@@ -280,7 +281,8 @@ impl SuspendedCalls {
         if state.closed || state.calls.len() >= MAX_SUSPENDED || caller_count >= MAX_PER_CALLER {
             return false;
         }
-        let timer = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.to_owned())));
+        let timer =
+            AbortOnDropHandle::new(self.tasks.spawn_boxed(expire(Arc::downgrade(self), id.to_owned())));
         let suspended = SuspendedCall {
             running,
             requests,

@@ -29,6 +29,7 @@ use crate::supervisor::metrics::ServerMetrics;
 use crate::supervisor::start_gate::StartGate;
 use crate::supervisor::{Lease, ServerRecords, SleepWatch, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The instances of one server.
 #[derive(Debug)]
@@ -224,7 +225,7 @@ impl Instances {
         table.instances.insert(key.clone(), instance);
         drop(table);
         self.instance_added.notify_waiters();
-        self.services.tasks.spawn(remove_when_asleep);
+        self.services.tasks.spawn_boxed(remove_when_asleep);
         Ok(claim)
     }
 

@@ -31,6 +31,7 @@ use crate::spec::secret::SecretError;
 use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Buffer size in each direction for an in-process server.
 const PIPE_CAPACITY: usize = 64 << 10;
@@ -301,7 +302,7 @@ fn open_in_process(
     let server = server.0.clone();
     let serving = server.clone();
     let served = async move { serving.serve(theirs).await };
-    let task = AbortOnDropHandle::new(context.tasks.spawn(context.running.track_future(served)));
+    let task = AbortOnDropHandle::new(context.tasks.spawn_boxed(context.running.track_future(served)));
     let transport = InProcessTransport { pipe: ours, message_limit };
     (context.new_mux(spec, Arc::default(), transport), Peer::InProcess(task, InProcessServer(server)))
 }

@@ -33,6 +33,7 @@ use crate::protocol::jsonrpc;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 use link::CloseOnDrop;
 pub(super) use pending_reply::PendingReply;
@@ -176,7 +177,7 @@ impl Mux {
         let queue = OutgoingQueue::new(inner.clone(), messages);
         let closer = CloseOnDrop::new(link.clone());
         let running = Box::new(transport).run(link, queue);
-        inner.tasks.spawn(async move { closer.close(running.await) });
+        inner.tasks.spawn_boxed(async move { closer.close(running.await) });
         Self { inner }
     }
 

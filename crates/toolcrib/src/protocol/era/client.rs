@@ -13,6 +13,7 @@ use crate::protocol::jsonrpc::{code, error_object};
 use crate::protocol::member_names;
 use crate::protocol::versions::{Era, Revision};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::maps::collect_map;
 
 /// Opens a session (session era).
 pub const INITIALIZE: &str = "initialize";
@@ -250,7 +251,7 @@ pub fn all_capabilities(era: Era, extensions: &[&str]) -> Value {
     });
     if era == Era::Stateless && !extensions.is_empty() {
         let extensions = extensions.iter().map(|name| ((*name).to_owned(), json!({})));
-        capabilities["extensions"] = extensions.collect::<serde_json::Map<_, _>>().into();
+        capabilities["extensions"] = collect_map::<serde_json::Map<_, _>, _>(extensions).into();
     }
     capabilities
 }

@@ -37,8 +37,28 @@ pub(crate) struct Scanner<'a> {
     /// Opening bytes of the arrays and objects around the current value.
     open_containers: Vec<u8>,
     max_depth: usize,
+    bytes: ByteSummary,
+}
+
+/// The range of the bytes of a text.
+#[derive(Debug, Clone, Copy)]
+struct ByteSummary {
     /// Whether the text contains control characters; if not, strings need not be searched for them.
     has_controls: bool,
+    is_ascii: bool,
+}
+
+impl ByteSummary {
+    /// Reads a text once. The loop has no branches, so the compiler vectorizes it.
+    fn new(text: &[u8]) -> Self {
+        let mut min = u8::MAX;
+        let mut bits = 0;
+        for byte in text {
+            min = min.min(*byte);
+            bits |= byte;
+        }
+        Self { has_controls: min < 0x20, is_ascii: bits.is_ascii() }
+    }
 }
 
 impl<'a> Scanner<'a> {
@@ -48,8 +68,13 @@ impl<'a> Scanner<'a> {
             position: 0,
             open_containers: Vec::new(),
             max_depth: usize::MAX,
-            has_controls: has_controls(text),
+            bytes: ByteSummary::new(text),
         }
+    }
+
+    /// Returns whether the text is ASCII, and thus valid UTF-8.
+    pub(crate) fn is_ascii(&self) -> bool {
+        self.bytes.is_ascii
     }
 
     /// Limits how deep values may be nested.
@@ -166,12 +191,23 @@ impl<'a> Scanner<'a> {
 
     fn scan_string(&mut self) -> ScanResult<QuotedString> {
         let start = self.position;
+        let plain_len = plain_prefix_len(&self.text[start + 1..]);
+        let end = start + 1 + plain_len;
+        if self.text.get(end) == Some(&b'"') && !self.bytes.has_controls {
+            self.position = end + 1;
+            return Ok(QuotedString { range: start..self.position, has_escapes: false });
+        }
+        self.position = start + 1;
+        self.scan_special_string(start, plain_len)
+    }
+
+    /// Scans a string that may have escapes or control characters; its first `plain_len` bytes are neither quotes nor
+    /// backslashes.
+    fn scan_special_string(&mut self, start: usize, mut plain_len: usize) -> ScanResult<QuotedString> {
         let mut has_escapes = false;
-        self.position += 1;
         loop {
             let rest = &self.text[self.position..];
-            let plain_len = if has_escapes { find_special(rest) } else { plain_prefix_len(rest) };
-            if self.has_controls && has_controls(&rest[..plain_len]) {
+            if self.bytes.has_controls && ByteSummary::new(&rest[..plain_len]).has_controls {
                 return self.error("a string without control characters");
             }
             self.position += plain_len;
@@ -183,6 +219,7 @@ impl<'a> Scanner<'a> {
                 Some(b'\\') => {
                     has_escapes = true;
                     self.scan_escape()?;
+                    plain_len = find_special(&self.text[self.position..]);
                 }
                 _ => return self.error("the end of a string"),
             }
@@ -306,21 +343,39 @@ pub(crate) fn check_json(text: &[u8]) -> ScanResult<()> {
 }
 
 /// Returns the number of bytes before the next quote or backslash. Most names are short, so the first sixteen bytes are
-/// checked inline, eight at a time, before a search function is called.
+/// checked inline, eight at a time.
 pub(crate) fn plain_prefix_len(text: &[u8]) -> usize {
-    for (index, eight) in text.as_chunks::<8>().0.iter().take(2).enumerate() {
+    find_special_in_words(text.as_chunks().0.iter().take(2)).unwrap_or_else(|| find_special(text))
+}
+
+/// Like [`plain_prefix_len`], for long strings. Text with line breaks has an escape every few dozen bytes, so the first blocks
+/// are checked inline before a search function is called: a third fewer instructions for large results.
+fn find_special(text: &[u8]) -> usize {
+    let blocks = text.as_chunks::<16>().0;
+    for (index, block) in blocks.iter().take(INLINE_BLOCKS).enumerate() {
+        // No early exit, so that the compiler vectorizes the loop.
+        if block.iter().fold(false, |found, byte| found | (*byte == b'"') | (*byte == b'\\')) {
+            let offset = find_special_in_words(block.as_chunks().0.iter());
+            return index * 16 + offset.unwrap_or_default();
+        }
+    }
+    let searched = blocks.len().min(INLINE_BLOCKS) * 16;
+    memchr::memchr2(b'"', b'\\', &text[searched..]).map_or(text.len(), |offset| searched + offset)
+}
+
+/// Blocks of sixteen bytes that [`find_special`] checks itself.
+const INLINE_BLOCKS: usize = 6;
+
+/// Returns the offset of the first quote or backslash in a few words.
+fn find_special_in_words<'a>(words: impl Iterator<Item = &'a [u8; 8]>) -> Option<usize> {
+    for (index, eight) in words.enumerate() {
         let word = u64::from_le_bytes(*eight);
         let found = zero_byte_mask(word ^ (ONES * 0x22)) | zero_byte_mask(word ^ (ONES * 0x5c));
         if found != 0 {
-            return index * 8 + found.trailing_zeros() as usize / 8;
+            return Some(index * 8 + found.trailing_zeros() as usize / 8);
         }
     }
-    find_special(text)
-}
-
-/// Like [`plain_prefix_len`], for long strings.
-fn find_special(text: &[u8]) -> usize {
-    memchr::memchr2(b'"', b'\\', text).unwrap_or(text.len())
+    None
 }
 
 /// A one in each byte.
@@ -329,11 +384,6 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// Sets the highest bit of the lowest zero byte, if there is one. Higher bits may be set too.
 fn zero_byte_mask(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & (ONES << 7)
-}
-
-/// Returns whether `text` contains a control character. The minimum has no branches, so the compiler vectorizes it.
-fn has_controls(text: &[u8]) -> bool {
-    text.iter().fold(u8::MAX, |min, byte| min.min(*byte)) < 0x20
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::Treatment;
 use crate::model::hint::Hint;
 use crate::util::format::format_duration;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Shortest time a server has to answer a ping. Between the two limits it is the call timeout.
 const MIN_PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -138,7 +139,7 @@ impl Actor {
         let connection = server.connection.clone();
         let actor = self.own_mailbox.clone();
         let generation = self.generation;
-        self.services.tasks.spawn(async move {
+        self.services.tasks.spawn_boxed(async move {
             let is_answered = connection.ping(limit).await;
             let event = if is_answered { WatchEvent::PingAnswered } else { WatchEvent::PingTimedOut };
             if let Some(actor) = actor.upgrade() {

@@ -8,6 +8,7 @@ use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
 use crate::upstream::listing::fetch_listing;
+use crate::util::tasks::SpawnBoxed as _;
 
 impl Actor {
     /// Returns the next event of a running server. New listings are recorded on the way.
@@ -267,7 +268,7 @@ impl Actor {
         self.failure = None;
         let pins = self.services.pins.for_server(&self.spec);
         let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone(), pins);
-        self.services.tasks.spawn(watcher);
+        self.services.tasks.spawn_boxed(watcher);
         self.services.slots.mark_idle(&self.metrics);
         let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
         if self.spec.lifecycle.start == StartPolicy::OnDemand {

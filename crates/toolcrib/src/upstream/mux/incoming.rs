@@ -27,6 +27,7 @@ use crate::protocol::jsonrpc::{
     self, RequestId, ResponsePayload, ServerMessage, code, error_object, excerpt,
 };
 use crate::protocol::versions::Era;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Garbage lines accepted before the first valid message; startup banners are shorter.
 const MAX_BANNER_LINES: u64 = 1000;
@@ -159,7 +160,7 @@ impl MuxInner {
             }
             Ok(question) => {
                 let inner = self.clone();
-                self.tasks.spawn(async move {
+                self.tasks.spawn_boxed(async move {
                     let answer = tokio::select! {
                         answer = question.answer => answer.unwrap_or_else(|_| {
                             let reason = "the client disconnected without an answer";
