@@ -2,6 +2,7 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
@@ -14,9 +15,10 @@ pub(crate) mod updates;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::era::client::{self, RequestMeta};
@@ -35,6 +37,8 @@ use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
 const MAX_SUBSCRIPTIONS: usize = 1000;
+/// Notifications of extensions that may wait for their server, per client.
+const MAX_PENDING_NOTIFICATIONS: usize = 64;
 /// Cached catalog digests, one per caller.
 const MAX_CATALOG_DIGESTS: usize = 64;
 
@@ -119,6 +123,8 @@ pub(crate) struct RequestContext {
     pub(crate) client_context: Option<Arc<ClientContext>>,
     /// Receives what the server sends before its response.
     pub(crate) updates: Option<Arc<dyn UpdateSink>>,
+    /// True if the client announced extensions, for this request or its session.
+    pub(crate) has_extensions: bool,
 }
 
 impl RequestContext {
@@ -130,7 +136,8 @@ impl RequestContext {
             capabilities: meta.capabilities.clone(),
             log_level: meta.log_level,
         };
-        Self { scope, client, client_context: None, updates: None }
+        let has_extensions = client.capabilities.has_extensions();
+        Self { scope, client, client_context: None, updates: None, has_extensions }
     }
 
     /// Adds facts about the client that outlast this request.
@@ -145,8 +152,12 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let call =
-            Call::request(method, selector, params).caller(self.scope.caller().clone()).client(self.client);
+        self.complete(Call::request(method, selector, params))
+    }
+
+    /// Adds this context to a call.
+    fn complete(self, call: Call) -> Call {
+        let call = call.caller(self.scope.caller().clone()).client(self.client);
         let call = self.client_context.into_iter().fold(call, Call::client_context);
         self.updates.into_iter().fold(call, Call::update_sink)
     }
@@ -158,6 +169,16 @@ impl RequestContext {
 pub(crate) struct ClientHandle {
     pub(crate) key: u64,
     crib: Crib,
+    /// Limits the notifications of extensions that wait for their server; created for the first one.
+    notifications: OnceLock<Arc<Semaphore>>,
+}
+
+impl ClientHandle {
+    /// Returns the permit for one more notification of an extension; `None` if too many wait.
+    fn try_start_notification(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = self.notifications.get_or_init(|| Arc::new(Semaphore::new(MAX_PENDING_NOTIFICATIONS)));
+        permits.clone().try_acquire_owned().ok()
+    }
 }
 
 impl Drop for ClientHandle {
@@ -215,7 +236,11 @@ impl McpService {
 
     /// Registers a new client.
     pub(crate) fn connect_client(&self) -> ClientHandle {
-        ClientHandle { key: self.next_key.fetch_add(1, Ordering::Relaxed), crib: self.crib.clone() }
+        ClientHandle {
+            key: self.next_key.fetch_add(1, Ordering::Relaxed),
+            crib: self.crib.clone(),
+            notifications: OnceLock::new(),
+        }
     }
 
     /// Handles one request. Dropping the future cancels it.
@@ -229,7 +254,9 @@ impl McpService {
         let era = context.client.era;
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
-            Ok(MethodAction::List(kind)) => self.list(&context.scope, era, kind, &params).await.0,
+            Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
+            Ok(MethodAction::ListSkills) => self.list_skills(&context).await,
+            Ok(MethodAction::List(kind)) => self.list(&context, kind, &params).await.0,
             Ok(MethodAction::ListTasks) => self.list_tasks(&context, &params).await,
             Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
             Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
@@ -238,8 +265,8 @@ impl McpService {
     }
 
     /// Returns whether a request is forwarded to a server, which may send updates before its response.
-    pub(crate) fn is_forwarded(view: &CatalogScope, era: Era, method: &str) -> bool {
-        methods::is_forwarded(view, era, method)
+    pub(crate) fn is_forwarded(era: Era, method: &str) -> bool {
+        methods::is_forwarded(era, method)
     }
 
     /// Makes the call and encodes its outcome.
@@ -262,11 +289,11 @@ impl McpService {
         }
     }
 
-    /// Returns one page of a list, and the catalog it was read from.
+    /// Returns one page of a list, and the catalog of the caller. The page is read from the lists of the client's own
+    /// instances where they differ.
     async fn list(
         &self,
-        scope: &EndpointScope,
-        era: Era,
+        context: &RequestContext,
         kind: ListKind,
         params: &Object,
     ) -> (ResponsePayload, Option<Arc<Catalog>>) {
@@ -275,11 +302,15 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
+        let scope = &context.scope;
+        let era = context.client.era;
         let catalog = match self.load_catalog(scope).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
-        match catalog.page(kind, scope.view.server(), era, cursor.as_deref()) {
+        let own_catalog = self.own_catalog(context);
+        let listed = own_catalog.as_ref().unwrap_or(&catalog);
+        match listed.page(kind, scope.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
                 let freshness = self.crib.freshness(kind, scope.view.server(), scope.caller());
                 let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
@@ -289,6 +320,15 @@ impl McpService {
             }
             Err(error) => (self.error_payload(&error), None),
         }
+    }
+
+    /// Returns the catalog with the lists of the client's own instances, if they differ from those of their servers.
+    fn own_catalog(&self, context: &RequestContext) -> Option<Arc<Catalog>> {
+        if !context.has_extensions {
+            return None;
+        }
+        let selector = Selector::Resource(String::new());
+        self.crib.own_catalog(&context.clone().call("".into(), selector, Object::default()))
     }
 
     /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when

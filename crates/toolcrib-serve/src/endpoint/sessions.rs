@@ -30,6 +30,7 @@ pub(super) async fn open(
     request: &McpRequest,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
+    gateway.service.introduce_client(request.params.as_ref());
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
     let Some(session) = gateway.sessions.open(client, request.params.as_ref()) else {
@@ -152,8 +153,12 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
         }
+        ClientMessage::Notification { method, params } => {
+            let gateway = &conn.gateway;
+            session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
+        }
         ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
-        _ => {}
+        ClientMessage::Request { .. } => {}
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, offers, records, script};
+use crate::{answers, extensions, offers, records, script};
 
 /// Every tool: its name and the names of its arguments.
 const TOOLS: [(&str, &[&str]); 30] = [
@@ -202,6 +202,7 @@ fn run_protocol_tool(server: &Server, request: &Request, name: &str, arguments: 
             }
             answer_text(server, request, "flooded");
         }
+        _ if extensions::run(server, request, name) => {}
         _ if name.starts_with("extra_") || name.starts_with("added_") => answer_text(server, request, name),
         _ => server.refuse(&request.id, -32602, &format!("Unknown tool: {name}")),
     }
