@@ -14,8 +14,11 @@ const [url, era, bundle, browserPath] = process.argv.slice(2);
 const capabilities = { extensions: { "io.modelcontextprotocol/ui": { mimeTypes: [RESOURCE_MIME_TYPE] } } };
 const servers = {
     budget: "server-budget-allocator",
+    copy: "server-budget-allocator",
     monitor: "server-system-monitor",
 };
+/** The pages that are rendered. The copy has the tools of `budget`, which its page could not tell apart. */
+const rendered = ["budget", "monitor"];
 let failed = false;
 
 function check(name, passed, details = "") {
@@ -62,8 +65,8 @@ const pages = {};
 for (const server of Object.keys(servers)) {
     pages[server] = await readPage(server);
 }
-check("the servers have different addresses", pages.budget.uri !== pages.monitor.uri, pages.budget.uri);
-check("the tools are called by the gateway", tools.length >= 3, `${tools.length} tools`);
+const addresses = new Set(Object.values(pages).map((page) => page.uri));
+check("every server has its own address", addresses.size === Object.keys(servers).length, [...addresses].join(" "));
 
 /** Renders a page in a frame of the host page, and waits until it has drawn the result of its tool. */
 async function render(browser, origin, server) {
@@ -97,7 +100,7 @@ if (browserPath) {
     });
     await new Promise((done) => host.listen(0, "127.0.0.1", done));
     const browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
-    for (const server of Object.keys(servers)) {
+    for (const server of rendered) {
         await render(browser, `http://127.0.0.1:${host.address().port}/`, server);
     }
     await browser.close();

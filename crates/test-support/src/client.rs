@@ -242,8 +242,13 @@ impl StdioClient {
 
     /// Starts the command and opens a session of this revision.
     pub fn session(command: Command, revision: &str) -> Self {
+        Self::session_with_capabilities(command, revision, &session_capabilities())
+    }
+
+    /// Starts the command and opens a session of this revision with these capabilities.
+    pub fn session_with_capabilities(command: Command, revision: &str, capabilities: &Value) -> Self {
         let mut client = Self::start(command, Era::Session);
-        let answer = client.request("initialize", &initialize_params(revision, &session_capabilities()));
+        let answer = client.request("initialize", &initialize_params(revision, capabilities));
         assert_eq!(answer["result"]["protocolVersion"], revision, "{answer}");
         client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
         client

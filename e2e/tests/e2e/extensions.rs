@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient};
+use test_support::client::{Era, HttpClient, StdioClient, revision};
 use test_support::gateway::{GatewayProcess, Home, server_config};
 use test_support::wait_until;
 
@@ -180,6 +180,53 @@ fn notifications_of_a_server_reach_only_the_calling_client() {
         assert_eq!(messages[0]["params"], json!({"message": "hi"}));
         let mut plain = client(&gateway, "/mcp", era, &json!({}));
         assert_eq!(plain.request("tools/call", &tell).messages().len(), 1, "it announced nothing");
+    }
+}
+
+#[test]
+fn late_notification_reaches_the_only_client_of_an_instance() {
+    let home = home(&(server("s", "session", &json!({}), &[]) + "sharing = 'per-client'\n"));
+    let command = home.command(&["stdio"]);
+    let mut pipe = StdioClient::session_with_capabilities(command, revision(Era::Session), &example());
+    let arguments = json!({"method": "notifications/chat/late", "message": "hi", "late": true});
+    assert_eq!(pipe.text("s__tell_client", &arguments), "told");
+    let mut late = pipe.read().unwrap();
+    while late["method"] == "notifications/tools/list_changed" {
+        late = pipe.read().unwrap();
+    }
+    let expected =
+        json!({"jsonrpc": "2.0", "method": "notifications/chat/late", "params": {"message": "hi"}});
+    assert_eq!(late, expected);
+}
+
+#[test]
+fn flood_of_notifications_is_bounded_and_the_answer_arrives() {
+    let home = home(&server("s", "session", &json!({}), &[]));
+    let gateway = home.serve();
+    for era in BOTH_ERAS {
+        let mut extended = client(&gateway, "/mcp", era, &example());
+        let arguments = json!({"method": "notifications/chat/new", "times": 50_000});
+        let tell = json!({"name": "s__tell_client", "arguments": arguments});
+        let messages = extended.request("tools/call", &tell).messages();
+        assert_eq!(messages.last().unwrap()["result"]["content"][0]["text"], "told", "{era:?}");
+    }
+}
+
+#[test]
+fn messages_of_extensions_are_in_the_audit() {
+    let home = home(&format!("audit = 'audit.jsonl'\n{}", server("s", "session", &example(), &[])));
+    let mut gateway = home.serve();
+    let mut client = client(&gateway, "/mcp/s/s", Era::Session, &json!({}));
+    client.request("chat/say", &json!({"message": "hi"}));
+    client.notify("notifications/chat/typing", &json!({}));
+    wait_until("the notification arrives", || client.text("notifications", &json!({})) != "[]");
+    assert!(gateway.stop().success());
+    let audit = std::fs::read_to_string(home.file("audit.jsonl")).unwrap();
+    for method in ["chat/say", "notifications/chat/typing"] {
+        let is_recorded = |line: &str| {
+            line.contains(&format!(r#""method":"{method}""#)) && line.contains(r#""server":"s""#)
+        };
+        assert!(audit.lines().any(is_recorded), "{method}: {audit}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Extensions: announced capabilities, their methods, and a tool with a page.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
@@ -38,16 +40,8 @@ pub(crate) fn definitions(server: &Server) -> Vec<Value> {
 
 /// Runs a tool of this module; `false` if there is none with this name.
 pub(crate) fn run(server: &Server, request: &Request, name: &str) -> bool {
-    let arguments = &request.params["arguments"];
     match name {
-        "tell_client" => {
-            let method = arguments["method"].as_str().unwrap_or_default();
-            let params = json!({"message": arguments["message"]});
-            for _ in 0..arguments["times"].as_u64().unwrap_or(1) {
-                server.notify(method, &params);
-            }
-            tools::answer_text(server, request, "told");
-        }
+        "tell_client" => tell_client(server, request),
         "notifications" => {
             let received = json!(server.state().notifications).to_string();
             tools::answer_text(server, request, &received);
@@ -66,6 +60,22 @@ pub(crate) fn run(server: &Server, request: &Request, name: &str) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Sends a notification to the client: before the answer, any number of times, or late, when the call has ended.
+fn tell_client(server: &Server, request: &Request) {
+    let arguments = &request.params["arguments"];
+    let method = arguments["method"].as_str().unwrap_or_default();
+    let params = json!({"message": arguments["message"]});
+    if arguments["late"] == true {
+        tools::answer_text(server, request, "told");
+        std::thread::sleep(Duration::from_millis(200));
+        return server.notify(method, &params);
+    }
+    for _ in 0..arguments["times"].as_u64().unwrap_or(1) {
+        server.notify(method, &params);
+    }
+    tools::answer_text(server, request, "told");
 }
 
 /// Returns the page as a listed resource, if it is listed.

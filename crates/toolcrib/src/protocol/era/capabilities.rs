@@ -232,6 +232,7 @@ impl ClientCapabilities {
             CREATE_MESSAGE if !self.sampling_tools && params().get("tools").is_some() => {
                 Some(serde_json::json!({"sampling": {"tools": {}}}))
             }
+            CREATE_MESSAGE => None,
             ELICIT if params().get_string("mode").as_deref() == Some("url") => {
                 (!self.url).then(|| serde_json::json!({"elicitation": {"url": {}}}))
             }
