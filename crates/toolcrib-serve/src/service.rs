@@ -328,7 +328,7 @@ impl McpService {
             return None;
         }
         let selector = Selector::Resource(String::new());
-        self.crib.own_catalog(&context.clone().call("".into(), selector, Object::default()))
+        self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
     }
 
     /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when

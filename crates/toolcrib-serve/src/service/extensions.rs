@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::{self, ListCaching};
 use toolcrib::protocol::era::extensions::{
-    LIST_SKILLS, SKILLS, announced_extensions, is_extension_notification, is_method_of,
+    GET_SKILL, LIST_SKILLS, READ_DIRECTORY, SKILLS, announced_extensions, is_extension_notification,
+    is_method_of,
 };
 use toolcrib::protocol::json::object::{Object, parse_array, to_json_string};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
@@ -87,9 +88,11 @@ impl McpService {
             let catalog = catalog.map_err(|error| self.error_payload(&error))?;
             let name = uri.as_deref().unwrap_or(method).to_owned();
             let selector = Selector::OnServer(server.clone(), name);
-            return has_extensions(&catalog, server)
-                .then_some(selector)
-                .ok_or_else(|| method_not_found(method));
+            // The rules of such a caller deny what they cannot describe, and the denial is recorded.
+            let is_denied = !matches!(method, GET_SKILL | READ_DIRECTORY)
+                && !self.crib.can_use_everything(scope.caller(), server);
+            let may_pass = is_denied || has_extensions(&catalog, server);
+            return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));
         }
         let catalog = self.crib.list_for(scope.caller()).await;
         if let Some(uri) = uri {
