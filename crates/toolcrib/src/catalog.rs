@@ -10,7 +10,7 @@ mod render;
 mod resource_uri;
 pub(crate) mod results;
 pub mod schemas;
-mod uri_template;
+pub mod uri_template;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
