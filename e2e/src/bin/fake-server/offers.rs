@@ -32,11 +32,7 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
             let greeting = format!("Greet {}", request.params["arguments"]["who"].as_str().unwrap_or("you"));
             json!({"messages": [{"role": "user", "content": {"type": "text", "text": greeting}}]})
         }
-        "resources/list" => {
-            let note = json!({"uri": "note://one", "name": "one"});
-            let resources: Vec<Value> = [note].into_iter().chain(extensions::listed_page(server)).collect();
-            json!({"resources": resources})
-        }
+        "resources/list" => json!({"resources": resources(server)}),
         "resources/templates/list" => {
             json!({"resourceTemplates": [{"uriTemplate": "note://{name}", "name": "note"}]})
         }
@@ -84,6 +80,12 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
         }
     }
     server.answer(&request.id, &result);
+}
+
+/// Returns the listed resources.
+fn resources(server: &Server) -> Vec<Value> {
+    let note = json!({"uri": "note://one", "name": "one"});
+    [note].into_iter().chain(extensions::listed_page(server)).collect()
 }
 
 /// Opens a stream that stays open, with every subscription that was requested.

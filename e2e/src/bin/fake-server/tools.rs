@@ -141,6 +141,7 @@ pub(crate) fn run(server: &Server, request: &Request) {
         "crash" | "exit" => exit(request),
         records::RECORD => records::record(server, request),
         "allocate" => allocate(server, request, &arguments),
+        _ if extensions::run(server, request, name) => {}
         _ => run_protocol_tool(server, request, name, &arguments),
     }
 }
@@ -202,7 +203,6 @@ fn run_protocol_tool(server: &Server, request: &Request, name: &str, arguments: 
             }
             answer_text(server, request, "flooded");
         }
-        _ if extensions::run(server, request, name) => {}
         _ if name.starts_with("extra_") || name.starts_with("added_") => answer_text(server, request, name),
         _ => server.refuse(&request.id, -32602, &format!("Unknown tool: {name}")),
     }
