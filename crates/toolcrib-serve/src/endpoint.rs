@@ -135,9 +135,11 @@ async fn post(
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, &head.headers, request).await
         }
-        ClientMessage::Notification { .. } | ClientMessage::Response { .. }
-            if request_headers.is_stateless() =>
-        {
+        ClientMessage::Notification { method, params } if request_headers.is_stateless() => {
+            stateless::receive(conn, scope, method, params);
+            response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
+        }
+        ClientMessage::Response { .. } if request_headers.is_stateless() => {
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
         message => {

@@ -2,6 +2,7 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
@@ -14,10 +15,11 @@ pub(crate) mod updates;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::era::client::{self, RequestMeta};
@@ -36,6 +38,8 @@ use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
 const MAX_SUBSCRIPTIONS: usize = 1000;
+/// Notifications of extensions that may wait for their server, per client.
+const MAX_PENDING_NOTIFICATIONS: usize = 64;
 /// Cached catalog digests, one per caller.
 const MAX_CATALOG_DIGESTS: usize = 64;
 
@@ -120,6 +124,8 @@ pub(crate) struct RequestContext {
     pub(crate) client_context: Option<Arc<ClientContext>>,
     /// Receives what the server sends before its response.
     pub(crate) updates: Option<Arc<dyn UpdateSink>>,
+    /// True if the client announced extensions, for this request or its session.
+    pub(crate) has_extensions: bool,
 }
 
 impl RequestContext {
@@ -131,7 +137,8 @@ impl RequestContext {
             capabilities: meta.capabilities.clone(),
             log_level: meta.log_level,
         };
-        Self { scope, client, client_context: None, updates: None }
+        let has_extensions = client.capabilities.has_extensions();
+        Self { scope, client, client_context: None, updates: None, has_extensions }
     }
 
     /// Adds facts about the client that outlast this request.
@@ -146,7 +153,11 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let mut call = Call::request(method, selector, params);
+        self.complete(Call::request(method, selector, params))
+    }
+
+    /// Adds this context to a call.
+    fn complete(self, mut call: Call) -> Call {
         call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
         call
     }
@@ -158,6 +169,16 @@ impl RequestContext {
 pub(crate) struct ClientHandle {
     pub(crate) key: u64,
     crib: Crib,
+    /// Limits the notifications of extensions that wait for their server; created for the first one.
+    notifications: OnceLock<Arc<Semaphore>>,
+}
+
+impl ClientHandle {
+    /// Returns the permit for one more notification of an extension; `None` if too many wait.
+    fn try_start_notification(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = self.notifications.get_or_init(|| Arc::new(Semaphore::new(MAX_PENDING_NOTIFICATIONS)));
+        permits.clone().try_acquire_owned().ok()
+    }
 }
 
 impl Drop for ClientHandle {
@@ -220,7 +241,11 @@ impl McpService {
 
     /// Registers a new client.
     pub(crate) fn connect_client(&self) -> ClientHandle {
-        ClientHandle { key: self.next_key.fetch_add(1, Ordering::Relaxed), crib: self.crib.clone() }
+        ClientHandle {
+            key: self.next_key.fetch_add(1, Ordering::Relaxed),
+            crib: self.crib.clone(),
+            notifications: OnceLock::new(),
+        }
     }
 
     /// Handles one request. Dropping the future cancels it.
@@ -234,7 +259,9 @@ impl McpService {
         let era = context.client.era;
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
-            Ok(MethodAction::List(kind)) => self.list(&context.scope, era, kind, &params).await.0,
+            Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
+            Ok(MethodAction::ListSkills) => self.list_skills(&context).await,
+            Ok(MethodAction::List(kind)) => self.list(&context, kind, &params).await.0,
             Ok(MethodAction::ListTasks) => self.list_tasks(&context, &params).await,
             Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
             Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
@@ -243,8 +270,8 @@ impl McpService {
     }
 
     /// Returns whether a request is forwarded to a server, which may send updates before its response.
-    pub(crate) fn is_forwarded(view: &CatalogScope, era: Era, method: &str) -> bool {
-        methods::is_forwarded(view, era, method)
+    pub(crate) fn is_forwarded(era: Era, method: &str) -> bool {
+        methods::is_forwarded(era, method)
     }
 
     /// Makes the call and encodes its outcome.
@@ -267,11 +294,11 @@ impl McpService {
         }
     }
 
-    /// Returns one page of a list, and the catalog it was read from.
+    /// Returns one page of a list, and the catalog of the caller. The page is read from the lists of the client's own
+    /// instances where they differ.
     async fn list(
         &self,
-        scope: &EndpointScope,
-        era: Era,
+        context: &RequestContext,
         kind: ListKind,
         params: &Object,
     ) -> (ResponsePayload, Option<Arc<Catalog>>) {
@@ -280,11 +307,15 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
+        let scope = &context.scope;
+        let era = context.client.era;
         let catalog = match self.load_catalog(scope).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
-        match catalog.page(kind, scope.view.server(), era, cursor.as_deref()) {
+        let own_catalog = self.own_catalog(context);
+        let listed = own_catalog.as_ref().unwrap_or(&catalog);
+        match listed.page(kind, scope.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
                 let freshness = self.crib.freshness(kind, scope.view.server(), scope.caller());
                 let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
@@ -294,6 +325,15 @@ impl McpService {
             }
             Err(error) => (self.error_payload(&error), None),
         }
+    }
+
+    /// Returns the catalog with the lists of the client's own instances, if they differ from those of their servers.
+    fn own_catalog(&self, context: &RequestContext) -> Option<Arc<Catalog>> {
+        if !context.has_extensions {
+            return None;
+        }
+        let selector = Selector::Resource(String::new());
+        self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
     }
 
     /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when

@@ -209,7 +209,23 @@ impl PipeClient {
                     session.questions.answer(&id, answer);
                 }
             }
-            _ => {}
+            ClientMessage::Notification { method, params } => self.forward_notification(method, params),
+            ClientMessage::Request { .. } => {}
+        }
+    }
+
+    /// Forwards a notification of an extension, in the era that it declares or in the session.
+    fn forward_notification(&self, method: String, params: Option<Bytes>) {
+        let Ok(mut params) = params.map_or(Ok(Object::default()), |params| Object::parse(&params)) else {
+            return;
+        };
+        let service = &self.service;
+        if let DeclaredEra::Stateless(meta) = self.meta_reader.read(Some(&mut params)) {
+            let context = RequestContext::stateless(self.scope.clone(), &meta, self.handle.key)
+                .with_client_context(self.client_context.clone());
+            service.spawn_notification(&self.tasks, &self.handle, context, method, params);
+        } else if let Some(session) = &*self.session.borrow() {
+            session.forward_notification(service, &self.tasks, method, Some(params.to_bytes()));
         }
     }
 
@@ -286,6 +302,7 @@ impl PipeClient {
 
     async fn open_session(&self, id: &RequestId, params: Option<&Object>) {
         let revision = client::negotiate_revision(params);
+        self.service.introduce_client(params);
         let result = self.service.initialize_result(&self.scope, revision).await;
         let session =
             SessionClientState::new(&self.service, self.scope.clone(), params, self.project.clone());
@@ -366,8 +383,7 @@ async fn respond_stateless(
     meta: RequestMeta,
     out: &Outbox,
 ) -> ResponsePayload {
-    let wants_updates = meta.progress_token.is_some() || meta.log_level.is_some();
-    if !wants_updates || !McpService::is_forwarded(&context.scope.view, Era::Stateless, method) {
+    if !meta.wants_updates() || !McpService::is_forwarded(Era::Stateless, method) {
         return service.respond(context, method, params).await;
     }
     // A stateless client is never asked during a call.

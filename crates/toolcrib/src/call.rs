@@ -27,7 +27,7 @@ use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
 use crate::protocol::era::capabilities::Client;
-use crate::protocol::era::meta;
+use crate::protocol::era::{extensions, meta};
 use crate::protocol::json::object::{self, Object};
 use crate::spec::ServerId;
 
@@ -75,6 +75,8 @@ pub struct Call {
     pub(crate) client: Client,
     /// Receives everything that arrives before the outcome.
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
+    /// Whether it is a notification, which has no response.
+    pub(crate) is_notification: bool,
     /// Whether the request was sent to a server at least once.
     pub(crate) dispatched: bool,
     /// Whether the call waited for a turn or for a restart, so that the server had less than the whole time limit.
@@ -125,6 +127,7 @@ impl Call {
             id: None,
             client: Client::without_capabilities(),
             update_sink: None,
+            is_notification: false,
             dispatched: false,
             sent_late: false,
             client_context: None,
@@ -133,6 +136,12 @@ impl Call {
             trace: CallTrace::default(),
             invalid: None,
         }
+    }
+
+    /// Creates a notification. It is authorized, counted and recorded like a request, and its outcome is an empty result
+    /// as soon as it is sent.
+    pub fn notification(method: impl Into<Cow<'static, str>>, selector: Selector, params: Object) -> Self {
+        Self { is_notification: true, ..Self::request(method, selector, params) }
     }
 
     /// Sets the arguments.
@@ -308,6 +317,9 @@ impl Call {
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
             "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" => "taskId",
             "completion/complete" => return self.set_reference(own_name),
+            // Methods of extensions that are routed by a URI.
+            _ if matches!(self.selector, Selector::Resource(_)) => "uri",
+            extensions::GET_SKILL | extensions::READ_DIRECTORY => "uri",
             // Other methods have no name that rules apply to.
             _ => return,
         };

@@ -8,11 +8,12 @@ mod index;
 mod page;
 mod render;
 mod resource_uri;
+pub(crate) mod results;
 pub mod schemas;
 pub mod uri_template;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -52,6 +53,8 @@ pub struct Catalog {
 struct ServerOffer {
     listing: Option<Arc<Listing>>,
     has_resources: bool,
+    /// Whether it has pages, determined on first use.
+    has_pages: OnceLock<bool>,
     /// Its lists under its own names, one per list kind.
     rendered: [ListVariants; ListKind::ALL.len()],
 }
@@ -59,6 +62,15 @@ struct ServerOffer {
 impl ServerOffer {
     fn items(&self, kind: ListKind) -> &[ListedItem] {
         self.listing.as_ref().map(|listing| listing.items(kind)).unwrap_or_default()
+    }
+
+    fn has_pages(&self) -> bool {
+        *self.has_pages.get_or_init(|| {
+            let is_page = |listed: &ListedItem| resource_uri::is_page(&listed.name);
+            self.items(ListKind::Tools).iter().any(|tool| render::names_page(&tool.definition))
+                || self.items(ListKind::Resources).iter().any(is_page)
+                || self.items(ListKind::Templates).iter().any(is_page)
+        })
     }
 
     fn render(&self, kind: ListKind) -> RenderedList {
@@ -72,6 +84,7 @@ impl Catalog {
         let offer = |listing: &Option<Arc<Listing>>| ServerOffer {
             listing: listing.clone(),
             has_resources: listing.as_ref().is_some_and(|listing| listing.declares("resources")),
+            has_pages: OnceLock::new(),
             rendered: Default::default(),
         };
         let mut catalog = Self {
@@ -184,6 +197,11 @@ impl Catalog {
     /// Returns the capabilities that a server declared; `None` until it has been listed.
     pub fn server_capabilities(&self, server: &ServerId) -> Option<&Bytes> {
         Some(&self.servers.get(server)?.listing.as_ref()?.capabilities)
+    }
+
+    /// Returns whether a server's tools or resources name pages.
+    pub(crate) fn has_pages(&self, server: &ServerId) -> bool {
+        self.servers.get(server).is_some_and(ServerOffer::has_pages)
     }
 
     /// Returns a server's instructions, if it has any.

@@ -41,9 +41,13 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
     })?;
     let (target, visible) = match router.find_target(&call.caller, &call.selector).await {
         Ok(found) => found,
-        Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
+        Err(error) => match router.find_in_own_catalog(call) {
+            Some(found) => found,
+            None => return Box::pin(router.run_fallback(call.clone(), error)).await,
+        },
     };
     call.trace.record(|facts| facts.target = Some(target.clone()));
+    let catalog = visible.callable.clone();
     router.check_task_owner(call, &target)?;
     let decision = router.authorize(call, &target, Some(visible)).await?;
     call.trace.record(|facts| facts.decision = decision);
@@ -59,8 +63,10 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
         "tasks/list" => router.with_own_tasks(outcome, &call, &target),
         _ => outcome,
     });
-    let outcome =
-        outcome.map(|outcome| public_names::with_public_names(outcome, &call, &target, &router.task_owners));
+    let outcome = outcome.map(|outcome| {
+        let outcome = public_names::with_public_names(outcome, &call, &target, &router.task_owners);
+        public_names::with_public_uris(outcome, &call, &target, &catalog)
+    });
     call.commit(outcome)
 }
 

@@ -224,6 +224,9 @@ impl Connection {
         if self.era() == Era::Session && call.params.get(input::REQUEST_STATE).is_some() {
             return Ok(self.to_outcome(ResponsePayload::Error(input::invalid_state_error())));
         }
+        if call.is_notification {
+            return self.notify_for(call, own_name);
+        }
         let settings = self.settings();
         let deadline = Deadline::new(&settings.limits, &settings.tools, own_name, began);
         let requested = self.call_queue.request(call.client.key);
@@ -258,6 +261,16 @@ impl Connection {
             response = Box::pin(self.await_task_result(call, response, &deadline)).await?;
         }
         Ok(self.to_outcome(response))
+    }
+
+    /// Sends a notification of a client. The outcome is an empty result.
+    fn notify_for(&self, call: &mut Call, own_name: &str) -> Result<Outcome, Error> {
+        call.set_own_name(own_name);
+        let revision = self.handshake.revision;
+        era::adapt_params_for_server(&mut call.params, revision, Some(&call.client), &self.client_info, None);
+        self.mux.send_notification(&call.method, &call.params)?;
+        call.dispatched = true;
+        Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))))
     }
 
     fn era(&self) -> Era {

@@ -50,6 +50,7 @@ pub(super) async fn open(
     let Some(claim) = account.claim(declared + SESSION_SIZE) else {
         return overloaded(conn, Some(&request.id), &account.refusal("the session was not opened"));
     };
+    gateway.service.introduce_client(request.params.as_ref());
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
     let Some(session) = gateway.sessions.open(client, request.params.as_ref(), Some(claim)) else {
@@ -174,8 +175,12 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
         }
+        ClientMessage::Notification { method, params } => {
+            let gateway = &conn.gateway;
+            session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
+        }
         ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
-        _ => {}
+        ClientMessage::Request { .. } => {}
     }
 }
 

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use toolcrib::Catalog;
 use toolcrib::protocol::era::client;
+use toolcrib::protocol::era::extensions::{self, merge_extensions};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
 
 use super::{CatalogScope, EndpointScope, McpService};
 
 /// Extensions whose methods can be routed to a server.
-const ROUTED_EXTENSIONS: [&str; 1] = ["io.modelcontextprotocol/tasks"];
+const ROUTED_EXTENSIONS: [&str; 1] = [extensions::TASKS];
 
 /// Capabilities and instructions that a client receives first.
 struct InitializeReply {
@@ -48,8 +49,11 @@ impl McpService {
     async fn build_reply(&self, scope: &EndpointScope, era: Era) -> InitializeReply {
         match &scope.view {
             CatalogScope::All => {
-                let catalog = self.crib.catalog_for(scope.caller());
-                let capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
+                // The capabilities of a session cannot change later, so servers that were never listed are waited for.
+                let catalog = self.crib.list_for(scope.caller()).await;
+                let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
+                let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
+                merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
                 InitializeReply { capabilities, instructions: merge_instructions(&catalog) }
             }
             CatalogScope::One(server) => {

@@ -58,6 +58,11 @@ impl Call {
         }
     }
 
+    /// Returns whether the client announces extensions.
+    pub(crate) fn has_client_extensions(&self) -> bool {
+        declared_capabilities(self).has_extensions()
+    }
+
     fn client_instance_key(&self) -> InstanceKey {
         let capabilities = self.announced_capabilities().as_json().clone();
         InstanceKey::Client { number: self.client.key, capabilities }

@@ -249,7 +249,9 @@ impl HandlerSink {
                 self.handlers.notify(ClientNotification::Progress { caller, name, params });
             }
             CallUpdate::Log(params) => self.handlers.notify(ClientNotification::Log { caller, name, params }),
-            CallUpdate::Request(_) | CallUpdate::RequestWithdrawn => return false,
+            CallUpdate::Notification { .. } | CallUpdate::Request(_) | CallUpdate::RequestWithdrawn => {
+                return false;
+            }
         }
         true
     }

@@ -1,7 +1,10 @@
 //! The tools of every server, one by one, with the errors of those that cannot be listed.
 
+use std::sync::Arc;
+
 use super::Crib;
-use crate::catalog::Tool;
+use crate::call::Call;
+use crate::catalog::{Catalog, Tool};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::registry::RegisteredServer;
@@ -20,6 +23,12 @@ pub struct Discovery {
 }
 
 impl Crib {
+    /// Returns what is listed to the client of a call, if own instances of that client list something else than their servers:
+    /// a server with one instance per client may list more for a client with extensions. Starts nothing.
+    pub fn own_catalog(&self, call: &Call) -> Option<Arc<Catalog>> {
+        self.router().own_catalog(call).map(|visible| visible.listed)
+    }
+
     /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
     /// and waited for until each is listed or its first start has failed; one that fails is returned with its error.
     ///

@@ -153,6 +153,24 @@ impl CallRouter {
         found.map(|target| (target, visible))
     }
 
+    /// Returns what a caller may use if own instances of the client list something else than their servers do: a server may
+    /// list more for a client with extensions.
+    pub(crate) fn own_catalog(&self, call: &Call) -> Option<VisibleCatalog> {
+        if !call.has_client_extensions() {
+            return None;
+        }
+        let listings = self.registry.listings_for_client(call)?;
+        let full = Arc::new(Catalog::build(self.catalog().revision(), &listings));
+        Some(self.visible_catalogs.for_caller_uncached(full, &call.caller))
+    }
+
+    /// Finds the target of a call among what own instances of its client list.
+    pub(crate) fn find_in_own_catalog(&self, call: &Call) -> Option<(Target, VisibleCatalog)> {
+        let visible = self.own_catalog(call)?;
+        let target = visible.callable.find_listed(&call.selector).ok()?;
+        Some((target, visible))
+    }
+
     async fn find_after_discovery(
         &self,
         catalog: &Catalog,

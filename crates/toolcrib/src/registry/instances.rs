@@ -142,6 +142,11 @@ impl Instances {
         known.or_else(|| self.records.cards.listing())
     }
 
+    /// Returns the listing of the instance with this key, if there is one.
+    pub(crate) fn listing_of(&self, key: &InstanceKey) -> Option<Arc<Listing>> {
+        self.lock().instances.get(key)?.supervisor.listing()
+    }
+
     /// Returns the gate that decides when an instance may start.
     pub(crate) fn start_gate(&self) -> &Arc<StartGate> {
         &self.records.start_gate

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{RegisteredServer, Registry};
 use crate::access::pins::withheld_error;
+use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::error::Error;
@@ -26,6 +27,31 @@ impl Registry {
             entry.listing().map(|listing| self.visible_listing(entry.spec(), listing))
         };
         self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
+    }
+
+    /// Returns the visible listings with those of the own instances of a call's client in place of the servers'; `None` if
+    /// no own instance lists something else.
+    pub(crate) fn listings_for_client(
+        &self,
+        call: &Call,
+    ) -> Option<BTreeMap<ServerId, Option<Arc<Listing>>>> {
+        let mut own_listings = Vec::new();
+        for entry in self.enabled() {
+            if let RegisteredServer::PerKey { spec, instances } = &entry
+                && spec.sharing == Sharing::PerClient
+                && let Some(key) = call.try_instance_key(spec.sharing)
+                && let Some(own) = instances.listing_of(&key)
+                && entry.listing().as_ref() != Some(&own)
+            {
+                own_listings.push((spec.id.clone(), self.visible_listing(spec, own)));
+            }
+        }
+        if own_listings.is_empty() {
+            return None;
+        }
+        let mut listings = self.listings();
+        listings.extend(own_listings.into_iter().map(|(server, own)| (server, Some(own))));
+        Some(listings)
     }
 
     /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// The protocol eras that the server speaks, and its behaviour when it is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Era {
@@ -52,6 +54,14 @@ pub(crate) struct Script {
     pub(crate) description_file: Option<PathBuf>,
     /// A file whose content, if it exists, is the text of the instructions and the description of the prompt.
     pub(crate) instructions_file: Option<PathBuf>,
+    /// Capabilities that are announced beside the fixed ones.
+    pub(crate) capabilities: Value,
+    /// The address of the page of the tool `show`.
+    pub(crate) page: Option<String>,
+    /// Whether the page is a listed resource.
+    pub(crate) list_page: bool,
+    /// A name in the answers, so that servers can be told apart.
+    pub(crate) name: String,
     /// Run as that grandchild.
     pub(crate) linger: bool,
 }
@@ -88,6 +98,12 @@ impl Script {
                 "--record-dir" => script.record_dir = Some(value()?.into()),
                 "--description-file" => script.description_file = Some(value()?.into()),
                 "--instructions-file" => script.instructions_file = Some(value()?.into()),
+                "--capabilities" => {
+                    script.capabilities = value()?.parse().map_err(|_| "--capabilities is not JSON")?;
+                }
+                "--page" => script.page = Some(value()?.clone()),
+                "--list-page" => script.list_page = true,
+                "--name" => script.name.clone_from(value()?),
                 "--linger" => script.linger = true,
                 _ => return Err(format!("unknown flag {flag}")),
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, offers, records, script};
+use crate::{answers, extensions, offers, records, script};
 
 /// Every tool: its name and the names of its arguments.
 const TOOLS: [(&str, &[&str]); 30] = [
@@ -141,6 +141,7 @@ pub(crate) fn run(server: &Server, request: &Request) {
         "crash" | "exit" => exit(request),
         records::RECORD => records::record(server, request),
         "allocate" => allocate(server, request, &arguments),
+        _ if extensions::run(server, request, name) => {}
         _ => run_protocol_tool(server, request, name, &arguments),
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::access::pins::Pins;
 use crate::cache::Invalidation;
 use crate::model::caller::Caller;
+use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
@@ -311,7 +312,9 @@ impl Actor {
         let previous = self.known_listing.replace(known.clone());
         self.snapshot.send_modify(|snapshot| snapshot.known_listing = Some(known.clone()));
         let Some(known) = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change) else {
-            return self.notify_list_changes(previous.filter(|_| is_change).as_ref(), &known);
+            let before =
+                if is_change { previous } else { server_before.filter(|_| self.has_extended_owner()) };
+            return self.notify_list_changes(before.as_ref(), &known);
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
@@ -325,6 +328,11 @@ impl Actor {
         if !is_change || *key == InstanceKey::Shared {
             self.save_listing(known);
         }
+    }
+
+    /// Returns whether the instance belongs to a client with extensions, which is shown the list of its own instance.
+    fn has_extended_owner(&self) -> bool {
+        self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
     }
 
     fn save_listing(&self, known: KnownListing) {

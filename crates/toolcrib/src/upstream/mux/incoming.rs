@@ -14,12 +14,13 @@ use super::{ListenAck, MuxInner};
 use crate::cache::Invalidation;
 use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::event::ServerNotification;
-use crate::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT, LIST_ROOTS, LogLevel};
+use crate::protocol::era::capabilities::{CREATE_MESSAGE, ClientCapabilities, ELICIT, LIST_ROOTS, LogLevel};
 use crate::protocol::era::client::{
     CANCELLED, DISCOVER, ELICITATION_COMPLETE, INITIALIZE, LOG_MESSAGE, PING, PROGRESS, PROMPTS_CHANGED,
     RESOURCE_UPDATED, RESOURCES_CHANGED, SUBSCRIPTION_ACKNOWLEDGED, TASK_STATUS, TOOLS_CHANGED,
     missing_capability_error,
 };
+use crate::protocol::era::extensions::{is_extension_notification, is_extension_request};
 use crate::protocol::era::meta;
 use crate::protocol::framing::Frame;
 use crate::protocol::json::object::{Object, as_integer};
@@ -149,10 +150,7 @@ impl MuxInner {
             // Only clients send these: the peer echoes its input.
             INITIALIZE | DISCOVER => return self.mark_not_mcp("it echoes its input, as `cat` does"),
             CREATE_MESSAGE | ELICIT | LIST_ROOTS => self.ask_client(&id, method, params, origin),
-            _ => {
-                let message = format!("unknown method `{method}`");
-                Err(QuestionRefusal { code: code::METHOD_NOT_FOUND, message })
-            }
+            _ => self.ask_client_with_extensions(&id, method, params, origin),
         };
         match question {
             Err(QuestionRefusal { code, message }) => {
@@ -240,6 +238,28 @@ impl MuxInner {
                 updates.deliver_contained(CallUpdate::RequestWithdrawn);
             }
         }
+    }
+
+    /// Passes a request that the protocol does not define to the client it belongs to, if that client is in a session and
+    /// announced an extension.
+    fn ask_client_with_extensions(
+        self: &Arc<Self>,
+        id: &RequestId,
+        method: &str,
+        params: Option<&Bytes>,
+        origin: Option<u64>,
+    ) -> Result<OpenQuestion, QuestionRefusal> {
+        let may_ask = is_extension_request(method)
+            && match self.pending().find_client(origin) {
+                Ok((_, client)) => client.era == Era::Session && client.capabilities.has_extensions(),
+                // The owner of the instance decides.
+                Err(_) => true,
+            };
+        let asked = may_ask.then(|| self.ask_client(id, method, params, origin).ok()).flatten();
+        asked.ok_or_else(|| QuestionRefusal {
+            code: code::METHOD_NOT_FOUND,
+            message: format!("unknown method `{method}`"),
+        })
     }
 
     /// Passes a request that no client can answer to the owner of the instance, if it supports the method, or else to the
@@ -340,7 +360,30 @@ impl MuxInner {
                     });
                 }
             }
-            _ => {}
+            _ => self.handle_extension_notification(method, params, origin),
+        }
+    }
+
+    /// Passes a notification that the protocol does not define to the client it belongs to, if that client announced an
+    /// extension. One that may belong to several clients is dropped.
+    fn handle_extension_notification(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        if !is_extension_notification(method) {
+            return;
+        }
+        let call = match self.pending().find_client(origin) {
+            Ok((call, client)) if client.capabilities.has_extensions() => Some(call),
+            _ => None,
+        };
+        let update = CallUpdate::Notification { method: method.to_owned(), params };
+        let capabilities = self.owner.capabilities.as_ref();
+        match call {
+            Some(call) => self.send_update(call, update),
+            None if capabilities.is_some_and(ClientCapabilities::has_extensions) => {
+                if let Some(owner) = &self.owner.update_sink {
+                    owner.deliver_contained(update);
+                }
+            }
+            None => {}
         }
     }
 
