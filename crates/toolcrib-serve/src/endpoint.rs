@@ -138,10 +138,13 @@ async fn post(
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, &head.headers, request).await
         }
-        ClientMessage::Notification { .. } | ClientMessage::Response { .. }
-            if request_headers.is_stateless() =>
-        {
+        ClientMessage::Notification { .. } if request_headers.is_stateless() => {
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
+        }
+        ClientMessage::Response { id, .. } if request_headers.is_stateless() => {
+            let message =
+                "this revision has no requests from the server, so that there is nothing to respond to";
+            error_response(StatusCode::BAD_REQUEST, Some(&id), code::INVALID_REQUEST, message)
         }
         message => {
             sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
@@ -205,7 +208,8 @@ async fn handle_request(
                     &request.method,
                     params,
                     headers,
-                );
+                )
+                .await;
             }
             match checked {
                 Ok(()) => stateless::respond(conn, scope, request, meta).await,

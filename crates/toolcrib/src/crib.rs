@@ -10,6 +10,7 @@ mod guard;
 mod handlers;
 mod lease;
 mod requests;
+mod server_list;
 mod servers;
 mod settings;
 

@@ -92,6 +92,11 @@ impl Catalog {
         }
     }
 
+    /// Returns a URI that names the server and its own URI of a resource.
+    pub(crate) fn qualified_uri(server: &ServerId, own_uri: &str) -> String {
+        resource_uri::qualify_resource(server, own_uri)
+    }
+
     /// Returns the public id of a server's task.
     pub fn public_task_id(server: &ServerId, own_id: &str) -> String {
         format!("{server}{}{own_id}", public_name::SEPARATOR)

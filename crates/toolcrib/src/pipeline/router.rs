@@ -250,6 +250,16 @@ impl CallRouter {
         }
     }
 
+    /// Returns whether the caller of a subscription may be told about another URI of the server.
+    pub(crate) fn can_subscribe(&self, call: &Call, server: &ServerId, uri: &Arc<str>) -> bool {
+        let Ok(policy) = self.visible_catalogs.policy_for(&call.caller) else { return false };
+        let Some(policy) = policy else { return true };
+        let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let target = Target { server: server.clone(), name: uri.clone() };
+        let unknown_server = || self.hidden_server_error(&call.caller, server);
+        visible_catalogs::authorize(&policy, &visible, call, &target, |_| None, unknown_server).is_ok()
+    }
+
     /// Returns the catalog of a server that is not in the roster, as far as a caller may use it.
     fn adhoc_catalog(&self, policy: &Policy, caller: &Caller, server: &ServerId) -> Arc<Catalog> {
         let listing = self.registry.find(server).and_then(|entry| entry.listing());

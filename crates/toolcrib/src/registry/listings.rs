@@ -10,6 +10,7 @@ use crate::catalog::public_name::public_name;
 use crate::model::error::Error;
 use crate::model::listing::{DeclaredToolFacts, Listing};
 use crate::model::pin_status::ToolPinStatus;
+use crate::protocol::list_kind::ListKind;
 use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
 
 impl Registry {
@@ -35,7 +36,7 @@ impl Registry {
     }
 
     /// Adds the configured tool names and pin states to a listing, and removes withheld tools.
-    fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
+    pub(crate) fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
         let pins = self.services.check_pins(spec, &listing, spec.sharing == Sharing::Shared);
         let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_tools()).unwrap_or_default();
         if pin_statuses.is_empty() && spec.tools.rename.is_empty() {
@@ -43,7 +44,7 @@ impl Registry {
         }
         let mut visible = Listing::clone(&listing);
         if let Some(pins) = pins.filter(|_| spec.pin == Pinning::Strict) {
-            visible.tools.retain(|tool| pins.check_tool(tool).is_none());
+            visible.retain(ListKind::Tools, |tool| pins.check_tool(tool).is_none());
         }
         let public_names = spec.tools.rename.clone();
         let pin_statuses = pin_statuses.into_iter().map(|found| (found.tool, found.status)).collect();
