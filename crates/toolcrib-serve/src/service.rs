@@ -149,8 +149,8 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let call =
-            Call::request(method, selector, params).caller(self.scope.caller().clone()).client(self.client);
+        let call = Call::request(method, selector, params).forward_unknown_names();
+        let call = call.caller(self.scope.caller().clone()).client(self.client);
         let call = self.client_context.into_iter().fold(call, Call::client_context);
         self.updates.into_iter().fold(call, Call::update_sink)
     }
@@ -291,12 +291,15 @@ impl McpService {
         let is_empty = page.as_ref().is_ok_and(|page| &*page.items == b"[]");
         if let CatalogScope::One(server) = &scope.view
             && (is_empty || page.is_err())
+            && catalog.server_capabilities(server).is_some()
         {
             // The server's own answer: it may have no such list, or know a cursor that the catalog does not know.
             let limit = if is_empty { self.crib.listing_wait() } else { MAX_PAGE_WAIT };
             let server = server.clone();
-            if let Some(answer) = self.list_from_server(context.clone(), server, kind, params, limit).await {
-                return (answer, Some(catalog));
+            match self.list_from_server(context.clone(), server, kind, params, limit).await {
+                Some(Ok(answer)) => return (answer, Some(catalog)),
+                Some(Err(error)) if !is_empty => return (self.error_payload(&error), None),
+                _ => {}
             }
         }
         match page {
@@ -322,15 +325,13 @@ impl McpService {
         kind: ListKind,
         params: Object,
         limit: Duration,
-    ) -> Option<ResponsePayload> {
+    ) -> Option<Result<ResponsePayload, Error>> {
         let era = context.client.era;
         let method = kind.method();
         let call = context.call(method.into(), Selector::OnServer(server, method.to_owned()), params);
         let answer = timeout(limit, Box::pin(self.crib.list_from_server(kind, call))).await;
-        match answer.ok()? {
-            Ok(outcome) => outcome.map(|outcome| adapt_outcome(outcome, method, era)),
-            Err(error) => Some(self.error_payload(&error)),
-        }
+        let outcome = answer.ok()?.transpose()?;
+        Some(outcome.map(|outcome| adapt_outcome(outcome, method, era)))
     }
 
     /// Returns the catalog that shows how a tool is called. A server that was never listed is listed first.

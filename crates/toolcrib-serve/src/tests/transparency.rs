@@ -538,3 +538,21 @@ async fn endpoint_of_one_server_looks_like_the_server() {
     let (_, all) = EndpointClient::session(&gateway, "/mcp").await;
     assert_eq!(all["serverInfo"]["name"], "toolcrib");
 }
+
+#[tokio::test]
+async fn unknown_names_get_the_error_of_the_server() {
+    let gateway = gateway(session_server());
+    let (one, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
+    let (all, _) = EndpointClient::session(&gateway, "/mcp").await;
+    all.request("tools/list", json!({})).await;
+    for (method, own, public) in [
+        ("tools/call", json!({"name": "nope"}), json!({"name": "s__nope"})),
+        ("prompts/get", json!({"name": "nope"}), json!({"name": "s__nope"})),
+        ("resources/read", json!({"uri": "no://such"}), json!({"uri": "no://such"})),
+    ] {
+        let own = one.request(method, own).await;
+        assert_eq!(all.request(method, public).await, own, "{method}");
+    }
+    let unknown = all.request("tools/call", json!({"name": "t__nope"})).await;
+    assert_eq!(unknown["error"]["message"], "Unknown tool: t__nope");
+}

@@ -333,12 +333,23 @@ impl CallRouter {
         })
     }
 
-    /// Passes the call to the fallback, or returns the error with a suggestion.
-    pub(crate) async fn run_fallback(&self, call: Call, error: Error) -> Result<Outcome, Error> {
+    /// Passes the call to the fallback or to the server that its unknown name refers to, or returns the error with a
+    /// suggestion.
+    pub(crate) async fn run_fallback(&self, mut call: Call, error: Error) -> Result<Outcome, Error> {
         if let Some(denied) = self.denial_error(&call).or_else(|| self.withheld_error(&call)) {
             return Err(denied);
         }
         let catalog = self.callable_catalog(&call.caller);
+        // A typing error is better explained here, and an unknown name must not count towards limits.
+        let is_forwarded = call.forwards_unknown
+            && error.kind() == ErrorKind::Unknown
+            && self.fallback.is_none()
+            && !self.limiter.has_limits()
+            && !catalog.has_suggestion(&call.selector);
+        if is_forwarded && let Some(Target { server, name }) = catalog.guess_target(&call.selector) {
+            call.selector = Selector::OnServer(server, name.to_string());
+            return Box::pin(super::run(self, &mut call)).await;
+        }
         match &self.fallback {
             Some(fallback)
                 if matches!(call.selector, Selector::Tool(_))
