@@ -141,11 +141,7 @@ async fn post(
         ClientMessage::Notification { .. } if request_headers.is_stateless() => {
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
-        ClientMessage::Response { id, .. } if request_headers.is_stateless() => {
-            let message =
-                "this revision has no requests from the server, so that there is nothing to respond to";
-            error_response(StatusCode::BAD_REQUEST, Some(&id), code::INVALID_REQUEST, message)
-        }
+        ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
         message => {
             sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
         }
@@ -238,6 +234,12 @@ async fn handle_request(
             None => sessions::respond(conn, &scope, headers, request).await,
         },
     }
+}
+
+/// Returns the error response to a response of a client, which no server has asked for in the stateless era.
+fn unexpected_response(id: &RequestId) -> Response<ResponseBody> {
+    let message = "a client of this revision sends no responses, because servers send it no requests";
+    error_response(StatusCode::BAD_REQUEST, Some(id), code::INVALID_REQUEST, message)
 }
 
 /// Returns the error response to a request of an unsupported revision.

@@ -1,6 +1,7 @@
 //! Tests of what clients see of one server: its identity, pages, errors, log messages, updates and questions.
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +11,9 @@ use tokio::io::{
 };
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use toolcrib::config::Config;
 use toolcrib::spec::EraChoice;
-use toolcrib::{Caller, Crib, Era, InProcess, ServerSpec, Sharing};
+use toolcrib::{Caller, Crib, Era, InProcess, Policy, ServerSpec, Sharing};
 
 use super::{TOO_LONG, TestGateway, status};
 use crate::{McpService, PipeIdentity, serve_pipe};
@@ -555,4 +557,49 @@ async fn unknown_names_get_the_error_of_the_server() {
     }
     let unknown = all.request("tools/call", json!({"name": "t__nope"})).await;
     assert_eq!(unknown["error"]["message"], "Unknown tool: t__nope");
+}
+
+/// Returns the policy of a config.
+fn policy(rules: &str) -> Policy {
+    Config::parse(Path::new("/x/config.toml"), &format!("[policy]\n{rules}\n")).policy
+}
+
+#[tokio::test]
+async fn pages_have_only_what_the_rules_allow() {
+    let rules = policy("deny = ['s.secret', 's.ask', 's.two', 's.three']");
+    let crib = Crib::builder().server(session_server()).policy(rules).build().unwrap();
+    let gateway = TestGateway::with_crib(crib, 1 << 20, 10);
+    let (client, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
+    let list = async |params: Value| {
+        let page = client.request("tools/list", params).await["result"].clone();
+        let names: Vec<String> = page["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect();
+        (names.join(" "), page["nextCursor"].as_str().map(str::to_owned))
+    };
+    assert_eq!(list(json!({})).await, ("log update meta hang cancelled one".into(), Some("page+2==".into())));
+    assert_eq!(list(json!({"cursor": "page+2=="})).await, (String::new(), None));
+    assert_eq!(list(json!({"cursor": "unlisted"})).await, ("four".into(), Some("x".into())));
+}
+
+#[tokio::test]
+async fn update_of_a_denied_sub_resource_is_not_delivered() {
+    let rules = policy("deny = ['s.note://a/private*']");
+    let crib = Crib::builder().server(session_server()).policy(rules).build().unwrap();
+    let mut peer = PipePeer::new(&crib, json!({})).await;
+    peer.send(5, "resources/subscribe", json!({"uri": "note://a"})).await;
+    peer.read_until(|message| message["id"] == 5).await;
+    let mut messages = Vec::new();
+    for uri in ["note://a/private/x", "note://a/%70rivate/x", "note://a/public"] {
+        messages.extend(peer.call("update", json!({"uri": uri})).await);
+    }
+    let updated = |message: &Value| message["params"].get("uri").cloned();
+    while !messages.iter().any(|message| updated(message) == Some(json!("note://a/public"))) {
+        messages.push(peer.read().await);
+    }
+    let uris: Vec<Value> = messages.iter().filter_map(updated).collect();
+    assert_eq!(uris, [json!("note://a/public")]);
 }

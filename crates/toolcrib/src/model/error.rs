@@ -335,6 +335,7 @@ impl Error {
         use ErrorKind as K;
         match (self.0.delivery, self.0.kind) {
             (Some(delivery), _) => delivery,
+            (None, _) if self.0.server_error.is_some() => Delivery::MaybeSent,
             (None, K::Lost | K::TimedOut | K::BadReply) => Delivery::MaybeSent,
             (None, _) => Delivery::NotSent,
         }

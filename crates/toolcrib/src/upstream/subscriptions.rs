@@ -117,7 +117,7 @@ impl Connection {
             ResponsePayload::Result(_) => Ok(()),
             ResponsePayload::Error(error) => {
                 let refusal = Error::new(ErrorKind::Unknown, error_message(&error)).with_server(&self.server);
-                Err(refusal.mark_maybe_sent().with_server_error(error))
+                Err(refusal.with_server_error(error))
             }
         }
     }
