@@ -202,10 +202,18 @@ impl HttpClient {
             .to_owned()
     }
 
-    /// Returns the names of all tools.
+    /// Returns the names of all tools, on all pages.
     pub fn tools(&mut self) -> Vec<String> {
-        let answer = self.request("tools/list", &json!({})).message();
-        tool_names(&answer)
+        let mut names = Vec::new();
+        let mut params = json!({});
+        loop {
+            let answer = self.request("tools/list", &params).message();
+            names.extend(tool_names(&answer));
+            match &answer["result"]["nextCursor"] {
+                Value::Null => return names,
+                cursor => params = json!({"cursor": cursor}),
+            }
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::{
-    self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, ROOTS_CHANGED, RequestMeta, RequestMetaReader,
+    self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, PROGRESS, ROOTS_CHANGED, RequestMeta,
+    RequestMetaReader,
 };
 use toolcrib::protocol::framing::{Frame, FrameDecoder};
 use toolcrib::protocol::json::object::Object;
@@ -31,7 +32,7 @@ use crate::outbox::{Outbox, outbox};
 use crate::service::change_watcher::ChangeWatcher;
 use crate::service::in_flight::InFlight;
 use crate::service::session_client::SessionClientState;
-use crate::service::updates::PendingQuestions;
+use crate::service::updates::{PendingQuestions, UpdateReceiver};
 use crate::service::{ClientHandle, EndpointScope, McpService, RequestContext, error_payload};
 
 /// Concurrent requests of one client.
@@ -73,6 +74,8 @@ struct PipeClient {
     /// Reads the `_meta` of stateless requests.
     meta_reader: RequestMetaReader,
     project: Option<Project>,
+    /// The reasons for cancellations of stateless requests. Stateless clients are never asked during a call.
+    stateless_questions: Arc<PendingQuestions>,
     /// Number of the last question that was sent before this pipe.
     last_question: u64,
     in_flight: Arc<InFlight>,
@@ -119,6 +122,7 @@ pub async fn serve_pipe<R, W>(
         scope,
         client_context: Arc::new(ClientContext::default().project(project.clone())),
         project,
+        stateless_questions: Arc::default(),
         last_question,
         service,
         out,
@@ -197,7 +201,17 @@ impl PipeClient {
     fn handle_without_response(&self, message: ClientMessage) {
         match message {
             ClientMessage::Notification { method, params } if method == CANCELLED => {
-                self.in_flight.cancel(params.and_then(|params| Object::parse(&params).ok()).as_ref());
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                self.stateless_questions.set_cancel_reason(params.as_ref());
+                if let Some(session) = &*self.session.borrow() {
+                    session.questions.set_cancel_reason(params.as_ref());
+                }
+                self.in_flight.cancel(params.as_ref());
+            }
+            ClientMessage::Notification { method, params } if method == PROGRESS => {
+                if let Some(session) = &*self.session.borrow() {
+                    session.questions.report_progress(params.as_ref());
+                }
             }
             ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
                 if let Some(session) = &*self.session.borrow() {
@@ -329,12 +343,13 @@ impl PipeClient {
         let scope = self.scope.clone();
         let key = self.handle.key;
         let client_context = self.client_context.clone();
+        let questions = self.stateless_questions.clone();
         let request_id = id.clone();
         self.in_flight.start(id, || {
             let handler = async move {
                 let response = match mode {
                     PipeRequestMode::InSession(session) => {
-                        session.respond(&service, &method, params, Some(&out)).await
+                        session.respond(&service, &request_id, &method, params, Some(&out)).await
                     }
                     PipeRequestMode::Ping => ResponsePayload::Result(client::empty_result(Era::Session)),
                     PipeRequestMode::Stateless(meta) => {
@@ -343,7 +358,14 @@ impl PipeClient {
                         if method == LISTEN {
                             listen(&service, context, &request_id, params.as_ref(), &out, &stop_streams).await
                         } else {
-                            respond_stateless(&service, context, &method, params, meta, &out).await
+                            let wants_updates = meta.wants_updates();
+                            let receiver = UpdateReceiver {
+                                request_id: &request_id,
+                                progress_token: meta.progress_token,
+                                questions: &questions,
+                            };
+                            respond_stateless(&service, context, &method, params, receiver, wants_updates, &out)
+                                .await
                         }
                     }
                 };
@@ -380,15 +402,14 @@ async fn respond_stateless(
     context: RequestContext,
     method: &str,
     params: Option<Object>,
-    meta: RequestMeta,
+    receiver: UpdateReceiver<'_>,
+    wants_updates: bool,
     out: &Outbox,
 ) -> ResponsePayload {
-    if !meta.wants_updates() || !McpService::is_forwarded(Era::Stateless, method) {
+    if !wants_updates || !McpService::is_forwarded(Era::Stateless, method) {
         return service.respond(context, method, params).await;
     }
-    // A stateless client is never asked during a call.
-    let questions = Arc::<PendingQuestions>::default();
-    service.respond_with_updates(context, method, params, meta.progress_token, &questions, out).await
+    service.respond_with_updates(context, method, params, receiver, out).await
 }
 
 /// Sends change notifications until the client cancels the request or the pipe ends.

@@ -91,6 +91,8 @@ pub struct Call {
     pub(crate) trace: CallTrace,
     /// The reason why the call cannot be made, if the embedder set something invalid.
     pub(crate) invalid: Option<Error>,
+    /// Whether a server answers calls of names that it does not list.
+    pub(crate) forwards_unknown: bool,
 }
 
 impl Call {
@@ -135,6 +137,7 @@ impl Call {
             budget: None,
             trace: CallTrace::default(),
             invalid: None,
+            forwards_unknown: false,
         }
     }
 
@@ -257,6 +260,14 @@ impl Call {
         self.client = client;
         self.client_context = client_context;
         self.update_sink = update_sink;
+    }
+
+    /// Sends a call of an unknown name to the server that the name refers to, so that the client gets the server's own
+    /// error: the server in the prefix of a public name, or the only server for the URI of a resource.
+    #[must_use]
+    pub fn forward_unknown_names(mut self) -> Self {
+        self.forwards_unknown = true;
+        self
     }
 
     /// Returns the requested name.

@@ -26,8 +26,8 @@ pub use crate::spec::public_name;
 use crate::util::maps::collect_map;
 use index::CatalogIndex;
 pub use index::{CatalogItem, Tool};
-use page::PageRows;
 pub use page::{PAGE_SIZE, Page};
+use page::{PageRows, ServerPage, server_page, unknown_cursor_error};
 use render::{ListVariants, RenderedList};
 use uri_template::UriTemplate;
 
@@ -156,7 +156,7 @@ impl Catalog {
     }
 
     /// Returns one page of a list for clients of an era: of all servers under public names, or of one server under its
-    /// own names.
+    /// own names. The pages of one server are those that the server sent, with its own cursors, if they are known.
     ///
     /// # Errors
     /// If the server is unknown, or the cursor was not issued for this list.
@@ -173,7 +173,16 @@ impl Catalog {
         };
         let offer = self.servers.get(server).ok_or_else(|| self.unknown_server_error(server.as_str()))?;
         let rendered = offer.rendered[kind as usize].for_era(kind, era, || offer.render(kind));
-        PageRows::OneServer(server, offer.items(kind)).page(kind, rendered, cursor, PAGE_SIZE)
+        let pages = offer.listing.as_ref().map(|listing| listing.page_ends(kind)).unwrap_or_default();
+        match server_page(pages, offer.items(kind).len(), cursor) {
+            ServerPage::Found { items, next_cursor } => {
+                Ok(Page { items: rendered.slice(items), next_cursor })
+            }
+            ServerPage::UnknownCursor => Err(unknown_cursor_error()),
+            ServerPage::UnknownPages => {
+                PageRows::OneServer(server, offer.items(kind)).page(kind, rendered, cursor, PAGE_SIZE)
+            }
+        }
     }
 
     /// Returns a complete list as a JSON array, with all members that servers sent: of all servers under public names,
@@ -202,6 +211,11 @@ impl Catalog {
     /// Returns whether a server's tools or resources name pages.
     pub(crate) fn has_pages(&self, server: &ServerId) -> bool {
         self.servers.get(server).is_some_and(ServerOffer::has_pages)
+    }
+
+    /// Returns the name and version that a server gave itself, as JSON; `None` until it has been listed.
+    pub fn server_info(&self, server: &ServerId) -> Option<&Bytes> {
+        self.servers.get(server)?.listing.as_ref()?.server_info.as_ref()
     }
 
     /// Returns a server's instructions, if it has any.
@@ -240,6 +254,11 @@ impl Catalog {
     /// Returns whether the catalog contains this server.
     pub(crate) fn has_server(&self, server: &ServerId) -> bool {
         self.servers.contains_key(server)
+    }
+
+    /// Returns whether any server was never listed.
+    pub fn has_undiscovered(&self) -> bool {
+        self.has_undiscovered
     }
 
     /// Returns the servers that were never listed.

@@ -11,6 +11,7 @@ mod handlers;
 mod lease;
 mod remembered;
 mod requests;
+mod server_list;
 mod servers;
 mod settings;
 

@@ -452,7 +452,7 @@ impl Supervisor {
             p50: metrics.percentile(0.5),
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
-            server_info: known.and_then(|known| known.server_info.clone()),
+            server_info: known.and_then(|known| known.listing.server_info.clone()),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
         }

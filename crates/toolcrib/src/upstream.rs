@@ -54,6 +54,8 @@ const ACTIVITY_POLL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) server: ServerId,
+    /// True if it serves all clients.
+    is_shared: bool,
     mux: Mux,
     peer: Peer,
     pub(crate) handshake: HandshakeResult,
@@ -284,7 +286,12 @@ impl Connection {
             }
             response => response,
         };
-        Outcome { answer: response, era: self.era(), server: Some(self.server.clone()) }
+        Outcome {
+            answer: response,
+            era: self.era(),
+            server: Some(self.server.clone()),
+            server_info: self.mux.server_info(),
+        }
     }
 
     /// Waits for one of the server's in-flight turns; the wait counts towards the call's deadline.

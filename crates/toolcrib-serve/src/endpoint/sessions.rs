@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use toolcrib::protocol::era::client::{CANCELLED, ROOTS_CHANGED, negotiate_revision};
+use toolcrib::protocol::era::client::{CANCELLED, PROGRESS, ROOTS_CHANGED, negotiate_revision};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
@@ -170,10 +170,13 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
     match message {
         ClientMessage::Notification { method, params } if method == CANCELLED => {
             let params = params.and_then(|params| Object::parse(&params).ok());
-            session.client.in_flight.cancel(params.as_ref());
+            session.client.cancel(params.as_ref());
         }
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
+        }
+        ClientMessage::Notification { method, params } if method == PROGRESS => {
+            session.client.questions.report_progress(params.as_ref());
         }
         ClientMessage::Notification { method, params } => {
             let gateway = &conn.gateway;
@@ -235,7 +238,7 @@ pub(super) fn start(
         let handler = async move {
             let out = accepts_events.then_some(&closer.0);
             let client = &task_session.client;
-            let response = client.respond(&service, &method, params, out).await;
+            let response = client.respond(&service, &request_id, &method, params, out).await;
             client.in_flight.finish(&request_id);
             closer.0.finish(&request_id, response);
             task_session.streams.remove_excess();

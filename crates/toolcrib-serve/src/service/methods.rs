@@ -7,7 +7,7 @@ use toolcrib::protocol::era::client::{
 };
 use toolcrib::protocol::era::extensions::{LIST_SKILLS, is_extension_request};
 use toolcrib::protocol::json::object::Object;
-use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use toolcrib::protocol::member_names;
 use toolcrib::protocol::versions::Era;
 use toolcrib::{ListKind, Selector};
@@ -106,8 +106,9 @@ pub(super) fn classify(
     Ok(MethodAction::Forward(selector))
 }
 
+/// Returns the error that most servers send for an unknown method.
 pub(super) fn method_not_found(method: &str) -> ResponsePayload {
-    reject(code::METHOD_NOT_FOUND, &format!("unknown method `{method}`"))
+    ResponsePayload::Error(error_object(code::METHOD_NOT_FOUND, "Method not found", Some(&method.into())))
 }
 
 /// Parses the target that the parameters name; `None` for a method whose parameters name none.

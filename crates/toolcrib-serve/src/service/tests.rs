@@ -108,12 +108,14 @@ async fn session_gets_log_messages_only_after_set_level() {
     let logged = ChangeEvent::Notification(ServerNotification::Log {
         server: "git".parse().unwrap(),
         instance: InstanceKey::Shared,
+        client: None,
         params: log_params,
     });
     assert!(session.encode_change(&logged).is_empty());
     let (out, _receiver) = crate::outbox::outbox();
-    let set =
-        session.respond(&service, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
+    let level = params(r#"{"level":"error"}"#);
+    let set = session.respond(&service, &request_id, "logging/setLevel", Some(level), Some(&out)).await;
     assert!(matches!(set, ResponsePayload::Result(_)), "{set:?}");
     assert_eq!(session.encode_change(&logged).len(), 1);
 }
@@ -210,12 +212,14 @@ async fn lagged_client_is_notified_of_all_subscriptions() {
     let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
     let mut session = Arc::new(SessionClientState::new(&service, scope.clone(), None, None));
     let (out, _receiver) = crate::outbox::outbox();
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
     for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
-        let done = session.respond(&service, "resources/subscribe", Some(params(uri)), Some(&out)).await;
+        let done = session
+            .respond(&service, &request_id, "resources/subscribe", Some(params(uri)), Some(&out))
+            .await;
         assert!(matches!(done, ResponsePayload::Result(_)), "{done:?}");
     }
     let requested = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
-    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
     let client = Client::without_capabilities();
     let context =
         RequestContext { scope, client, client_context: None, updates: None, has_extensions: false };
@@ -230,6 +234,7 @@ async fn lagged_client_is_notified_of_all_subscriptions() {
         server: "git".parse().unwrap(),
         instance: InstanceKey::Shared,
         uri: "a:1".into(),
+        details: None,
     });
     assert_eq!(uris(session.encode_change(&updated)), ["a:1"]);
     assert!(stream.encode_change(&updated).is_empty());
@@ -249,12 +254,13 @@ async fn subscriptions_follow_the_session_to_another_gateway() {
     let session = SessionClientState::new(&service, scope.clone(), None, None).share(shared);
     let other = SessionClientState::new(&other_service, scope, None, None);
     let (out, _receiver) = crate::outbox::outbox();
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
     for (method, uri, expected) in [
         ("resources/subscribe", r#"{"uri":"a:1"}"#, &["a:1"][..]),
         ("resources/subscribe", r#"{"uri":"a:2"}"#, &["a:1", "a:2"]),
         ("resources/unsubscribe", r#"{"uri":"a:1"}"#, &["a:2"]),
     ] {
-        let done = session.respond(&service, method, Some(params(uri)), Some(&out)).await;
+        let done = session.respond(&service, &request_id, method, Some(params(uri)), Some(&out)).await;
         assert!(matches!(done, ResponsePayload::Result(_)), "{done:?}");
         let stored = store.get(StoreKey::new(StoreKind::Session, "id")).wait().await.unwrap();
         let record = SessionRecord::parse(&stored.unwrap()).unwrap();

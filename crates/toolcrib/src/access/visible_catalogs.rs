@@ -253,6 +253,11 @@ impl VisibleCatalogs {
         Ok(policy)
     }
 
+    /// Returns whether less may be listed than may be called.
+    pub(crate) fn has_exposure(&self) -> bool {
+        self.exposure.is_some()
+    }
+
     pub(crate) fn has_profile(&self, name: &str) -> bool {
         self.current_policy().profiles.contains_key(name)
     }

@@ -174,4 +174,8 @@ impl UpdateSink for QuestionDetector {
         }
         self.sink.deliver_contained(update)
     }
+
+    fn cancel_reason(&self) -> Option<String> {
+        self.sink.cancel_reason_contained()
+    }
 }

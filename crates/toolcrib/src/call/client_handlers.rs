@@ -238,6 +238,10 @@ impl UpdateSink for HandlerSink {
             (update, None) => self.notify(update),
         }
     }
+
+    fn cancel_reason(&self) -> Option<String> {
+        self.own_sink.as_ref()?.cancel_reason()
+    }
 }
 
 impl HandlerSink {

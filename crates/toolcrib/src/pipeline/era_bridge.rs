@@ -88,7 +88,10 @@ fn url_error_to_input_request(outcome: Outcome, capabilities: &ClientCapabilitie
         .find_map(|request| capabilities.missing_for(&request.method, request.params.as_ref()));
     let answer = match missing {
         Some(missing) => ResponsePayload::Error(missing_capability_error(&missing)),
-        None => ResponsePayload::Result(input::input_required_result(&questions, None)),
+        None => {
+            let info = outcome.server_info.as_ref();
+            ResponsePayload::Result(input::input_required_result(&questions, None, info))
+        }
     };
     Outcome { answer, era: Era::Stateless, ..outcome }
 }

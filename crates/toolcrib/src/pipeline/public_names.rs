@@ -124,7 +124,7 @@ mod tests {
         let params = Object::parse(&Bytes::from_static(params.as_bytes())).unwrap();
         let target = Target { server: "a".parse().unwrap(), name: "own:x".into() };
         let answer = ResponsePayload::Result(Bytes::from_static(result.as_bytes()));
-        let outcome = Outcome { answer, era: Era::Stateless, server: None };
+        let outcome = Outcome { answer, era: Era::Stateless, server: None, server_info: None };
         let outcome = with_public_names(
             outcome,
             &Call::request(method, selector, params),

@@ -268,6 +268,16 @@ impl CallRouter {
         }
     }
 
+    /// Returns whether the caller of a subscription may be told about another URI of the server.
+    pub(crate) fn can_subscribe(&self, call: &Call, server: &ServerId, uri: &Arc<str>) -> bool {
+        let Ok(policy) = self.visible_catalogs.policy_for(&call.caller) else { return false };
+        let Some(policy) = policy else { return true };
+        let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let target = Target { server: server.clone(), name: uri.clone() };
+        let unknown_server = || self.hidden_server_error(&call.caller, server);
+        visible_catalogs::authorize(&policy, &visible, call, &target, |_| None, unknown_server).is_ok()
+    }
+
     /// Returns the catalog of a server that is not in the roster, as far as a caller may use it.
     fn adhoc_catalog(&self, policy: &Policy, caller: &Caller, server: &ServerId) -> Arc<Catalog> {
         let listing = self.registry.find(server).and_then(|entry| entry.listing());
@@ -341,12 +351,23 @@ impl CallRouter {
         })
     }
 
-    /// Passes the call to the fallback, or returns the error with a suggestion.
-    pub(crate) async fn run_fallback(&self, call: Call, error: Error) -> Result<Outcome, Error> {
+    /// Passes the call to the fallback or to the server that its unknown name refers to, or returns the error with a
+    /// suggestion.
+    pub(crate) async fn run_fallback(&self, mut call: Call, error: Error) -> Result<Outcome, Error> {
         if let Some(denied) = self.denial_error(&call).or_else(|| self.withheld_error(&call)) {
             return Err(denied);
         }
         let catalog = self.callable_catalog(&call.caller);
+        // A typing error is better explained here, and an unknown name must not count towards limits.
+        let is_forwarded = call.forwards_unknown
+            && error.kind() == ErrorKind::Unknown
+            && self.fallback.is_none()
+            && !self.limiter.has_limits()
+            && !catalog.has_suggestion(&call.selector);
+        if is_forwarded && let Some(Target { server, name }) = catalog.guess_target(&call.selector) {
+            call.selector = Selector::OnServer(server, name.to_string());
+            return Box::pin(super::run(self, &mut call)).await;
+        }
         match &self.fallback {
             Some(fallback)
                 if matches!(call.selector, Selector::Tool(_))

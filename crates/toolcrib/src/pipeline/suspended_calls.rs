@@ -255,6 +255,7 @@ impl SuspendedCalls {
             params: request.params.clone(),
         };
         let questions: Vec<InputRequest> = requests.iter().map(question).collect();
+        let server_info = requests.iter().find_map(|(_, request)| request.server_info.clone());
         let record = json!({"owner": self.owner, "caller": call.caller.as_str()}).to_string();
         let stored = self.store.put(record_key(&id), record.into(), Some(SUSPEND_TIMEOUT)).wait().await;
         if let Err(error) = stored {
@@ -265,7 +266,8 @@ impl SuspendedCalls {
             let _ = self.store.remove(record_key(&id)).wait().await;
             return Ok(refusal("too many calls wait for input; answer some of them first"));
         }
-        Ok(stateless(ResponsePayload::Result(input::input_required_result(&questions, Some(&token)))))
+        let result = input::input_required_result(&questions, Some(&token), server_info.as_ref());
+        Ok(stateless(ResponsePayload::Result(result)))
     }
 
     /// Keeps a call until it is resumed or its time is up. Returns `false` if there are too many.
@@ -373,7 +375,7 @@ fn is_same_call(first: &Object, second: &Object) -> bool {
 }
 
 fn stateless(answer: ResponsePayload) -> Outcome {
-    Outcome { answer, era: Era::Stateless, server: None }
+    Outcome { answer, era: Era::Stateless, server: None, server_info: None }
 }
 
 #[cfg(test)]

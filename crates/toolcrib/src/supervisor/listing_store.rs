@@ -24,8 +24,6 @@ const SSE: &str = TransportKind::Sse.as_str();
 pub(crate) struct KnownListing {
     /// The protocol revision the server spoke.
     pub(crate) revision: Revision,
-    /// The `serverInfo` it sent.
-    pub(crate) server_info: Option<Bytes>,
     /// True if the server speaks HTTP+SSE.
     pub(crate) is_legacy_sse: bool,
     pub(crate) listing: Arc<Listing>,
@@ -145,13 +143,13 @@ impl ListingStore {
             prompts: list(ListKind::Prompts)?,
             resources: list(ListKind::Resources)?,
             templates: list(ListKind::Templates)?,
+            server_info: known.get("serverInfo").cloned(),
             capabilities: known.get("capabilities")?.clone(),
             instructions: known.get_string("instructions").map(std::borrow::Cow::into_owned),
             ..Listing::default()
         };
         Some(KnownListing {
             revision: known.get_string("revision")?.parse().ok()?,
-            server_info: known.get("serverInfo").cloned(),
             is_legacy_sse: known.get_string("transport").as_deref() == Some(SSE),
             listing: Arc::new(listing),
         })
@@ -164,7 +162,7 @@ impl ListingStore {
         files::create_private_folder(folder)?;
         let mut text = Object::default();
         text.set_unchecked("revision", object::to_json_string(known.revision.as_str()));
-        if let Some(info) = &known.server_info {
+        if let Some(info) = &known.listing.server_info {
             text.set_unchecked("serverInfo", info.clone());
         }
         if known.is_legacy_sse {
@@ -201,16 +199,12 @@ mod tests {
             prompts: vec![item(ListKind::Prompts, r#"{"name":"p", "arguments":[]}"#)],
             resources: vec![item(ListKind::Resources, r#"{"uri":"file:///x","name":"x"}"#)],
             templates: vec![item(ListKind::Templates, r#"{"uriTemplate":"file:///{+x}","name":"x"}"#)],
+            server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
             capabilities: Bytes::from_static(br#"{"tools":{ },"resources":{"subscribe":true}}"#),
             instructions: Some("say \"please\"\n".into()),
             ..Listing::default()
         });
-        KnownListing {
-            revision: Revision::V2025_06_18,
-            server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
-            is_legacy_sse: true,
-            listing,
-        }
+        KnownListing { revision: Revision::V2025_06_18, is_legacy_sse: true, listing }
     }
 
     #[test]
@@ -238,7 +232,7 @@ mod tests {
         };
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
         let listing = Arc::new(listing);
-        KnownListing { revision: Revision::V2025_06_18, server_info: None, is_legacy_sse: false, listing }
+        KnownListing { revision: Revision::V2025_06_18, is_legacy_sse: false, listing }
     }
 
     fn client(number: u64) -> InstanceKey {

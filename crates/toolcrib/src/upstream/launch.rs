@@ -21,10 +21,12 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::hint::Hint;
+use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
+use crate::protocol::era::shorten_server_info;
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
 use crate::spec::secret::SecretError;
@@ -181,9 +183,17 @@ async fn connect(
     };
     if handshake.revision.era() == Era::Session {
         mux.enable_ping();
+        if matches!(peer, Peer::Remote) {
+            // Log messages may arrive on another stream than the response, and later.
+            mux.remember_last_client();
+        }
+    }
+    if let Some(info) = &handshake.server_info {
+        mux.set_server_info(shorten_server_info(info));
     }
     Ok(Connection {
         server: spec.id.clone(),
+        is_shared: context.owner.key == InstanceKey::Shared,
         mux,
         peer,
         handshake,

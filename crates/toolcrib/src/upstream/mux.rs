@@ -70,6 +70,10 @@ struct MuxInner {
     not_mcp_reason: OnceLock<String>,
     /// Set when the server has methods of the session era, such as `ping`.
     has_ping: AtomicBool,
+    /// Set when a client has chosen the log level of the server.
+    is_log_level_set: AtomicBool,
+    /// The name and version of the server as results show them, after the handshake.
+    server_info: OnceLock<Bytes>,
     /// Set when the server turns out to speak HTTP+SSE.
     legacy_sse: AtomicBool,
     /// Set when the server is declared hung.
@@ -158,6 +162,8 @@ impl Mux {
             redactor,
             not_mcp_reason: OnceLock::new(),
             has_ping: AtomicBool::new(false),
+            is_log_level_set: AtomicBool::new(false),
+            server_info: OnceLock::new(),
             legacy_sse: AtomicBool::new(false),
             hung: AtomicBool::new(false),
             oversize_unidentified: AtomicBool::new(false),
@@ -297,6 +303,27 @@ impl Mux {
     pub(super) fn mark_hung(&self) {
         self.inner.hung.store(true, Ordering::Relaxed);
         self.inner.broken.cancel();
+    }
+
+    /// Remembers the client of the last call, for log messages that arrive after its response.
+    pub(super) fn remember_last_client(&self) {
+        self.inner.pending().remember_last_client();
+    }
+
+    /// Sets the name and version of the server as results show them.
+    pub(super) fn set_server_info(&self, info: Bytes) {
+        // There is one handshake.
+        let _ = self.inner.server_info.set(info);
+    }
+
+    /// Returns the name and version of the server as results show them.
+    pub(super) fn server_info(&self) -> Option<Bytes> {
+        self.inner.server_info.get().cloned()
+    }
+
+    /// Records that a client has chosen the log level of the server.
+    pub(super) fn mark_log_level_set(&self) {
+        self.inner.is_log_level_set.store(true, Ordering::Relaxed);
     }
 
     /// Records that the server can be pinged.

@@ -60,7 +60,7 @@ impl Connection {
             }
             self.remove_subscriber(uri);
             let reason = format!("it does not confirm the subscription to `{uri}`");
-            return Err(Error::new(ErrorKind::Unknown, reason).with_server(&self.server));
+            return Err(Error::new(ErrorKind::Unknown, reason).with_server(&self.server).mark_maybe_sent());
         }
         let _guard = self.subscriptions.request_lock.lock().await;
         if self.add_subscriber(uri) {
@@ -117,7 +117,8 @@ impl Connection {
         match self.request(method, params).await? {
             ResponsePayload::Result(_) => Ok(()),
             ResponsePayload::Error(error) => {
-                Err(Error::new(ErrorKind::Unknown, error_message(&error)).with_server(&self.server))
+                let refusal = Error::new(ErrorKind::Unknown, error_message(&error)).with_server(&self.server);
+                Err(refusal.with_server_error(error))
             }
         }
     }
@@ -127,6 +128,8 @@ impl Connection {
         if self.era() == Era::Stateless || !self.handshake.has_capability("logging") {
             return;
         }
+        // Other clients of a shared server set no level, and still want more than errors.
+        let level = if self.is_shared { level.min(LogLevel::Info) } else { level };
         {
             let mut current = self.subscriptions.log_level.lock().ignore_poison();
             if current.is_some_and(|current| current <= level) {
@@ -134,6 +137,7 @@ impl Connection {
             }
             *current = Some(level);
         }
+        self.mux.mark_log_level_set();
         let mut params = Object::default();
         params.set_unchecked("level", object::to_json_string(level.as_str()));
         // If this fails, the server logs at its own level and the gateway filters.

@@ -29,7 +29,7 @@ pub struct Client {
     pub era: Era,
     /// Its capabilities.
     pub capabilities: ClientCapabilities,
-    /// The lowest log level that it wants. Sessions that set none get `info` and above.
+    /// The lowest log level that it wants. A session that sets none gets what its servers send.
     pub log_level: Option<LogLevel>,
 }
 
@@ -47,11 +47,21 @@ impl Client {
         }
     }
 
-    /// Returns whether it wants log messages of a level.
-    pub fn wants_log(&self, level: LogLevel) -> bool {
-        // Another client may have lowered the server's log level below the default of a session.
-        let min_level = self.log_level.or((self.era == Era::Session).then_some(LogLevel::Info));
-        min_level.is_some_and(|min_level| level >= min_level)
+    /// Returns whether it wants log messages of a level. A session that sets no level leaves the choice to the server,
+    /// unless `is_level_set`: another client has set the level of the server.
+    pub fn wants_log(&self, level: LogLevel, is_level_set: bool) -> bool {
+        match (self.log_level, self.era) {
+            (Some(min_level), _) => level >= min_level,
+            (None, Era::Session) => !is_level_set || level >= LogLevel::Info,
+            (None, Era::Stateless) => false,
+        }
+    }
+
+    /// Returns the log level to request from a stateless server, which sends nothing without one. A session that sets
+    /// none gets everything, if it can receive updates.
+    pub(crate) fn requested_log_level(&self, can_receive: bool) -> Option<LogLevel> {
+        let default = (self.era == Era::Session && can_receive).then_some(LogLevel::Debug);
+        self.log_level.or(default)
     }
 }
 
@@ -242,6 +252,16 @@ impl ClientCapabilities {
         }
     }
 
+    /// Returns whether the client supports a method of servers, if not with all of its parameters.
+    pub(crate) fn supports_method(&self, method: &str) -> bool {
+        match method {
+            CREATE_MESSAGE => self.sampling,
+            ELICIT => self.form || self.url,
+            LIST_ROOTS => self.roots,
+            _ => false,
+        }
+    }
+
     /// Returns the object to declare in a session that is opened for this client alone: without `tasks`, which are not
     /// forwarded.
     pub fn to_session_json(&self) -> Bytes {
@@ -404,6 +424,23 @@ mod tests {
         assert_eq!(client.declared_capabilities(), r#"{"roots":{},"extensions":{"x":{}}}"#);
         client.era = Era::Stateless;
         assert_eq!(client.declared_capabilities(), text);
+    }
+
+    #[test]
+    fn session_without_level_leaves_the_choice_to_the_server() {
+        let client = |era, log_level| Client { era, log_level, ..Client::without_capabilities() };
+        let wants = |client: &Client, is_level_set| {
+            [LogLevel::Debug, LogLevel::Info, LogLevel::Error]
+                .map(|level| client.wants_log(level, is_level_set))
+        };
+        let session = client(Era::Session, None);
+        assert_eq!(wants(&session, false), [true, true, true]);
+        assert_eq!(wants(&session, true), [false, true, true]);
+        assert_eq!(wants(&client(Era::Session, Some(LogLevel::Error)), false), [false, false, true]);
+        assert_eq!(wants(&client(Era::Stateless, None), false), [false; 3]);
+        assert_eq!(session.requested_log_level(true), Some(LogLevel::Debug));
+        assert_eq!(session.requested_log_level(false), None);
+        assert_eq!(client(Era::Stateless, None).requested_log_level(true), None);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Instances {
             p50: metrics.percentile(0.5),
             p99: metrics.percentile(0.99),
             protocol: known.as_ref().map(|known| known.revision),
-            server_info: known.and_then(|known| known.server_info),
+            server_info: known.and_then(|known| known.listing.server_info.clone()),
             instances: instances.clone(),
             ..ServerStatus::disabled(&self.lock().spec)
         }

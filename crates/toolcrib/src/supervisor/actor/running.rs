@@ -302,7 +302,6 @@ impl Actor {
         let last = self.known_listing.as_ref().map_or(&empty, |known| &known.listing);
         let known = KnownListing {
             revision: connection.handshake.revision,
-            server_info: connection.handshake.server_info.clone(),
             is_legacy_sse: connection.is_legacy_sse(),
             listing: Arc::new(listing.with_unread_from(last)),
         };
