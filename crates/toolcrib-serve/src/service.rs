@@ -275,7 +275,7 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let catalog = match self.load_catalog(scope).await {
+        let catalog = match self.load_catalog(scope, era).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
@@ -293,11 +293,11 @@ impl McpService {
 
     /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
     /// they are up.
-    async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
+    async fn load_catalog(&self, scope: &EndpointScope, era: Era) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
-            CatalogScope::All => Ok(self.crib.list_for(scope.caller()).await),
+            CatalogScope::All => Ok(self.crib.list_for_era(scope.caller(), era).await),
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_for(server, scope.caller());
+                let listed = self.crib.list_server_for_era(server, scope.caller(), era);
                 let listed = timeout(self.crib.listing_wait(), listed).await;
                 listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
             }

@@ -39,7 +39,7 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
         let error = Error::new(ErrorKind::BadArguments, lookalike.to_string());
         error.with_hint("remove the member, or spell it exactly as the protocol does")
     })?;
-    let (target, visible) = match router.find_target(&call.caller, &call.selector).await {
+    let (target, visible) = match router.find_target(&call.caller, &call.selector, call.client.era).await {
         Ok(found) => found,
         Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
     };

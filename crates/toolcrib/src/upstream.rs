@@ -260,7 +260,7 @@ impl Connection {
         Ok(self.to_outcome(response))
     }
 
-    fn era(&self) -> Era {
+    pub(crate) fn era(&self) -> Era {
         self.handshake.revision.era()
     }
 
