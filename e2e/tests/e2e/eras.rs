@@ -237,6 +237,31 @@ fn remote_server_of_one_era_has_one_connection() {
 }
 
 #[test]
+fn repeated_call_reaches_the_instance_that_asked() {
+    let home = home(&process("both", "sharing = 'per-client'\n"));
+    let gateway = home.serve();
+    // Every request has a connection of its own, and each process accepts only its own state.
+    let mut stateless = client(&gateway, Era::Stateless);
+    for _ in 0..2 {
+        assert_eq!(ask_stateless(&mut stateless, &by_result()), ACCEPTED);
+    }
+    wait_until("the instances have exited", || status(&home)["instances"] == 0);
+    // The state is valid once, and only for the same call.
+    let mut params = ask_params(&by_result());
+    let first = stateless.request_with_meta("tools/call", &params).message();
+    params["inputResponses"] = json!({"q": {"action": "accept"}});
+    params["requestState"] = first["result"]["requestState"].clone();
+    let mut other = params.clone();
+    other["name"] = "s__echo".into();
+    let refused = stateless.request_with_meta("tools/call", &other).message();
+    assert!(refused["result"]["content"][0]["text"].is_string(), "{refused}");
+    for expected in [json!(ACCEPTED), Value::Null] {
+        let last = stateless.request_with_meta("tools/call", &params).message();
+        assert_eq!(last["result"]["content"][0]["text"], expected, "{last}");
+    }
+}
+
+#[test]
 fn process_that_exits_on_the_other_era_is_used_and_remembered() {
     for (speaks, expected) in [("exits-on-probe", "session"), ("exits-on-initialize", "stateless")] {
         for era in [Era::Session, Era::Stateless] {

@@ -271,6 +271,7 @@ impl Actor {
         let leased = Arc::new(LeasedServer {
             connection: connection.clone(),
             generation: self.generation,
+            is_for_one_client: matches!(self.owner.key.without_era(), InstanceKey::Client { .. }),
             gate,
             recent_callers: RecentCallers::default(),
             metrics: self.metrics.clone(),
