@@ -432,12 +432,12 @@ impl Registry {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
                 RegisteredServer::Shared(shared) => {
-                    let asked = shared.for_era(era);
-                    match asked.lease(era).await {
-                        Err(error) => match shared.other_for_era(era, asked) {
-                            Some(other) => Box::pin(other.lease(era)).await,
-                            None => Err(error),
-                        },
+                    let known_eras = shared.known_eras();
+                    match shared.for_era(era).lease(era).await {
+                        // The server turned out to speak only one era.
+                        Err(_) if shared.known_eras() != known_eras => {
+                            Box::pin(shared.for_era(era).lease(era)).await
+                        }
                         leased => leased,
                     }
                 }

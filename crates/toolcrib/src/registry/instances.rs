@@ -170,14 +170,12 @@ impl Instances {
         era: Era,
         owner: impl Fn(InstanceKey) -> InstanceOwner,
     ) -> Result<(Lease, LeaseOrigin), Error> {
+        let known_eras = self.records.listing_store.eras();
         let mut asked = self.key_in_era(&key, era);
         let mut leased = self.lease_key(&asked, era, &owner).await;
-        if leased.is_err() {
-            let current = self.key_in_era(&key, era);
-            if current != asked {
-                asked = current;
-                leased = self.lease_key(&asked, era, &owner).await;
-            }
+        if leased.is_err() && self.records.listing_store.eras() != known_eras {
+            asked = self.key_in_era(&key, era);
+            leased = self.lease_key(&asked, era, &owner).await;
         }
         let (lease, supervisor) = leased?;
         Ok((lease, LeaseOrigin { instances: Some(Arc::downgrade(self)), key: asked, supervisor }))

@@ -10,6 +10,7 @@ use crate::call::client_context::InstanceOwner;
 use crate::model::error::Error;
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
+use crate::model::spoken_eras::SpokenEras;
 use crate::model::status::{STATE_PRIORITY, ServerStatus};
 use crate::protocol::versions::Era;
 use crate::spec::{ServerSpec, StartPolicy};
@@ -82,22 +83,22 @@ impl SharedServer {
         }
     }
 
-    /// Returns the supervisor that has taken over from `asked`, because the server turned out to speak only one era.
-    pub(super) fn other_for_era(&self, era: Era, asked: &Supervisor) -> Option<&Supervisor> {
-        let current = self.for_era(era);
-        (!current.is_same(asked)).then_some(current)
+    /// Returns what is known about the server's eras, if it decides which instance a client uses.
+    pub(super) fn known_eras(&self) -> Option<SpokenEras> {
+        self.stateless.as_ref().map(|instance| instance.records.listing_store.eras())
     }
 
     /// Returns a lease for a client of an era, and the supervisor that granted it.
     pub(super) async fn lease(&self, era: Era) -> Result<(Lease, &Supervisor), Error> {
-        let asked = self.for_era(era);
-        match asked.lease(era).await {
-            Ok(lease) => Ok((lease, asked)),
-            Err(error) => match self.other_for_era(era, asked) {
-                Some(other) => other.lease(era).await.map(|lease| (lease, other)),
-                None => Err(error),
-            },
+        let known_eras = self.known_eras();
+        let mut asked = self.for_era(era);
+        let mut leased = asked.lease(era).await;
+        // The server turned out to speak only one era.
+        if leased.is_err() && self.known_eras() != known_eras {
+            asked = self.for_era(era);
+            leased = asked.lease(era).await;
         }
+        leased.map(|lease| (lease, asked))
     }
 
     /// Returns the key of the instance of a supervisor.

@@ -54,16 +54,21 @@ impl HandshakePlan {
     }
 
     /// Returns whether an exit during the handshake may mean that the server does not know the era.
-    fn restarts_after_exit(self) -> bool {
-        matches!(self, Self::Prefer(_) | Self::Require(_))
+    fn restarts_after_exit(self, has_refused: bool) -> bool {
+        match self {
+            Self::Prefer(_) | Self::Require(_) => true,
+            Self::Expect(_) => has_refused,
+            Self::AfterExit(_) | Self::Stateless | Self::Session(_) => false,
+        }
     }
 }
 
 /// The reason why the handshake failed.
 #[derive(Debug)]
 pub(super) enum HandshakeError {
-    /// The server exited when this era was tried; the other one may still work.
-    Exited(Era),
+    /// The server exited when this era was tried; the other one may still work. Some servers refuse the first message
+    /// before they exit.
+    Exited { tried: Era, refusal: Option<Error> },
     /// The server exited, refused, or sent an invalid response.
     Failed(Error),
 }
@@ -106,7 +111,7 @@ pub(super) async fn perform_handshake(
             return open_session(mux, revision, client).await.map(HandshakeSuccess::new);
         }
         HandshakePlan::Stateless => {
-            let response = send(mux, &handshake::probe_request(&client.info))?.await?;
+            let response = request(mux, &handshake::probe_request(&client.info)).await?;
             return match handshake::parse_probe_response(&response) {
                 ProbeOutcome::Stateless(result) => Ok(HandshakeSuccess::new(result)),
                 ProbeOutcome::Session => {
@@ -126,8 +131,8 @@ pub(super) async fn perform_handshake(
         Era::Stateless => try_stateless_first(mux, waits_for_reply, client).await,
     };
     match performed {
-        Err(HandshakeError::Exited(_)) if !plan.restarts_after_exit() => {
-            Err(mux.exit_error(Delivery::MaybeSent).into())
+        Err(HandshakeError::Exited { refusal, .. }) if !plan.restarts_after_exit(refusal.is_some()) => {
+            Err(refusal.unwrap_or_else(|| mux.exit_error(Delivery::MaybeSent)).into())
         }
         performed => performed,
     }
@@ -151,7 +156,7 @@ async fn try_session_first(
                 Ok(SessionReply::Open(result)) => Ok(HandshakeSuccess::new(result)),
                 Ok(SessionReply::Refused(refusal)) => use_probe_after(refusal, probe.await),
                 // It had `initialize` for a while, and the probe came last.
-                Err(HandshakeError::Exited(_)) => Err(HandshakeError::Exited(Era::Stateless)),
+                Err(HandshakeError::Exited { .. }) => Err(exited_in(Era::Stateless)),
                 Err(error) => Err(error),
             },
             response = &mut probe => match read_probe_reply(response)? {
@@ -163,7 +168,7 @@ async fn try_session_first(
     match read_session_reply(mux, response)? {
         SessionReply::Open(result) => Ok(HandshakeSuccess::new(result)),
         SessionReply::Refused(refusal) => {
-            let probed = send(mux, &handshake::probe_request(&client.info))?.await;
+            let probed = request(mux, &handshake::probe_request(&client.info)).await;
             use_probe_after(refusal, probed)
         }
     }
@@ -177,8 +182,16 @@ fn use_probe_after(
 ) -> Result<HandshakeSuccess, HandshakeError> {
     match probed.map(|response| handshake::parse_probe_response(&response)) {
         Ok(ProbeOutcome::Stateless(result)) => Ok(HandshakeSuccess::after_refusal(result)),
+        Err(error) if error.kind() == ErrorKind::Lost => {
+            Err(HandshakeError::Exited { tried: Era::Session, refusal: Some(refusal) })
+        }
         Ok(ProbeOutcome::Session) | Err(_) => Err(refusal.into()),
     }
+}
+
+/// Returns the error for a server that exited when an era was tried.
+fn exited_in(tried: Era) -> HandshakeError {
+    HandshakeError::Exited { tried, refusal: None }
 }
 
 /// The response of a server to `initialize`.
@@ -199,7 +212,7 @@ fn read_session_reply(
             Err(HandshakeError::Failed(refusal)) => Ok(SessionReply::Refused(refusal)),
             Err(error) => Err(error),
         },
-        Err(error) if error.kind() == ErrorKind::Lost => Err(HandshakeError::Exited(Era::Session)),
+        Err(error) if error.kind() == ErrorKind::Lost => Err(exited_in(Era::Session)),
         Err(error) if error.kind() == ErrorKind::BadReply => Ok(SessionReply::Refused(error)),
         Err(error) => Err(error.into()),
     }
@@ -229,7 +242,13 @@ async fn try_stateless_first(
     };
     match read_probe_reply(response)? {
         Some(result) => Ok(HandshakeSuccess::new(result)),
-        None => open_session(mux, newest, client).await.map(HandshakeSuccess::after_refusal),
+        None => match open_session(mux, newest, client).await {
+            // It has refused the probe, and exited then.
+            Err(HandshakeError::Failed(error)) if error.kind() == ErrorKind::Lost => {
+                Err(exited_in(Era::Stateless))
+            }
+            opened => opened.map(HandshakeSuccess::after_refusal),
+        },
     }
 }
 
@@ -242,7 +261,7 @@ fn read_probe_reply(
             ProbeOutcome::Stateless(result) => Ok(Some(result)),
             ProbeOutcome::Session => Ok(None),
         },
-        Err(error) if error.kind() == ErrorKind::Lost => Err(HandshakeError::Exited(Era::Stateless)),
+        Err(error) if error.kind() == ErrorKind::Lost => Err(exited_in(Era::Stateless)),
         // The probe was not delivered, which says nothing about the era.
         Err(error) if matches!(error.kind(), ErrorKind::CouldNotStart | ErrorKind::AuthNeeded) => {
             Err(error.into())
@@ -256,7 +275,7 @@ async fn open_session(
     revision: Revision,
     client: &HandshakeClient,
 ) -> Result<HandshakeResult, HandshakeError> {
-    let response = send(mux, &handshake::initialize_request(revision, client))?.await?;
+    let response = request(mux, &handshake::initialize_request(revision, client)).await?;
     finish_session(mux, &response)
 }
 
@@ -269,6 +288,10 @@ fn finish_session(mux: &Mux, response: &ResponsePayload) -> Result<HandshakeResu
     })?;
     mux.notify(INITIALIZED);
     Ok(result)
+}
+
+async fn request(mux: &Mux, request: &HandshakeRequest) -> Result<ResponsePayload, Error> {
+    send(mux, request)?.await
 }
 
 fn send(mux: &Mux, request: &HandshakeRequest) -> Result<PendingReply, Error> {

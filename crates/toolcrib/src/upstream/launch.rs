@@ -129,11 +129,16 @@ pub(crate) async fn launch(
         }
     };
     let mut exited_in = None;
+    // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
+    let mut refused_by_exit = None;
     let connected = match connect(spec, plan, context, &secrets_and_redactor).await {
-        Err(HandshakeError::Exited(era)) => {
-            exited_in = Some(era);
-            let plan = HandshakePlan::AfterExit(era.other());
-            connect(spec, plan, context, &secrets_and_redactor).await
+        Err(HandshakeError::Exited { tried, refusal }) => {
+            exited_in = Some(tried);
+            refused_by_exit = (tried == Era::Stateless || refusal.is_some()).then_some(tried);
+            let plan = HandshakePlan::AfterExit(tried.other());
+            let connected = connect(spec, plan, context, &secrets_and_redactor).await;
+            // The words of the server explain more than its exit.
+            connected.map_err(|error| refusal.map_or(error, HandshakeError::Failed))
         }
         connected => connected,
     };
@@ -151,7 +156,7 @@ pub(crate) async fn launch(
     };
     let Connected { connection, refused_era } = connected.map_err(|error| match error {
         HandshakeError::Failed(error) => failed(error),
-        HandshakeError::Exited(_) => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
+        HandshakeError::Exited { .. } => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
     })?;
     let era = connection.era();
     if let HandshakePlan::Require(required) = plan
@@ -160,8 +165,7 @@ pub(crate) async fn launch(
         let error = misconfigured(format!("it speaks only the {} era", era.as_str()));
         return Err(StartFailure { only_era: Some(era), ..failed(error) });
     }
-    // An exit on `initialize` is more often a crash, so it does not count as a refusal of sessions.
-    let refused_era = refused_era.or(exited_in.filter(|era| *era == Era::Stateless));
+    let refused_era = refused_era.or(refused_by_exit);
     match fetch_listing(&connection).await {
         Ok(listing) => Ok(Launched { connection, listing, refused_era }),
         Err(error) => Err(failed(error)),
@@ -226,13 +230,9 @@ async fn connect(
 
 /// Turns a handshake error into a better one if the peer is evidently not an MCP server.
 fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> HandshakeError {
-    let exited_in = match error {
-        HandshakeError::Exited(era) => Some(era),
-        HandshakeError::Failed(_) => None,
-    };
-    let cause = match error {
-        HandshakeError::Exited(_) => mux.exit_error(Delivery::MaybeSent),
-        HandshakeError::Failed(error) => error,
+    let cause = match &error {
+        HandshakeError::Exited { .. } => mux.exit_error(Delivery::MaybeSent),
+        HandshakeError::Failed(error) => error.clone(),
     };
     let exited_silently = || {
         let success = cause.exit_report().is_some_and(|report| report.exit == Some(ProcessExit::Status(0)));
@@ -245,7 +245,7 @@ fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> Han
             "it exited immediately with status 0 and no output: it is not an MCP server, or an argument is missing"
                 .to_owned()
         }
-        None => return exited_in.map_or(HandshakeError::Failed(cause), HandshakeError::Exited),
+        None => return error,
     };
     HandshakeError::Failed(
         Error::new(ErrorKind::CouldNotStart, reason).with_class(FailureClass::Misconfigured),

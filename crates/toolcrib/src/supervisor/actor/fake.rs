@@ -27,6 +27,8 @@ pub(crate) enum FakeStart {
     Both,
     /// A server of the stateless era that exits on `initialize`.
     ExitsOnInitialize,
+    /// A server of the stateless era that refuses `initialize` and exits.
+    RefusesSessionAndExits,
     /// A server of the stateless era that does not answer `initialize`.
     SilentOnInitialize,
     /// Exits before it reads anything.
@@ -52,7 +54,14 @@ pub(crate) enum FakeStart {
 impl FakeStart {
     /// Returns whether it answers the probe for the stateless era.
     fn is_stateless(self) -> bool {
-        matches!(self, Self::Stateless | Self::Both | Self::ExitsOnInitialize | Self::SilentOnInitialize)
+        matches!(
+            self,
+            Self::Stateless
+                | Self::Both
+                | Self::ExitsOnInitialize
+                | Self::RefusesSessionAndExits
+                | Self::SilentOnInitialize
+        )
     }
 }
 
@@ -264,7 +273,9 @@ async fn run(
                 if writer.write_all(format!("{line}\n").as_bytes()).await.is_err() {
                     return false;
                 }
-                if start == FakeStart::ExitsOnceListed && line.contains(r#""tools":["#) {
+                if start == FakeStart::ExitsOnceListed && line.contains(r#""tools":["#)
+                    || start == FakeStart::RefusesSessionAndExits && line.contains("no sessions")
+                {
                     return true;
                 }
             }
@@ -310,6 +321,7 @@ async fn respond(
         | (None, "initialize", FakeStart::SilentOnInitialize) => return,
         (None, "server/discover", start) if start.is_stateless() => result(&id, &discover_result()),
         (None, "initialize", FakeStart::Stateless) => error(&id, -32601, "no such method"),
+        (None, "initialize", FakeStart::RefusesSessionAndExits) => error(&id, -32022, "no sessions"),
         (None, "initialize", FakeStart::RefusesHandshake) => error(&id, -32000, "not today"),
         (None, "initialize", FakeStart::InvalidHandshake) => result(&id, &json!({"hello": "world"})),
         (None, "initialize", start) => {

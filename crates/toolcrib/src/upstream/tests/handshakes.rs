@@ -184,6 +184,20 @@ async fn exit_on_initialize_restarts_the_server_for_the_other_era() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn server_that_refuses_a_session_and_exits_is_started_for_the_other_era() {
+    for plan in [HandshakePlan::Prefer(Era::Session), HandshakePlan::Expect(Era::Session)] {
+        let fake = FakeServer::new().default_start(FakeStart::RefusesSessionAndExits);
+        let launched = launch_with(&fake, plan).await.unwrap();
+        assert_eq!((launched.connection.era(), fake.starts()), (Era::Stateless, 2), "{plan:?}");
+        assert_eq!(launched.refused_era, Some(Era::Session), "{plan:?}");
+    }
+    let starts = [FakeStart::RefusesSessionAndExits, FakeStart::Exits];
+    let fake = FakeServer::new().next_starts(&starts);
+    let failure = launch_with(&fake, HandshakePlan::Prefer(Era::Session)).await.unwrap_err();
+    assert!(failure.error.to_string().contains("no sessions"), "{}", failure.error);
+}
+
+#[tokio::test(start_paused = true)]
 async fn unanswered_initialize_is_followed_by_the_probe() {
     let fake = FakeServer::new().default_start(FakeStart::SilentOnInitialize);
     let before = Instant::now();
