@@ -317,7 +317,7 @@ impl McpService {
         }
         let scope = &context.scope;
         let era = context.client.era;
-        let catalog = match self.load_catalog(scope).await {
+        let catalog = match self.load_catalog(scope, era).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
@@ -387,7 +387,10 @@ impl McpService {
         }
         // If this fails, the call fails for the same reason.
         match &scope.view {
-            CatalogScope::One(server) => drop(self.crib.list_server_for(server, scope.caller()).await),
+            CatalogScope::One(server) => {
+                let era = Era::Stateless;
+                drop(self.crib.list_server_for_era(server, scope.caller(), era).await);
+            },
             CatalogScope::All => {
                 drop(self.crib.find_for(scope.caller(), &Selector::Tool(tool.to_owned())).await);
             }
@@ -397,11 +400,11 @@ impl McpService {
 
     /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
     /// they are up.
-    async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
+    async fn load_catalog(&self, scope: &EndpointScope, era: Era) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
-            CatalogScope::All => Ok(self.crib.list_for(scope.caller()).await),
+            CatalogScope::All => Ok(self.crib.list_for_era(scope.caller(), era).await),
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_for(server, scope.caller());
+                let listed = self.crib.list_server_for_era(server, scope.caller(), era);
                 let listed = timeout(self.crib.listing_wait(), listed).await;
                 listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
             }

@@ -275,7 +275,7 @@ impl Connection {
         Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))))
     }
 
-    fn era(&self) -> Era {
+    pub(crate) fn era(&self) -> Era {
         self.handshake.revision.era()
     }
 

@@ -40,7 +40,7 @@ impl McpService {
         method: &str,
         params: Object,
     ) -> ResponsePayload {
-        match self.select_extension_server(&context.scope, method, &params).await {
+        match self.select_extension_server(&context, method, &params).await {
             Ok(selector) => self.forward(context, method, selector, params).await,
             Err(response) => response,
         }
@@ -65,7 +65,7 @@ impl McpService {
         };
         let service = self.clone();
         tasks.spawn(async move {
-            if let Ok(selector) = service.select_extension_server(&context.scope, &method, &params).await {
+            if let Ok(selector) = service.select_extension_server(&context, &method, &params).await {
                 let call = Call::notification(method, selector, params);
                 // The observers have the reason why it failed; there is no response.
                 let _ = service.crib.call(context.complete(call)).await;
@@ -78,13 +78,15 @@ impl McpService {
     /// request.
     async fn select_extension_server(
         &self,
-        scope: &EndpointScope,
+        context: &RequestContext,
         method: &str,
         params: &Object,
     ) -> Result<Selector, ResponsePayload> {
+        let scope = &context.scope;
+        let era = context.client.era;
         let uri = params.get_string("uri");
         if let CatalogScope::One(server) = &scope.view {
-            let catalog = self.crib.list_server_for(server, scope.caller()).await;
+            let catalog = self.crib.list_server_for_era(server, scope.caller(), era).await;
             let catalog = catalog.map_err(|error| self.error_payload(&error))?;
             let name = uri.as_deref().unwrap_or(method).to_owned();
             let selector = Selector::OnServer(server.clone(), name);
@@ -94,7 +96,7 @@ impl McpService {
             let may_pass = is_denied || has_extensions(&catalog, server);
             return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));
         }
-        let catalog = self.crib.list_for(scope.caller()).await;
+        let catalog = self.crib.list_for_era(scope.caller(), era).await;
         if let Some(uri) = uri {
             let selector = Selector::Resource(uri.into_owned());
             let target = self.crib.find_for(scope.caller(), &selector).await;
@@ -115,7 +117,7 @@ impl McpService {
 
     /// Returns the skills of all servers, under public URIs and in one page. A server that cannot be asked is left out.
     pub(super) async fn list_skills(&self, context: &RequestContext) -> ResponsePayload {
-        let catalog = self.crib.list_for(context.scope.caller()).await;
+        let catalog = self.crib.list_for_era(context.scope.caller(), context.client.era).await;
         let servers: Vec<ServerId> =
             catalog.servers().filter(|server| announces(&catalog, server, SKILLS)).cloned().collect();
         if servers.is_empty() {

@@ -44,7 +44,7 @@ impl McpService {
         match &scope.view {
             CatalogScope::All => {
                 // The capabilities of a session cannot change later, so servers that were never listed are waited for.
-                let catalog = self.crib.list_for(scope.caller()).await;
+                let catalog = self.crib.list_for_era(scope.caller(), era).await;
                 let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
                 let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
                 merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
@@ -54,7 +54,7 @@ impl McpService {
                 }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.list_server_for(server, scope.caller()).await.ok();
+                let catalog = self.crib.list_server_for_era(server, scope.caller(), era).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
                 let server_info = catalog.as_ref().and_then(|catalog| catalog.server_info(server)).cloned();

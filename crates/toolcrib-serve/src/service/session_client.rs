@@ -363,7 +363,7 @@ impl ChangeSink for Arc<SessionClientState> {
             ServerNotification::Log { server, instance, client, params } => {
                 let level = LogLevel::from_message(params);
                 // Messages that may be about other clients are sent only after `logging/setLevel`.
-                let is_own = client.is_some() || *instance != InstanceKey::Shared;
+                let is_own = client.is_some() || !instance.is_shared();
                 let is_wanted = self.log_level.lock().ignore_poison().map_or(is_own, |least| level >= least);
                 let is_visible = client.is_none_or(|client| client == self.handle.key)
                     && self.uses_instance(instance)

@@ -107,7 +107,12 @@ pub const SERVER: &[ConfigKey] = &[
     key("url", Text, "", "URL of a remote server. Excludes `command`"),
     key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
-    key("era", Text, "auto", "Protocol era: `auto`, `modern`, `legacy`, or a revision such as `2025-06-18`"),
+    key(
+        "era",
+        Text,
+        "auto",
+        "Protocol era: `auto` (the era of the client), `modern`, `legacy`, or a revision such as `2025-06-18`",
+    ),
     key("enabled", Boolean, "true", "Whether the server may run"),
     key(
         "when",

@@ -71,7 +71,7 @@ async fn run_bridged(
         .map(Cow::into_owned);
     let outcome = match own_state {
         // Boxed to keep the future of an ordinary call small.
-        Some(state) => Box::pin(suspended.resume(&state, call.clone())).await,
+        Some(state) => Box::pin(suspended.resume(router, &state, call.clone())).await,
         None if capabilities.has_any() => Box::pin(suspended.run(router, call.clone())).await,
         None => pipeline::run(router, call).await,
     };

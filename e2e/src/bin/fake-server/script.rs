@@ -16,15 +16,17 @@ pub(crate) enum Era {
     Both,
     ExitsOnProbe,
     SilentOnProbe,
+    /// Like `Stateless`, and exits on `initialize`.
+    ExitsOnInitialize,
 }
 
 impl Era {
     pub(crate) fn has_sessions(self) -> bool {
-        self != Self::Stateless
+        !matches!(self, Self::Stateless | Self::ExitsOnInitialize)
     }
 
     pub(crate) fn is_stateless(self) -> bool {
-        matches!(self, Self::Stateless | Self::Both)
+        matches!(self, Self::Stateless | Self::Both | Self::ExitsOnInitialize)
     }
 }
 
@@ -135,6 +137,7 @@ fn parse_era(text: &str) -> Result<Era, String> {
         "both" => Era::Both,
         "exits-on-probe" => Era::ExitsOnProbe,
         "silent-on-probe" => Era::SilentOnProbe,
+        "exits-on-initialize" => Era::ExitsOnInitialize,
         _ => return Err(format!("unknown era {text}")),
     })
 }

@@ -108,6 +108,10 @@ impl Server {
                 let _ = writeln!(std::io::stderr(), "expected initialize, got server/discover");
                 std::process::exit(1);
             }
+            "initialize" if era == Era::ExitsOnInitialize => {
+                let _ = writeln!(std::io::stderr(), "expected server/discover, got initialize");
+                std::process::exit(1);
+            }
             "server/discover" if era == Era::SilentOnProbe => {}
             "server/discover" if era.is_stateless() => {
                 let mut result = answers::discover_result(&self.script.instructions());
@@ -145,7 +149,9 @@ impl Server {
         let is_stateless = revision == "2026-07-28" && capabilities.is_object();
         match self.script.era {
             era if is_stateless && era.is_stateless() => None,
-            Era::Stateless => Some("the request lacks the _meta members of the stateless era"),
+            Era::Stateless | Era::ExitsOnInitialize => {
+                Some("the request lacks the _meta members of the stateless era")
+            }
             _ if !revision.is_null() => Some("a session-era server received stateless _meta"),
             _ if !self.state().session_open => Some("the session is not open"),
             _ => None,

@@ -276,13 +276,23 @@ fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
         _ => json!({}),
     };
     let stateless = request.params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string();
+    // Servers of either SDK can ask in one way only.
+    match arguments.text("via") {
+        "request" if stateless => return server.refuse(&request.id, -32603, "no back-channel"),
+        "result" if !stateless => return server.refuse(&request.id, -32603, "no input_required results"),
+        _ => {}
+    }
     if stateless {
         let response = &request.params["inputResponses"]["q"];
+        let own_state = std::process::id().to_string();
         if response.is_null() {
             let requests = json!({"q": {"method": method, "params": params}});
             let result =
-                json!({"resultType": "input_required", "inputRequests": requests, "requestState": "s"});
+                json!({"resultType": "input_required", "inputRequests": requests, "requestState": own_state});
             return server.answer(&request.id, &result);
+        }
+        if request.params["requestState"] != own_state {
+            return server.refuse(&request.id, -32602, "Invalid or expired requestState");
         }
         return answer_text(server, request, &response.to_string());
     }

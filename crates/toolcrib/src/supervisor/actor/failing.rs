@@ -106,7 +106,10 @@ impl Actor {
     }
 
     pub(super) fn handle_start_failure(&mut self, failure: StartFailure) -> ActorState {
-        if failure.exited_on_probe {
+        if let Some(era) = failure.only_era {
+            return self.handle_only_era(era, &failure.error);
+        }
+        if failure.exited_in_both_eras {
             self.start_gate.require_session_era();
         }
         self.handle_failure(failure.error, Duration::ZERO).into()
@@ -125,7 +128,7 @@ impl Actor {
         };
         let error = Error::new(ErrorKind::CouldNotStart, message);
         let error = error.with_server(server).with_hint(hint).with_class(class);
-        StartFailure { error, exited_on_probe: false }
+        StartFailure::new(error)
     }
 
     /// Pings the server in the background, unless a ping is in flight.

@@ -149,18 +149,13 @@ impl Actor {
         }
     }
 
-    pub(super) fn grant_lease(
-        &self,
-        server: &mut RunningServer,
-        waiter: oneshot::Sender<Result<Lease, Error>>,
-        is_probe: bool,
-    ) {
+    pub(super) fn grant_lease(&self, server: &mut RunningServer, request: LeaseRequest, is_probe: bool) {
         let Some(mailbox) = self.own_mailbox.upgrade() else { return };
         server.gate().enter();
         let lease = Lease::new(server.leased.clone(), self.pinned_items.clone(), mailbox);
         let lease = if is_probe { lease.probe() } else { lease };
         // If the requester no longer waits, the lease is dropped here, which releases it.
-        let _ = waiter.send(Ok(lease));
+        let _ = request.reply.send(Ok(lease));
     }
 
     pub(super) fn grant_waiting_leases(&mut self, server: &mut RunningServer) {
@@ -246,12 +241,8 @@ impl Actor {
         self.emit(Event::Stopped { server: self.spec.id.clone() });
     }
 
-    pub(super) fn handle_started(
-        &mut self,
-        connection: Connection,
-        listing: Listing,
-        began: Instant,
-    ) -> ActorState {
+    pub(super) fn handle_started(&mut self, launched: Launched, began: Instant) -> ActorState {
+        let Launched { connection, listing, refused_era } = launched;
         let server = self.spec.id.clone();
         let pid = connection.pid();
         let duration = began.elapsed();
@@ -260,7 +251,11 @@ impl Actor {
         self.emit(Event::Started { server, pid, duration });
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
+        let has_new_era = self.record_eras(connection.era(), refused_era);
         self.update_listing(&connection, listing, false);
+        if has_new_era && let Some(known) = self.listing_store.get() {
+            self.save_listing(known);
+        }
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -278,6 +273,7 @@ impl Actor {
         let leased = Arc::new(LeasedServer {
             connection: connection.clone(),
             generation: self.generation,
+            is_for_one_client: matches!(self.owner.key.without_era(), InstanceKey::Client { .. }),
             gate,
             recent_callers: RecentCallers::default(),
             metrics: self.metrics.clone(),
@@ -324,7 +320,7 @@ impl Actor {
             self.services.listing_changed.notify_one();
         }
         // A change announced by one instance applies only while it runs and is not saved.
-        if !is_change || *key == InstanceKey::Shared {
+        if !is_change || key.is_shared() {
             self.save_listing(known);
         }
     }
@@ -334,7 +330,7 @@ impl Actor {
         self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
     }
 
-    fn save_listing(&self, known: KnownListing) {
+    pub(super) fn save_listing(&self, known: KnownListing) {
         let store = self.listing_store.clone();
         let server = self.spec.id.clone();
         self.services.tasks.spawn_blocking(move || {
@@ -359,7 +355,7 @@ impl Actor {
 
     /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
     pub(super) fn update_pinned_items(&mut self, listing: &Arc<Listing>) {
-        let is_complete = self.owner.key == InstanceKey::Shared;
+        let is_complete = self.owner.key.is_shared();
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
         self.pinned_items = pins.map(|pins| PinnedItems { pins, listing: listing.clone() });
@@ -411,13 +407,13 @@ impl Actor {
 
     /// Returns whether any lease request still waits.
     pub(super) fn has_lease_waiters(&mut self) -> bool {
-        self.lease_waiters.retain(|waiter| !waiter.is_closed());
+        self.lease_waiters.retain(|request| !request.reply.is_closed());
         !self.lease_waiters.is_empty()
     }
 
-    pub(super) fn refuse(&self, waiter: oneshot::Sender<Result<Lease, Error>>, error: Error) {
+    pub(super) fn refuse(&self, request: LeaseRequest, error: Error) {
         // The requester may no longer wait.
-        let _ = waiter.send(Err(error));
+        let _ = request.reply.send(Err(error));
     }
 
     pub(super) fn refuse_waiters(&mut self, error: &Error) {

@@ -396,7 +396,7 @@ async fn detected_sse_is_shown_and_remembered() {
     };
     let supervisor = supervised();
     assert_eq!(supervisor.status(Instant::now()).transport, "http");
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     assert_eq!(supervisor.status(Instant::now()).transport, "sse");
     supervisor.stop().await.unwrap();
     assert_eq!(supervisor.status(Instant::now()).transport, "sse");
