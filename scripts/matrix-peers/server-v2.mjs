@@ -1,4 +1,4 @@
-// The fixtures on the TypeScript SDK v2: `server-v2.mjs session|stateless|dual`, on stdin and stdout.
+// The fixtures on the TypeScript SDK v2: `server-v2.mjs session|stateless|dual|push`, on stdin and stdout.
 
 import { inputRequired, Server } from "@modelcontextprotocol/server";
 import { serveStdio, StdioServerTransport } from "@modelcontextprotocol/server/stdio";
@@ -20,9 +20,10 @@ function io(server, ctx) {
         updated: async (uri) => {
             if (stateless || watched.has(uri)) await server.sendResourceUpdated({ uri });
         },
-        // In the one way that the era of the request has: by the result, or by a request while the tool runs.
+        // In the one way that the era of the request has: by the result, or by a request while the tool runs. `push` does the latter
+        // in both eras, and fails in the stateless one.
         ask: async (name) => {
-            if (!stateless) return ctx.mcpReq.send(question(name, stateless));
+            if (!stateless || era === "push") return ctx.mcpReq.send(question(name, stateless));
             const answer = ctx.mcpReq.inputResponses?.question;
             return answer ?? inputRequired({ inputRequests: { question: question(name, stateless) }, requestState: "asked" });
         },
@@ -45,5 +46,5 @@ function make({ era }) {
 if (era === "session") {
     await make({ era: "legacy" }).connect(new StdioServerTransport());
 } else {
-    serveStdio(make, { legacy: era === "dual" ? "serve" : "reject" });
+    serveStdio(make, { legacy: era === "stateless" ? "reject" : "serve" });
 }

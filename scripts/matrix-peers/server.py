@@ -1,4 +1,4 @@
-"""The fixtures on the Python SDK: `server.py session|stateless|dual`, on stdin and stdout."""
+"""The fixtures on the Python SDK: `server.py session|stateless|dual|push`, on stdin and stdout."""
 
 import json
 import sys
@@ -52,9 +52,10 @@ def question(name: str, stateless: bool):
 
 
 async def ask(ctx, params):
-    """Asks in the one way that the era of the request has: by the result, or by a request while the tool runs."""
+    """Asks in the one way that the era of the request has: by the result, or by a request while the tool runs. `push` does the
+    latter in both eras, and fails in the stateless one."""
     request, kind = question(params.name, is_stateless(ctx))
-    if is_stateless(ctx):
+    if is_stateless(ctx) and ERA != "push":
         if not params.input_responses:
             return types.InputRequiredResult(input_requests={"question": request}, request_state="asked")
         answer = params.input_responses["question"]
