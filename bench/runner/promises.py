@@ -111,7 +111,7 @@ def instruction_rows(view):
 
 def library_rows(library):
     free, one_core = Sides(library.get("free", {})), Sides(library.get("one_core", {}))
-    return [*slow_rows(free), *immediate_rows(free), *echo_rows(free, one_core), *sdk_rows(one_core)]
+    return [*slow_rows(free), *immediate_rows(free), *echo_rows(free, one_core), *sdk_rows(one_core), *lease_rows(library)]
 
 
 def config_rows(results):
@@ -180,6 +180,15 @@ def sdk_rows(one_core):
     cpu = ratios(one_core.of("library", "echo_cpu_us"), one_core.of("sdk", "echo_cpu_us"))
     figure = "library: client CPU per sequential call, on one core, × official Rust SDK"
     return [row(figure, spread(cpu, 3), median(cpu), at_most=0.51)]
+
+
+def lease_rows(library):
+    counted = library.get("instructions", {})
+    call, held = counted.get("crib"), counted.get("lease")
+    if not call or not held:
+        return []
+    figure = "library: instructions per call on a held lease, × a call of the crib"
+    return [row(figure, f"{fmt(held / call, 3)}; {fmt(held, 0)} and {fmt(call, 0)}", held / call, at_most=1)]
 
 
 def echo_rows(free, one_core):

@@ -27,6 +27,21 @@ impl Library {
         Ok(())
     }
 
+    /// Makes `calls` calls of `echo` on a lease that is held, one after the other.
+    pub(crate) async fn sequential_on_lease(&self, calls: u64) -> Result<()> {
+        let lease = self.crib.lease(&"echo".parse()?).await?;
+        for number in 0..calls {
+            let expected = load::text(number);
+            let call = lease.new_call("echo").raw_arguments(format!(r#"{{"text":"{expected}"}}"#));
+            let outcome = lease.call(call).await?;
+            let text = outcome.text();
+            if text != expected {
+                bail!("echo answered {text:?} instead of {expected:?}");
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) async fn concurrent(&self, load: Load) -> Result<Concurrent> {
         let crib = self.crib.clone();
         let tool = if load.sleep_ms.is_some() { "echo__sleep" } else { "echo__echo" };

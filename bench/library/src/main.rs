@@ -40,6 +40,18 @@ struct Cli {
     /// Calls of `echo` per round: once by all callers, once one after the other
     #[arg(long, default_value_t = 20_000)]
     echo_calls: u64,
+    /// Only make the sequential calls, once, to count their instructions
+    #[arg(long)]
+    only: Option<Counted>,
+}
+
+/// Sequential calls whose instructions can be counted.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Counted {
+    /// Calls of the crib
+    Crib,
+    /// Calls on a held lease
+    Lease,
 }
 
 fn main() -> ExitCode {
@@ -102,6 +114,23 @@ impl Sides {
 }
 
 async fn run(cli: &Cli) -> Result<Value> {
+    match cli.only {
+        Some(counted) => count(cli, counted).await,
+        None => compare(cli).await,
+    }
+}
+
+async fn count(cli: &Cli, counted: Counted) -> Result<Value> {
+    let library = Library::open(&cli.echo_server)?;
+    match counted {
+        Counted::Crib => library.sequential(cli.echo_calls).await?,
+        Counted::Lease => library.sequential_on_lease(cli.echo_calls).await?,
+    }
+    library.close().await;
+    Ok(json!({"echo_calls": cli.echo_calls}))
+}
+
+async fn compare(cli: &Cli) -> Result<Value> {
     let mut sides = Sides::open(&cli.echo_server).await?;
     for side in SIDES {
         sides.sequential(side, 100).await?;

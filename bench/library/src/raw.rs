@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn answer_with_the_text_of_another_call_is_rejected() {
-        let matching = br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-12"}]}}"#;
+        let matching =
+            br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-12"}]}}"#;
         assert_eq!(parse_answer(matching).expect("a matching answer"), 12);
         let mixed_up =
             br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-13"}]}}"#;
