@@ -315,8 +315,6 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let scope = &context.scope;
-        let era = context.client.era;
         let catalog = match self.load_catalog(scope, era).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),

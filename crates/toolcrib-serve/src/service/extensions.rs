@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
+use toolcrib::protocol::era::IMPLEMENTATION;
 use toolcrib::protocol::era::client::{self, ListCaching};
 use toolcrib::protocol::era::extensions::{
     GET_SKILL, LIST_SKILLS, READ_DIRECTORY, SKILLS, announced_extensions, is_extension_notification,
@@ -20,7 +21,7 @@ use toolcrib::{Call, Catalog, ClientCapabilities, Selector, ServerId};
 use tracing::warn;
 
 use super::methods::method_not_found;
-use super::{CatalogScope, ClientHandle, EndpointScope, McpService, RequestContext, reject};
+use super::{CatalogScope, ClientHandle, McpService, RequestContext, reject};
 
 /// Pages of skills that are read from one server.
 const MAX_SKILL_PAGES: usize = 100;
@@ -135,7 +136,9 @@ impl McpService {
         let skills: Vec<Bytes> = found.into_iter().flat_map(|(_, skills)| skills).collect();
         let items = [b"[", &*skills.join(&b","[..]), b"]"].concat();
         let era = context.client.era;
-        ResponsePayload::Result(client::list_result("skills", &items, None, era, ListCaching::default()))
+        let caching = ListCaching::default();
+        let info = IMPLEMENTATION.as_bytes();
+        ResponsePayload::Result(client::list_result("skills", &items, None, era, caching, info))
     }
 }
 

@@ -301,11 +301,6 @@ impl Listing {
         }
     }
 
-    /// Removes the items of a list for which `keep` returns false.
-    pub(crate) fn retain(&mut self, kind: ListKind, keep: impl Fn(&ListedItem) -> bool) {
-        self.list_mut(kind).retain(keep);
-    }
-
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
         self.left_out[kind as usize] = pages.left_out;

@@ -21,7 +21,6 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::hint::Hint;
-use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
