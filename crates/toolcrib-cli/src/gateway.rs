@@ -29,8 +29,8 @@ use toolcrib::store::SigningKey;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
-    ActiveCallers, AdminRoutes, Entrypoint, FailedLogins, HttpGateway, McpService, Peer, StreamFuture,
-    serve_connection,
+    ActiveCallers, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins, HttpGateway, McpService,
+    StreamFuture, serve_connection,
 };
 
 use crate::audit::{AdminAction, Audit};
@@ -133,7 +133,7 @@ impl Gateway {
             secrets,
             audit,
             is_exposed: listen.is_exposed(),
-            peer_check,
+            peer_check: peer_check.clone(),
         };
         let sources = paths.sources().clone().for_gateway();
         let handle = GatewayHandle::new(target, sources, StampedConfig { config, stamp });
@@ -197,9 +197,10 @@ impl Gateway {
         match listener {
             Listener::Tcp(listener) => {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip: ConnectionsByIp::default() };
-                let peer_check = self.peer_check;
+                let peer_check = self.peer_check.clone();
                 let serve = move |accepted: AcceptedTcp, stop| {
                     let http = http.clone();
+                    let peer_check = peer_check.clone();
                     async move {
                         let AcceptedTcp { stream, peer } = accepted;
                         let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
@@ -382,12 +383,12 @@ fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
 }
 
 /// Finds out who is at the other end of a connection, without blocking other connections.
-async fn identify(check: PeerCheck, peer: SocketAddr, local: Option<SocketAddr>) -> Peer {
+async fn identify(check: PeerCheck, peer: SocketAddr, local: Option<SocketAddr>) -> ConnectionPeer {
     let identified = match check.is_fast() {
         true => check.identify(peer, local),
         false => {
             let identifying = tokio::task::spawn_blocking(move || check.identify(peer, local)).await;
-            identifying.unwrap_or_else(|_| Peer::new(Entrypoint::OtherUser, peer.ip()))
+            identifying.unwrap_or_else(|_| ConnectionPeer::new(Entrypoint::OtherUser, peer.ip()))
         }
     };
     if identified.entrypoint() == Entrypoint::OtherUser {

@@ -35,12 +35,12 @@ pub enum Entrypoint {
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct ConnectionPeer {
     pub(crate) entrypoint: Entrypoint,
     pub(crate) address: Option<IpAddr>,
 }
 
-impl Peer {
+impl ConnectionPeer {
     /// Creates the peer of a TCP connection, with the address that is logged if it does not authenticate.
     pub fn new(entrypoint: Entrypoint, address: IpAddr) -> Self {
         Self { entrypoint, address: Some(address) }
@@ -52,7 +52,7 @@ impl Peer {
     }
 }
 
-impl From<Entrypoint> for Peer {
+impl From<Entrypoint> for ConnectionPeer {
     fn from(entrypoint: Entrypoint) -> Self {
         Self { entrypoint, address: None }
     }
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn other_user_is_nobody_without_declared_callers() {
+    fn other_user_is_refused_without_declared_callers() {
         let callers = callers("").unwrap();
         assert_eq!(authenticate(&callers, Entrypoint::Tcp, &[]), Some("local"));
         assert_eq!(authenticate(&callers, Entrypoint::Socket, &[]), Some("local"));

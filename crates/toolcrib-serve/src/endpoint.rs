@@ -24,7 +24,7 @@ use crate::body::ResponseBody;
 use crate::callers::{AuthenticatedCaller, Entrypoint};
 use crate::client_memory::{MemoryAccount, MemoryClaim};
 use crate::gateway::ConnectionContext;
-use crate::request_body::{self, BodyError, BodyLimits};
+use crate::request_body::{self, BodyLimits, RequestBodyError};
 use crate::response::{self, json_response};
 use crate::service::{CatalogScope, EndpointScope};
 
@@ -149,21 +149,23 @@ async fn post(
 /// Returns the response to a request whose body was not read.
 fn unread_body(
     conn: &ConnectionContext,
-    error: BodyError,
+    error: RequestBodyError,
     account: &MemoryAccount,
 ) -> Response<ResponseBody> {
     let refuse = |status, message: &str| error_response(status, None, code::INVALID_REQUEST, message);
     let mut response = match error {
-        BodyError::TooLarge => {
+        RequestBodyError::TooLarge => {
             let limit = conn.gateway.max_body;
             let message = format!("the request is too large: at most {limit} bytes are allowed");
             refuse(StatusCode::PAYLOAD_TOO_LARGE, &message)
         }
-        BodyError::NoMemory => overloaded(conn, None, &account.refusal("the request was not read")),
-        BodyError::Incomplete => refuse(StatusCode::BAD_REQUEST, "the request body is incomplete"),
-        BodyError::TimedOut => refuse(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time"),
+        RequestBodyError::NoMemory => overloaded(conn, None, &account.refusal("the request was not read")),
+        RequestBodyError::Incomplete => refuse(StatusCode::BAD_REQUEST, "the request body is incomplete"),
+        RequestBodyError::TimedOut => {
+            refuse(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")
+        }
     };
-    if matches!(error, BodyError::TooLarge | BodyError::NoMemory) {
+    if matches!(error, RequestBodyError::TooLarge | RequestBodyError::NoMemory) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response

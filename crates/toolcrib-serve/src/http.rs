@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
-use crate::callers::{Entrypoint, Peer};
+use crate::callers::{ConnectionPeer, Entrypoint};
 use crate::detached_stream::{self, StreamFuture};
 use crate::gateway::{ConnectionContext, HttpGateway};
 use crate::h2_streams::StreamMonitor;
@@ -48,7 +48,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send> ClientIo for I {}
 pub async fn serve_connection<I>(
     io: I,
     gateway: Arc<HttpGateway>,
-    peer: impl Into<Peer>,
+    peer: impl Into<ConnectionPeer>,
     stop: CancellationToken,
 ) -> Option<StreamFuture>
 where
@@ -61,10 +61,10 @@ where
 async fn serve_client(
     io: Box<dyn ClientIo>,
     gateway: Arc<HttpGateway>,
-    peer: Peer,
+    peer: ConnectionPeer,
     stop: CancellationToken,
 ) -> Option<StreamFuture> {
-    let Peer { entrypoint, address } = peer;
+    let ConnectionPeer { entrypoint, address } = peer;
     let stop = stop.child_token();
     let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| entrypoint != Entrypoint::Socket);
     let login = ConnectionLogin::new(unauthenticated.map(|connections| connections.enter(&stop)));

@@ -105,6 +105,8 @@ impl Drop for OpenPhase<'_> {
 struct PartialHead {
     /// Number of requests before it.
     requests: usize,
+    /// True if a request was in flight when the connection was last polled.
+    was_busy: bool,
     /// Number of bytes that were read before it.
     bytes_before: u64,
     /// When the rest must have arrived, if a part arrived before this phase.
@@ -115,14 +117,16 @@ struct PartialHead {
 impl PartialHead {
     /// Creates a head of which nothing has been read in this phase.
     fn new(due: Instant) -> Self {
-        Self { requests: 0, bytes_before: 0, due: Some(due), timer: None }
+        Self { requests: 0, was_busy: false, bytes_before: 0, due: Some(due), timer: None }
     }
 
     /// Returns whether a part of a head has arrived. Call it whenever the connection was polled.
     fn has_arrived(&mut self, phase: &PhaseState, bytes_read: u64) -> bool {
         let requests = phase.requests.load(Ordering::Relaxed);
-        if requests != self.requests || !phase.is_idle() {
-            *self = Self { requests, bytes_before: bytes_read, due: None, timer: None };
+        let is_busy = !phase.is_idle();
+        // What was read since then may be the rest of a body.
+        if is_busy || self.was_busy || requests != self.requests {
+            *self = Self { requests, was_busy: is_busy, bytes_before: bytes_read, due: None, timer: None };
         }
         bytes_read != self.bytes_before
     }

@@ -104,7 +104,9 @@ mod tests;
 pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
-pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint, Peer, PendingRevocations};
+pub use crate::callers::{
+    ActiveCallers, AuthenticatedCaller, Callers, ConnectionPeer, Entrypoint, PendingRevocations,
+};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
 pub use crate::http::serve_connection;

@@ -59,8 +59,8 @@ impl ConnectionLogin {
     }
 }
 
-/// The open connections without a valid token. If there are too many, the oldest is closed, so that strangers cannot take the
-/// place of clients that have a token.
+/// The open connections without a valid token. If there are too many, the oldest is closed, so that they cannot take
+/// the place of clients that have a token.
 #[derive(Debug)]
 pub(crate) struct UnauthenticatedConnections {
     max: usize,
@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn connection_is_refused_after_repeated_failures() {
-        let stranger = ConnectionLogin::new(None);
-        stranger.fail();
-        assert!(!stranger.is_refused(), "one more request");
-        stranger.fail();
-        assert!(stranger.is_refused());
+        let unknown = ConnectionLogin::new(None);
+        unknown.fail();
+        assert!(!unknown.is_refused(), "one more request");
+        unknown.fail();
+        assert!(unknown.is_refused());
         let client = ConnectionLogin::new(None);
         client.succeed();
         (1..MAX_FAILURES).for_each(|_| client.fail());

@@ -18,7 +18,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The reason why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodyError {
+pub(crate) enum RequestBodyError {
     /// It is larger than allowed.
     TooLarge,
     /// Clients use too much memory.
@@ -43,33 +43,37 @@ pub(crate) async fn read(
     mut body: Incoming,
     limits: &BodyLimits,
     claim: &mut MemoryClaim,
-) -> Result<Bytes, BodyError> {
+) -> Result<Bytes, RequestBodyError> {
     if body.size_hint().lower() > limits.size as u64 {
         if !limits.expects_continue {
             discard(&mut body).await;
         }
-        return Err(BodyError::TooLarge);
+        return Err(RequestBodyError::TooLarge);
     }
     let read = timeout(BODY_TIMEOUT, read_frames(&mut body, limits.size, claim)).await;
-    let read = read.unwrap_or(Err(BodyError::TimedOut));
-    if read == Err(BodyError::NoMemory) {
+    let read = read.unwrap_or(Err(RequestBodyError::TimedOut));
+    if read == Err(RequestBodyError::NoMemory) {
         discard(&mut body).await;
     }
     read
 }
 
 /// Reads a body to its end. The bytes of a body in one frame are not copied.
-async fn read_frames(body: &mut Incoming, limit: usize, claim: &mut MemoryClaim) -> Result<Bytes, BodyError> {
+async fn read_frames(
+    body: &mut Incoming,
+    limit: usize,
+    claim: &mut MemoryClaim,
+) -> Result<Bytes, RequestBodyError> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
     while let Some(frame) = body.frame().await {
         // Trailers are ignored.
-        let Ok(data) = frame.map_err(|_| BodyError::Incomplete)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| RequestBodyError::Incomplete)?.into_data() else { continue };
         if first.len() + all.len() + data.len() > limit {
-            return Err(BodyError::TooLarge);
+            return Err(RequestBodyError::TooLarge);
         }
         if !claim.grow(data.len()) {
-            return Err(BodyError::NoMemory);
+            return Err(RequestBodyError::NoMemory);
         }
         if first.is_empty() && all.is_empty() {
             first = data;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use toolcrib_serve::{Entrypoint, Peer};
+use toolcrib_serve::{ConnectionPeer, Entrypoint};
 
 #[cfg(target_os = "linux")]
 use super::socket_owners::{SocketAddresses, SocketOwners};
@@ -11,7 +11,7 @@ use crate::exit::ExitStatus;
 use crate::listen::ListenAddr;
 
 /// The users whose connections within this machine need no token while no callers are declared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum PeerCheck {
     /// All users.
     AnyUser,
@@ -43,8 +43,8 @@ impl PeerCheck {
     }
 
     /// Refuses to serve without callers if the check is needed and not available.
-    pub(super) fn check_available(self, requires_tokens: bool) -> Result<(), CommandError> {
-        if self != Self::Unavailable || requires_tokens {
+    pub(super) fn check_available(&self, requires_tokens: bool) -> Result<(), CommandError> {
+        if requires_tokens || !matches!(self, Self::Unavailable) {
             return Ok(());
         }
         let message = "no `callers` are declared, and this system does not tell which user a connection belongs to: \
@@ -54,16 +54,16 @@ impl PeerCheck {
     }
 
     /// Returns whether [`PeerCheck::identify`] returns within microseconds.
-    pub(super) fn is_fast(self) -> bool {
+    pub(super) fn is_fast(&self) -> bool {
         match self {
             #[cfg(target_os = "linux")]
-            Self::OwnUser(owners) => owners == SocketOwners::SockDiag,
+            Self::OwnUser(owners) => matches!(owners, SocketOwners::SockDiag(_)),
             Self::AnyUser | Self::Unavailable => true,
         }
     }
 
     /// Returns who is at the other end of a TCP connection.
-    pub(super) fn identify(self, peer: SocketAddr, local: Option<SocketAddr>) -> Peer {
+    pub(super) fn identify(&self, peer: SocketAddr, local: Option<SocketAddr>) -> ConnectionPeer {
         let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         // A process of this machine may use any of its addresses to connect to a loopback address.
         let is_local = is_loopback(peer) || local.is_none_or(is_loopback);
@@ -78,7 +78,7 @@ impl PeerCheck {
             Self::Unavailable => false,
         };
         let entrypoint = if is_trusted { Entrypoint::Tcp } else { Entrypoint::OtherUser };
-        Peer::new(entrypoint, peer.ip())
+        ConnectionPeer::new(entrypoint, peer.ip())
     }
 }
 
@@ -94,9 +94,9 @@ mod tests {
         assert!(PeerCheck::Unavailable.check_available(true).is_ok());
         assert!(PeerCheck::AnyUser.check_available(false).is_ok());
         let unix: ListenAddr = "unix:/x".parse().unwrap();
-        assert_eq!(PeerCheck::new(&unix, false), PeerCheck::AnyUser);
+        assert!(matches!(PeerCheck::new(&unix, false), PeerCheck::AnyUser));
         let tcp: ListenAddr = "127.0.0.1:0".parse().unwrap();
-        assert_eq!(PeerCheck::new(&tcp, true), PeerCheck::AnyUser);
+        assert!(matches!(PeerCheck::new(&tcp, true), PeerCheck::AnyUser));
     }
 
     #[test]
@@ -105,8 +105,8 @@ mod tests {
         let own_other: SocketAddr = "192.0.2.1:40000".parse().unwrap();
         let remote: SocketAddr = "198.51.100.1:40000".parse().unwrap();
         let identify = |check: PeerCheck, peer, local| check.identify(peer, Some(local));
-        let other_user = |peer: SocketAddr| Peer::new(Entrypoint::OtherUser, peer.ip());
-        let tcp = |peer: SocketAddr| Peer::new(Entrypoint::Tcp, peer.ip());
+        let other_user = |peer: SocketAddr| ConnectionPeer::new(Entrypoint::OtherUser, peer.ip());
+        let tcp = |peer: SocketAddr| ConnectionPeer::new(Entrypoint::Tcp, peer.ip());
         assert_eq!(identify(PeerCheck::Unavailable, loopback, loopback), other_user(loopback));
         assert_eq!(identify(PeerCheck::Unavailable, own_other, loopback), other_user(own_other));
         assert_eq!(identify(PeerCheck::Unavailable, remote, own_other), tcp(remote), "callers are declared");

@@ -7,8 +7,11 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use toolcrib::util::locks::IgnorePoison as _;
 
 /// The files that list the TCP sockets of this network namespace.
 const SOCKET_LISTS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
@@ -38,13 +41,21 @@ pub(super) struct SocketAddresses {
     pub(super) remote: SocketAddr,
 }
 
-/// A way to find the owner of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A way to find the owner of a socket. Cheap to clone.
+#[derive(Debug, Clone)]
 pub(super) enum SocketOwners {
     /// A `sock_diag` request.
-    SockDiag,
+    SockDiag(Arc<Mutex<DiagSocket>>),
     /// The lists of sockets below `/proc/net`.
     ProcNet,
+}
+
+/// A socket for requests. It stays open, because there may be no file descriptor left when it is needed.
+#[derive(Debug)]
+pub(super) struct DiagSocket {
+    socket: OwnedFd,
+    /// Number of the last request.
+    sequence: u32,
 }
 
 impl SocketAddresses {
@@ -62,15 +73,17 @@ impl SocketOwners {
         let (_listener, client) = connect_to_self()?;
         let own = client.local_addr().ok()?;
         let addresses = SocketAddresses { own, remote: client.peer_addr().ok()? };
-        [Self::SockDiag, Self::ProcNet].into_iter().find(|owners| owners.find(addresses) == Some(own_uid))
+        let sock_diag = DiagSocket::open().ok().map(|socket| Self::SockDiag(Arc::new(Mutex::new(socket))));
+        let ways = sock_diag.into_iter().chain([Self::ProcNet]);
+        ways.into_iter().find(|owners: &Self| owners.find(addresses) == Some(own_uid))
     }
 
     /// Returns the user id of the owner of a socket. Returns `None` if the socket is not found or has been closed by its owner, in
     /// which case the kernel names root.
-    pub(super) fn find(self, addresses: SocketAddresses) -> Option<u32> {
+    pub(super) fn find(&self, addresses: SocketAddresses) -> Option<u32> {
         let addresses = addresses.to_canonical();
         match self {
-            Self::SockDiag => find_with_sock_diag(addresses).ok()?,
+            Self::SockDiag(socket) => socket.lock().ignore_poison().find(addresses).ok()?,
             Self::ProcNet => SOCKET_LISTS.iter().find_map(|list| find_in_list(list, addresses)),
         }
     }
@@ -86,25 +99,39 @@ fn connect_to_self() -> Option<(TcpListener, TcpStream)> {
     })
 }
 
-/// Asks the kernel for one socket. The answer is there as soon as the request has been sent.
-fn find_with_sock_diag(addresses: SocketAddresses) -> io::Result<Option<u32>> {
-    let family = AddressFamily::NETLINK;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?;
-    rustix::net::send(&socket, &encode_request(addresses), SendFlags::empty())?;
-    let mut reply = [0; 1 << 10];
-    let (length, _) = rustix::net::recv(&socket, &mut reply, RecvFlags::DONTWAIT)?;
-    Ok(parse_reply(&reply[..length], addresses))
+impl DiagSocket {
+    fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let protocol = Some(netlink::SOCK_DIAG);
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Asks the kernel for one socket. The answer is there as soon as the request has been sent.
+    fn find(&mut self, addresses: SocketAddresses) -> io::Result<Option<u32>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = encode_request(addresses, self.sequence);
+        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
+        loop {
+            let mut reply = [0; 1 << 10];
+            let (length, _) = rustix::net::recv(&self.socket, &mut reply, RecvFlags::DONTWAIT)?;
+            // The reply to an earlier request, whose reading failed, is skipped.
+            if reply[8..12] == self.sequence.to_ne_bytes() {
+                return Ok(parse_reply(&reply[..length], addresses));
+            }
+        }
+    }
 }
 
-fn encode_request(addresses: SocketAddresses) -> Vec<u8> {
+fn encode_request(addresses: SocketAddresses, sequence: u32) -> Vec<u8> {
     let mut request = Vec::with_capacity(REQUEST_LENGTH);
     let length = u32::try_from(REQUEST_LENGTH).unwrap_or_default();
     request.extend(length.to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and sender, which are not needed for one request.
-    request.extend([0; 8]);
+    request.extend(sequence.to_ne_bytes());
+    // The sender, which the kernel knows.
+    request.extend([0; 4]);
     let family = if addresses.own.is_ipv4() { AF_INET } else { AF_INET6 };
     // No extensions; one byte of padding; sockets in any state.
     request.extend([family, IPPROTO_TCP, 0, 0]);
@@ -136,13 +163,25 @@ fn write_address(field: &mut [u8], address: IpAddr) {
 fn parse_reply(reply: &[u8], addresses: SocketAddresses) -> Option<u32> {
     let reply = reply.get(..REPLY_LENGTH)?;
     let kind = u16::from_ne_bytes(reply[4..6].try_into().ok()?);
-    let id = &reply[HEADER_LENGTH + 4..][..ID_LENGTH];
-    // The ports and addresses; the rest of the id is not compared.
-    let is_same = id[..36] == encode_id(addresses)[..36];
+    let found = parse_id(reply[HEADER_LENGTH], &reply[HEADER_LENGTH + 4..][..ID_LENGTH])?;
     let number = |offset: usize| Some(u32::from_ne_bytes(reply[offset..offset + 4].try_into().ok()?));
     let uid = number(REPLY_LENGTH - 8)?;
     let inode = number(REPLY_LENGTH - 4)?;
-    (kind == SOCK_DIAG_BY_FAMILY && is_same && inode != 0).then_some(uid)
+    (kind == SOCK_DIAG_BY_FAMILY && found.to_canonical() == addresses && inode != 0).then_some(uid)
+}
+
+/// Parses the ports and addresses in the id of a socket. An IPv6 socket may be connected over IPv4.
+fn parse_id(family: u8, id: &[u8]) -> Option<SocketAddresses> {
+    let port = |offset: usize| Some(u16::from_be_bytes(id[offset..offset + 2].try_into().ok()?));
+    let address = |offset: usize| -> Option<IpAddr> {
+        match family {
+            AF_INET => Some(<[u8; 4]>::try_from(&id[offset..offset + 4]).ok()?.into()),
+            AF_INET6 => Some(<[u8; 16]>::try_from(&id[offset..offset + 16]).ok()?.into()),
+            _ => None,
+        }
+    };
+    let own = SocketAddr::new(address(4)?, port(0)?);
+    Some(SocketAddresses { own, remote: SocketAddr::new(address(20)?, port(2)?) })
 }
 
 /// Searches a list of sockets.
@@ -184,7 +223,10 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    const WAYS: [SocketOwners; 2] = [SocketOwners::SockDiag, SocketOwners::ProcNet];
+    fn ways() -> [SocketOwners; 2] {
+        let socket = DiagSocket::open().unwrap();
+        [SocketOwners::SockDiag(Arc::new(Mutex::new(socket))), SocketOwners::ProcNet]
+    }
 
     fn addresses(socket: &TcpStream) -> SocketAddresses {
         SocketAddresses { own: socket.local_addr().unwrap(), remote: socket.peer_addr().unwrap() }
@@ -196,11 +238,11 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            for owners in WAYS {
+            for owners in ways() {
                 assert_eq!(owners.find(addresses(&client)), Some(own_uid), "{owners:?} {address}");
             }
         }
-        assert_eq!(SocketOwners::probe(), Some(SocketOwners::SockDiag));
+        assert!(matches!(SocketOwners::probe(), Some(SocketOwners::SockDiag(_))));
     }
 
     #[test]
@@ -211,7 +253,7 @@ mod tests {
         let client = TcpStream::connect(mapped).unwrap();
         let (server, peer) = listener.accept().unwrap();
         let seen = SocketAddresses { own: peer, remote: server.local_addr().unwrap() };
-        for owners in WAYS {
+        for owners in ways() {
             assert!(owners.find(seen).is_some() && owners.find(addresses(&client)).is_some(), "{owners:?}");
         }
     }
@@ -226,7 +268,7 @@ mod tests {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = other.local_addr().unwrap();
         let listening = SocketAddresses { own, remote: listener.local_addr().unwrap() };
-        for owners in WAYS {
+        for owners in ways() {
             assert_eq!(owners.find(closed), None, "{owners:?}: the kernel says root");
             assert_eq!(owners.find(listening), None, "{owners:?}");
         }
@@ -251,7 +293,7 @@ mod tests {
     fn broken_replies_have_no_owner() {
         let addresses =
             SocketAddresses { own: "[::1]:1".parse().unwrap(), remote: "[::1]:2".parse().unwrap() };
-        assert_eq!(encode_request(addresses).len(), REQUEST_LENGTH);
+        assert_eq!(encode_request(addresses, 1).len(), REQUEST_LENGTH);
         for length in 0..REPLY_LENGTH + 8 {
             assert_eq!(parse_reply(&vec![0; length], addresses), None);
         }

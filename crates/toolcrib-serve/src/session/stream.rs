@@ -206,9 +206,9 @@ impl EventLog {
 
 impl Drop for EventLog {
     fn drop(&mut self) {
-        let mut state = self.state();
-        while !state.messages.is_empty() {
-            state.drop_oldest();
+        let state = self.state();
+        if let Some(account) = &state.account {
+            account.release(state.bytes);
         }
     }
 }
@@ -263,22 +263,24 @@ impl EventLogState {
         self.account.iter().for_each(|account| account.release(size));
     }
 
-    /// Drops messages that are too large to be kept, and those before them. An error takes the place of the response.
+    /// Drops a message that is too large to be kept, and those before it. An error takes the place of a response.
     fn drop_large(&mut self) {
-        let is_large = |message: &Bytes| message.len() > MAX_BYTES;
-        let Some(last) = self.messages.iter().rposition(is_large) else { return };
-        let is_response = last + 1 == self.messages.len();
-        let substitute = if is_response { self.substitute.take() } else { None };
-        let dropped = if substitute.is_some() { last } else { last + 1 };
-        (0..dropped).for_each(|_| self.drop_oldest());
+        let Some(last) = self.messages.iter().rposition(|message| message.len() > MAX_BYTES) else { return };
+        let is_newest = last + 1 == self.messages.len();
+        if let Some(substitute) = self.substitute.take_if(|_| is_newest)
+            && let Some(response) = self.messages.back_mut()
+        {
+            let added = substitute.len();
+            let removed = std::mem::replace(response, substitute).len();
+            self.bytes = self.bytes + added - removed;
+            if let Some(account) = &self.account {
+                account.add(added);
+                account.release(removed);
+            }
+            return;
+        }
+        (0..=last).for_each(|_| self.drop_oldest());
         self.unread_questions.retain(|number| *number >= self.first);
-        let Some(substitute) = substitute else { return };
-        // The number of the message stays the same.
-        self.drop_oldest();
-        self.first -= 1;
-        self.account.iter().for_each(|account| account.add(substitute.len()));
-        self.bytes += substitute.len();
-        self.messages.push_back(substitute);
     }
 
     /// Drops the oldest messages until one of this size fits; `false` if an unread question prevents that.

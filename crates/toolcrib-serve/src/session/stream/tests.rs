@@ -61,7 +61,7 @@ async fn kept_messages_are_bounded() {
     assert!(next(&mut reader).await.unwrap().len() > MAX_BYTES, "a client that reads gets every message");
     assert_eq!(log.state().bytes, 0, "a large message is not kept");
     drop(reader);
-    assert!(!log.try_send(vec![b'x'; MAX_BYTES + 1]), "nobody reads it");
+    assert!(!log.try_send(vec![b'x'; MAX_BYTES + 1]), "no client reads it");
     for _ in 0..MAX_STREAMS + 5 {
         streams.keep(streams.new_log());
     }
