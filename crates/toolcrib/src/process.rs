@@ -120,6 +120,13 @@ impl SpawnError {
         Self { message, class: FailureClass::Crashed }
     }
 
+    /// The shim was killed while it started the command, perhaps by the command.
+    #[cfg(target_os = "linux")]
+    fn shim_killed() -> Self {
+        let message = "its shim process was killed while starting it".to_owned();
+        Self { message, class: FailureClass::ShimKilled }
+    }
+
     /// Classifies a system error: a lack of resources or a busy file may pass, anything else is a misconfiguration.
     fn from_io(message: String, error: &io::Error) -> Self {
         let exhausted = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOSPC];
