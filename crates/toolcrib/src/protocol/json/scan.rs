@@ -343,39 +343,21 @@ pub(crate) fn check_json(text: &[u8]) -> ScanResult<()> {
 }
 
 /// Returns the number of bytes before the next quote or backslash. Most names are short, so the first sixteen bytes are
-/// checked inline, eight at a time.
+/// checked inline, eight at a time, before a search function is called.
 pub(crate) fn plain_prefix_len(text: &[u8]) -> usize {
-    find_special_in_words(text.as_chunks().0.iter().take(2)).unwrap_or_else(|| find_special(text))
-}
-
-/// Like [`plain_prefix_len`], for long strings. Text with line breaks has an escape every few dozen bytes, so the first blocks
-/// are checked inline before a search function is called: a third fewer instructions for large results.
-fn find_special(text: &[u8]) -> usize {
-    let blocks = text.as_chunks::<16>().0;
-    for (index, block) in blocks.iter().take(INLINE_BLOCKS).enumerate() {
-        // No early exit, so that the compiler vectorizes the loop.
-        if block.iter().fold(false, |found, byte| found | (*byte == b'"') | (*byte == b'\\')) {
-            let offset = find_special_in_words(block.as_chunks().0.iter());
-            return index * 16 + offset.unwrap_or_default();
-        }
-    }
-    let searched = blocks.len().min(INLINE_BLOCKS) * 16;
-    memchr::memchr2(b'"', b'\\', &text[searched..]).map_or(text.len(), |offset| searched + offset)
-}
-
-/// Blocks of sixteen bytes that [`find_special`] checks itself.
-const INLINE_BLOCKS: usize = 6;
-
-/// Returns the offset of the first quote or backslash in a few words.
-fn find_special_in_words<'a>(words: impl Iterator<Item = &'a [u8; 8]>) -> Option<usize> {
-    for (index, eight) in words.enumerate() {
+    for (index, eight) in text.as_chunks::<8>().0.iter().take(2).enumerate() {
         let word = u64::from_le_bytes(*eight);
         let found = zero_byte_mask(word ^ (ONES * 0x22)) | zero_byte_mask(word ^ (ONES * 0x5c));
         if found != 0 {
-            return Some(index * 8 + found.trailing_zeros() as usize / 8);
+            return index * 8 + found.trailing_zeros() as usize / 8;
         }
     }
-    None
+    find_special(text)
+}
+
+/// Like [`plain_prefix_len`], for long strings.
+fn find_special(text: &[u8]) -> usize {
+    memchr::memchr2(b'"', b'\\', text).unwrap_or(text.len())
 }
 
 /// A one in each byte.
