@@ -1,7 +1,5 @@
 //! Extensions through the gateway: capabilities, messages that the protocol does not define, pages of tools, and skills.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
-
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient, StdioClient, revision};
 use test_support::gateway::{GatewayProcess, Home, server_config};
