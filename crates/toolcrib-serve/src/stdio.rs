@@ -345,9 +345,7 @@ impl PipeClient {
                                 progress_token: meta.progress_token,
                                 questions: &questions,
                             };
-                            let wants_log = meta.log_level.is_some();
-                            respond_stateless(&service, context, &method, params, receiver, wants_log, &out)
-                                .await
+                            respond_stateless(&service, context, &method, params, receiver, &out).await
                         }
                     }
                 };
@@ -385,13 +383,12 @@ async fn respond_stateless(
     method: &str,
     params: Option<Object>,
     receiver: UpdateReceiver<'_>,
-    wants_log: bool,
     out: &Outbox,
 ) -> ResponsePayload {
-    let wants_updates = receiver.progress_token.is_some() || wants_log;
-    if !wants_updates || !McpService::is_forwarded(&context.scope.view, Era::Stateless, method) {
+    if !McpService::is_forwarded(&context.scope.view, Era::Stateless, method) {
         return service.respond(context, method, params).await;
     }
+    // Also without updates: the server is told the reason of a cancellation.
     service.respond_with_updates(context, method, params, receiver, out).await
 }
 
