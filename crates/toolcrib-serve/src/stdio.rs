@@ -358,14 +358,12 @@ impl PipeClient {
                         if method == LISTEN {
                             listen(&service, context, &request_id, params.as_ref(), &out, &stop_streams).await
                         } else {
-                            let wants_updates = meta.wants_updates();
                             let receiver = UpdateReceiver {
                                 request_id: &request_id,
                                 progress_token: meta.progress_token,
                                 questions: &questions,
                             };
-                            respond_stateless(&service, context, &method, params, receiver, wants_updates, &out)
-                                .await
+                            respond_stateless(&service, context, &method, params, receiver, &out).await
                         }
                     }
                 };
@@ -403,12 +401,12 @@ async fn respond_stateless(
     method: &str,
     params: Option<Object>,
     receiver: UpdateReceiver<'_>,
-    wants_updates: bool,
     out: &Outbox,
 ) -> ResponsePayload {
-    if !wants_updates || !McpService::is_forwarded(Era::Stateless, method) {
+    if !McpService::is_forwarded(Era::Stateless, method) {
         return service.respond(context, method, params).await;
     }
+    // Also without updates: the server is told the reason of a cancellation.
     service.respond_with_updates(context, method, params, receiver, out).await
 }
 

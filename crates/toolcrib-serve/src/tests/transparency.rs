@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
 };
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use toolcrib::config::Config;
@@ -52,16 +53,24 @@ impl InProcess for RawServer {
     }
 }
 
+fn response(request: &Value, member: &str, value: Value) -> Vec<Value> {
+    let mut message = json!({"jsonrpc": "2.0", "id": request["id"]});
+    message[member] = value;
+    vec![message]
+}
+
 fn result(request: &Value, result: Value) -> Vec<Value> {
-    vec![json!({"jsonrpc": "2.0", "id": request["id"], "result": result})]
+    response(request, "result", result)
 }
 
 fn error(request: &Value, error: Value) -> Vec<Value> {
-    vec![json!({"jsonrpc": "2.0", "id": request["id"], "error": error})]
+    response(request, "error", error)
 }
 
 fn notification(method: &str, params: Value) -> Value {
-    json!({"jsonrpc": "2.0", "method": method, "params": params})
+    let mut message = json!({"jsonrpc": "2.0", "method": method});
+    message["params"] = params;
+    message
 }
 
 fn text(text: &str) -> Value {
@@ -264,6 +273,7 @@ impl<'a> EndpointClient<'a> {
 struct PipePeer {
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     writer: WriteHalf<DuplexStream>,
+    _serving: JoinSet<()>,
 }
 
 impl PipePeer {
@@ -272,9 +282,10 @@ impl PipePeer {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (reader, writer) = tokio::io::split(theirs);
         let identity = PipeIdentity::new(Caller::local());
-        tokio::spawn(serve_pipe(reader, writer, service, 1 << 20, identity, CancellationToken::new()));
+        let mut serving = JoinSet::new();
+        serving.spawn(serve_pipe(reader, writer, service, 1 << 20, identity, CancellationToken::new()));
         let (reader, writer) = tokio::io::split(ours);
-        let mut peer = Self { lines: BufReader::new(reader).lines(), writer };
+        let mut peer = Self { lines: BufReader::new(reader).lines(), writer, _serving: serving };
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}});
         peer.send(0, "initialize", params).await;
         peer.read().await;
@@ -467,15 +478,19 @@ async fn reason_of_a_cancelled_call_reaches_the_server() {
         let cancelled = received.iter().filter(|message| message["method"] == "notifications/cancelled");
         cancelled.map(|message| message["params"]["reason"].clone()).collect::<Vec<_>>()
     };
-    for (count, reason) in [Some("the \"user\" left"), None].into_iter().enumerate() {
-        peer.send(9, "tools/call", json!({"name": "s__hang"})).await;
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
+    let session = json!({"name": "s__hang"});
+    let stateless = json!({"name": "s__hang", "_meta": meta});
+    let cases = [(&session, Some("the \"user\" left")), (&session, None), (&stateless, Some("late"))];
+    for (count, (params, reason)) in cases.into_iter().enumerate() {
+        peer.send(9, "tools/call", params.clone()).await;
         // The call before was answered, so this one has been sent.
         peer.call("two", json!({})).await;
-        let mut params = json!({"requestId": 9});
+        let mut cancel = json!({"requestId": 9});
         if let Some(reason) = reason {
-            params["reason"] = reason.into();
+            cancel["reason"] = reason.into();
         }
-        peer.write(&notification("notifications/cancelled", params)).await;
+        peer.write(&notification("notifications/cancelled", cancel)).await;
         let seen = async {
             while cancelled().len() == count {
                 peer.call("two", json!({})).await;
@@ -483,7 +498,7 @@ async fn reason_of_a_cancelled_call_reaches_the_server() {
         };
         timeout(TOO_LONG, seen).await.expect("the server is told");
     }
-    assert_eq!(cancelled(), [json!("the \"user\" left"), json!("cancelled by the caller")]);
+    assert_eq!(cancelled(), [json!("the \"user\" left"), json!("cancelled by the caller"), json!("late")]);
 }
 
 #[tokio::test]
