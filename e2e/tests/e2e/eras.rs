@@ -237,6 +237,38 @@ fn remote_server_of_one_era_has_one_connection() {
 }
 
 #[test]
+fn era_that_is_not_known_yet_is_tried_after_a_restart_of_the_gateway() {
+    let cases =
+        [(Speaks::Session, "session", Era::Session), (Speaks::Stateless, "stateless", Era::Stateless)];
+    for (speaks, expected, own) in cases {
+        let server = RemoteServer::start(speaks);
+        let home = home(&server.config(""));
+        let mut gateway = home.serve();
+        assert_eq!(client(&gateway, own).text("s__era", &json!({})), expected);
+        gateway.stop();
+        // The first gateway had no reason to try the other era.
+        let gateway = home.serve();
+        for client_era in [own.other(), own, own.other()] {
+            assert_eq!(client(&gateway, client_era).text("s__era", &json!({})), expected, "{client_era:?}");
+        }
+        assert_eq!(status(&home)["restarts"], 0);
+    }
+}
+
+#[test]
+fn remote_server_that_starts_at_boot_is_up_in_the_era_it_speaks() {
+    for (speaks, era) in [(Speaks::Stateless, "modern"), (Speaks::Both, "legacy")] {
+        let server = RemoteServer::start(speaks);
+        let home = home(&server.config("lifecycle = { start = 'at-boot' }\n"));
+        let _gateway = home.serve();
+        wait_until("the server is ready", || status(&home)["state"] == "ready");
+        assert_eq!(status(&home)["era"], era);
+        assert!(home.run(&["restart", "s"]).status.success());
+        assert_eq!(status(&home)["era"], era);
+    }
+}
+
+#[test]
 fn repeated_call_reaches_the_instance_that_asked() {
     let home = home(&process("both", "sharing = 'per-client'\n"));
     let gateway = home.serve();

@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(store.record(&InstanceKey::Shared, first.clone(), None, false), Some(first.clone()));
         assert_eq!(store.record(&stateless, other.clone(), None, false), None);
         // What it announces counts, and so does what it lists when the first connection is gone.
-        assert_eq!(store.record(&stateless, other.clone(), Some(&first), true), Some(other.clone()));
+        assert_eq!(store.record(&stateless, other.clone(), Some(&first), true), Some(other));
         assert_eq!(store.record(&InstanceKey::Shared, first.clone(), Some(&first), false), None);
         assert!(!store.instance_stopped(&stateless));
         assert_eq!(store.record(&InstanceKey::Shared, first.clone(), None, false), Some(first));
