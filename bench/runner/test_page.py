@@ -61,7 +61,7 @@ class Page(unittest.TestCase):
         text = page(found)
         self.assertIn("immediately, × raw pipe | 0.450 (0.450–0.450); official Rust SDK 0.160 (0.160–0.160) | ≥ 0.42 | yes |", text)
         found["library"]["instructions"] = {"crib": 20_000.0, "lease": 19_000.0}
-        self.assertIn("× a call of the crib | 0.950; 19,000 and 20,000 | ≤ 1 | yes |", page(found))
+        self.assertIn("× a call of the crib | 0.950; 19,000 and 20,000 | ≤ 1.005 | yes |", page(found))
         self.assertIn("on one core, × official Rust SDK | 0.500 (0.500–0.500) | ≤ 0.51 | yes |", text)
 
     def test_the_library_stands_beside_the_raw_pipe(self):
