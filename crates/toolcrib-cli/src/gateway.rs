@@ -410,7 +410,7 @@ fn record_failed_logins(audit: &Audit, failed: &FailedLogins) {
         server: None,
         name: &name,
         end: CallEnd::Failed(ErrorKind::Denied),
-        started: std::time::Instant::now(),
+        started: tokio::time::Instant::now(),
     });
 }
 

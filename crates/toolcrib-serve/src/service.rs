@@ -388,7 +388,7 @@ impl McpService {
             CatalogScope::One(server) => {
                 let era = Era::Stateless;
                 drop(self.crib.list_server_for_era(server, scope.caller(), era).await);
-            },
+            }
             CatalogScope::All => {
                 drop(self.crib.find_for(scope.caller(), &Selector::Tool(tool.to_owned())).await);
             }

@@ -2,7 +2,7 @@
 //!
 //! The program uses them too. They are not part of the public interface.
 
-pub(crate) mod clock;
+pub mod clock;
 pub mod encoding;
 pub mod files;
 pub mod format;
