@@ -13,11 +13,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use toolcrib::config::AuditSpec;
 use toolcrib::model::event::{CallEnd, CallRecord, Decision};
+use toolcrib::util::clock;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Error, ErrorKind, Observer, ServerId};
 
@@ -139,7 +140,6 @@ impl Audit {
     }
 
     /// Records an administrative action, such as an approval or a restart.
-    #[expect(clippy::disallowed_methods, reason = "a record shows the time of the day")]
     pub(crate) fn record_action(&self, action: &AdminAction<'_>) {
         if !self.is_enabled() {
             return;
@@ -150,7 +150,7 @@ impl Audit {
             _ => Decision::Allowed,
         };
         self.shared.push(&CallRecord {
-            at: SystemTime::now(),
+            at: clock::wall_time(),
             caller: (*caller).clone(),
             method: (*method).into(),
             server: server.cloned(),

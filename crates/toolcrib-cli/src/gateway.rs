@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
     ActiveCallers, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins, HttpGateway, McpService,
@@ -206,13 +207,13 @@ impl Gateway {
                         serve_connection(stream, http, peer, stop).await
                     }
                 };
-                self.tasks.spawn(accept_all(acceptor, limits, serve));
+                self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
             Listener::Unix(listener, _) => {
                 let acceptor = UnixAcceptor { listener: listener.clone() };
                 let serve =
                     move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Socket, stop);
-                self.tasks.spawn(accept_all(acceptor, limits, serve));
+                self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
         }
     }
@@ -523,10 +524,10 @@ where
                 let permits = (permit, ip_permit);
                 let connection = serve(stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
-                limits.tasks.spawn(async move {
+                limits.tasks.spawn_boxed(async move {
                     if let Some(stream) = connection.await {
                         // A task never shrinks, so a long-lived stream moves to a small task of its own.
-                        tasks.spawn(async move {
+                        tasks.spawn_boxed(async move {
                             stream.await;
                             drop(permits);
                         });

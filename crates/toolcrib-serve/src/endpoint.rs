@@ -135,11 +135,11 @@ async fn post(
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, &head.headers, request).await
         }
-        ClientMessage::Notification { .. } | ClientMessage::Response { .. }
-            if request_headers.is_stateless() =>
-        {
+        ClientMessage::Notification { method, params } if request_headers.is_stateless() => {
+            stateless::receive(conn, scope, method, params);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
+        ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
         message => {
             sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
         }
@@ -223,7 +223,8 @@ async fn handle_request(
                     &request.method,
                     params,
                     headers,
-                );
+                )
+                .await;
             }
             match checked {
                 Ok(()) => stateless::respond(conn, scope, request, meta).await,
@@ -252,6 +253,12 @@ async fn handle_request(
             None => sessions::respond(conn, &scope, headers, request).await,
         },
     }
+}
+
+/// Returns the error response to a response of a client, which no server has asked for in the stateless era.
+fn unexpected_response(id: &RequestId) -> Response<ResponseBody> {
+    let message = "a client of this revision sends no responses, because servers send it no requests";
+    error_response(StatusCode::BAD_REQUEST, Some(id), code::INVALID_REQUEST, message)
 }
 
 /// Returns the error response to a request of an unsupported revision.

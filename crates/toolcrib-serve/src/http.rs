@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::RequestMetaReader;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::callers::{ConnectionPeer, Entrypoint};
 use crate::detached_stream::{self, StreamFuture};
@@ -33,6 +34,11 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Concurrent requests on one HTTP/2 connection.
 const MAX_HTTP2_STREAMS: u32 = 256;
 
+/// A byte stream to a client.
+trait ClientIo: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send> ClientIo for I {}
+
 /// Serves one connection until it ends. A connection that carries only a stream by then is returned as a future, which uses
 /// less memory and must be awaited. After `stop`, the current request is the last.
 ///
@@ -48,7 +54,17 @@ pub async fn serve_connection<I>(
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let ConnectionPeer { entrypoint, address } = peer.into();
+    // One type for TCP and Unix sockets: both HTTP versions are otherwise compiled for each of them, which is 250 KB.
+    serve_client(Box::new(io), gateway, peer.into(), stop).await
+}
+
+async fn serve_client(
+    io: Box<dyn ClientIo>,
+    gateway: Arc<HttpGateway>,
+    peer: ConnectionPeer,
+    stop: CancellationToken,
+) -> Option<StreamFuture> {
+    let ConnectionPeer { entrypoint, address } = peer;
     let stop = stop.child_token();
     let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| entrypoint != Entrypoint::Socket);
     let login = ConnectionLogin::new(unauthenticated.map(|connections| connections.enter(&stop)));
@@ -99,10 +115,7 @@ fn idle_timeout(conn: &ConnectionContext) -> Duration {
 }
 
 /// Serves an HTTP/2 connection until it ends, is idle for too long, or its client stops reading.
-async fn serve_http2<I>(io: PeekIo<I>, conn: Arc<ConnectionContext>)
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn serve_http2(io: PeekIo<Box<dyn ClientIo>>, conn: Arc<ConnectionContext>) {
     let stop = conn.stop.clone();
     let mut builder = http2::Builder::new(TrackedRequests(conn.gateway.tasks.clone()));
     builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_HTTP2_STREAMS);
@@ -145,6 +158,6 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, request: F) {
-        self.0.spawn(request);
+        self.0.spawn_boxed(request);
     }
 }

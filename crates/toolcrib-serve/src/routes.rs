@@ -6,6 +6,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep};
 use toolcrib::util::encoding;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
@@ -122,7 +123,7 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
     let max_message = gateway.max_body;
     let stop = conn.stop.clone();
     let upgraded = hyper::upgrade::on(&mut request);
-    gateway.tasks.spawn(async move {
+    gateway.tasks.spawn_boxed(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
         serve_pipe(reader, writer, service, max_message, identity, stop).await;

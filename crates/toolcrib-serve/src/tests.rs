@@ -5,6 +5,7 @@ pub(crate) mod delayed_store;
 mod idle_connections;
 mod shared_store;
 mod slow_responses;
+mod transparency;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,9 +2,10 @@
 //!
 //! Files are layers: the machine's, the user's, then the project's; a file named on the command line is the only layer.
 //! The nearer layer wins key by key, also inside tables. A list is replaced, or appended to if its key is written with a
-//! `+`, as in `"+args"`. Two things do not follow this rule: what `policy` denies in one layer, no other layer allows;
-//! and a project cannot set callers, secrets, audit or the limits of the gateway. Every value keeps the file and line
-//! where it was written.
+//! `+`, as in `"+args"`. Two things do not follow this rule. Denials add up: no layer removes `deny` and `ask` of another.
+//! And a project, whose author may be someone other than the user, sets only servers, defaults, scopes and denials. If it
+//! changes the program or the address of a server, the server does not get what farther layers pass to it. Every value
+//! keeps the file and line where it was written.
 //!
 //! A problem in one server disables only that server. Everything else is still read, so that one run reports all
 //! problems. A file is TOML or, as the only layer, JSON with `mcpServers`.
@@ -12,6 +13,7 @@
 mod audit;
 mod callers;
 mod card;
+mod changes;
 mod declared;
 mod facts;
 mod file;
@@ -24,6 +26,7 @@ mod merge;
 mod node;
 mod probe;
 mod profiles;
+mod project;
 mod quota;
 mod reader;
 mod remote;
@@ -51,6 +54,7 @@ pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
 pub use callers::{CallerSpec, CallerToken, Sha256Digest, find_short_tokens, resolve_token_digests};
+pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
 pub use layer::{Layer, LayerKind, text_digest};

@@ -200,7 +200,7 @@ pub use crate::model::hint::Hint;
 pub use crate::model::instance_key::{InstanceKey, Project};
 pub use crate::model::log_line::{LogLine, LogSource, StderrLine};
 pub use crate::model::outcome::{Outcome, OutcomeError};
-pub use crate::model::pin_status::{PinDifference, PinStatus, ToolPinStatus, Unapproved};
+pub use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPinStatus, Unapproved};
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
 pub use crate::model::target::Target;

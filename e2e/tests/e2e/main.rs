@@ -10,6 +10,8 @@ mod chaos;
 mod config_layers;
 mod crashes;
 mod definitions;
+mod eras;
+mod extensions;
 mod faults;
 mod first_listing;
 mod gateway;

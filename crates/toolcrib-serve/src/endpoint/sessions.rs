@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use toolcrib::protocol::era::client::{CANCELLED, ROOTS_CHANGED, negotiate_revision};
+use toolcrib::protocol::era::client::{CANCELLED, PROGRESS, ROOTS_CHANGED, negotiate_revision};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
 };
 use toolcrib::protocol::versions::Revision;
 use toolcrib::store::StoreError;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Error, ErrorKind};
 
 use super::headers::{self, RequestHeaders, SESSION_ID};
@@ -49,6 +50,7 @@ pub(super) async fn open(
     let Some(claim) = account.claim(declared + SESSION_SIZE) else {
         return overloaded(conn, Some(&request.id), &account.refusal("the session was not opened"));
     };
+    gateway.service.introduce_client(request.params.as_ref());
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
     let Some(session) = gateway.sessions.open(client, request.params.as_ref(), Some(claim)) else {
@@ -75,7 +77,7 @@ pub(super) async fn open(
 fn spawn_expiry_task(conn: &ConnectionContext, session: &NewSession) {
     if session.needs_expiry_task {
         let sessions = conn.gateway.sessions.clone();
-        conn.gateway.tasks.spawn(async move { sessions.expire_idle().await });
+        conn.gateway.tasks.spawn_boxed(async move { sessions.expire_idle().await });
     }
 }
 
@@ -168,13 +170,20 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
     match message {
         ClientMessage::Notification { method, params } if method == CANCELLED => {
             let params = params.and_then(|params| Object::parse(&params).ok());
-            session.client.in_flight.cancel(params.as_ref());
+            session.client.cancel(params.as_ref());
         }
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
         }
+        ClientMessage::Notification { method, params } if method == PROGRESS => {
+            session.client.questions.report_progress(params.as_ref());
+        }
+        ClientMessage::Notification { method, params } => {
+            let gateway = &conn.gateway;
+            session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
+        }
         ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
-        _ => {}
+        ClientMessage::Request { .. } => {}
     }
 }
 
@@ -229,14 +238,14 @@ pub(super) fn start(
         let handler = async move {
             let out = accepts_events.then_some(&closer.0);
             let client = &task_session.client;
-            let response = client.respond(&service, &method, params, out).await;
+            let response = client.respond(&service, &request_id, &method, params, out).await;
             client.in_flight.finish(&request_id);
             closer.0.finish(&request_id, response);
             task_session.streams.remove_excess();
             task_session.touch();
         };
         // Boxed, because a task is moved several times before and after it runs.
-        conn.gateway.tasks.spawn(Box::pin(handler)).abort_handle()
+        conn.gateway.tasks.spawn_boxed(handler).abort_handle()
     });
     started.then_some(log)
 }

@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use toolcrib::ErrorKind;
-use toolcrib::protocol::era::client::{LISTEN, RequestMeta};
+use toolcrib::protocol::era::client::{DeclaredEra, LISTEN, RequestMeta};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_response};
 use toolcrib::protocol::versions::Era;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use super::get_stream::GetStream;
 use super::{McpRequest, complete_response, error_response, event_response};
@@ -32,9 +34,8 @@ pub(super) async fn respond(
         return open_listen_stream(conn, scope, request, &meta).await;
     }
     let McpRequest { id, method, params, accepts_events } = request;
-    let wants_updates = accepts_events
-        && (meta.progress_token.is_some() || meta.log_level.is_some())
-        && McpService::is_forwarded(&scope.view, Era::Stateless, &method);
+    let wants_updates =
+        accepts_events && meta.wants_updates() && McpService::is_forwarded(Era::Stateless, &method);
     let service = conn.gateway.service.clone();
     let access = scope.access.clone();
     let context = RequestContext::stateless(scope, &meta, conn.client.key);
@@ -46,7 +47,7 @@ pub(super) async fn respond(
     // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
     let context = context.with_updates(Arc::new(sink));
     let call = async move { service.respond(context, &method, params).await };
-    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn(Box::pin(call)));
+    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn_boxed(call));
     let mut call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
     let first = tokio::select! {
         biased;
@@ -68,6 +69,16 @@ pub(super) async fn respond(
         call: Some(call),
     };
     event_response(ResponseBody::events(stream))
+}
+
+/// Forwards a notification of an extension that declares its era; others are ignored.
+pub(super) fn receive(conn: &ConnectionContext, scope: EndpointScope, method: String, params: Option<Bytes>) {
+    let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
+    if let DeclaredEra::Stateless(meta) = conn.meta_reader.read(Some(&mut params)) {
+        let context = RequestContext::stateless(scope, &meta, conn.client.key);
+        let gateway = &conn.gateway;
+        gateway.service.spawn_notification(&gateway.tasks, &conn.client, context, method, params);
+    }
 }
 
 /// Responds with a stream that starts with an acknowledgement and ends with the response to the request.

@@ -107,7 +107,12 @@ pub const SERVER: &[ConfigKey] = &[
     key("url", Text, "", "URL of a remote server. Excludes `command`"),
     key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
-    key("era", Text, "auto", "Protocol era: `auto`, `modern`, `legacy`, or a revision such as `2025-06-18`"),
+    key(
+        "era",
+        Text,
+        "auto",
+        "Protocol era: `auto` (the era of the client), `modern`, `legacy`, or a revision such as `2025-06-18`",
+    ),
     key("enabled", Boolean, "true", "Whether the server may run"),
     key(
         "when",
@@ -122,7 +127,7 @@ pub const SERVER: &[ConfigKey] = &[
         "pin",
         OneOf(PIN),
         "mark",
-        "Handling of tools that differ from their approved definition: mark them, or hide them until approved",
+        "Handling of tools, prompts, resources and instructions that differ from what was approved: mark them, or hide them until approved",
     ),
     key(
         "card",
@@ -227,8 +232,8 @@ const LIMITS: &[ConfigKey] = &[
 
 const TOOLS: &[ConfigKey] = &[
     key("allow", TextList, "[\"*\"]", "Only these are listed and callable"),
-    key("deny", TextList, "[]", "These are never listed or callable"),
-    key("ask", TextList, "[]", "Calls of these need approval"),
+    key("deny", TextList, "[]", "These are never listed or callable; layers add up"),
+    key("ask", TextList, "[]", "Calls of these need approval; layers add up"),
     key("rename", Map(&Text), "{}", "New names for tools, by the server's own tool name"),
     key("idempotent", TextList, "[]", "Calls of these are retried once if the server is lost"),
     key("cache", TextList, "[]", "Results of these are cached for as long as the server's TTL hint allows"),

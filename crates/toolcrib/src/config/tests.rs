@@ -6,6 +6,7 @@ mod json;
 mod keys;
 mod layers;
 mod problems;
+mod project;
 mod properties;
 mod quota;
 mod resolve_properties;

@@ -163,7 +163,7 @@ impl Limiter {
         });
     }
 
-    fn has_limits(&self) -> bool {
+    pub(crate) fn has_limits(&self) -> bool {
         self.has_limits.load(Ordering::Acquire)
     }
 

@@ -20,6 +20,9 @@ const MAX_QUESTIONS_PER_CALL: usize = 64;
 /// Time that a client has to answer a question while another client's question is refused because of it.
 const CONTESTED_QUESTION_TIME: Duration = Duration::from_secs(60);
 
+/// Time in which a log message may arrive after the response to its call, on another stream.
+const LATE_LOG_GRACE: Duration = Duration::from_secs(2);
+
 /// Time in which a server that answers no ping may still act on a call after it was cancelled.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
@@ -110,7 +113,21 @@ struct CancelledClient {
     ping: Option<u64>,
 }
 
+/// The client whose call was answered last.
+#[derive(Debug)]
+struct LastClient {
+    client: Client,
+    answered: Instant,
+    /// When a call of another client was answered last.
+    other_answered: Option<Instant>,
+}
+
 impl PendingRequest {
+    /// Returns the reason that the client gave for a cancellation.
+    pub(super) fn cancel_reason(&self) -> Option<String> {
+        self.receiver.as_ref()?.updates.as_ref()?.cancel_reason_contained()
+    }
+
     pub(super) fn new(reply: oneshot::Sender<RequestEnd>, receiver: Option<ResponseReceiver>) -> Self {
         Self { reply, receiver, delivery: Delivery::MaybeSent, progress: None, open_questions: 0 }
     }
@@ -143,6 +160,9 @@ pub(super) struct PendingRequests {
     last_id: u64,
     last_question_id: u64,
     closed: bool,
+    /// True if log messages may arrive later than the response to their call.
+    remembers_last_client: bool,
+    last_client: Option<LastClient>,
 }
 
 impl PendingRequests {
@@ -161,7 +181,34 @@ impl PendingRequests {
         if !self.recently_cancelled.is_empty() {
             self.recently_cancelled.retain(|cancelled| cancelled.ping != Some(id));
         }
-        self.requests.remove(&id)
+        let request = self.requests.remove(&id);
+        if self.remembers_last_client
+            && let Some(receiver) = request.as_ref().and_then(|request| request.receiver.as_ref())
+        {
+            self.set_last_client(&receiver.client);
+        }
+        request
+    }
+
+    /// Remembers the client of the last call from now on.
+    pub(super) fn remember_last_client(&mut self) {
+        self.remembers_last_client = true;
+    }
+
+    fn set_last_client(&mut self, client: &Client) {
+        let other_answered = self.last_client.take().and_then(|last| match last.client.key == client.key {
+            true => last.other_answered,
+            false => Some(last.answered),
+        });
+        self.last_client =
+            Some(LastClient { client: client.clone(), answered: Instant::now(), other_answered });
+    }
+
+    /// Returns the client that a late log message belongs to: the only one whose calls were answered a moment ago.
+    pub(super) fn find_last_client(&self) -> Option<&Client> {
+        let is_recent = |answered: Instant| answered.elapsed() < LATE_LOG_GRACE;
+        let last = self.last_client.as_ref().filter(|last| is_recent(last.answered))?;
+        (!last.other_answered.is_some_and(is_recent)).then_some(&last.client)
     }
 
     /// Adds a ping if a cancelled request makes it unclear which client a question belongs to, and returns its id. Its
