@@ -105,7 +105,7 @@ impl Server {
             }
             "server/discover" if era == Era::SilentOnProbe => {}
             "server/discover" if era.is_stateless() => {
-                self.answer(&request.id, &answers::discover_result(&self.script.instructions()))
+                self.answer(&request.id, &answers::discover_result(&self.script.instructions()));
             }
             "initialize" if era.has_sessions() => {
                 self.state().client_capabilities = request.params["capabilities"].clone();
