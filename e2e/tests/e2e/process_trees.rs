@@ -293,7 +293,7 @@ async fn server_that_kills_its_shim_is_ejected() {
     eventually("it is ejected", || status(&crib, "fake").state == toolcrib::ServerState::Ejected).await;
     assert!(status(&crib, "fake").restarts <= 2, "one start may try both eras");
     let error = call(&crib, "fake", "echo", &json!({})).await.unwrap_err();
-    assert_eq!(error.class().map(|class| class.name()), Some("shim_killed"));
+    assert_eq!(error.class().map(toolcrib::FailureClass::name), Some("shim_killed"));
     assert!(error.to_string().contains("its shim process was killed twice"), "{error}");
     eventually("the tree has exited", || find_by_mark(&mark).is_empty()).await;
     crib.shutdown(Duration::ZERO).await;
