@@ -2,6 +2,7 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
@@ -14,11 +15,12 @@ pub(crate) mod updates;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolcrib::protocol::era::client::{self, RequestMeta};
 use toolcrib::protocol::era::{IMPLEMENTATION, adapt_response_for_client, shorten_server_info};
@@ -37,6 +39,8 @@ use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
 const MAX_SUBSCRIPTIONS: usize = 1000;
+/// Notifications of extensions that may wait for their server, per client.
+const MAX_PENDING_NOTIFICATIONS: usize = 64;
 /// Time limit for a page that only the server knows.
 const MAX_PAGE_WAIT: Duration = Duration::from_secs(60);
 /// Cached catalog digests, one per caller.
@@ -123,6 +127,8 @@ pub(crate) struct RequestContext {
     pub(crate) client_context: Option<Arc<ClientContext>>,
     /// Receives what the server sends before its response.
     pub(crate) updates: Option<Arc<dyn UpdateSink>>,
+    /// True if the client announced extensions, for this request or its session.
+    pub(crate) has_extensions: bool,
 }
 
 impl RequestContext {
@@ -134,7 +140,8 @@ impl RequestContext {
             capabilities: meta.capabilities.clone(),
             log_level: meta.log_level,
         };
-        Self { scope, client, client_context: None, updates: None }
+        let has_extensions = client.capabilities.has_extensions();
+        Self { scope, client, client_context: None, updates: None, has_extensions }
     }
 
     /// Adds facts about the client that outlast this request.
@@ -149,10 +156,13 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let call = Call::request(method, selector, params).forward_unknown_names();
-        let call = call.caller(self.scope.caller().clone()).client(self.client);
-        let call = self.client_context.into_iter().fold(call, Call::client_context);
-        self.updates.into_iter().fold(call, Call::update_sink)
+        self.complete(Call::request(method, selector, params).forward_unknown_names())
+    }
+
+    /// Adds this context to a call.
+    fn complete(self, mut call: Call) -> Call {
+        call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
+        call
     }
 }
 
@@ -162,6 +172,16 @@ impl RequestContext {
 pub(crate) struct ClientHandle {
     pub(crate) key: u64,
     crib: Crib,
+    /// Limits the notifications of extensions that wait for their server; created for the first one.
+    notifications: OnceLock<Arc<Semaphore>>,
+}
+
+impl ClientHandle {
+    /// Returns the permit for one more notification of an extension; `None` if too many wait.
+    fn try_start_notification(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = self.notifications.get_or_init(|| Arc::new(Semaphore::new(MAX_PENDING_NOTIFICATIONS)));
+        permits.clone().try_acquire_owned().ok()
+    }
 }
 
 impl Drop for ClientHandle {
@@ -212,17 +232,26 @@ impl McpService {
     }
 
     /// Encodes an error, with its hint in words. An error object of the server passes unchanged.
-    fn error_payload(&self, error: &Error) -> ResponsePayload {
+    pub(crate) fn error_object(&self, error: &Error) -> Bytes {
         if let Some(server_error) = error.server_error() {
-            return ResponsePayload::Error(move_own_code(server_error.clone()));
+            return move_own_code(server_error.clone());
         }
         let data = error.data_with_hint(&self.hint_text(error));
-        ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
+        error_object(error.kind().facts().code, &error.to_string(), Some(&data))
+    }
+
+    /// Returns an error as the answer to a request, with its hint in words.
+    fn error_payload(&self, error: &Error) -> ResponsePayload {
+        ResponsePayload::Error(self.error_object(error))
     }
 
     /// Registers a new client.
     pub(crate) fn connect_client(&self) -> ClientHandle {
-        ClientHandle { key: self.next_key.fetch_add(1, Ordering::Relaxed), crib: self.crib.clone() }
+        ClientHandle {
+            key: self.next_key.fetch_add(1, Ordering::Relaxed),
+            crib: self.crib.clone(),
+            notifications: OnceLock::new(),
+        }
     }
 
     /// Handles one request. Dropping the future cancels it.
@@ -236,6 +265,8 @@ impl McpService {
         let era = context.client.era;
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
+            Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
+            Ok(MethodAction::ListSkills) => self.list_skills(&context).await,
             Ok(MethodAction::List(kind)) => self.list(context, kind, params).await.0,
             Ok(MethodAction::ListTasks) => self.list_tasks(&context, &params).await,
             Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
@@ -245,8 +276,8 @@ impl McpService {
     }
 
     /// Returns whether a request is forwarded to a server, which may send updates before its response.
-    pub(crate) fn is_forwarded(view: &CatalogScope, era: Era, method: &str) -> bool {
-        methods::is_forwarded(view, era, method)
+    pub(crate) fn is_forwarded(era: Era, method: &str) -> bool {
+        methods::is_forwarded(era, method)
     }
 
     /// Makes the call and encodes its outcome.
@@ -269,7 +300,8 @@ impl McpService {
         }
     }
 
-    /// Returns one page of a list, and the catalog it was read from.
+    /// Returns one page of a list, and the catalog of the caller. The page is read from the lists of the client's own
+    /// instances where they differ.
     async fn list(
         &self,
         context: RequestContext,
@@ -283,11 +315,13 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let catalog = match self.load_catalog(scope).await {
+        let catalog = match self.load_catalog(scope, era).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
-        let page = catalog.page(kind, scope.view.server(), era, cursor.as_deref());
+        let own_catalog = self.own_catalog(&context);
+        let listed = own_catalog.as_ref().unwrap_or(&catalog);
+        let page = listed.page(kind, scope.view.server(), era, cursor.as_deref());
         let is_empty = page.as_ref().is_ok_and(|page| &*page.items == b"[]");
         if let CatalogScope::One(server) = &scope.view
             && (is_empty || page.is_err())
@@ -317,6 +351,15 @@ impl McpService {
         }
     }
 
+    /// Returns the catalog with the lists of the client's own instances, if they differ from those of their servers.
+    fn own_catalog(&self, context: &RequestContext) -> Option<Arc<Catalog>> {
+        if !context.has_extensions {
+            return None;
+        }
+        let selector = Selector::Resource(String::new());
+        self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
+    }
+
     /// Asks a server for a page of a list; `None` if it does not run or does not answer in time.
     async fn list_from_server(
         &self,
@@ -342,7 +385,10 @@ impl McpService {
         }
         // If this fails, the call fails for the same reason.
         match &scope.view {
-            CatalogScope::One(server) => drop(self.crib.list_server_for(server, scope.caller()).await),
+            CatalogScope::One(server) => {
+                let era = Era::Stateless;
+                drop(self.crib.list_server_for_era(server, scope.caller(), era).await);
+            }
             CatalogScope::All => {
                 drop(self.crib.find_for(scope.caller(), &Selector::Tool(tool.to_owned())).await);
             }
@@ -352,11 +398,11 @@ impl McpService {
 
     /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
     /// they are up.
-    async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
+    async fn load_catalog(&self, scope: &EndpointScope, era: Era) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
-            CatalogScope::All => Ok(self.crib.list_for(scope.caller()).await),
+            CatalogScope::All => Ok(self.crib.list_for_era(scope.caller(), era).await),
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_for(server, scope.caller());
+                let listed = self.crib.list_server_for_era(server, scope.caller(), era);
                 let listed = timeout(self.crib.listing_wait(), listed).await;
                 listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
             }

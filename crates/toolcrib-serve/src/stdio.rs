@@ -24,6 +24,7 @@ use toolcrib::protocol::jsonrpc::{
     find_request_id,
 };
 use toolcrib::protocol::versions::Era;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, ClientContext, Error, ErrorKind, Project};
 
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, is_batch, join_responses, parse_batch};
@@ -112,10 +113,10 @@ pub async fn serve_pipe<R, W>(
     let (out, receiver) = outbox();
     let (session, session_changes) = watch::channel(None);
     let tasks = TaskTracker::new();
-    let mut writing = tasks.spawn(receiver.write(writer));
+    let mut writing = tasks.spawn_boxed(receiver.write(writer));
     let scope = EndpointScope::trusted(caller);
     let notifying =
-        tasks.spawn(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
+        tasks.spawn_boxed(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
     let pipe = PipeClient {
         handle: service.connect_client(),
         scope,
@@ -222,7 +223,23 @@ impl PipeClient {
                     session.questions.answer(&id, answer);
                 }
             }
-            _ => {}
+            ClientMessage::Notification { method, params } => self.forward_notification(method, params),
+            ClientMessage::Request { .. } => {}
+        }
+    }
+
+    /// Forwards a notification of an extension, in the era that it declares or in the session.
+    fn forward_notification(&self, method: String, params: Option<Bytes>) {
+        let Ok(mut params) = params.map_or(Ok(Object::default()), |params| Object::parse(&params)) else {
+            return;
+        };
+        let service = &self.service;
+        if let DeclaredEra::Stateless(meta) = self.meta_reader.read(Some(&mut params)) {
+            let context = RequestContext::stateless(self.scope.clone(), &meta, self.handle.key)
+                .with_client_context(self.client_context.clone());
+            service.spawn_notification(&self.tasks, &self.handle, context, method, params);
+        } else if let Some(session) = &*self.session.borrow() {
+            session.forward_notification(service, &self.tasks, method, Some(params.to_bytes()));
         }
     }
 
@@ -250,7 +267,7 @@ impl PipeClient {
             }
         }
         let out = self.out.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             let mut responses = Vec::new();
             for response in pending {
                 match response {
@@ -299,6 +316,7 @@ impl PipeClient {
 
     async fn open_session(&self, id: &RequestId, params: Option<&Object>) {
         let revision = client::negotiate_revision(params);
+        self.service.introduce_client(params);
         let result = self.service.initialize_result(&self.scope, revision).await;
         let session =
             SessionClientState::new(&self.service, self.scope.clone(), params, self.project.clone());
@@ -385,7 +403,7 @@ async fn respond_stateless(
     receiver: UpdateReceiver<'_>,
     out: &Outbox,
 ) -> ResponsePayload {
-    if !McpService::is_forwarded(&context.scope.view, Era::Stateless, method) {
+    if !McpService::is_forwarded(Era::Stateless, method) {
         return service.respond(context, method, params).await;
     }
     // Also without updates: the server is told the reason of a cancellation.

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use toolcrib::Catalog;
 use toolcrib::protocol::era::IMPLEMENTATION;
 use toolcrib::protocol::era::client::{self, ServerIntroduction};
+use toolcrib::protocol::era::extensions::{self, merge_extensions};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
 
 use super::{CatalogScope, EndpointScope, McpService};
 
 /// Extensions whose methods can be routed to a server.
-const ROUTED_EXTENSIONS: [&str; 1] = ["io.modelcontextprotocol/tasks"];
+const ROUTED_EXTENSIONS: [&str; 1] = [extensions::TASKS];
 
 impl McpService {
     /// Returns the result of `initialize` for a session of this revision.
@@ -42,15 +43,18 @@ impl McpService {
     async fn build_reply(&self, scope: &EndpointScope, era: Era) -> ServerIntroduction {
         match &scope.view {
             CatalogScope::All => {
-                let catalog = self.crib.catalog_for(scope.caller());
-                let capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
+                // The capabilities of a session cannot change later, so servers that were never listed are waited for.
+                let catalog = self.crib.list_for_era(scope.caller(), era).await;
+                let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
+                let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
+                merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
                 ServerIntroduction {
                     instructions: merge_instructions(&catalog),
                     ..ServerIntroduction::new(capabilities)
                 }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.list_server_for(server, scope.caller()).await.ok();
+                let catalog = self.crib.list_server_for_era(server, scope.caller(), era).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
                 let server_info = catalog.as_ref().and_then(|catalog| catalog.server_info(server)).cloned();

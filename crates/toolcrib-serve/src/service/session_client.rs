@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio_util::task::TaskTracker;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
 use toolcrib::protocol::era::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE};
@@ -156,7 +157,27 @@ impl SessionClientState {
             log_level: *self.log_level.lock().ignore_poison(),
         };
         let client_context = Some(self.client_context.clone());
-        RequestContext { scope: self.scope.clone(), client, client_context, updates: None }
+        RequestContext {
+            scope: self.scope.clone(),
+            client,
+            client_context,
+            updates: None,
+            has_extensions: self.capabilities.has_extensions(),
+        }
+    }
+
+    /// Forwards a notification of an extension; others are ignored.
+    pub(crate) fn forward_notification(
+        &self,
+        service: &Arc<McpService>,
+        tasks: &TaskTracker,
+        method: String,
+        params: Option<Bytes>,
+    ) {
+        let Ok(params) = params.map_or(Ok(Object::default()), |params| Object::parse(&params)) else {
+            return;
+        };
+        service.spawn_notification(tasks, &self.handle, self.request_context(true), method, params);
     }
 
     /// Handles one request of this session; messages before the response go to `out`.
@@ -186,8 +207,7 @@ impl SessionClientState {
         if let Some(kind) = ListKind::from_method(method) {
             return self.list(service, kind, params.unwrap_or_default()).await;
         }
-        let Some(out) = out.filter(|_| McpService::is_forwarded(&self.scope.view, Era::Session, method))
-        else {
+        let Some(out) = out.filter(|_| McpService::is_forwarded(Era::Session, method)) else {
             return service.respond(self.request_context(false), method, params).await;
         };
         let token = client::progress_token(params.as_ref());
@@ -343,7 +363,7 @@ impl ChangeSink for Arc<SessionClientState> {
             ServerNotification::Log { server, instance, client, params } => {
                 let level = LogLevel::from_message(params);
                 // Messages that may be about other clients are sent only after `logging/setLevel`.
-                let is_own = client.is_some() || *instance != InstanceKey::Shared;
+                let is_own = client.is_some() || !instance.is_shared();
                 let is_wanted = self.log_level.lock().ignore_poison().map_or(is_own, |least| level >= least);
                 let is_visible = client.is_none_or(|client| client == self.handle.key)
                     && self.uses_instance(instance)

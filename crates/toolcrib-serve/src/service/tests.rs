@@ -62,7 +62,7 @@ fn methods_depend_on_the_era() {
         ("server/discover", false, true),
         ("tools/list", true, true),
         ("resources/templates/list", true, true),
-        ("no/such/method", false, false),
+        ("no/such/method", true, true),
         ("tasks/list", true, false),
     ] {
         let exists = |era| classify(&CatalogScope::All, era, method, &Object::default()).is_ok();
@@ -73,21 +73,21 @@ fn methods_depend_on_the_era() {
 }
 
 #[test]
-fn single_server_endpoint_forwards_unknown_methods() {
-    let action = classify(&one_server(), Era::Stateless, "skills/list", &Object::default());
-    assert_eq!(
-        action,
-        Ok(MethodAction::Forward(Selector::OnServer("git".parse().unwrap(), "skills/list".into())))
-    );
-    assert!(McpService::is_forwarded(&one_server(), Era::Stateless, "skills/list"));
-    assert!(!McpService::is_forwarded(&CatalogScope::All, Era::Stateless, "skills/list"));
-    assert!(!McpService::is_forwarded(&one_server(), Era::Stateless, "tools/list"));
-    for era in [Era::Session, Era::Stateless] {
-        let refused =
-            classify(&one_server(), era, "notifications/cancelled", &Object::default()).unwrap_err();
-        assert_eq!(code_of(&refused), -32601);
-        assert!(!McpService::is_forwarded(&one_server(), era, "notifications/cancelled"));
+fn unknown_methods_belong_to_extensions() {
+    for view in [CatalogScope::All, one_server()] {
+        let classify = |method| classify(&view, Era::Stateless, method, &Object::default());
+        assert_eq!(classify("chat/say"), Ok(MethodAction::Extension));
+        assert_eq!(classify("skills/get"), Ok(MethodAction::Extension));
+        for refused in ["notifications/cancelled", "notifications/chat/new", "roots/list"] {
+            assert_eq!(code_of(&classify(refused).unwrap_err()), -32601, "{refused}");
+            assert!(!McpService::is_forwarded(Era::Stateless, refused));
+        }
     }
+    let list = |view| classify(&view, Era::Session, "skills/list", &Object::default());
+    assert_eq!(list(CatalogScope::All), Ok(MethodAction::ListSkills));
+    assert_eq!(list(one_server()), Ok(MethodAction::Extension));
+    assert!(McpService::is_forwarded(Era::Stateless, "skills/list"));
+    assert!(!McpService::is_forwarded(Era::Stateless, "tools/list"));
 }
 
 #[tokio::test]
@@ -221,7 +221,8 @@ async fn lagged_client_is_notified_of_all_subscriptions() {
     }
     let requested = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
     let client = Client::without_capabilities();
-    let context = RequestContext { scope, client, client_context: None, updates: None };
+    let context =
+        RequestContext { scope, client, client_context: None, updates: None, has_extensions: false };
     let mut stream = service.listen(&context, &request_id, Some(&requested)).await.map_err(drop).unwrap();
     let uris = |messages: Vec<Vec<u8>>| -> Vec<Value> {
         let messages = messages.iter().map(|message| serde_json::from_slice::<Value>(message).unwrap());
@@ -315,7 +316,13 @@ impl InProcess for TaskServer {
 
 fn session_context(caller: Caller) -> RequestContext {
     let client = Client { era: Era::Session, ..Client::without_capabilities() };
-    RequestContext { scope: EndpointScope::trusted(caller), client, client_context: None, updates: None }
+    RequestContext {
+        scope: EndpointScope::trusted(caller),
+        client,
+        client_context: None,
+        updates: None,
+        has_extensions: false,
+    }
 }
 
 fn result_of(answer: &ResponsePayload) -> Value {

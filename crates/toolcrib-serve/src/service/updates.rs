@@ -233,7 +233,7 @@ fn encode_withdrawal(number: u64) -> Vec<u8> {
     encode_notification(CANCELLED, Some(params.as_bytes()))
 }
 
-/// Sends questions to a client that has no request in progress, over a stream that does not belong to a call.
+/// Sends questions and notifications to a client that has no request in progress, over a stream that does not belong to a call.
 pub(crate) struct IdleUpdateWriter {
     questions: Arc<PendingQuestions>,
     sink: Mutex<Option<BestEffortSink>>,
@@ -275,7 +275,10 @@ impl UpdateSink for IdleUpdateWriter {
                     .as_ref()
                     .is_some_and(|send| withdrawn.into_iter().map(encode_withdrawal).all(send));
             }
-            _ => return false,
+            update => {
+                let message = encode_update(update, None);
+                return message.is_some_and(|message| self.sink().as_ref().is_some_and(|send| send(message)));
+            }
         };
         if self.questions.len() >= MAX_IDLE_QUESTIONS {
             return false;
@@ -347,6 +350,7 @@ pub(crate) fn encode_update(update: CallUpdate, progress_token: Option<&Bytes>) 
             Some(encode_notification(PROGRESS, Some(&progress.to_bytes())))
         }
         CallUpdate::Log(params) => Some(encode_notification(LOG_MESSAGE, Some(&params))),
+        CallUpdate::Notification { method, params } => Some(encode_notification(&method, params.as_deref())),
         _ => None,
     }
 }

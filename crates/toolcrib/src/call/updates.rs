@@ -16,6 +16,13 @@ pub enum CallUpdate {
     Progress(Object),
     /// The parameters of a log message notification.
     Log(Bytes),
+    /// A notification of an extension.
+    Notification {
+        /// The method.
+        method: String,
+        /// The raw parameters.
+        params: Option<Bytes>,
+    },
     /// A request that the client has to answer before the server continues.
     Request(ServerRequest),
     /// The server withdrew a request; see [`ServerRequest::is_withdrawn`].
@@ -54,7 +61,7 @@ impl UpdateSink for mpsc::Sender<CallUpdate> {
 
 /// A request from a server to the client. Dropping it answers the server with an error.
 pub struct ServerRequest {
-    /// The method: sampling, elicitation or roots.
+    /// The method: sampling, elicitation, roots, or a method of an extension.
     pub method: String,
     /// The raw parameters.
     pub params: Option<Bytes>,

@@ -75,8 +75,11 @@ impl Catalog {
     }
 
     /// Returns the public URI of a server's resource: the server's own URI if it resolves to that server, otherwise a
-    /// qualified one.
+    /// qualified one. Addresses of pages are always qualified.
     pub fn public_uri<'a>(&self, server: &ServerId, own_uri: &'a str) -> Cow<'a, str> {
+        if let Some(page) = resource_uri::public_page(server, own_uri) {
+            return Cow::Owned(page);
+        }
         if !self.servers.get(server).is_some_and(|offer| offer.has_resources) {
             return Cow::Borrowed(own_uri);
         }

@@ -76,8 +76,8 @@ impl Crib {
             .collect();
         let services = &self.router().services;
         let pins = services.pins.for_server(spec);
-        if let Some(pins) = pins.filter(|_| kind == ListKind::Tools && spec.pin == Pinning::Strict) {
-            items.retain(|tool| pins.check_tool(tool).is_none());
+        if let Some(pins) = pins.filter(|_| spec.pin == Pinning::Strict) {
+            items.retain(|item| pins.check_item(kind, item).is_none());
         }
         let has_rules = self.remove_denied(call, &spec.id, &mut items);
         let definitions: Vec<Bytes> =

@@ -63,7 +63,7 @@ pub enum ErrorKind {
     BadReply,
     /// The server requires authentication.
     AuthNeeded,
-    /// Too many calls wait for the server.
+    /// Too many calls wait for the server, or clients use too much memory.
     Overloaded,
     /// The crib is shutting down.
     ShuttingDown,
@@ -159,7 +159,7 @@ impl ErrorKind {
             Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is shutting down"),
             Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer is invalid"),
             Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server requires authentication"),
-            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server"),
+            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server, or clients use too much memory"),
             Self::Unrecorded => row("unrecorded", B::Crib, R::Later, -31021, "calls must be recorded and recording fails"),
             Self::StoreUnavailable => row("store_unavailable", B::Crib, R::Later, -31022, "the store that gateways share did not answer"),
         }
@@ -246,7 +246,9 @@ impl Error {
     }
 
     /// Records that a server may have executed the call.
-    pub(crate) fn mark_maybe_sent(mut self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mark_maybe_sent(mut self) -> Self {
         self.0.delivery = Some(Delivery::MaybeSent);
         self
     }

@@ -104,13 +104,13 @@ pub enum Event {
         /// The server.
         server: ServerId,
     },
-    /// A server lists tools whose definitions differ from the approved ones.
+    /// A server offers tools, other items or instructions that differ from the approved ones.
     Unapproved {
         /// The server.
         server: ServerId,
-        /// The tools that were not reported before, by the server's own names.
+        /// The items that were not reported before, by the server's own names.
         tools: Vec<ToolPinStatus>,
-        /// Whether the tools are hidden until they are approved.
+        /// Whether the items are hidden until they are approved.
         withheld: bool,
     },
     /// A call ended.

@@ -33,6 +33,8 @@ pub(crate) struct Listing {
     /// The reasons why items of each list were left out.
     pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
     pub(crate) ttls: ListTtls,
+    /// True if it is made from a card, which says nothing about anything but tools.
+    pub(crate) is_from_card: bool,
     pub(crate) page_ends: ListPageEnds,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,

@@ -18,6 +18,7 @@ use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The pause before a failed subscription is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -104,7 +105,7 @@ impl PendingSubscription {
 
 /// Starts a subscription.
 pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<PendingSubscription, Error> {
-    let found = router.find_target(&call.caller, &call.selector).await;
+    let found = router.find_target(&call.caller, &call.selector, call.client.era).await;
     let (target, visible) = found.map_err(|error| router.denial_error(&call).unwrap_or(error))?;
     router.authorize(&call, &target, Some(visible)).await?;
     let (Selector::Resource(uri) | Selector::OnServer(_, uri)) = &call.selector else {
@@ -129,9 +130,7 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
         own_uri: target.name,
         instance,
     };
-    router.services.tasks.spawn(async move {
-        tokio::select! { () = task.run(confirm, &cancel) => {}, () = task.wait_for_shutdown() => {} }
-    });
+    task.spawn(router, confirm, cancel);
     Ok(PendingSubscription { subscription, confirmed })
 }
 
@@ -153,6 +152,17 @@ enum SubscriptionRound {
 }
 
 impl SubscriptionTask {
+    fn spawn(
+        self,
+        router: &CallRouter,
+        confirm: oneshot::Sender<Result<(), Error>>,
+        cancel: CancellationToken,
+    ) {
+        router.services.tasks.spawn_boxed(async move {
+            tokio::select! { () = self.run(confirm, &cancel) => {}, () = self.wait_for_shutdown() => {} }
+        });
+    }
+
     async fn wait_for_shutdown(&self) {
         if let Some(shutdown) = self.router.upgrade().map(|router| router.services.abort_drain.clone()) {
             shutdown.cancelled().await;

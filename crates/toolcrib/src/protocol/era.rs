@@ -5,6 +5,7 @@
 
 pub mod capabilities;
 pub mod client;
+pub mod extensions;
 pub mod handshake;
 pub mod input;
 
@@ -130,7 +131,11 @@ pub fn adapt_response_for_client(
 
 /// Returns whether the results of a method carry cache hints in the stateless era.
 fn is_cacheable(method: &str) -> bool {
-    method == "resources/read" || method == "server/discover" || method.ends_with("/list")
+    let is_named = matches!(
+        method,
+        "resources/read" | "server/discover" | extensions::GET_SKILL | extensions::READ_DIRECTORY
+    );
+    is_named || method.ends_with("/list")
 }
 
 /// Maps an error code to the one of the client's era.

@@ -17,6 +17,9 @@ use crate::protocol::jsonrpc::{RequestId, ResponsePayload};
 /// Open questions that one call may have.
 const MAX_QUESTIONS_PER_CALL: usize = 64;
 
+/// Time that a client has to answer a question while another client's question is refused because of it.
+const CONTESTED_QUESTION_TIME: Duration = Duration::from_secs(60);
+
 /// Time in which a log message may arrive after the response to its call, on another stream.
 const LATE_LOG_GRACE: Duration = Duration::from_secs(2);
 
@@ -60,6 +63,16 @@ struct PendingQuestion {
     client: u64,
     /// True if it arrived on the call's own stream. If not, it may belong to an earlier call of the same client.
     is_certain: bool,
+    asked_at: Instant,
+}
+
+/// A question that was closed because it took too long.
+#[derive(Debug)]
+pub(super) struct ExpiredQuestion {
+    /// The id that the server gave it.
+    pub(super) id: RequestId,
+    /// The sink of the client that was asked.
+    pub(super) updates: Option<Arc<dyn UpdateSink>>,
 }
 
 /// The client behind a request, and the sink for updates that arrive before the response.
@@ -253,12 +266,14 @@ impl PendingRequests {
         receiver.turn = None;
         request.open_questions += 1;
         let client = receiver.client.key;
-        Some((self.insert_question(PendingQuestion { id, call: Some(call), client, is_certain }), updates))
+        let question = PendingQuestion { id, call: Some(call), client, is_certain, asked_at: Instant::now() };
+        Some((self.insert_question(question), updates))
     }
 
     /// Opens a question to the owner of the instance and returns its id.
     pub(super) fn open_owner_question(&mut self, id: RequestId) -> u64 {
-        self.insert_question(PendingQuestion { id, call: None, client: 0, is_certain: false })
+        let asked_at = Instant::now();
+        self.insert_question(PendingQuestion { id, call: None, client: 0, is_certain: false, asked_at })
     }
 
     fn insert_question(&mut self, question: PendingQuestion) -> u64 {
@@ -278,6 +293,25 @@ impl PendingRequests {
             Some(call) if question.is_certain => self.is_pending(call),
             Some(call) => self.requests.range(..=call).any(|(_, request)| is_from_client(request)),
         }
+    }
+
+    /// Closes the questions to clients that have been open for too long, and returns them. Called when their calls keep
+    /// another client from being asked: one client that does not answer must not stop the questions of all others.
+    pub(super) fn close_contested_questions(&mut self, now: Instant) -> Vec<ExpiredQuestion> {
+        let is_old = |question: &PendingQuestion| {
+            question.call.is_some()
+                && now.saturating_duration_since(question.asked_at) >= CONTESTED_QUESTION_TIME
+        };
+        let old: Vec<u64> =
+            self.questions.iter().filter(|(_, question)| is_old(question)).map(|(id, _)| *id).collect();
+        let expire = |id: u64| {
+            let question = self.questions.get(&id)?;
+            let request = question.call.and_then(|call| self.requests.get(&call));
+            let updates = request.and_then(|request| request.receiver.as_ref()?.updates.clone());
+            let expired = ExpiredQuestion { id: question.id.clone(), updates };
+            self.close_question(id).then_some(expired)
+        };
+        old.into_iter().filter_map(expire).collect()
     }
 
     /// Removes a question that the server withdrew. Returns the client's sink, or `None` if the owner was asked.

@@ -21,6 +21,7 @@ use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::maps::collect_map;
 
 /// Time limit for a stateless server to acknowledge a listen request.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -169,7 +170,7 @@ impl Connection {
                 previous = None;
                 let accepted = ack.as_ref().map(acknowledged_uris).unwrap_or_default();
                 let acknowledged = uris.iter().map(|uri| (uri.clone(), accepted.contains(&**uri)));
-                self.subscriptions.acknowledged.send_replace(acknowledged.collect());
+                self.subscriptions.acknowledged.send_replace(collect_map(acknowledged));
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -179,7 +180,7 @@ impl Connection {
                     // The server does not support listening; retrying would not help.
                     Ok(ResponsePayload::Error(_)) => {
                         let acknowledged = uris.iter().map(|uri| (uri.clone(), false));
-                        self.subscriptions.acknowledged.send_replace(acknowledged.collect());
+                        self.subscriptions.acknowledged.send_replace(collect_map(acknowledged));
                         drop(subscribers.changed().await);
                     }
                     _ => sleep(RETRY_DELAY).await,

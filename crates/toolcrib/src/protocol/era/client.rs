@@ -7,12 +7,13 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::capabilities::{ClientCapabilities, LogLevel};
-use super::{IMPLEMENTATION, meta, write_server_info};
+use super::{IMPLEMENTATION, extensions, meta, write_server_info};
 use crate::protocol::json::object::{Object, as_string, to_json_string, write_string};
 use crate::protocol::jsonrpc::{code, error_object};
 use crate::protocol::member_names;
 use crate::protocol::versions::{Era, Revision};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::maps::collect_map;
 
 /// Opens a session (session era).
 pub const INITIALIZE: &str = "initialize";
@@ -75,6 +76,13 @@ pub struct RequestMeta {
     pub log_level: Option<LogLevel>,
     /// The progress token, as JSON.
     pub progress_token: Option<Bytes>,
+}
+
+impl RequestMeta {
+    /// Returns whether the client wants messages before the response: progress, log messages, or those of extensions.
+    pub fn wants_updates(&self) -> bool {
+        self.progress_token.is_some() || self.log_level.is_some() || self.capabilities.has_extensions()
+    }
 }
 
 /// Parses the metadata of one client's requests. The last metadata is cached, because clients repeat it byte for byte
@@ -273,7 +281,7 @@ pub fn all_capabilities(era: Era, extensions: &[&str]) -> Value {
     });
     if era == Era::Stateless && !extensions.is_empty() {
         let extensions = extensions.iter().map(|name| ((*name).to_owned(), json!({})));
-        capabilities["extensions"] = extensions.collect::<serde_json::Map<_, _>>().into();
+        capabilities["extensions"] = collect_map::<serde_json::Map<_, _>, _>(extensions).into();
     }
     capabilities
 }
@@ -282,10 +290,19 @@ pub fn all_capabilities(era: Era, extensions: &[&str]) -> Value {
 pub fn forwarded_capabilities(declared: &Bytes, era: Era) -> Option<Value> {
     let mut declared: Value = serde_json::from_slice(declared).ok()?;
     let members = declared.as_object_mut()?;
-    members.remove(match era {
-        Era::Session => "extensions",
-        Era::Stateless => "tasks",
-    });
+    match era {
+        Era::Stateless => drop(members.remove("tasks")),
+        // Sessions have no form for a task of the stateless era.
+        Era::Session => {
+            let extensions = members.get_mut("extensions").and_then(Value::as_object_mut);
+            let is_last = extensions.is_some_and(|extensions| {
+                extensions.remove(extensions::TASKS).is_some() && extensions.is_empty()
+            });
+            if is_last {
+                members.remove("extensions");
+            }
+        }
+    }
     Some(declared)
 }
 
@@ -413,8 +430,10 @@ mod tests {
         );
         assert_eq!(
             forwarded_capabilities(&declared, Era::Session).unwrap(),
-            json!({"tools": {}, "resources": {"subscribe": true}, "tasks": {}, "experimental": {"e": 1}})
+            json!({"tools": {}, "resources": {"subscribe": true}, "tasks": {}, "extensions": {"x": {}}, "experimental": {"e": 1}})
         );
+        let tasks = Bytes::from_static(br#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#);
+        assert_eq!(forwarded_capabilities(&tasks, Era::Session).unwrap(), json!({}));
         let stateless = forwarded_capabilities(&declared, Era::Stateless).unwrap();
         assert!(stateless["tasks"].is_null() && stateless["extensions"] == json!({"x": {}}));
         assert_eq!(forwarded_capabilities(&Bytes::from_static(b"7"), Era::Session), None);

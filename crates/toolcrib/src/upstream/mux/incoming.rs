@@ -6,19 +6,21 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::super::call_context;
-use super::super::pending::{NoRecipient, RequestEnd};
+use super::super::pending::{ExpiredQuestion, NoRecipient, RequestEnd};
 use super::{ListenAck, MuxInner};
 use crate::cache::Invalidation;
 use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::event::ServerNotification;
-use crate::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT, LIST_ROOTS, LogLevel};
+use crate::protocol::era::capabilities::{CREATE_MESSAGE, ClientCapabilities, ELICIT, LIST_ROOTS, LogLevel};
 use crate::protocol::era::client::{
     CANCELLED, DISCOVER, ELICITATION_COMPLETE, INITIALIZE, LOG_MESSAGE, PING, PROGRESS, PROMPTS_CHANGED,
     RESOURCE_UPDATED, RESOURCES_CHANGED, SUBSCRIPTION_ACKNOWLEDGED, TASK_STATUS, TOOLS_CHANGED,
     missing_capability_error,
 };
+use crate::protocol::era::extensions::{is_extension_notification, is_extension_request};
 use crate::protocol::era::meta;
 use crate::protocol::framing::Frame;
 use crate::protocol::json::object::{Object, as_integer, write_string};
@@ -26,6 +28,7 @@ use crate::protocol::jsonrpc::{
     self, RequestId, ResponsePayload, ServerMessage, code, error_object, excerpt,
 };
 use crate::protocol::versions::Era;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Garbage lines accepted before the first valid message; startup banners are shorter.
 const MAX_BANNER_LINES: u64 = 1000;
@@ -147,10 +150,7 @@ impl MuxInner {
             // Only clients send these: the peer echoes its input.
             INITIALIZE | DISCOVER => return self.mark_not_mcp("it echoes its input, as `cat` does"),
             CREATE_MESSAGE | ELICIT | LIST_ROOTS => self.ask_client(&id, method, params, origin),
-            _ => {
-                let message = format!("unknown method `{method}`");
-                Err(QuestionRefusal { code: code::METHOD_NOT_FOUND, message })
-            }
+            _ => self.ask_client_with_extensions(&id, method, params, origin),
         };
         match question {
             Err(QuestionRefusal { code, message }) => {
@@ -158,7 +158,7 @@ impl MuxInner {
             }
             Ok(question) => {
                 let inner = self.clone();
-                self.tasks.spawn(async move {
+                self.tasks.spawn_boxed(async move {
                     let answer = tokio::select! {
                         answer = question.answer => answer.unwrap_or_else(|_| {
                             let reason = "the client disconnected without an answer";
@@ -191,7 +191,12 @@ impl MuxInner {
         let (call, client) = match pending.find_client(origin) {
             Ok(found) => found,
             Err(no_recipient) => {
+                let expired = match no_recipient {
+                    NoRecipient::Ambiguous => pending.close_contested_questions(Instant::now()),
+                    NoRecipient::NoCall | NoRecipient::CallEnded => Vec::new(),
+                };
                 drop(pending);
+                self.refuse_expired(expired);
                 return self.ask_owner(id, method, params).ok_or_else(|| no_recipient.refusal(method));
             }
         };
@@ -226,6 +231,39 @@ impl MuxInner {
             self.pending().close_question(question);
         }
         self.ask_owner(id, method, params).ok_or_else(|| unable(code::METHOD_NOT_FOUND, ""))
+    }
+
+    /// Tells the server that a client did not answer in time, and the client that its answer is no longer needed.
+    fn refuse_expired(&self, expired: Vec<ExpiredQuestion>) {
+        for ExpiredQuestion { id, updates } in expired {
+            let reason = "the client did not answer in time, and another client is to be asked";
+            self.reply(&id, &ResponsePayload::Error(error_object(code::INVALID_REQUEST, reason, None)));
+            if let Some(updates) = updates {
+                updates.deliver_contained(CallUpdate::RequestWithdrawn);
+            }
+        }
+    }
+
+    /// Passes a request that the protocol does not define to the client it belongs to, if that client is in a session and
+    /// announced an extension.
+    fn ask_client_with_extensions(
+        self: &Arc<Self>,
+        id: &RequestId,
+        method: &str,
+        params: Option<&Bytes>,
+        origin: Option<u64>,
+    ) -> Result<OpenQuestion, QuestionRefusal> {
+        let may_ask = is_extension_request(method)
+            && match self.pending().find_client(origin) {
+                Ok((_, client)) => client.era == Era::Session && client.capabilities.has_extensions(),
+                // The owner of the instance decides.
+                Err(_) => true,
+            };
+        let asked = may_ask.then(|| self.ask_client(id, method, params, origin).ok()).flatten();
+        asked.ok_or_else(|| QuestionRefusal {
+            code: code::METHOD_NOT_FOUND,
+            message: format!("unknown method `{method}`"),
+        })
     }
 
     /// Passes a request that no client can answer to the owner of the instance, if it supports the method, or else to the
@@ -339,7 +377,30 @@ impl MuxInner {
                     });
                 }
             }
-            _ => {}
+            _ => self.handle_extension_notification(method, params, origin),
+        }
+    }
+
+    /// Passes a notification that the protocol does not define to the client it belongs to, if that client announced an
+    /// extension. One that may belong to several clients is dropped.
+    fn handle_extension_notification(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        if !is_extension_notification(method) {
+            return;
+        }
+        let call = match self.pending().find_client(origin) {
+            Ok((call, client)) if client.capabilities.has_extensions() => Some(call),
+            _ => None,
+        };
+        let update = CallUpdate::Notification { method: method.to_owned(), params };
+        let capabilities = self.owner.capabilities.as_ref();
+        match call {
+            Some(call) => self.send_update(call, update),
+            None if capabilities.is_some_and(ClientCapabilities::has_extensions) => {
+                if let Some(owner) = &self.owner.update_sink {
+                    owner.deliver_contained(update);
+                }
+            }
+            None => {}
         }
     }
 

@@ -64,7 +64,8 @@ async fn late_log_message_is_for_the_client_of_the_last_call() {
     let server = server.await;
     let context = launch_context(None);
     let mut notifications = context.notifications.subscribe();
-    let connection = launch(&http(&server.url), None, &context).await.unwrap().0;
+    let plan = HandshakePlan::Prefer(Era::Session);
+    let connection = launch(&http(&server.url), plan, &context).await.unwrap().connection;
     server.wait_until(|server| !server.requests("GET").is_empty()).await;
     let log = json!({"level": "debug", "data": "late"});
     for (client, recipient) in [(3, Some(3)), (3, Some(3)), (4, None)] {
@@ -396,7 +397,7 @@ async fn detected_sse_is_shown_and_remembered() {
     };
     let supervisor = supervised();
     assert_eq!(supervisor.status(Instant::now()).transport, "http");
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     assert_eq!(supervisor.status(Instant::now()).transport, "sse");
     supervisor.stop().await.unwrap();
     assert_eq!(supervisor.status(Instant::now()).transport, "sse");
