@@ -361,8 +361,10 @@ impl CallRouter {
             return Err(denied);
         }
         let catalog = self.callable_catalog(&call.caller);
-        // A typing error is better explained here, and an unknown name must not count towards limits.
+        // A typing error is better explained here. An unknown name must not count towards limits, and is recorded as unknown
+        // where callers are told apart.
         let is_forwarded = call.forwards_unknown
+            && call.caller == Caller::local()
             && error.kind() == ErrorKind::Unknown
             && self.fallback.is_none()
             && !self.limiter.has_limits()
