@@ -39,7 +39,7 @@ fn era_of_process(client: &mut HttpClient) -> &'static str {
 /// Asks a client in a session, which answers, and returns the text of the result. The arguments go to the tool `s__ask`.
 fn ask_in_session(client: &mut HttpClient, arguments: &Value) -> String {
     let mut stream = client.open("tools/call", &json!({"name": "s__ask", "arguments": arguments}));
-    let mut next = || stream.next_event().expect("a result before the end");
+    let mut next = || stream.next_event().unwrap();
     let mut message = next();
     if message["method"] == ASK {
         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "accept"}});
@@ -176,7 +176,7 @@ fn remote_server_has_a_connection_for_each_era() {
         if sharing != "per-client" {
             let status = status(&home);
             assert_eq!(status["era"], json!(["legacy", "modern"]), "{sharing} {status}");
-            assert_eq!(status["protocol_version"].is_string(), true, "{sharing} {status}");
+            assert!(status["protocol_version"].is_string(), "{sharing} {status}");
         }
         if is_shared {
             let text = home.run(&["status"]).stdout;

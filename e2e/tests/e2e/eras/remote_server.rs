@@ -56,7 +56,7 @@ impl RemoteServer {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = shared.clone();
-                std::thread::spawn(move || shared.serve(stream));
+                std::thread::spawn(move || shared.serve(&stream));
             }
         });
         server
@@ -74,34 +74,34 @@ impl RemoteServer {
 }
 
 impl Shared {
-    fn serve(&self, stream: TcpStream) {
-        let Some(request) = read_request(&stream) else { return };
+    fn serve(&self, stream: &TcpStream) {
+        let Some(request) = read_request(stream) else { return };
         let Request { method, headers, message } = request;
         match method.as_str() {
-            "DELETE" => return write_response(&stream, 204, "", &Value::Null),
+            "DELETE" => return write_response(stream, 204, "", &Value::Null),
             "POST" => {}
-            _ => return write_response(&stream, 405, "", &Value::Null),
+            _ => return write_response(stream, 405, "", &Value::Null),
         }
         if message["id"].is_null() {
-            return write_response(&stream, 202, "", &Value::Null);
+            return write_response(stream, 202, "", &Value::Null);
         }
         if message["method"].is_null() {
             self.answers.lock().ignore_poison().insert(message["id"].to_string(), message);
             self.answered.notify_all();
-            return write_response(&stream, 202, "", &Value::Null);
+            return write_response(stream, 202, "", &Value::Null);
         }
         let in_session = headers.contains_key("mcp-session-id");
         match message["method"].as_str().unwrap_or_default() {
-            "initialize" => self.initialize(&stream, &message),
-            "server/discover" => self.discover(&stream, &message),
+            "initialize" => self.initialize(stream, &message),
+            "server/discover" => self.discover(stream, &message),
             "tools/list" => {
                 let tools = ["ask", "era", "refuse"]
                     .map(|name| json!({"name": name, "inputSchema": {"type": "object"}}));
                 let result = json!({"resultType": "complete", "tools": tools, "ttlMs": 60000, "cacheScope": "private"});
-                write_response(&stream, 200, "", &answer(&message, &result));
+                write_response(stream, 200, "", &answer(&message, &result));
             }
-            "tools/call" => self.call(&stream, &message, in_session),
-            _ => write_response(&stream, 404, "", &refusal(&message, -32601, "no such method")),
+            "tools/call" => self.call(stream, &message, in_session),
+            _ => write_response(stream, 404, "", &refusal(&message, -32601, "no such method")),
         }
     }
 
