@@ -53,7 +53,7 @@ use crate::limits::UsageLimits;
 pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
-pub use callers::{CallerSpec, CallerToken, Sha256Digest, resolve_token_digests};
+pub use callers::{CallerSpec, CallerToken, Sha256Digest, find_short_tokens, resolve_token_digests};
 pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
@@ -106,7 +106,12 @@ pub struct Config {
 pub struct ListenSpec {
     /// `Host` names accepted in addition to the listen address.
     pub hosts: Vec<String>,
+    /// True if other users of the machine may use a loopback address without a token while no callers are declared.
+    pub any_user: bool,
 }
+
+/// Default of `limits.client-memory`, in bytes.
+const DEFAULT_CLIENT_MEMORY: usize = 256 << 20;
 
 /// Limits of the gateway as a whole, from `[limits]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +120,8 @@ pub struct GatewayLimits {
     pub body: usize,
     /// Sessions open at the same time.
     pub sessions: usize,
+    /// Memory that clients may use, in bytes: request bodies, kept events, unread results, declarations of sessions.
+    pub client_memory: Option<usize>,
     /// Time a shutdown waits for calls in flight.
     pub drain: Duration,
     /// Upper bound on the time limit of any call.
@@ -128,10 +135,19 @@ impl Default for GatewayLimits {
         Self {
             body: 32 << 20,
             sessions: 10_000,
+            client_memory: None,
             drain: Duration::from_secs(10),
             call_timeout_max: None,
             listing_wait: Duration::from_millis(300),
         }
+    }
+}
+
+impl GatewayLimits {
+    /// Returns the memory that clients may use, in bytes: if it is not set, 256 MiB or the size of four of the largest
+    /// bodies, if that is more.
+    pub fn client_memory(&self) -> usize {
+        self.client_memory.unwrap_or_else(|| DEFAULT_CLIENT_MEMORY.max(self.body.saturating_mul(4)))
     }
 }
 

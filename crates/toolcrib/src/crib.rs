@@ -11,6 +11,7 @@ mod handlers;
 mod lease;
 mod remembered;
 mod requests;
+mod server_list;
 mod servers;
 mod settings;
 
@@ -49,6 +50,7 @@ use crate::pipeline::telemetry::TracedCall;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
+use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
 use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
@@ -164,7 +166,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn find_for(&self, caller: &Caller, selector: &Selector) -> Result<Target, Error> {
-        self.router().find_target(caller, selector).await.map(|(target, _)| target)
+        self.router().find_target(caller, selector, Era::Session).await.map(|(target, _)| target)
     }
 
     /// Returns a receiver that is notified when the catalog or the access rules change.
@@ -188,7 +190,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        self.router().list(caller).await
+        self.list_for_era(caller, Era::Session).await
     }
 
     /// Returns the time that [`Crib::list`] waits for servers that were never listed.
@@ -220,12 +222,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
-        if !self.can_see(caller, server) {
-            return Err(self.router().hidden_server_error(caller, server));
-        }
-        self.registered(server)?;
-        self.router().discover_server(server).await?;
-        Ok(self.catalog_for(caller))
+        self.list_server_for_era(server, caller, Era::Session).await
     }
 
     /// Returns how long a client may cache a list that was just returned to a caller, of all servers or of one. A stale
@@ -419,7 +416,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
-        self.router().discover_server(server).await?;
+        self.router().discover_server(server, Era::Session).await?;
         let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
         if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
             pins.prepare(&listing).await;

@@ -33,9 +33,11 @@ use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::{LastError, ServerState, ServerStatus};
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
 use crate::util::clock::{self, SuspendClock};
+use crate::util::tasks::SpawnBoxed as _;
 #[cfg(test)]
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox};
@@ -55,7 +57,7 @@ const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
 #[derive(Debug)]
 enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
-    Lease(oneshot::Sender<Result<Lease, Error>>),
+    Lease(LeaseRequest),
     /// Reports a released lease: while the gate is closed, when no lease is left, or if the outcome of its call matters.
     Release(ReleaseReport),
     /// Reports something that happened to a connection.
@@ -73,6 +75,14 @@ enum ActorCommand {
     /// Grants no more leases, waits up to `drain` for existing ones, and ends the actor. Answered when the server's
     /// processes have ended.
     Retire { drain: Duration, done: oneshot::Sender<()> },
+}
+
+/// A request for a lease.
+#[derive(Debug)]
+struct LeaseRequest {
+    /// The era of the client, in which a server that speaks both is started.
+    era: Era,
+    reply: oneshot::Sender<Result<Lease, Error>>,
 }
 
 /// Something that happened to a connection.
@@ -168,15 +178,25 @@ impl Supervisor {
         services: SupervisorServices,
     ) -> Self {
         let replaced: Vec<Self> = replaced.into_iter().collect();
+        let records = Self::new_records(&spec, &replaced, listings, &services);
+        Self::start_instance(Arc::default(), spec, replaced, records, services)
+    }
+
+    /// Returns the records of a shared server that replaces others.
+    pub(crate) fn new_records(
+        spec: &ServerSpec,
+        replaced: &[Self],
+        listings: Option<&Path>,
+        services: &SupervisorServices,
+    ) -> ServerRecords {
         let new_stderr = || Arc::new(StderrTail::new(&spec.id, services.log.as_ref()));
-        let records = ServerRecords {
-            listing_store: ListingStore::new(&spec, listings),
-            cards: Arc::new(ServerCards::new(&spec)),
+        ServerRecords {
+            listing_store: ListingStore::new(spec, listings),
+            cards: Arc::new(ServerCards::new(spec)),
             metrics: Arc::default(),
             stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
-        };
-        Self::start_instance(Arc::default(), spec, replaced, records, services)
+        }
     }
 
     /// Starts the actor of one instance.
@@ -198,7 +218,7 @@ impl Supervisor {
         let start_gate = records.start_gate.clone();
         let actor_mailbox = ActorMailbox { sender: mailbox.downgrade(), commands };
         let (actor, snapshot) = Actor::new(spec.clone(), actor_mailbox, records, owner, services);
-        tasks.spawn(async move {
+        tasks.spawn_boxed(async move {
             for old in replaced {
                 old.wait_until_draining().await;
             }
@@ -330,12 +350,12 @@ impl Supervisor {
         ttl
     }
 
-    /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
-    /// server cannot be used.
-    pub(crate) async fn lease(&self) -> Result<Lease, Error> {
+    /// Returns a lease for a client of an era. Starts the server if needed, in that era if it speaks both, waits for a
+    /// start in progress, or fails with the reason why the server cannot be used.
+    pub(crate) async fn lease(&self, era: Era) -> Result<Lease, Error> {
         match self.try_lease() {
             Some(lease) => Ok(lease),
-            None => self.request(ActorCommand::Lease).await?,
+            None => self.request(|reply| ActorCommand::Lease(LeaseRequest { era, reply })).await?,
         }
     }
 
@@ -364,7 +384,7 @@ impl Supervisor {
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         self.close_gate();
         self.request(ActorCommand::Restart).await?;
-        self.lease().await.map(drop)
+        self.lease(Era::Session).await.map(drop)
     }
 
     /// Stops the server even if leases exist.
@@ -385,7 +405,7 @@ impl Supervisor {
         let draining = services.draining.clone();
         let supervisor = self.clone();
         draining.add(supervisor.clone());
-        services.tasks.spawn(async move {
+        services.tasks.spawn_boxed(async move {
             supervisor.retire(MIN_DRAIN.max(supervisor.spec().limits.call_timeout_max)).await;
             draining.remove(&supervisor);
         });
@@ -451,7 +471,8 @@ impl Supervisor {
             p50: metrics.percentile(0.5),
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
-            server_info: known.and_then(|known| known.server_info.clone()),
+            eras: known.map(|known| known.revision.era()).into_iter().collect(),
+            server_info: known.and_then(|known| known.listing.server_info.clone()),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
         }
@@ -509,6 +530,7 @@ impl ServerStatus {
             p99: None,
             start: spec.lifecycle.start,
             protocol: None,
+            eras: Vec::new(),
             server_info: None,
             card: spec.card.clone(),
             pin: spec.pin,

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use toolcrib::util::format::format_timestamp;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Event, LogLine, LogSource, ServerId};
 
 use crate::paths::log_file;
@@ -54,7 +55,7 @@ impl LogFiles {
         let (lines, receiver) = mpsc::unbounded_channel();
         let queued = Arc::<AtomicUsize>::default();
         let files = OpenLogFiles { folder, files: HashMap::new(), is_failing: false };
-        tasks.spawn(write_lines(files, receiver, queued.clone()));
+        tasks.spawn_boxed(write_lines(files, receiver, queued.clone()));
         Self { lines, queued }
     }
 

@@ -48,7 +48,8 @@ pub(crate) struct ServerReport {
     pub(crate) instances_list: Vec<InstanceReport>,
     /// The revision of the catalog.
     pub(crate) revision: u64,
-    pub(crate) era: Option<String>,
+    /// The protocol era; several if a remote server has a connection for each.
+    pub(crate) eras: Vec<String>,
     pub(crate) protocol_version: Option<String>,
     pub(crate) server_info: Option<Value>,
     pub(crate) title: Option<String>,
@@ -114,7 +115,7 @@ impl Report for ServerReport {
             "instances": self.instances,
             "instances_list": list_to_json(&self.instances_list),
             "revision": self.revision,
-            "era": self.era,
+            "era": eras_to_json(&self.eras),
             "protocol_version": self.protocol_version,
             "server_info": self.server_info,
             "title": self.title,
@@ -160,13 +161,22 @@ impl Report for ServerReport {
             instances: members.count("instances"),
             instances_list: members.reports("instances_list"),
             revision: members.count("revision"),
-            era: members.optional_text("era"),
+            eras: members.optional_text("era").map_or_else(|| members.texts("era"), |era| vec![era]),
             protocol_version: members.optional_text("protocol_version"),
             server_info: Some(members.value("server_info")).filter(|info| !info.is_null()),
             title: members.optional_text("title"),
             description: members.optional_text("description"),
             card_tags: members.texts("card_tags"),
         }
+    }
+}
+
+/// Returns the name of an era, or a list of names if there are several.
+fn eras_to_json(eras: &[String]) -> Value {
+    match eras {
+        [] => Value::Null,
+        [era] => json!(era),
+        eras => json!(eras),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::protocol::era::client::SUBSCRIBE;
+use crate::protocol::era::extensions::{GET_SKILL, READ_DIRECTORY};
 use crate::protocol::era::input::can_require_input;
 use crate::protocol::json::object::Object;
 use crate::protocol::list_kind::ListKind;
@@ -252,6 +253,11 @@ impl VisibleCatalogs {
         Ok(policy)
     }
 
+    /// Returns whether less may be listed than may be called.
+    pub(crate) fn has_exposure(&self) -> bool {
+        self.exposure.is_some()
+    }
+
     pub(crate) fn has_profile(&self, name: &str) -> bool {
         self.current_policy().profiles.contains_key(name)
     }
@@ -304,6 +310,18 @@ impl VisibleCatalogs {
         views.count += 1;
         views.by_caller.entry(caller.clone()).or_default().push(view.clone());
         view
+    }
+
+    /// Like [`for_caller`](Self::for_caller), for a catalog that is used once.
+    pub(crate) fn for_caller_uncached(&self, full: Arc<Catalog>, caller: &Caller) -> VisibleCatalog {
+        let policy = match (self.policy_for(caller), &self.exposure) {
+            (Ok(Some(policy)), _) => policy,
+            (Ok(None), Some(_)) => self.current_policy(),
+            (Ok(None), None) => return VisibleCatalog::unrestricted(full),
+            (Err(_), _) => return self.for_caller_by_rules(full, caller),
+        };
+        let view = self.compute(&full, &policy, caller);
+        if policy.guard.is_some() { view.guarded(&policy, caller) } else { view }
     }
 
     fn compute(&self, full: &Catalog, policy: &Arc<Policy>, caller: &Caller) -> VisibleCatalog {
@@ -422,6 +440,7 @@ fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
         ("tools/call", _) => RuleSubject::Listed(ListKind::Tools, name),
         ("prompts/get", Selector::OnServer(..)) => RuleSubject::Listed(ListKind::Prompts, name),
         ("prompts/get" | "resources/read" | "completion/complete" | SUBSCRIBE, _) => RuleSubject::Named(name),
+        (GET_SKILL | READ_DIRECTORY, _) => RuleSubject::Named(name),
         ("tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" | "tasks/list", _) => {
             RuleSubject::Server
         }

@@ -9,6 +9,7 @@ use super::source_map::SourceMap;
 use super::when::TagCondition;
 use crate::spec::template::TemplateText;
 use crate::spec::{Endpoint, HttpSpec, ServerCard, ServerId};
+use crate::util::maps::collect_map;
 
 /// Placeholder for a value that may be a secret.
 const HIDDEN: &str = "(hidden)";
@@ -178,7 +179,7 @@ pub(super) fn to_json(source: &SourceMap, node: &ConfigNode, hiding: Hiding) -> 
         ConfigValue::Table(table) => {
             let members =
                 table.0.iter().map(|entry| (entry.key.clone(), to_json(source, &entry.value, hiding)));
-            Json::Object(members.collect())
+            Json::Object(collect_map(members))
         }
         ConfigValue::Number(None) | ConfigValue::Other(_) => {
             source.short_text(&node.span).unwrap_or("…").into()

@@ -107,7 +107,12 @@ pub const SERVER: &[ConfigKey] = &[
     key("url", Text, "", "URL of a remote server. Excludes `command`"),
     key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
-    key("era", Text, "auto", "Protocol era: `auto`, `modern`, `legacy`, or a revision such as `2025-06-18`"),
+    key(
+        "era",
+        Text,
+        "auto",
+        "Protocol era: `auto` (the era of the client), `modern`, `legacy`, or a revision such as `2025-06-18`",
+    ),
     key("enabled", Boolean, "true", "Whether the server may run"),
     key(
         "when",
@@ -296,6 +301,7 @@ const CALLER: &[ConfigKey] = &[
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
     key("quota", Table(QUOTA), "", "Calls per period"),
     key("rate", Table(RATE), "", "Rate limit"),
+    key("in-flight", Integer, "", "Concurrent calls; further calls wait"),
     key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
 ];
 
@@ -327,6 +333,12 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     key("memory", Size, "", "Memory of all servers together"),
     key("body", Size, "32MiB", "Largest HTTP request body"),
     key("sessions", Integer, "10000", "Open sessions"),
+    key(
+        "client-memory",
+        Size,
+        "256MiB",
+        "Memory that clients may use: request bodies, kept events, unread results, sessions",
+    ),
     key("drain", Duration, "10s", "Time a shutdown waits for calls in flight"),
     key("call-timeout-max", Duration, "", "Upper bound on the time limit of any call"),
     key("listing-wait", Duration, "300ms", "Time a list waits for servers that were never listed"),
@@ -335,5 +347,12 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     key("cache", Size, "32MiB", "Memory for cached results"),
 ];
 
-const LISTEN: &[ConfigKey] =
-    &[key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`")];
+const LISTEN: &[ConfigKey] = &[
+    key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`"),
+    key(
+        "any-user",
+        Boolean,
+        "false",
+        "Whether other users of this machine may use a loopback address while no `callers` are declared",
+    ),
+];

@@ -14,17 +14,17 @@ use crate::supervisor::listing_store::ListingStore;
 
 /// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
 pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
-    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.transport()
+    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.known.transport()
 }
 
 /// Returns what a server offered when it was last listed and that differs from what was approved.
 pub fn remembered_unapproved(spec: &ServerSpec, state_dir: &Path, pins_dir: &Path) -> Vec<ToolPinStatus> {
-    let known = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
+    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
     let store = Arc::new(MemoryStore::default().with_pins_dir(pins_dir));
     let pins = PinStore::new(store, Some(pins_dir.to_owned()), TaskTracker::new()).for_server(spec);
-    match (known, pins) {
-        (Some(known), Some(pins)) => {
-            pins.check_listing(&known.listing, true);
+    match (saved, pins) {
+        (Some(saved), Some(pins)) => {
+            pins.check_listing(&saved.known.listing, true);
             pins.unapproved_items()
         }
         _ => Vec::new(),

@@ -247,6 +247,8 @@ pub enum ServerNotification {
         instance: InstanceKey,
         /// The server's own URI of the resource.
         uri: Arc<str>,
+        /// The other parameters of the notification, as a JSON object, if there are any.
+        details: Option<Bytes>,
     },
     /// The lists of one instance changed; the listing of the server as a whole did not.
     ListChanged {
@@ -268,12 +270,14 @@ pub enum ServerNotification {
         /// The parameters of the notification.
         params: Bytes,
     },
-    /// A log message that does not belong to a call.
+    /// A log message that does not belong to a call in flight.
     Log {
         /// The server.
         server: ServerId,
         /// The instance of the server.
         instance: InstanceKey,
+        /// The number of the client whose call it is most likely about, if that call has just ended.
+        client: Option<u64>,
         /// The parameters of the notification.
         params: Bytes,
     },

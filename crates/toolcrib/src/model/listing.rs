@@ -22,6 +22,8 @@ pub(crate) struct Listing {
     pub(crate) prompts: Vec<ListedItem>,
     pub(crate) resources: Vec<ListedItem>,
     pub(crate) templates: Vec<ListedItem>,
+    /// The name and version that it gave itself, byte for byte.
+    pub(crate) server_info: Option<Bytes>,
     /// Its capabilities, byte for byte.
     pub(crate) capabilities: Bytes,
     /// Its instructions for use, if any.
@@ -33,6 +35,7 @@ pub(crate) struct Listing {
     pub(crate) ttls: ListTtls,
     /// True if it is made from a card, which says nothing about anything but tools.
     pub(crate) is_from_card: bool,
+    pub(crate) page_ends: ListPageEnds,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
 }
@@ -48,6 +51,27 @@ impl PartialEq for ListTtls {
 }
 
 impl Eq for ListTtls {}
+
+/// The pages in which the server sent each list. Always equal, because a server may choose other cursors every time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ListPageEnds([Arc<[PageEnd]>; ListKind::ALL.len()]);
+
+impl PartialEq for ListPageEnds {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for ListPageEnds {}
+
+/// The end of one page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PageEnd {
+    /// The number of items on this page and those before it.
+    pub(crate) end: usize,
+    /// The cursor of the next page; none after the last one.
+    pub(crate) next_cursor: Option<Arc<str>>,
+}
 
 /// Time to live of one list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,6 +138,13 @@ pub(crate) struct ListPages {
     pub(crate) ttl: ListTtl,
     /// The reasons why items were left out.
     pub(crate) left_out: Vec<String>,
+    pub(crate) page_ends: Vec<PageEnd>,
+}
+
+impl Default for ListPages {
+    fn default() -> Self {
+        Self { items: Vec::new(), ttl: ListTtl::NoList, left_out: Vec::new(), page_ends: Vec::new() }
+    }
 }
 
 /// One item of a list, as the server defined it.
@@ -195,6 +226,25 @@ impl Listing {
         self.ttls.0[kind as usize]
     }
 
+    /// Returns the ends of the pages in which the server sent a list; none if that is not known.
+    pub(crate) fn page_ends(&self, kind: ListKind) -> &[PageEnd] {
+        &self.page_ends.0[kind as usize]
+    }
+
+    /// Keeps the items of a list for which `keep` returns true, on the same pages.
+    pub(crate) fn retain(&mut self, kind: ListKind, keep: impl Fn(&ListedItem) -> bool) {
+        let kept: Vec<bool> = self.items(kind).iter().map(keep).collect();
+        if kept.iter().all(|kept| *kept) {
+            return;
+        }
+        let count = |end: usize| kept.iter().take(end).filter(|kept| **kept).count();
+        let page_ends = self.page_ends(kind).iter();
+        let page_ends = page_ends.map(|page| PageEnd { end: count(page.end), ..page.clone() }).collect();
+        self.page_ends.0[kind as usize] = page_ends;
+        let mut kept = kept.into_iter();
+        self.list_mut(kind).retain(|_| kept.next().unwrap_or(true));
+    }
+
     /// Returns whether a tool may be called twice: it is read-only or idempotent.
     pub(crate) fn is_repeatable(&self, tool: &str) -> bool {
         let listed = self.tools.iter().find(|listed| *listed.name == *tool);
@@ -207,6 +257,7 @@ impl Listing {
     pub(crate) fn with_unread_from(mut self, before: &Self) -> Self {
         for kind in std::mem::take(&mut self.unread) {
             *self.list_mut(kind) = before.items(kind).to_vec();
+            self.page_ends.0[kind as usize] = before.page_ends.0[kind as usize].clone();
             self.left_out[kind as usize].clone_from(&before.left_out[kind as usize]);
         }
         self
@@ -222,28 +273,23 @@ impl Listing {
 
     /// Returns this listing with only the names for which `keep` returns true.
     pub(crate) fn filtered(&self, keep: impl Fn(&str) -> bool) -> Self {
-        let kept = |kind| self.items(kind).iter().filter(|listed| keep(&listed.name)).cloned().collect();
-        Self {
-            tools: kept(ListKind::Tools),
-            prompts: kept(ListKind::Prompts),
-            resources: kept(ListKind::Resources),
-            templates: kept(ListKind::Templates),
-            ..self.clone()
+        let mut kept = self.clone();
+        for kind in ListKind::ALL {
+            kept.retain(kind, |listed| keep(&listed.name));
         }
+        kept
     }
 
     /// Returns this listing with the lists replaced that differ between `before` and `now`.
     pub(crate) fn with_changed_lists(&self, before: &Self, now: &Self) -> Self {
-        let pick = |kind: ListKind| {
-            if before.items(kind) == now.items(kind) { self.items(kind) } else { now.items(kind) }
-        };
-        Self {
-            tools: pick(ListKind::Tools).to_vec(),
-            prompts: pick(ListKind::Prompts).to_vec(),
-            resources: pick(ListKind::Resources).to_vec(),
-            templates: pick(ListKind::Templates).to_vec(),
-            ..now.clone()
+        let mut combined = now.clone();
+        for kind in ListKind::ALL {
+            if before.items(kind) == now.items(kind) {
+                *combined.list_mut(kind) = self.items(kind).to_vec();
+                combined.page_ends.0[kind as usize] = self.page_ends.0[kind as usize].clone();
+            }
         }
+        combined
     }
 
     fn list_mut(&mut self, kind: ListKind) -> &mut Vec<ListedItem> {
@@ -255,14 +301,10 @@ impl Listing {
         }
     }
 
-    /// Removes the items of a list for which `keep` returns false.
-    pub(crate) fn retain(&mut self, kind: ListKind, keep: impl Fn(&ListedItem) -> bool) {
-        self.list_mut(kind).retain(keep);
-    }
-
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
         self.left_out[kind as usize] = pages.left_out;
+        self.page_ends.0[kind as usize] = pages.page_ends.into();
         Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{RegisteredServer, Registry};
 use crate::access::pins::withheld_error;
+use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::error::Error;
@@ -28,6 +29,31 @@ impl Registry {
         self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
     }
 
+    /// Returns the visible listings with those of the own instances of a call's client in place of the servers'; `None` if
+    /// no own instance lists something else.
+    pub(crate) fn listings_for_client(
+        &self,
+        call: &Call,
+    ) -> Option<BTreeMap<ServerId, Option<Arc<Listing>>>> {
+        let mut own_listings = Vec::new();
+        for entry in self.enabled() {
+            if let RegisteredServer::PerKey { spec, instances } = &entry
+                && spec.sharing == Sharing::PerClient
+                && let Some(key) = call.try_instance_key(spec.sharing)
+                && let Some(own) = instances.listing_of(&key)
+                && entry.listing().as_ref() != Some(&own)
+            {
+                own_listings.push((spec.id.clone(), self.visible_listing(spec, own)));
+            }
+        }
+        if own_listings.is_empty() {
+            return None;
+        }
+        let mut listings = self.listings();
+        listings.extend(own_listings.into_iter().map(|(server, own)| (server, Some(own))));
+        Some(listings)
+    }
+
     /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.
     pub(crate) fn is_listed_in(&self, server: &ServerId, catalog: &Catalog) -> bool {
         let Some(Ok(entry)) = self.get(server) else { return true };
@@ -36,7 +62,7 @@ impl Registry {
     }
 
     /// Adds the configured tool names and pin states to a listing, and removes what is withheld.
-    fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
+    pub(crate) fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
         let pins = self.services.check_pins(spec, &listing, spec.sharing == Sharing::Shared);
         let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_items()).unwrap_or_default();
         if pin_statuses.is_empty() && spec.tools.rename.is_empty() {

@@ -96,7 +96,7 @@ struct ServerStatusForm<'a> {
     /// The number of running instances.
     instances: usize,
     instances_list: &'a [InstanceStatus],
-    era: Option<Era>,
+    era: ErasForm<'a>,
     protocol_version: Option<Revision>,
     server_info: Option<Cow<'a, RawValue>>,
     title: Option<String>,
@@ -141,7 +141,7 @@ impl Serialize for ServerStatus {
             sharing: self.sharing,
             instances: running_instances(self),
             instances_list: &self.instances,
-            era: self.protocol.map(Revision::era),
+            era: ErasForm(&self.eras),
             protocol_version: self.protocol,
             server_info: server_info.map_err(S::Error::custom)?.map(Cow::Borrowed),
             title: self.title(),
@@ -149,6 +149,19 @@ impl Serialize for ServerStatus {
             card_tags: self.card.as_ref().map_or(&[], |card| &card.tags),
         }
         .serialize(serializer)
+    }
+}
+
+/// The name of an era; a list of names if there are several.
+struct ErasForm<'a>(&'a [Era]);
+
+impl Serialize for ErasForm<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            [] => serializer.serialize_none(),
+            [era] => era.serialize(serializer),
+            eras => eras.serialize(serializer),
+        }
     }
 }
 

@@ -29,6 +29,8 @@ const PING_AFTER: Duration = Duration::from_secs(10);
 pub(super) struct LeasedServer {
     pub(super) connection: Arc<Connection>,
     pub(super) generation: u64,
+    /// True if the instance belongs to one client.
+    pub(super) is_for_one_client: bool,
     pub(super) gate: LeaseGate,
     pub(super) recent_callers: RecentCallers,
     pub(super) metrics: Arc<ServerMetrics>,
@@ -95,6 +97,11 @@ impl Lease {
 
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
+    }
+
+    /// Returns whether the server is an instance that belongs to one client.
+    pub(crate) fn is_for_one_client(&self) -> bool {
+        self.server.is_for_one_client
     }
 
     /// Releases the server and reports it as healthy.

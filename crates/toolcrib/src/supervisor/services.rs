@@ -25,6 +25,7 @@ use crate::secrets::SecretStoreHandle;
 use crate::spec::{Pinning, ServerId, ServerSpec};
 use crate::util::clock::SuspendClock;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Pause before the store is asked again which tools are approved.
 const LOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -130,7 +131,7 @@ impl SupervisorServices {
         let server = server.clone();
         let listing_changed = self.listing_changed.clone();
         let stop = self.abort_drain.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             while let Err(error) = pins.load(&listing).await {
                 warn!(%server, "nothing of it counts as approved: {error}");
                 tokio::select! {

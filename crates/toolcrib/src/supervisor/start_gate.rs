@@ -31,9 +31,9 @@ struct GateState {
     last_start_succeeded: bool,
     /// True if an instance is starting while no start has succeeded yet.
     trial_in_progress: bool,
-    /// True if the server exited when probed for the stateless era and has not been up since.
+    /// True if the server exited when either era was tried and has not been up since.
     needs_session_era: bool,
-    /// True if the next failure is the exit on that probe, which says nothing about the server.
+    /// True if the next failure is that exit, which says nothing about the server.
     probe_exited: bool,
     start_failures: StartFailures,
     /// True once a start has succeeded; never reset.
@@ -205,7 +205,7 @@ impl StartGate {
         self.lock().last_error.clone()
     }
 
-    /// Records that the server exited when it was probed for the stateless era.
+    /// Records that the server exited when either era was tried, so that only a session is tried from now on.
     pub(super) fn require_session_era(&self) {
         let mut state = self.lock();
         state.needs_session_era = true;

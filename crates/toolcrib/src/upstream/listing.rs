@@ -1,6 +1,7 @@
 //! The lists that a server offers, read page by page.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use tracing::warn;
 
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing, ParsedItems};
+use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing, PageEnd, ParsedItems};
 use crate::protocol::era::handshake::{error_code, error_message};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code};
@@ -48,6 +49,7 @@ pub(crate) async fn fetch_listing(connection: &Connection) -> Result<Listing, Er
     )?;
     let handshake = &connection.handshake;
     let mut listing = Listing {
+        server_info: handshake.server_info.clone(),
         capabilities: handshake.capabilities.clone(),
         instructions: handshake.instructions.clone(),
         ..Listing::default()
@@ -89,7 +91,7 @@ async fn fetch_optional_list(
 }
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, Error> {
-    let mut list = ListPages { items: Vec::new(), ttl: ListTtl::NoList, left_out: Vec::new() };
+    let mut list = ListPages::default();
     if !connection.handshake.has_capability(kind.capability()) {
         return Ok(list);
     }
@@ -126,6 +128,8 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         parsed.append(page.parsed);
         // An empty string is a valid cursor.
         let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
+        list.page_ends
+            .push(PageEnd { end: parsed.items.len(), next_cursor: cursor.as_deref().map(Arc::from) });
         let Some(cursor) = cursor.filter(|_| parsed.items.len() <= max_items) else {
             list.left_out = omit_items(kind, &mut parsed, &settings.limits);
             list.items = parsed.items;

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::handshake::HandshakePlan;
 use super::launch::{LaunchContext, StartFailure, launch};
 use super::mux::MuxContext;
 use super::*;
@@ -51,7 +52,12 @@ async fn try_connect_with(
     secrets: Option<SecretStoreHandle>,
 ) -> (Result<(Connection, Listing), StartFailure>, Arc<StderrTail>) {
     let context = launch_context(secrets);
-    (launch(spec, remembered, &context).await, context.stderr)
+    let plan = HandshakePlan::from_config(spec).unwrap_or(match remembered {
+        Some(revision) => HandshakePlan::Expect(revision.era()),
+        None => HandshakePlan::Prefer(Era::Stateless),
+    });
+    let launched = launch(spec, plan, &context).await;
+    (launched.map(|launched| (launched.connection, launched.listing)), context.stderr)
 }
 
 fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {

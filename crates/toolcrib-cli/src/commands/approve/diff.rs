@@ -1,6 +1,7 @@
 //! Line diff of two tool definitions, with invisible characters escaped.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use toolcrib::util::maps::collect_map;
 
 use crate::visible_text::escape_invisible;
 
@@ -66,9 +67,7 @@ fn sort_keys(value: &Value) -> Value {
         Value::Object(members) => {
             let mut keys: Vec<&String> = members.keys().collect();
             keys.sort_unstable();
-            Value::Object(
-                keys.into_iter().map(|key| (key.clone(), sort_keys(&members[key]))).collect::<Map<_, _>>(),
-            )
+            Value::Object(collect_map(keys.into_iter().map(|key| (key.clone(), sort_keys(&members[key])))))
         }
         Value::Array(elements) => elements.iter().map(sort_keys).collect(),
         other => other.clone(),

@@ -7,6 +7,7 @@ use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::Treatment;
 use crate::model::hint::Hint;
 use crate::util::format::format_duration;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Shortest time a server has to answer a ping. Between the two limits it is the call timeout.
 const MIN_PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -105,7 +106,10 @@ impl Actor {
     }
 
     pub(super) fn handle_start_failure(&mut self, failure: StartFailure) -> ActorState {
-        if failure.exited_on_probe {
+        if let Some(era) = failure.only_era {
+            return self.handle_only_era(era, &failure.error);
+        }
+        if failure.exited_in_both_eras {
             self.start_gate.require_session_era();
         }
         self.handle_failure(failure.error, Duration::ZERO).into()
@@ -124,7 +128,7 @@ impl Actor {
         };
         let error = Error::new(ErrorKind::CouldNotStart, message);
         let error = error.with_server(server).with_hint(hint).with_class(class);
-        StartFailure { error, exited_on_probe: false }
+        StartFailure::new(error)
     }
 
     /// Pings the server in the background, unless a ping is in flight.
@@ -138,7 +142,7 @@ impl Actor {
         let connection = server.connection.clone();
         let actor = self.own_mailbox.clone();
         let generation = self.generation;
-        self.services.tasks.spawn(async move {
+        self.services.tasks.spawn_boxed(async move {
             let is_answered = connection.ping(limit).await;
             let event = if is_answered { WatchEvent::PingAnswered } else { WatchEvent::PingTimedOut };
             if let Some(actor) = actor.upgrade() {

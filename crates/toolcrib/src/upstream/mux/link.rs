@@ -14,6 +14,7 @@ use crate::protocol::framing::Frame;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::QueuedMessage;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Bytes of a message after its JSON.
 const LINE_END: usize = 1;
@@ -117,7 +118,7 @@ impl TransportLink {
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         let disconnect = DisconnectOnPanic { link: self.clone() };
-        self.inner.tasks.spawn(async move {
+        self.inner.tasks.spawn_boxed(async move {
             let output = task.await;
             drop(disconnect);
             output
