@@ -275,10 +275,14 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let catalog = match self.load_catalog(scope).await {
+        let catalog = match self.load_catalog(scope, kind, cursor.is_none()).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
+        let own_error = scope.view.server().and_then(|server| catalog.list_error(kind, server));
+        if let Some(error) = own_error {
+            return (ResponsePayload::Error(error.clone()), None);
+        }
         match catalog.page(kind, scope.view.server(), era, cursor.as_deref()) {
             Ok(page) => {
                 let freshness = self.crib.freshness(kind, scope.view.server(), scope.caller());
@@ -291,13 +295,19 @@ impl McpService {
         }
     }
 
-    /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
-    /// they are up.
-    async fn load_catalog(&self, scope: &EndpointScope) -> Result<Arc<Catalog>, Error> {
+    /// Returns the visible catalog, for the first page of a list with a current list. Servers that were never listed are
+    /// waited for only briefly; a change is announced when they are up.
+    async fn load_catalog(
+        &self,
+        scope: &EndpointScope,
+        kind: ListKind,
+        is_first_page: bool,
+    ) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
-            CatalogScope::All => Ok(self.crib.list_for(scope.caller()).await),
+            _ if !is_first_page => Ok(self.crib.catalog_for(scope.caller())),
+            CatalogScope::All => Ok(self.crib.list_kind_for(kind, scope.caller()).await),
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_for(server, scope.caller());
+                let listed = self.crib.list_server_kind_for(kind, server, scope.caller());
                 let listed = timeout(self.crib.listing_wait(), listed).await;
                 listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
             }

@@ -29,16 +29,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::access::pins::PinnedTools;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListTtl, Listing};
-use crate::model::status::{LastError, ServerState, ServerStatus};
+use crate::model::listing::{ListFailure, ListTtl, Listing};
+use crate::model::status::{LastError, ListingError, ServerState, ServerStatus};
 use crate::process::stderr::StderrTail;
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
+use crate::upstream::relist::PendingRelist;
 use crate::util::clock::{self, SuspendClock};
 #[cfg(test)]
 pub(crate) use actor::fake;
-use actor::{Actor, ActorMailbox};
+use actor::{Actor, ActorMailbox, Relisted};
 use cards::ServerCards;
 pub(crate) use lease::Lease;
 use lease::{LeasedServer, ReleaseReport};
@@ -80,8 +81,8 @@ enum ActorCommand {
 enum WatchEvent {
     /// The connection was closed.
     Closed,
-    /// The server announced a change and was listed again.
-    Relisted(Result<Box<Listing>, Error>),
+    /// The server was listed again.
+    Relisted(Box<Relisted>),
     /// The server sent something after a ping.
     PingAnswered,
     /// The server sent nothing after a ping.
@@ -102,6 +103,8 @@ struct Snapshot {
     /// The reason for `last_error`, until a start succeeds.
     failure: Option<Error>,
     known_listing: Option<KnownListing>,
+    /// The lists that could not be read.
+    list_failures: Vec<ListFailure>,
     connection: Weak<Connection>,
     /// The server that callers lease, while it runs. Weak, so that a dropped actor drops the connection.
     leased: Weak<LeasedServer>,
@@ -110,6 +113,12 @@ struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the connection of a server that can be asked for its lists.
+    fn listable_connection(&self) -> Option<Arc<Connection>> {
+        let is_up = matches!(self.state, ServerState::Ready | ServerState::Probing);
+        self.connection.upgrade().filter(|connection| is_up && !connection.is_closed())
+    }
+
     fn leases(&self) -> usize {
         self.leased.upgrade().map_or(0, |server| server.gate.leases())
     }
@@ -125,6 +134,7 @@ impl Snapshot {
             last_error: None,
             failure: None,
             known_listing,
+            list_failures: Vec::new(),
             connection: Weak::new(),
             leased: Weak::new(),
             pinned_tools: None,
@@ -317,17 +327,40 @@ impl Supervisor {
         known.or_else(|| self.0.cards.listing())
     }
 
-    /// Returns how long one of the lists is valid. If it has expired and the server runs, a new one is requested; the
-    /// old one is used until it arrives.
-    pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
+    /// Returns how long one of the lists is valid.
+    pub(crate) fn list_ttl(&self, kind: ListKind) -> ListTtl {
         let snapshot = self.0.snapshot.borrow();
-        let ttl = snapshot.known_listing.as_ref().map(|known| known.listing.ttl(kind)).unwrap_or_default();
-        if let (ListTtl::Until(until, _), Some(connection)) = (ttl, snapshot.connection.upgrade())
-            && until <= now
-        {
-            connection.request_relist(kind);
-        }
-        ttl
+        snapshot.known_listing.as_ref().map(|known| known.listing.ttl(kind)).unwrap_or_default()
+    }
+
+    /// Requests those of the lists that are out of date, if the server runs, and returns the listing to wait for.
+    pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Option<PendingRelist> {
+        let snapshot = self.0.snapshot.borrow();
+        let connection = snapshot.listable_connection()?;
+        let listing = &snapshot.known_listing.as_ref()?.listing;
+        let list_ttl = self.0.spec.lifecycle.list_ttl;
+        let stale = kinds.iter().filter(|kind| listing.is_stale(*kind, list_ttl, now)).collect();
+        connection.refresh_lists(kinds, stale)
+    }
+
+    /// Requests all lists, if the server runs, and returns the listing to wait for.
+    pub(crate) fn relist(&self) -> Option<PendingRelist> {
+        let connection = self.0.snapshot.borrow().listable_connection()?;
+        connection.refresh_lists(ListKinds::ALL, ListKinds::ALL)
+    }
+
+    /// Returns whether the server could not tell its tools when it last ran, and may be started to ask again.
+    pub(crate) fn is_unlisted(&self, now: Instant) -> bool {
+        let snapshot = self.0.snapshot.borrow();
+        let list_ttl = self.0.spec.lifecycle.list_ttl;
+        let is_unknown = |known: &KnownListing| known.listing.has_unknown_tools(list_ttl, now);
+        snapshot.state == ServerState::Asleep && snapshot.known_listing.as_ref().is_some_and(is_unknown)
+    }
+
+    /// Returns why a list could not be read when that was last tried.
+    pub(crate) fn list_failure(&self, kind: ListKind) -> Option<ListFailure> {
+        let snapshot = self.0.snapshot.borrow();
+        snapshot.list_failures.iter().find(|failure| failure.kind == kind).cloned()
     }
 
     /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
@@ -452,6 +485,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
+            listing_errors: snapshot.list_failures.iter().map(ListingError::from).collect(),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
         }
@@ -514,6 +548,7 @@ impl ServerStatus {
             pin: spec.pin,
             unapproved: Vec::new(),
             problems: Vec::new(),
+            listing_errors: Vec::new(),
             sharing: spec.sharing,
             instances: Vec::new(),
         }

@@ -53,7 +53,7 @@ impl McpService {
                 InitializeReply { capabilities, instructions: merge_instructions(&catalog) }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.list_server_for(server, scope.caller()).await.ok();
+                let catalog = self.crib.load_server_for(server, scope.caller()).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
                 InitializeReply {

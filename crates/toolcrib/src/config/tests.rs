@@ -80,6 +80,7 @@ fn all_keys_of_a_server_are_read() {
         start = "at-boot"
         keep-alive = "0s"
         start-timeout = "1m"
+        list-ttl = "0s"
         restarts = { at-most = 0, within = "1h" }
         backoff = { first = "1s", most = "1s" }
         breaker = { failures = 1, cool-off = "100ms" }
@@ -104,7 +105,7 @@ fn all_keys_of_a_server_are_read() {
         (StartPolicy::AtBoot, KeepAlive::For(Duration::ZERO))
     );
     assert_eq!((lifecycle.restarts.at_most, lifecycle.restarts.within.as_secs()), (0, 3600));
-    assert_eq!(lifecycle.start_timeout.as_secs(), 60);
+    assert_eq!((lifecycle.start_timeout.as_secs(), lifecycle.list_ttl), (60, Duration::ZERO));
     assert_eq!(lifecycle.backoff.first, lifecycle.backoff.most);
     assert_eq!((lifecycle.breaker.failures.get(), lifecycle.breaker.cool_off.as_millis()), (1, 100));
     assert_eq!(

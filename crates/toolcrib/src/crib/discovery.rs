@@ -4,6 +4,7 @@ use super::Crib;
 use crate::catalog::Tool;
 use crate::model::caller::Caller;
 use crate::model::error::Error;
+use crate::protocol::list_kind::ListKind;
 use crate::registry::RegisteredServer;
 use crate::spec::ServerId;
 
@@ -17,6 +18,8 @@ pub struct Discovery {
     pub tools: Result<Vec<Tool>, Error>,
     /// Whether the server is still being started for the first time. Its tools will be in the catalog once it is up.
     pub is_pending: bool,
+    /// The reason why its tools could not be read when that was last tried. If they were read before, `tools` has those.
+    pub listing_error: Option<Error>,
 }
 
 impl Crib {
@@ -50,6 +53,16 @@ impl Crib {
         self.discoveries(caller, &servers)
     }
 
+    /// Asks every running server that a caller may see for its lists, and waits until each has answered or its start timeout
+    /// has passed. Returns the servers that do not run; they are not started.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Lists that were requested are still read.
+    pub async fn refresh_for(&self, caller: &Caller) -> Vec<ServerId> {
+        let servers = self.visible_servers(caller);
+        self.router().relist(&servers).await
+    }
+
     fn visible_servers(&self, caller: &Caller) -> Vec<RegisteredServer> {
         let mut servers = self.router().registry.enabled();
         servers.retain(|entry| self.can_see(caller, &entry.spec().id));
@@ -62,10 +75,15 @@ impl Crib {
             let server = entry.spec().id.clone();
             if catalog.is_undiscovered(&server) {
                 let (error, is_pending) = self.router().discovery_error(entry);
-                return Discovery { server, tools: Err(error), is_pending };
+                return Discovery { server, tools: Err(error), is_pending, listing_error: None };
             }
-            let tools = catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect();
-            Discovery { server, tools: Ok(tools), is_pending: false }
+            let failure = entry.list_failure(ListKind::Tools);
+            let listing_error = failure.map(|failure| failure.to_error(&server));
+            let tools = match (&listing_error, catalog.list_error(ListKind::Tools, &server)) {
+                (Some(error), Some(_)) => Err(error.clone()),
+                _ => Ok(catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect()),
+            };
+            Discovery { server, tools, is_pending: false, listing_error }
         };
         servers.iter().map(discovery).collect()
     }

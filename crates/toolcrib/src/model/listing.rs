@@ -1,11 +1,14 @@
 //! The listing of a server: its lists, their time to live, and facts about its tools.
 
+use crate::model::error::{Error, ErrorKind};
 use crate::model::pin_status::PinStatus;
 use crate::protocol::definition::{RepairedDefinition, repair_definition};
-use crate::protocol::era::handshake::declares_capability;
+use crate::protocol::era::handshake::{declares_capability, error_message};
 use crate::protocol::json::object::{self, Object, as_integer};
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::jsonrpc::error_object;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::member_names;
+use crate::spec::ServerId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -26,26 +29,34 @@ pub(crate) struct Listing {
     pub(crate) capabilities: Bytes,
     /// Its instructions for use, if any.
     pub(crate) instructions: Option<String>,
-    /// Lists that could not be read.
-    pub(crate) unread: Vec<ListKind>,
+    /// The failures of lists that could never be read, so that their content is unknown.
+    pub(crate) unknown: [Option<Arc<ListFailure>>; ListKind::ALL.len()],
     /// The reasons why items of each list were left out.
     pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
-    pub(crate) ttls: ListTtls,
+    pub(crate) times: ListTimes,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
 }
 
-/// Time to live of each list. Always equal, so that listings that differ only in this compare as the same.
+/// The times of each list. Always equal, so that listings that differ only in this compare as the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ListTtls(Arc<[ListTtl; ListKind::ALL.len()]>);
+pub(crate) struct ListTimes(Arc<[ListTime; ListKind::ALL.len()]>);
 
-impl PartialEq for ListTtls {
+impl PartialEq for ListTimes {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for ListTtls {}
+impl Eq for ListTimes {}
+
+/// The times of one list.
+#[derive(Debug, Clone, Copy, Default)]
+struct ListTime {
+    ttl: ListTtl,
+    /// When it was last requested from the server; `None` if it comes from disk.
+    requested_at: Option<Instant>,
+}
 
 /// Time to live of one list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,8 +121,86 @@ impl DeclaredToolFacts {
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
     pub(crate) ttl: ListTtl,
+    pub(crate) requested_at: Instant,
     /// The reasons why items were left out.
     pub(crate) left_out: Vec<String>,
+}
+
+/// A list that could not be read.
+#[derive(Debug, Clone)]
+pub(crate) struct ListFailure {
+    pub(crate) kind: ListKind,
+    /// The error object of the server, or one that describes the failure.
+    pub(crate) error: Bytes,
+    /// The same without secrets.
+    pub(crate) redacted_error: Bytes,
+    /// The failure, if it is not an error that the server answered with.
+    pub(crate) cause: Option<Error>,
+}
+
+/// Failures with the same error are equal.
+impl PartialEq for ListFailure {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.error == other.error
+    }
+}
+
+impl Eq for ListFailure {}
+
+impl ListFailure {
+    /// Creates the failure of a list that could not be read before it was saved.
+    pub(crate) fn from_disk(kind: ListKind) -> Self {
+        let message = format!("`{}` failed when the server last ran", kind.method());
+        let error = error_object(ErrorKind::BadReply.facts().code, &message, None);
+        Self { kind, redacted_error: error.clone(), error, cause: None }
+    }
+
+    /// Returns the message of the error, without secrets.
+    pub(crate) fn message(&self) -> String {
+        error_message(&self.redacted_error)
+    }
+
+    /// Returns the error for callers that want to know what a server lists.
+    pub(crate) fn to_error(&self, server: &ServerId) -> Error {
+        let noun = self.kind.item_noun();
+        let message = format!("`{server}` cannot list its {noun}s: {}", self.message());
+        Error::new(ErrorKind::BadReply, message).with_server(server)
+    }
+}
+
+/// Lists that were requested from a server.
+#[derive(Debug, Clone)]
+pub(crate) struct FetchedListing {
+    /// The lists that were read. All others are empty.
+    pub(crate) listing: Listing,
+    /// The lists that were requested.
+    pub(crate) kinds: ListKinds,
+    pub(crate) failures: Vec<ListFailure>,
+}
+
+impl FetchedListing {
+    /// Returns the requested lists that could not be read.
+    pub(crate) fn failed_kinds(&self) -> ListKinds {
+        self.failures.iter().map(|failure| failure.kind).collect()
+    }
+
+    /// Returns the listing, in which the lists that were not read at `now` are taken from `before`. What was never read is
+    /// unknown.
+    pub(crate) fn merge(&self, before: Option<&Listing>, now: Instant) -> Listing {
+        let mut listing = self.listing.clone();
+        let missing = ListKinds::ALL.difference(self.kinds).union(self.failed_kinds());
+        if let Some(before) = before {
+            missing.iter().for_each(|kind| listing.copy_list(kind, before));
+        }
+        for failure in &self.failures {
+            let index = failure.kind as usize;
+            Arc::make_mut(&mut listing.times.0)[index].requested_at = Some(now);
+            if before.is_none_or(|before| before.unknown[index].is_some()) {
+                listing.unknown[index] = Some(Arc::new(failure.clone()));
+            }
+        }
+        listing
+    }
 }
 
 /// One item of a list, as the server defined it.
@@ -190,7 +279,42 @@ impl Listing {
     }
 
     pub(crate) fn ttl(&self, kind: ListKind) -> ListTtl {
-        self.ttls.0[kind as usize]
+        self.times.0[kind as usize].ttl
+    }
+
+    /// Returns whether a list has expired. A list without a TTL expires after `default_ttl`.
+    pub(crate) fn is_stale(&self, kind: ListKind, default_ttl: Duration, now: Instant) -> bool {
+        let time = self.times.0[kind as usize];
+        match time.ttl {
+            ListTtl::NoList => false,
+            ListTtl::Until(until, _) => until <= now,
+            ListTtl::Unspecified => {
+                time.requested_at.is_some_and(|requested| now.saturating_duration_since(requested) >= default_ttl)
+            }
+        }
+    }
+
+    /// Returns the failure of a list that could never be read.
+    pub(crate) fn unknown_list(&self, kind: ListKind) -> Option<&Arc<ListFailure>> {
+        self.unknown[kind as usize].as_ref()
+    }
+
+    /// Returns whether every list has been read.
+    pub(crate) fn is_known(&self) -> bool {
+        self.unknown.iter().all(Option::is_none)
+    }
+
+    /// Returns whether its tools could not be read, and it is time to ask for them again.
+    pub(crate) fn has_unknown_tools(&self, list_ttl: Duration, now: Instant) -> bool {
+        self.unknown_list(ListKind::Tools).is_some() && self.is_stale(ListKind::Tools, list_ttl, now)
+    }
+
+    /// Returns the lists whose content differs.
+    pub(crate) fn changed_kinds(&self, other: &Self) -> ListKinds {
+        let differs = |kind: &ListKind| {
+            self.items(*kind) != other.items(*kind) || self.unknown_list(*kind) != other.unknown_list(*kind)
+        };
+        ListKind::ALL.into_iter().filter(differs).collect()
     }
 
     /// Returns whether a tool may be called twice: it is read-only or idempotent.
@@ -201,13 +325,13 @@ impl Listing {
         })
     }
 
-    /// Returns this listing with the unread lists taken from `before`.
-    pub(crate) fn with_unread_from(mut self, before: &Self) -> Self {
-        for kind in std::mem::take(&mut self.unread) {
-            *self.list_mut(kind) = before.items(kind).to_vec();
-            self.left_out[kind as usize].clone_from(&before.left_out[kind as usize]);
-        }
-        self
+    /// Replaces a list by that of another listing.
+    fn copy_list(&mut self, kind: ListKind, other: &Self) {
+        let index = kind as usize;
+        *self.list_mut(kind) = other.items(kind).to_vec();
+        self.left_out[index].clone_from(&other.left_out[index]);
+        self.unknown[index].clone_from(&other.unknown[index]);
+        Arc::make_mut(&mut self.times.0)[index] = other.times.0[index];
     }
 
     /// Returns whether this listing has every name that `other` has.
@@ -232,16 +356,10 @@ impl Listing {
 
     /// Returns this listing with the lists replaced that differ between `before` and `now`.
     pub(crate) fn with_changed_lists(&self, before: &Self, now: &Self) -> Self {
-        let pick = |kind: ListKind| {
-            if before.items(kind) == now.items(kind) { self.items(kind) } else { now.items(kind) }
-        };
-        Self {
-            tools: pick(ListKind::Tools).to_vec(),
-            prompts: pick(ListKind::Prompts).to_vec(),
-            resources: pick(ListKind::Resources).to_vec(),
-            templates: pick(ListKind::Templates).to_vec(),
-            ..now.clone()
-        }
+        let mut listing = now.clone();
+        let unchanged = ListKinds::ALL.difference(now.changed_kinds(before));
+        unchanged.iter().for_each(|kind| listing.copy_list(kind, self));
+        listing
     }
 
     fn list_mut(&mut self, kind: ListKind) -> &mut Vec<ListedItem> {
@@ -256,7 +374,8 @@ impl Listing {
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
         self.left_out[kind as usize] = pages.left_out;
-        Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
+        let requested_at = Some(pages.requested_at);
+        Arc::make_mut(&mut self.times.0)[kind as usize] = ListTime { ttl: pages.ttl, requested_at };
     }
 
     /// Returns the mistakes in its definitions that clients would reject a whole list for, and the reasons why items were

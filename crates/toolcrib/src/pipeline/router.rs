@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use crate::access::approvals::Approvals;
@@ -25,9 +25,11 @@ use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::pipeline::discovery::{Discoverer, DiscoveryState};
 use crate::pipeline::task_owners::TaskOwners;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
+use crate::upstream::relist::PendingRelist;
 use crate::util::panics;
 
 /// The time that a supervisor has to report that a start took too long.
@@ -165,6 +167,7 @@ impl CallRouter {
             let discovered = self.discover_server(server).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
+                Ok(()) if self.registry.is_closed() => shutting_down_error(),
                 Ok(()) => error,
             });
         }
@@ -346,14 +349,72 @@ impl CallRouter {
         catalog.undiscovered().filter_map(|server| self.registry.get(server)?.ok()).collect()
     }
 
-    /// Returns what is listed to a caller. Servers that were never listed are discovered in the background; the list waits
-    /// for them only briefly.
-    pub(crate) async fn list(&self, caller: &Caller) -> Arc<Catalog> {
-        let servers = self.undiscovered_servers(&self.callable_catalog(caller));
-        if !servers.is_empty() {
-            self.discover_briefly(caller, &servers).await;
-        }
+    /// Returns what is listed to a caller, with current lists of these kinds. Servers that were never listed are discovered
+    /// in the background; the list waits for them, and for running servers with outdated lists, only briefly.
+    pub(crate) async fn list(&self, caller: &Caller, kinds: ListKinds) -> Arc<Catalog> {
+        let catalog = self.callable_catalog(caller);
+        let mut servers = self.undiscovered_servers(&catalog);
+        servers.extend(self.servers_without_tools(&catalog));
+        let entries: Vec<RegisteredServer> =
+            catalog.servers().filter_map(|server| self.registry.get(server)?.ok()).collect();
+        tokio::join!(
+            async {
+                if !servers.is_empty() {
+                    self.discover_briefly(caller, &servers).await;
+                }
+            },
+            self.refresh(&entries, kinds),
+        );
         self.listed_catalog(caller)
+    }
+
+    /// Returns the servers that have to be started again, because they could not tell their tools.
+    fn servers_without_tools(&self, catalog: &Catalog) -> Vec<RegisteredServer> {
+        let now = Instant::now();
+        let unlisted = catalog.servers().filter(|server| catalog.list_error(ListKind::Tools, server).is_some());
+        let entries = unlisted.filter_map(|server| self.registry.get(server)?.ok());
+        entries.filter(|entry| entry.needs_discovery(now)).collect()
+    }
+
+    /// Asks running servers for those of their lists that are out of date, and waits briefly until the catalog has them.
+    pub(crate) async fn refresh(&self, servers: &[RegisteredServer], kinds: ListKinds) {
+        let now = Instant::now();
+        let wait = self.discoverer.listing_wait();
+        let is_awaited = |pending: &PendingRelist| now.saturating_duration_since(pending.since) < wait;
+        let pending: Vec<OutdatedServer<'_>> = servers
+            .iter()
+            .map(|entry| OutdatedServer { entry, relists: entry.refresh(kinds, now) })
+            .filter(|outdated| outdated.relists.iter().any(is_awaited))
+            .collect();
+        if !pending.is_empty() {
+            // The rest is announced when it arrives.
+            let _ = timeout_at(now + wait, self.wait_for_relists(&pending)).await;
+        }
+    }
+
+    /// Asks running servers for all their lists, and waits until the catalog has them, as long as the slowest of the servers
+    /// may take to start. Returns the servers that do not run.
+    pub(crate) async fn relist(&self, servers: &[RegisteredServer]) -> Vec<ServerId> {
+        let asked = servers.iter().map(|entry| OutdatedServer { entry, relists: entry.relist() });
+        let (running, stopped): (Vec<OutdatedServer<'_>>, Vec<OutdatedServer<'_>>) =
+            asked.partition(|server| !server.relists.is_empty());
+        let limits = running.iter().map(|server| server.entry.spec().lifecycle.start_timeout);
+        if let Some(limit) = limits.max() {
+            let _ = timeout(limit, self.wait_for_relists(&running)).await;
+        }
+        stopped.iter().map(|server| server.entry.spec().id.clone()).collect()
+    }
+
+    async fn wait_for_relists(&self, servers: &[OutdatedServer<'_>]) {
+        for server in servers {
+            for relist in &server.relists {
+                relist.wait().await;
+            }
+            let id = &server.entry.spec().id;
+            let mut catalog = self.catalog.clone();
+            // An error means that the crib is being dropped.
+            let _ = catalog.wait_for(|catalog| self.registry.is_listed_in(id, catalog)).await;
+        }
     }
 
     /// Asks for the listings of servers that a caller may see, and waits for those that were not asked for before.
@@ -455,6 +516,12 @@ impl CallRouter {
     }
 }
 
+/// A server with lists that are being fetched again.
+struct OutdatedServer<'a> {
+    entry: &'a RegisteredServer,
+    relists: Vec<PendingRelist>,
+}
+
 /// Returns whether a caller may know that a server exists which it may not use. The local user wrote the rules.
 fn denies_openly(policy: &Policy, caller: &Caller, server: &ServerId) -> bool {
     *caller == Caller::local() || policy.can_see(caller, server)
@@ -474,6 +541,11 @@ async fn run_contained(fallback: &dyn ToolExecutor, call: ToolCall) -> Result<Ou
         None => None,
     };
     outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::BadReply, "the fallback panicked")))
+}
+
+/// Returns the error for a target that can no longer be found, because all servers are gone.
+fn shutting_down_error() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent()
 }
 
 /// Returns the error for a bare name that servers may have which were never listed.

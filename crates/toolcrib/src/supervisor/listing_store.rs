@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 
 use crate::model::instance_key::InstanceKey;
-use crate::model::listing::{ListedItem, Listing};
+use crate::model::listing::{ListFailure, ListedItem, Listing};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Revision;
@@ -107,6 +107,10 @@ impl ListingStore {
     ) -> Option<KnownListing> {
         let mut shared = self.lock();
         let before = shared.current().cloned();
+        // Otherwise what another instance announced would become the change of this one.
+        if is_change && *key != InstanceKey::Shared && previous.is_some_and(|previous| previous.listing == known.listing) {
+            return None;
+        }
         match (&before, previous) {
             (Some(current), Some(previous)) if is_change && *key != InstanceKey::Shared => {
                 let listing = Arc::new(current.listing.with_changed_lists(&previous.listing, &known.listing));
@@ -116,8 +120,10 @@ impl ListingStore {
             _ => {
                 shared.remove_announced(key);
                 let base = shared.base.as_ref();
-                let keeps_base = *key != InstanceKey::Shared
-                    && base.is_some_and(|base| shared.is_confirmed || base.listing.covers(&known.listing));
+                let is_covered = |base: &KnownListing| {
+                    shared.is_confirmed && base.listing.is_known() || base.listing.covers(&known.listing)
+                };
+                let keeps_base = *key != InstanceKey::Shared && base.is_some_and(is_covered);
                 if !keeps_base {
                     shared.base = Some(known);
                     shared.is_confirmed = true;
@@ -140,7 +146,12 @@ impl ListingStore {
             let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
             Some(parsed.items)
         };
+        let unknown = known.get("unknown").and_then(|raw| object::parse_array(raw).ok()).unwrap_or_default();
+        let is_unknown = |kind: ListKind| {
+            unknown.iter().any(|raw| object::as_string(raw).is_some_and(|list| list == kind.list_member()))
+        };
         let listing = Listing {
+            unknown: ListKind::ALL.map(|kind| is_unknown(kind).then(|| Arc::new(ListFailure::from_disk(kind)))),
             tools: list(ListKind::Tools)?,
             prompts: list(ListKind::Prompts)?,
             resources: list(ListKind::Resources)?,
@@ -173,6 +184,12 @@ impl ListingStore {
         text.set_unchecked("capabilities", known.listing.capabilities.clone());
         if let Some(instructions) = &known.listing.instructions {
             text.set_unchecked("instructions", object::to_json_string(instructions));
+        }
+        let is_unknown = |kind: &ListKind| known.listing.unknown_list(*kind).is_some();
+        let unknown: Vec<&str> =
+            ListKind::ALL.iter().filter(|kind| is_unknown(kind)).map(|kind| kind.list_member()).collect();
+        if !unknown.is_empty() {
+            text.set_unchecked("unknown", serde_json::json!(unknown).to_string());
         }
         for kind in ListKind::ALL {
             let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();

@@ -21,10 +21,11 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::hint::Hint;
-use crate::model::listing::Listing;
+use crate::model::listing::FetchedListing;
 use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
+use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::{Era, Revision};
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
 use crate::spec::secret::SecretError;
@@ -98,7 +99,7 @@ pub(crate) async fn launch(
     spec: &ServerSpec,
     remembered: Option<Revision>,
     context: &LaunchContext,
-) -> Result<(Connection, Listing), StartFailure> {
+) -> Result<(Connection, FetchedListing), StartFailure> {
     let is_legacy_sse =
         matches!(&spec.endpoint, Endpoint::Http(http) if http.transport == TransportKind::Sse);
     let plan = match HandshakePlan::choose(spec.era, remembered) {
@@ -142,9 +143,12 @@ pub(crate) async fn launch(
         HandshakeError::Failed(error) => failed(error),
         HandshakeError::ExitedOnProbe => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
     })?;
-    match fetch_listing(&connection).await {
-        Ok(listing) => Ok((connection, listing)),
-        Err(error) => Err(failed(error)),
+    let fetched = fetch_listing(&connection).await.map_err(failed)?;
+    // An error that the server answered with concerns only the list.
+    let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
+    match causes.find_map(|failure| failure.cause.clone()) {
+        Some(cause) => Err(failed(cause)),
+        None => Ok((connection, fetched)),
     }
 }
 

@@ -51,7 +51,9 @@ async fn try_connect_with(
     secrets: Option<SecretStoreHandle>,
 ) -> (Result<(Connection, Listing), StartFailure>, Arc<StderrTail>) {
     let context = launch_context(secrets);
-    (launch(spec, remembered, &context).await, context.stderr)
+    let launched = launch(spec, remembered, &context).await;
+    let listed = launched.map(|(connection, fetched)| (connection, fetched.merge(None, Instant::now())));
+    (listed, context.stderr)
 }
 
 fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {

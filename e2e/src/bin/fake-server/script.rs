@@ -48,6 +48,9 @@ pub(crate) struct Script {
     pub(crate) grandchild: bool,
     /// A folder with one file per process, which lists its calls of the tool `record`.
     pub(crate) record_dir: Option<PathBuf>,
+    /// A folder with error objects: a request for a list is answered with the content of the file named like the member of
+    /// its result, if that exists.
+    pub(crate) list_errors: Option<PathBuf>,
     /// A file whose content, if it exists, is the description of `echo`.
     pub(crate) description_file: Option<PathBuf>,
     /// Run as that grandchild.
@@ -77,6 +80,7 @@ impl Script {
                 "--stdout-garbage" => script.stdout_garbage = true,
                 "--grandchild" => script.grandchild = true,
                 "--record-dir" => script.record_dir = Some(value()?.into()),
+                "--list-errors" => script.list_errors = Some(value()?.into()),
                 "--description-file" => script.description_file = Some(value()?.into()),
                 "--linger" => script.linger = true,
                 _ => return Err(format!("unknown flag {flag}")),

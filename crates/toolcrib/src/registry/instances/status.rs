@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Instances;
-use crate::model::status::{InstanceStatus, ServerState, ServerStatus};
+use crate::model::status::{InstanceStatus, ListingError, ServerState, ServerStatus};
 
 /// States in the order in which they represent the server: the first that any instance has is shown.
 const STATE_PRIORITY: [ServerState; 7] = [
@@ -56,6 +56,7 @@ impl Instances {
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
             tools: listing.as_ref().map(|listing| listing.tools.len()),
+            listing_errors: self.listing_errors(&instances),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             card: self.records.cards.combined(),
             calls: metrics.calls(),
@@ -66,6 +67,19 @@ impl Instances {
             server_info: known.and_then(|known| known.server_info),
             instances: instances.clone(),
             ..ServerStatus::disabled(&self.lock().spec)
+        }
+    }
+
+    /// Returns the lists that an instance could not read, or that could never be read.
+    fn listing_errors(&self, instances: &[InstanceStatus]) -> Vec<ListingError> {
+        let current = instances.iter().map(|instance| &instance.status.listing_errors);
+        match current.into_iter().find(|errors| !errors.is_empty()) {
+            Some(errors) => errors.clone(),
+            None => {
+                let listing = self.listing();
+                let unknown = listing.iter().flat_map(|listing| listing.unknown.iter().flatten());
+                unknown.map(|failure| ListingError::from(&**failure)).collect()
+            }
         }
     }
 

@@ -1,13 +1,11 @@
 //! The parts that several states share: events of a running server, leases, listings, commands and the snapshot.
 
 use super::*;
-use crate::access::pins::Pins;
 use crate::cache::Invalidation;
 use crate::model::caller::Caller;
 use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
-use crate::upstream::listing::fetch_listing;
 
 impl Actor {
     /// Returns the next event of a running server. New listings are recorded on the way.
@@ -101,12 +99,8 @@ impl Actor {
                 server.ping_required = false;
                 Some(ActorEvent::PingAnswered)
             }
-            WatchEvent::Relisted(Ok(listing)) => {
-                self.update_listing(&server.connection, *listing, true);
-                None
-            }
-            WatchEvent::Relisted(Err(error)) => {
-                warn!(server = %self.spec.id, %error, "cannot list the server again");
+            WatchEvent::Relisted(relisted) => {
+                self.handle_relisted(&server.connection, *relisted);
                 None
             }
         }
@@ -247,18 +241,19 @@ impl Actor {
     pub(super) fn handle_started(
         &mut self,
         connection: Connection,
-        listing: Listing,
+        fetched: FetchedListing,
         began: Instant,
     ) -> ActorState {
         let server = self.spec.id.clone();
         let pid = connection.pid();
         let duration = began.elapsed();
         let revision = &connection.handshake.revision;
-        info!(%server, ?pid, took = ?duration, tools = listing.tools.len(), %revision, "started");
+        info!(%server, ?pid, took = ?duration, tools = fetched.listing.tools.len(), %revision, "started");
         self.emit(Event::Started { server, pid, duration });
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
-        self.update_listing(&connection, listing, false);
+        let failed_kinds = fetched.failed_kinds();
+        self.update_listing(&connection, fetched, false);
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -266,8 +261,13 @@ impl Actor {
         self.start_gate.record_success();
         self.failure = None;
         let pins = self.services.pins.for_server(&self.spec);
-        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone(), pins);
-        self.services.tasks.spawn(watcher);
+        let watcher = ConnectionWatcher {
+            connection: connection.clone(),
+            generation: self.generation,
+            actor: self.own_mailbox.clone(),
+            pins,
+        };
+        self.services.tasks.spawn(watcher.run(failed_kinds));
         self.services.slots.mark_idle(&self.metrics);
         let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
         if self.spec.lifecycle.start == StartPolicy::OnDemand {
@@ -293,24 +293,35 @@ impl Actor {
         })
     }
 
-    /// Records a new listing. If the server's listing changes, that is announced and saved. A list that could not be
-    /// read keeps its last known content.
-    fn update_listing(&mut self, connection: &Connection, listing: Listing, is_change: bool) {
-        let empty = Listing::default();
-        let last = self.known_listing.as_ref().map_or(&empty, |known| &known.listing);
+    /// Records lists of the server, and returns those that changed. If the server's listing changes, that is announced and
+    /// saved. A list that could not be read keeps its last known content.
+    pub(super) fn update_listing(
+        &mut self,
+        connection: &Connection,
+        fetched: FetchedListing,
+        is_change: bool,
+    ) -> ListKinds {
+        let last = self.known_listing.as_ref().map(|known| &*known.listing);
         let known = KnownListing {
             revision: connection.handshake.revision,
             server_info: connection.handshake.server_info.clone(),
             is_legacy_sse: connection.is_legacy_sse(),
-            listing: Arc::new(listing.with_unread_from(last)),
+            listing: Arc::new(fetched.merge(last, Instant::now())),
         };
+        let changed = last.map_or(ListKinds::ALL, |last| known.listing.changed_kinds(last));
+        self.list_failures.retain(|failure| !fetched.kinds.contains(failure.kind));
+        self.list_failures.extend(fetched.failures);
         self.update_pinned_tools(&known.listing);
         let key = &self.owner.key;
         let server_before = self.listing_store.get();
         let previous = self.known_listing.replace(known.clone());
-        self.snapshot.send_modify(|snapshot| snapshot.known_listing = Some(known.clone()));
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.known_listing = Some(known.clone());
+            snapshot.list_failures.clone_from(&self.list_failures);
+        });
         let Some(known) = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change) else {
-            return self.notify_list_changes(previous.filter(|_| is_change).as_ref(), &known);
+            self.notify_list_changes(previous.filter(|_| is_change).as_ref(), &known);
+            return changed;
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
@@ -320,10 +331,13 @@ impl Actor {
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
             self.services.listing_changed.notify_one();
         }
-        // A change announced by one instance applies only while it runs and is not saved.
-        if !is_change || *key == InstanceKey::Shared {
+        // A change announced by one instance applies only while it runs and is not saved. Neither is a listing without
+        // tools that may have some: the server counts as never listed for the next gateway.
+        let is_permanent = !is_change || *key == InstanceKey::Shared;
+        if is_permanent && known.listing.unknown_list(ListKind::Tools).is_none() {
             self.save_listing(known);
         }
+        changed
     }
 
     fn save_listing(&self, known: KnownListing) {
@@ -338,13 +352,17 @@ impl Actor {
 
     /// Notifies the clients of this instance of a change that concerns only them.
     fn notify_list_changes(&self, before: Option<&KnownListing>, now: &KnownListing) {
-        let has_changed = |kind: &ListKind| {
-            before.is_some_and(|before| before.listing.items(*kind) != now.listing.items(*kind))
-        };
-        let lists: Arc<[ListKind]> = ListKind::ALL.into_iter().filter(has_changed).collect();
+        if let Some(before) = before {
+            self.send_list_change(now.listing.changed_kinds(&before.listing));
+        }
+    }
+
+    /// Notifies the clients of this instance that lists changed.
+    pub(super) fn send_list_change(&self, lists: ListKinds) {
         if !lists.is_empty() {
             let server = self.spec.id.clone();
             let instance = self.owner.key.clone();
+            let lists = lists.iter().collect();
             self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
         }
     }
@@ -471,55 +489,4 @@ impl Actor {
             snapshot.failure.clone_from(&self.failure);
         });
     }
-}
-
-/// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
-async fn compute_fingerprints(listing: Listing, pins: &Arc<Pins>) -> Listing {
-    if listing.tools.len() <= LARGE_LISTING {
-        return listing;
-    }
-    let pins = pins.clone();
-    let listing = Arc::new(listing);
-    let shared = listing.clone();
-    // If this fails, they are computed later.
-    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.tools)).await;
-    Arc::unwrap_or_clone(listing)
-}
-
-/// Reports the end of a connection to the actor, and new listings after announced changes, at most one per
-/// [`RELIST_INTERVAL`].
-async fn watch_connection(
-    connection: Arc<Connection>,
-    generation: u64,
-    actor: mpsc::WeakUnboundedSender<ActorCommand>,
-    pins: Option<Arc<Pins>>,
-) {
-    let report = |event| match actor.upgrade() {
-        Some(actor) => actor.send(ActorCommand::Watched { generation, event }).is_ok(),
-        None => false,
-    };
-    let relist = async {
-        loop {
-            connection.listing_changed().await;
-            let began = Instant::now();
-            let listed = match (fetch_listing(&connection).await, &pins) {
-                (Ok(listing), Some(pins)) => Ok(compute_fingerprints(listing, pins).await),
-                (listed, _) => listed,
-            };
-            let took = began.elapsed();
-            if !report(WatchEvent::Relisted(listed.map(Box::new))) {
-                return;
-            }
-            // A server that is expensive to list is listed less often.
-            sleep(RELIST_INTERVAL.max(took * RELIST_PAUSE_FACTOR)).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = connection.closed() => {}
-        () = relist => {}
-        () = connection.run_listen_stream() => {}
-    }
-    // Has no effect if the actor has ended, which closes the connection.
-    report(WatchEvent::Closed);
 }
