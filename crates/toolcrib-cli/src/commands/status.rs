@@ -206,7 +206,8 @@ fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
     let report = server.to_json();
     let mut fields: Vec<(&String, &Value)> = report.as_object().into_iter().flatten().collect();
     fields.retain(|(field, _)| {
-        !["stderr_tail", "instances_list", "unapproved", "problems", "listing_errors"].contains(&field.as_str())
+        !["stderr_tail", "instances_list", "unapproved", "problems", "listing_errors"]
+            .contains(&field.as_str())
     });
     fields.sort_by_key(|(field, _)| {
         FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())

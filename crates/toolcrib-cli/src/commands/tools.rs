@@ -91,10 +91,8 @@ fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
         out.warn(&error.message, error.hint.as_deref())?;
     }
     if !listing.pending.is_empty() {
-        let message = format!(
-            "not listed yet, because they are still starting: {}",
-            join_names(&listing.pending)
-        );
+        let message =
+            format!("not listed yet, because they are still starting: {}", join_names(&listing.pending));
         out.warn(&message, Some("toolcrib tools --wait"))?;
     }
     if let Some(not_running) = listing.not_running.as_ref().filter(|servers| !servers.is_empty()) {

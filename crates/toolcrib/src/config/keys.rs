@@ -335,7 +335,12 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     key("sessions", Integer, "10000", "Open sessions"),
     key("drain", Duration, "10s", "Time a shutdown waits for calls in flight"),
     key("call-timeout-max", Duration, "", "Upper bound on the time limit of any call"),
-    key("listing-wait", Duration, "300ms", "Time a list waits for servers that were never listed, and for lists that are out of date"),
+    key(
+        "listing-wait",
+        Duration,
+        "300ms",
+        "Time a list waits for servers that were never listed, and for lists that are out of date",
+    ),
     key("identical-calls", Integer, "", "Consecutive identical calls before further ones are refused"),
     key("results", Size, "", "Total size of the results a client may receive"),
     key("cache", Size, "32MiB", "Memory for cached results"),

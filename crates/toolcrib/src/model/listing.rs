@@ -288,9 +288,9 @@ impl Listing {
         match time.ttl {
             ListTtl::NoList => false,
             ListTtl::Until(until, _) => until <= now,
-            ListTtl::Unspecified => {
-                time.requested_at.is_some_and(|requested| now.saturating_duration_since(requested) >= default_ttl)
-            }
+            ListTtl::Unspecified => time
+                .requested_at
+                .is_some_and(|requested| now.saturating_duration_since(requested) >= default_ttl),
         }
     }
 
@@ -326,7 +326,7 @@ impl Listing {
     }
 
     /// Replaces a list by that of another listing.
-    fn copy_list(&mut self, kind: ListKind, other: &Self) {
+    pub(crate) fn copy_list(&mut self, kind: ListKind, other: &Self) {
         let index = kind as usize;
         *self.list_mut(kind) = other.items(kind).to_vec();
         self.left_out[index].clone_from(&other.left_out[index]);

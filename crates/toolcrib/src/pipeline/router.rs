@@ -151,7 +151,11 @@ impl CallRouter {
             }
             _ => Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await,
         };
-        found.map(|target| (target, visible))
+        found.map(|target| (target, visible)).map_err(|error| match error.kind() {
+            // The catalog loses all servers when they are stopped.
+            ErrorKind::Unknown if self.registry.is_closed() => shutting_down_error(),
+            _ => error,
+        })
     }
 
     async fn find_after_discovery(
@@ -167,7 +171,6 @@ impl CallRouter {
             let discovered = self.discover_server(server).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
-                Ok(()) if self.registry.is_closed() => shutting_down_error(),
                 Ok(()) => error,
             });
         }
@@ -371,7 +374,8 @@ impl CallRouter {
     /// Returns the servers that have to be started again, because they could not tell their tools.
     fn servers_without_tools(&self, catalog: &Catalog) -> Vec<RegisteredServer> {
         let now = Instant::now();
-        let unlisted = catalog.servers().filter(|server| catalog.list_error(ListKind::Tools, server).is_some());
+        let unlisted =
+            catalog.servers().filter(|server| catalog.list_error(ListKind::Tools, server).is_some());
         let entries = unlisted.filter_map(|server| self.registry.get(server)?.ok());
         entries.filter(|entry| entry.needs_discovery(now)).collect()
     }

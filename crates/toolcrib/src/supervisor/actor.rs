@@ -41,8 +41,8 @@ use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, StartPolicy};
 use crate::upstream::Connection;
 use crate::upstream::launch::{LaunchContext, StartFailure, launch, wait_until_exited};
 use crate::util::clock;
-pub(super) use relisting::Relisted;
 use relisting::ConnectionWatcher;
+pub(super) use relisting::Relisted;
 use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
 /// Retry time given to calls that are refused while a probe is in flight.

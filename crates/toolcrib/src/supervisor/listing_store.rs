@@ -108,7 +108,10 @@ impl ListingStore {
         let mut shared = self.lock();
         let before = shared.current().cloned();
         // Otherwise what another instance announced would become the change of this one.
-        if is_change && *key != InstanceKey::Shared && previous.is_some_and(|previous| previous.listing == known.listing) {
+        if is_change
+            && *key != InstanceKey::Shared
+            && previous.is_some_and(|previous| previous.listing == known.listing)
+        {
             return None;
         }
         match (&before, previous) {
@@ -151,7 +154,8 @@ impl ListingStore {
             unknown.iter().any(|raw| object::as_string(raw).is_some_and(|list| list == kind.list_member()))
         };
         let listing = Listing {
-            unknown: ListKind::ALL.map(|kind| is_unknown(kind).then(|| Arc::new(ListFailure::from_disk(kind)))),
+            unknown: ListKind::ALL
+                .map(|kind| is_unknown(kind).then(|| Arc::new(ListFailure::from_disk(kind)))),
             tools: list(ListKind::Tools)?,
             prompts: list(ListKind::Prompts)?,
             resources: list(ListKind::Resources)?,
@@ -245,6 +249,30 @@ mod tests {
             assert_eq!(mode & 0o077, 0, "{} can be read by others", path.display());
         }
         assert_eq!(ListingStore::new(&spec("y"), Some(&listings)).load(), None, "of a changed spec");
+    }
+
+    #[test]
+    fn unknown_list_is_unknown_when_it_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        let mut known = full_listing();
+        let listing = Arc::make_mut(&mut known.listing);
+        listing.prompts.clear();
+        listing.unknown[ListKind::Prompts as usize] =
+            Some(Arc::new(ListFailure::from_disk(ListKind::Prompts)));
+        store.save(&known).unwrap();
+        assert_eq!(store.load(), Some(known));
+    }
+
+    #[test]
+    fn instance_that_lists_more_than_an_unknown_base_replaces_it() {
+        let store = ListingStore::new(&spec("x"), None);
+        let mut unknown = listing(&[], &["p"]);
+        Arc::make_mut(&mut unknown.listing).unknown[ListKind::Tools as usize] =
+            Some(Arc::new(ListFailure::from_disk(ListKind::Tools)));
+        store.record(&client(1), unknown, None, false);
+        let complete = listing(&["a"], &["p"]);
+        assert_eq!(store.record(&client(2), complete.clone(), None, false), Some(complete));
     }
 
     fn listing(tools: &[&str], prompts: &[&str]) -> KnownListing {

@@ -130,7 +130,11 @@ impl Connection {
 
     /// Requests the lists that are out of date: those in `stale`, and those of `kinds` that are to be fetched again anyway.
     /// Returns the listing that covers them, or `None` if there is nothing to fetch.
-    pub(crate) fn refresh_lists(self: &Arc<Self>, kinds: ListKinds, stale: ListKinds) -> Option<PendingRelist> {
+    pub(crate) fn refresh_lists(
+        self: &Arc<Self>,
+        kinds: ListKinds,
+        stale: ListKinds,
+    ) -> Option<PendingRelist> {
         let mut pending = None;
         self.mux.relist_queue().state.send_if_modified(|state| {
             let missed = self.only_announced(state.missed);

@@ -185,5 +185,8 @@ async fn flood_of_announcements_is_passed_on_once_per_second() {
         settle().await;
     }
     assert!((1..=6).contains(&heard), "{heard} notifications in 5 s");
-    assert!(fake.received("tools/list").len() <= lists_before + 70, "at most one per list, and one per second");
+    assert!(
+        fake.received("tools/list").len() <= lists_before + 70,
+        "at most one per list, and one per second"
+    );
 }

@@ -99,9 +99,8 @@ impl Server {
     fn handle_request(self: &Arc<Self>, method: &str, request: Request) {
         let era = self.script.era;
         if let Some(error) = self.list_error(method) {
-            return self.write(
-                json!({"jsonrpc": "2.0", "id": request.id, "error": error}).to_string().as_bytes(),
-            );
+            return self
+                .write(json!({"jsonrpc": "2.0", "id": request.id, "error": error}).to_string().as_bytes());
         }
         match method {
             "server/discover" if era == Era::ExitsOnProbe => {

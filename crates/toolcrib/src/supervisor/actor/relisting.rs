@@ -34,7 +34,10 @@ impl Actor {
                 let failed = fetched.failed_kinds();
                 let changed = self.update_listing(connection, fetched, true);
                 // What changed is announced with the new catalog, and what failed when it has been read.
-                self.pass_on_announcement(connection, request.announced.difference(changed).difference(failed));
+                self.pass_on_announcement(
+                    connection,
+                    request.announced.difference(changed).difference(failed),
+                );
                 connection.keep_announcement(request.announced.intersection(failed));
             }
             Err(error) => warn!(server = %self.spec.id, %error, "cannot list the server again"),

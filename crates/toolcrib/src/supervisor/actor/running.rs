@@ -306,7 +306,7 @@ impl Actor {
             revision: connection.handshake.revision,
             server_info: connection.handshake.server_info.clone(),
             is_legacy_sse: connection.is_legacy_sse(),
-            listing: Arc::new(fetched.merge(last, Instant::now())),
+            listing: Arc::new(self.with_declared_tools(fetched.merge(last, Instant::now()))),
         };
         let changed = last.map_or(ListKinds::ALL, |last| known.listing.changed_kinds(last));
         self.list_failures.retain(|failure| !fetched.kinds.contains(failure.kind));
@@ -331,13 +331,22 @@ impl Actor {
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
             self.services.listing_changed.notify_one();
         }
-        // A change announced by one instance applies only while it runs and is not saved. Neither is a listing without
-        // tools that may have some: the server counts as never listed for the next gateway.
+        // A change announced by one instance applies only while it runs and is not saved. Neither is a listing whose tools
+        // could not be read: without an earlier one, the server counts as never listed for the next gateway.
         let is_permanent = !is_change || *key == InstanceKey::Shared;
-        if is_permanent && known.listing.unknown_list(ListKind::Tools).is_none() {
+        if is_permanent && !self.list_failures.iter().any(|failure| failure.kind == ListKind::Tools) {
             self.save_listing(known);
         }
         changed
+    }
+
+    /// Replaces an unknown list of tools by the declared one.
+    fn with_declared_tools(&self, mut listing: Listing) -> Listing {
+        let declared = self.cards.listing().filter(|_| listing.unknown_list(ListKind::Tools).is_some());
+        if let Some(declared) = declared {
+            listing.copy_list(ListKind::Tools, &declared);
+        }
+        listing
     }
 
     fn save_listing(&self, known: KnownListing) {

@@ -66,14 +66,14 @@ fn announcing_session(
 #[tokio::test]
 async fn change_before_the_get_stream_opens_is_noticed() {
     let tool = CountedTool::default();
-    let changing = tool.clone();
-    let script = announcing_session(tool.clone(), move |_| {
-        changing.change();
-        Reply::events([Step::Send(": open\n\n".into()), Step::Hang])
+    let script = announcing_session(tool.clone(), |_| {
+        Reply::events([Step::Send(": open\n\n".into()), Step::Hang]).delayed(SECOND / 2)
     });
     let server = RemoteServer::start(script).await;
     let supervisor = supervise(&server);
     drop(supervisor.lease().await.unwrap());
+    assert_eq!(tools(&supervisor), ["t0"]);
+    tool.change();
     wait_for_tool(&supervisor, "t1").await;
     supervisor.stop().await.unwrap();
 }
