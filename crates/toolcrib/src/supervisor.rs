@@ -476,7 +476,7 @@ impl Supervisor {
             last_error: snapshot.last_error.clone(),
             stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            tools: listing.as_ref().and_then(|listing| listing.tool_count()),
             card: self.0.cards.combined(),
             memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
             calls: metrics.calls(),

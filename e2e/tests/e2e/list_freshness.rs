@@ -1,5 +1,7 @@
 //! Lists that change, as clients of a gateway see them.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
+
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
 use test_support::gateway::Home;

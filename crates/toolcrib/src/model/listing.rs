@@ -299,6 +299,11 @@ impl Listing {
         self.unknown[kind as usize].as_ref()
     }
 
+    /// Returns the number of tools; `None` if they are unknown.
+    pub(crate) fn tool_count(&self) -> Option<usize> {
+        self.unknown_list(ListKind::Tools).is_none().then_some(self.tools.len())
+    }
+
     /// Returns whether every list has been read.
     pub(crate) fn is_known(&self) -> bool {
         self.unknown.iter().all(Option::is_none)

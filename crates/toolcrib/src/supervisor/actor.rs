@@ -205,7 +205,7 @@ impl Actor {
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
-                    Ok(Ok((connection, fetched))) => self.handle_started(connection, fetched, began),
+                    Ok(Ok((connection, fetched))) => self.handle_started(connection, &fetched, began),
                     Ok(Err(failure)) => self.handle_start_failure(failure),
                     Err(_) => self.handle_start_failure(self.start_timeout_failure(limit, &context)),
                 },

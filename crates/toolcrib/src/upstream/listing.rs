@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
@@ -117,10 +116,7 @@ impl Connection {
             }
         };
         let redacted_error = Bytes::from(self.mux.redactor().redact_bytes(&error).into_owned());
-        let failure = ListFailure { kind, error, redacted_error, cause };
-        let message = failure.message();
-        warn!(server = %self.server, list = kind.method(), message, "cannot read a list; its last known content stays");
-        failure
+        ListFailure { kind, error, redacted_error, cause }
     }
 }
 

@@ -38,6 +38,7 @@ async fn server_without_a_tool_list_is_up_and_callable() {
     let listed = crib.list().await;
     assert_eq!((names(&listed), prompts(&listed)), (vec!["good__t".to_owned()], vec!["bad__p".to_owned()]));
     assert_eq!((status(&crib, "bad").state, refusing.starts()), (ServerState::Ready, 1));
+    assert_eq!(status(&crib, "bad").tools, None);
     let shown = &status(&crib, "bad").listing_errors[0];
     assert_eq!((shown.list, shown.code, &*shown.message), (ListKind::Tools, Some(-32050), "no token"));
     assert_eq!(shown.data.as_deref(), Some(&br#"{"login":"https://x"}"#[..]));

@@ -55,7 +55,7 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
-            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            tools: listing.as_ref().and_then(|listing| listing.tool_count()),
             listing_errors: self.listing_errors(&instances),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             card: self.records.cards.combined(),

@@ -32,7 +32,7 @@ impl Actor {
         match fetched {
             Ok(fetched) => {
                 let failed = fetched.failed_kinds();
-                let changed = self.update_listing(connection, fetched, true);
+                let changed = self.update_listing(connection, &fetched, true);
                 // What changed is announced with the new catalog, and what failed when it has been read.
                 self.pass_on_announcement(
                     connection,

@@ -241,7 +241,7 @@ impl Actor {
     pub(super) fn handle_started(
         &mut self,
         connection: Connection,
-        fetched: FetchedListing,
+        fetched: &FetchedListing,
         began: Instant,
     ) -> ActorState {
         let server = self.spec.id.clone();
@@ -298,7 +298,7 @@ impl Actor {
     pub(super) fn update_listing(
         &mut self,
         connection: &Connection,
-        fetched: FetchedListing,
+        fetched: &FetchedListing,
         is_change: bool,
     ) -> ListKinds {
         let last = self.known_listing.as_ref().map(|known| &*known.listing);
@@ -309,8 +309,7 @@ impl Actor {
             listing: Arc::new(self.with_declared_tools(fetched.merge(last, Instant::now()))),
         };
         let changed = last.map_or(ListKinds::ALL, |last| known.listing.changed_kinds(last));
-        self.list_failures.retain(|failure| !fetched.kinds.contains(failure.kind));
-        self.list_failures.extend(fetched.failures);
+        self.update_list_failures(fetched);
         self.update_pinned_tools(&known.listing);
         let key = &self.owner.key;
         let server_before = self.listing_store.get();
@@ -338,6 +337,18 @@ impl Actor {
             self.save_listing(known);
         }
         changed
+    }
+
+    /// Replaces the failures of the lists that were requested, and logs new ones.
+    fn update_list_failures(&mut self, fetched: &FetchedListing) {
+        let before = std::mem::take(&mut self.list_failures);
+        for failure in fetched.failures.iter().filter(|failure| !before.contains(failure)) {
+            let server = &self.spec.id;
+            let list = failure.kind.method();
+            warn!(%server, list, error = failure.message(), "cannot read a list; its last known content stays");
+        }
+        let others = before.into_iter().filter(|failure| !fetched.kinds.contains(failure.kind));
+        self.list_failures = others.chain(fetched.failures.iter().cloned()).collect();
     }
 
     /// Replaces an unknown list of tools by the declared one.

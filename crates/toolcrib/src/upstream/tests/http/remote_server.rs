@@ -71,7 +71,7 @@ pub(in super::super) struct Reply {
     pub(in super::super) headers: Vec<(&'static str, String)>,
     pub(in super::super) steps: Vec<Step>,
     /// Time before the head of the response is sent.
-    delay: Duration,
+    pub(in super::super) delay: Duration,
 }
 
 impl Reply {
