@@ -62,6 +62,14 @@ fn command(spec: &ServerSpec) -> &CommandSpec {
 }
 
 #[test]
+fn list_ttl_may_be_zero() {
+    for (lifecycle, seconds) in [("", 300), ("lifecycle = { list-ttl = '0s' }", 0)] {
+        let config = toml(&format!("[servers.git]\ncommand = 'git'\n{lifecycle}"));
+        assert_eq!(only_server(&config).lifecycle.list_ttl.as_secs(), seconds);
+    }
+}
+
+#[test]
 fn all_keys_of_a_server_are_read() {
     let config = toml(
         r#"
@@ -80,7 +88,6 @@ fn all_keys_of_a_server_are_read() {
         start = "at-boot"
         keep-alive = "0s"
         start-timeout = "1m"
-        list-ttl = "0s"
         restarts = { at-most = 0, within = "1h" }
         backoff = { first = "1s", most = "1s" }
         breaker = { failures = 1, cool-off = "100ms" }
@@ -105,7 +112,7 @@ fn all_keys_of_a_server_are_read() {
         (StartPolicy::AtBoot, KeepAlive::For(Duration::ZERO))
     );
     assert_eq!((lifecycle.restarts.at_most, lifecycle.restarts.within.as_secs()), (0, 3600));
-    assert_eq!((lifecycle.start_timeout.as_secs(), lifecycle.list_ttl), (60, Duration::ZERO));
+    assert_eq!(lifecycle.start_timeout.as_secs(), 60);
     assert_eq!(lifecycle.backoff.first, lifecycle.backoff.most);
     assert_eq!((lifecycle.breaker.failures.get(), lifecycle.breaker.cool_off.as_millis()), (1, 100));
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Lists of a connection that have to be fetched again: which ones, how urgently, and which changes the server announced.
 //!
-//! Transports and clients add to the queue; the task that watches the connection takes from it. Whoever asks for a list
-//! while it is out of date waits for the listing that covers the request.
+//! Transports and clients add to the queue; the task that watches the connection takes from it. A caller that asks
+//! for a list while it is out of date waits for the listing that covers the request.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ struct RelistState {
     in_progress: ListKinds,
     /// Lists with an announced change that clients have not been notified of.
     announced: ListKinds,
-    /// True if somebody waits for the lists.
+    /// True if a caller waits for the lists.
     is_urgent: bool,
     waiting_since: Option<Instant>,
     in_progress_since: Option<Instant>,
@@ -85,9 +85,9 @@ impl RelistQueue {
 /// The earliest times of the next listing of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EarliestRelist {
-    /// For a listing that nobody waits for.
+    /// For a listing that no caller waits for.
     pub(crate) routine: Instant,
-    /// For a listing that somebody waits for.
+    /// For a listing that a caller waits for.
     pub(crate) urgent: Instant,
 }
 

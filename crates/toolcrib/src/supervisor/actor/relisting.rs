@@ -5,9 +5,9 @@ use crate::access::pins::Pins;
 use crate::upstream::listing::fetch_lists;
 use crate::upstream::relist::{EarliestRelist, RelistRequest};
 
-/// Shortest time between two listings that nobody waits for, and between two announcements that clients are notified of.
+/// Shortest time between two listings that no caller waits for, and between two announcements that clients are notified of.
 const RELIST_INTERVAL: Duration = Duration::from_secs(1);
-/// A listing that takes longer is expensive: the server is listed less often, also if somebody waits.
+/// A listing that takes longer is expensive: the server is listed less often, also if a caller waits.
 const EXPENSIVE_LISTING: Duration = Duration::from_secs(1);
 /// The time that a server is not listed again, as a multiple of the time that listing it took.
 const RELIST_PAUSE_FACTOR: u32 = 10;
