@@ -4,6 +4,7 @@
 
 mod approvals;
 mod errors;
+mod recorded_action;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine
 use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
 
 use self::errors::{error_reply, failure_reply};
+use self::recorded_action::RecordedAction;
 use crate::gateway::GatewayHandle;
 use crate::report::server::ServerReport;
 use crate::report::status::{GatewayReport, LimitReport};
@@ -32,7 +34,7 @@ const LOG_WAIT: Duration = Duration::from_secs(20);
 const NAME_SEGMENT: usize = 3;
 
 /// Splits a path into its segments. Only the name of a server or the id of a call is decoded: a route has one spelling.
-fn parse_path(path: &str) -> Vec<Cow<'_, str>> {
+pub(crate) fn parse_path(path: &str) -> Vec<Cow<'_, str>> {
     let segments = path.strip_prefix('/').unwrap_or_default().split('/').enumerate();
     let decode = |(index, segment)| match index {
         NAME_SEGMENT => encoding::percent_decode_lossy(segment),
@@ -49,7 +51,7 @@ pub(crate) struct Admin {
 
 impl AdminRoutes for Admin {
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
-        Box::pin(self.route(request))
+        Box::pin(self.route_recorded(request))
     }
 }
 
@@ -68,7 +70,16 @@ impl Admin {
         self.gateway.crib()
     }
 
-    /// Handles one request.
+    /// Handles one request. What changes something is recorded in the audit file.
+    async fn route_recorded(&self, request: AdminRequest<'_>) -> AdminReply {
+        let mut action = RecordedAction::new(self.gateway.audit(), &request);
+        let reply = self.route(request).await;
+        if let Some(action) = &mut action {
+            action.end_with(reply.status);
+        }
+        reply
+    }
+
     async fn route(&self, request: AdminRequest<'_>) -> AdminReply {
         let AdminRequest { caller, method, path, query, .. } = request;
         let segments = parse_path(path);

@@ -1,25 +1,28 @@
-//! The audit log: one JSON line per call.
+//! The audit log: one JSON line per call and per administrative action.
 //!
 //! Lines go through a bounded queue to a writer thread, which writes and syncs them in batches, so no call waits for the
 //! disk. If writing fails, calls continue and lost lines are counted, or calls are refused if `audit-required` is set.
 
+mod chain;
 mod file;
 mod line;
+mod verify;
 
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use toolcrib::config::AuditSpec;
-use toolcrib::model::event::CallRecord;
+use toolcrib::model::event::{CallEnd, CallRecord, Decision};
 use toolcrib::util::locks::IgnorePoison as _;
-use toolcrib::{Error, ErrorKind, Observer};
+use toolcrib::{Caller, Error, ErrorKind, Observer, ServerId};
 
 use self::file::AuditFile;
 use self::line::TimestampWriter;
+pub(crate) use self::verify::{BrokenChain, IntactChain, verify};
 use crate::command_error::{CommandError, ProblemReport};
 use crate::exit::ExitStatus;
 
@@ -29,6 +32,18 @@ const MAX_QUEUED_BYTES: usize = 4 << 20;
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// An action of the admin API, as it is recorded.
+pub(crate) struct AdminAction<'a> {
+    pub(crate) caller: &'a Caller,
+    /// The action, such as `admin/restart`, in place of an MCP method.
+    pub(crate) method: &'static str,
+    pub(crate) server: Option<&'a ServerId>,
+    /// The object of the action, such as the id of an approved call.
+    pub(crate) name: &'a str,
+    pub(crate) end: CallEnd,
+    pub(crate) started: Instant,
+}
 
 /// The observer that records calls to the audit file.
 pub(crate) struct Audit {
@@ -120,6 +135,33 @@ impl Audit {
                 Some(thread::Builder::new().name("audit".to_owned()).spawn(move || run_writer(&shared))?);
         }
         AuditFile::new(spec.clone()).open()
+    }
+
+    /// Records an administrative action, such as an approval or a restart.
+    pub(crate) fn record_action(&self, action: &AdminAction<'_>) {
+        if !self.is_enabled() {
+            return;
+        }
+        let AdminAction { caller, method, server, name, end, started } = action;
+        let decision = match end {
+            CallEnd::Failed(ErrorKind::Denied) => Decision::Denied,
+            _ => Decision::Allowed,
+        };
+        self.shared.push(&CallRecord {
+            at: SystemTime::now(),
+            caller: (*caller).clone(),
+            method: (*method).into(),
+            server: server.cloned(),
+            name: (*name).into(),
+            decision,
+            denial: None,
+            cache: None,
+            request_bytes: 0,
+            response_bytes: 0,
+            end: *end,
+            duration: started.elapsed(),
+            arguments: None,
+        });
     }
 
     /// Returns the current write error as `status` shows it.

@@ -1,6 +1,7 @@
 //! The command line. Doc comments on commands and arguments are their help texts.
 
 mod agents;
+mod audit;
 mod policy;
 mod secret;
 pub(crate) mod servers;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
+pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs, WhyArgs};
@@ -238,6 +240,16 @@ pub(crate) enum Command {
     /// Prints the rule that decides, with file and line. Nothing is called. Exits with 7 if denied.
     #[command(verbatim_doc_comment)]
     Policy(PolicyArgs),
+    /// Verify the audit file
+    ///
+    /// Examples:
+    ///   toolcrib audit verify
+    ///   toolcrib audit verify /var/log/toolcrib/audit.jsonl
+    ///
+    /// Every line contains a digest of the lines before it. Exits with 2 and names the first line
+    /// that does not match. Rotated files are verified too.
+    #[command(verbatim_doc_comment)]
+    Audit(AuditArgs),
     /// Manage the secrets that the config uses as `${secret:NAME}`
     ///
     /// Examples:

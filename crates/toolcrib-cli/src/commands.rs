@@ -3,6 +3,7 @@
 pub(crate) mod add;
 pub(crate) mod allow;
 pub(crate) mod approve;
+pub(crate) mod audit;
 pub(crate) mod call;
 pub(crate) mod check;
 mod config_document;

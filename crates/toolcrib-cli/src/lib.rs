@@ -11,6 +11,8 @@ mod command_error;
 mod commands;
 mod demo_server;
 mod exit;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 mod hints;
 mod listen;
@@ -33,7 +35,7 @@ use clap::error::ErrorKind;
 use serde_json::json;
 use toolcrib::protocol::versions::Revision;
 
-use crate::cli::{Cli, Command, PolicyCommand};
+use crate::cli::{AuditCommand, Cli, Command, PolicyCommand};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
@@ -119,6 +121,9 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Allow(args) => commands::allow::run(args, &paths, out),
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &paths, out),
+        },
+        Command::Audit(args) => match &args.command {
+            AuditCommand::Verify(args) => commands::audit::verify(args, &paths, out),
         },
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out),
         Command::Import(args) => commands::import::run(args, &paths, out),

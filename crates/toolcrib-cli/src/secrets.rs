@@ -8,6 +8,8 @@ mod keyring;
 mod marshal;
 mod secret_file;
 
+pub(crate) mod fuzzing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock};
 

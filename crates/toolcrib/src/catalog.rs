@@ -9,7 +9,7 @@ mod page;
 mod render;
 mod resource_uri;
 pub mod schemas;
-mod uri_template;
+pub mod uri_template;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -76,6 +76,56 @@ fn audit_records_allowed_and_denied_calls_of_each_caller() {
 }
 
 #[test]
+fn audit_records_admin_actions() {
+    let home = home("audit = 'audit.jsonl'");
+    let file = home.file("audit.jsonl");
+    let mut gateway = home.serve();
+    let post = |token: &str, path: &str| {
+        let headers = [("Authorization", &*format!("Bearer {token}")), ("X-Toolcrib", "1")];
+        http::request(gateway.address, "POST", path, &headers, b"").status
+    };
+    assert_eq!(post("root-Token", "/api/v1/servers/fake/restart"), 200);
+    assert_eq!(post("root-Token", "/api/v1/calls/nope/approve"), 404);
+    assert_eq!(post("root-Token", "/api/v1/reload"), 200);
+    assert!(gateway.stop().success());
+    let actions: Vec<_> = lines(&file)
+        .iter()
+        .map(|line| {
+            ["caller", "method", "name", "outcome"].map(|key| line[key].as_str().unwrap_or("-").to_owned())
+        })
+        .collect();
+    assert_eq!(
+        actions,
+        [
+            ["root", "admin/restart", "fake", "ok"],
+            ["root", "admin/approve_call", "nope", "unknown"],
+            ["root", "admin/reload", "", "ok"],
+        ]
+    );
+}
+
+#[test]
+fn audit_verify_names_the_first_wrong_line() {
+    let home = home("audit = 'audit.jsonl'");
+    let file = home.file("audit.jsonl");
+    let mut gateway = home.serve();
+    for text in ["one", "two", "three"] {
+        call(&gateway, "ci-Token", "fake__echo", &json!({ "text": text }));
+    }
+    assert!(gateway.stop().success());
+    let intact = home.run(&["audit", "verify", "--json"]);
+    assert_eq!(intact.status.code(), Some(0), "{intact:?}");
+    let report: Value = serde_json::from_slice(&intact.stdout).expect("JSON");
+    assert_eq!((&report["intact"], &report["lines"]), (&json!(true), &json!(3)));
+    let text = std::fs::read_to_string(&file).expect("the audit");
+    std::fs::write(&file, text.replacen("\"caller\":\"ci\"", "\"caller\":\"xx\"", 1)).expect("a change");
+    let broken = home.run(&["audit", "verify"]);
+    assert_eq!(broken.status.code(), Some(2), "{broken:?}");
+    let stderr = String::from_utf8_lossy(&broken.stderr);
+    assert!(stderr.contains("audit.jsonl:1: the chain is broken"), "{stderr}");
+}
+
+#[test]
 fn audit_on_a_full_disk_is_reported_and_fails_no_call() {
     let home = home("audit = 'audit.jsonl'");
     let file = home.file("audit.jsonl");

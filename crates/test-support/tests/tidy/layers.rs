@@ -88,6 +88,7 @@ const CRATES: &[Crate] = &[
             "gateway",
             "admin",
             "commands",
+            "fuzzing",
             "demo_server",
             "logging",
         ],

@@ -114,15 +114,117 @@ fn incomplete_line_is_ended_before_the_next() {
 fn full_file_is_rotated_and_the_oldest_removed() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("audit.jsonl");
-    let mut file = AuditFile::new(AuditSpec { size: 20, ..spec(&file) });
-    for line in ["{\"n\":1111111}\n", "{\"n\":2222222}\n", "{\"n\":3333333}\n", "{\"n\":4444444}\n"] {
-        file.append(line.as_bytes()).unwrap();
+    append_numbers(&AuditSpec { size: 20, ..spec(&file) }, 1..=4);
+    let numbers = |name: &str| -> Vec<_> {
+        lines(&folder.path().join(name)).iter().map(|line| line["n"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(numbers("audit.jsonl"), [4]);
+    assert_eq!(numbers("audit.jsonl.1"), [3]);
+    assert_eq!(numbers("audit.jsonl.2"), [2]);
+    assert!(!folder.path().join("audit.jsonl.3").exists());
+    let chain = verify(&file).unwrap().unwrap();
+    assert_eq!((chain.files, chain.lines), (3, 3));
+    assert!(chain.continues.is_some(), "the oldest file continues the removed one");
+}
+
+/// Appends lines with these numbers, each as a batch of its own.
+fn append_numbers(spec: &AuditSpec, numbers: std::ops::RangeInclusive<u64>) {
+    let mut file = AuditFile::new(spec.clone());
+    numbers.for_each(|n| file.append(format!("{{\"n\":{n}}}\n").as_bytes()).unwrap());
+}
+
+/// Returns the number of the line at which the chain of a file is broken.
+fn broken_line(file: &Path) -> Option<u64> {
+    verify(file).unwrap().err().map(|broken| broken.line)
+}
+
+#[test]
+fn every_change_of_a_line_breaks_the_chain() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    append_numbers(&spec(&file), 1..=5);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(broken_line(&file), None);
+    let lines: Vec<&str> = text.lines().collect();
+    let changed_number = text.replace("\"n\":3", "\"n\":7");
+    let removed_line = lines
+        .iter()
+        .filter(|line| !line.contains("\"n\":2"))
+        .fold(String::new(), |text, line| text + line + "\n");
+    let swapped = format!("{}\n{}\n{}\n", lines[0], lines[2], lines[1]);
+    let without_link = format!("{text}{{\"n\":6}}\n");
+    let unchained_start = format!("{{\"n\":0}}\n{text}");
+    let upper_case_link =
+        text.replacen(&lines[0][lines[0].len() - 66..], &lines[0][lines[0].len() - 66..].to_uppercase(), 1);
+    for (changed, line) in [
+        (changed_number, 3),
+        (removed_line, 2),
+        (swapped, 2),
+        (without_link, 6),
+        (unchained_start, 2),
+        (upper_case_link, 2),
+    ] {
+        assert_ne!(changed, text);
+        std::fs::write(&file, &changed).unwrap();
+        assert_eq!(broken_line(&file), Some(line), "{changed}");
     }
-    let kept = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-    assert_eq!(kept("audit.jsonl"), "{\"n\":4444444}\n");
-    assert_eq!(kept("audit.jsonl.1"), "{\"n\":3333333}\n");
-    assert_eq!(kept("audit.jsonl.2"), "{\"n\":2222222}\n");
-    assert_eq!(kept("audit.jsonl.3"), "");
+}
+
+#[test]
+fn chain_spans_rotated_files() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    let spec = AuditSpec { size: 300, keep: 100, ..spec(&file) };
+    append_numbers(&spec, 1..=10);
+    append_numbers(&spec, 11..=20);
+    let chain = verify(&file).unwrap().unwrap();
+    assert_eq!((chain.lines, chain.continues), (20, None));
+    assert!(chain.files > 3, "{chain:?}");
+    std::fs::remove_file(folder.path().join("audit.jsonl.2")).unwrap();
+    for number in 3..chain.files {
+        let path = |number: usize| folder.path().join(format!("audit.jsonl.{number}"));
+        std::fs::rename(path(number), path(number - 1)).unwrap();
+    }
+    let broken = verify(&file).unwrap().unwrap_err();
+    assert_eq!((broken.file, broken.line), (folder.path().join("audit.jsonl.1"), 1));
+}
+
+#[test]
+fn file_that_was_moved_away_is_missed() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    let mut writer = AuditFile::new(spec(&file));
+    writer.append(b"{\"n\":1}\n").unwrap();
+    std::fs::remove_file(&file).unwrap();
+    writer.append(b"{\"n\":2}\n").unwrap();
+    assert!(verify(&file).unwrap().unwrap().continues.is_some());
+}
+
+#[test]
+fn lines_of_an_earlier_version_and_incomplete_lines_are_covered_by_the_next_link() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    std::fs::write(&file, "{\"n\":1}\n{\"n\":2}\n{\"n\"").unwrap();
+    assert_eq!(verify(&file).unwrap().unwrap().last, None);
+    append_numbers(&spec(&file), 3..=4);
+    let chain = verify(&file).unwrap().unwrap();
+    assert_eq!((chain.lines, chain.unchained), (2, 3));
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("\"n\":2", "\"n\":9")).unwrap();
+    assert_eq!(broken_line(&file), Some(4));
+    std::fs::write(&file, format!("{text}{{\"n\":5")).unwrap();
+    assert_eq!(broken_line(&file), None, "a killed writer may leave the last line incomplete");
+}
+
+#[test]
+fn last_link_is_found_far_from_the_end() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    append_numbers(&spec(&file), 1..=2);
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text + &"x".repeat(200_000)).unwrap();
+    append_numbers(&spec(&file), 3..=3);
+    assert_eq!(verify(&file).unwrap().unwrap().lines, 3);
 }
 
 #[test]
@@ -146,6 +248,7 @@ fn concurrent_writers_rotate_without_losing_lines() {
         files.flat_map(|file| lines(&file)).map(|line| line["n"].as_u64().unwrap()).collect();
     seen.sort_unstable();
     assert_eq!(seen, (0..200).collect::<Vec<_>>());
+    assert_eq!(verify(&file).unwrap().unwrap().lines, 200);
 }
 
 /// Waits until the condition holds.

@@ -13,6 +13,7 @@ use toolcrib::util::locks::IgnorePoison as _;
 
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::watch;
+use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::exit::ExitStatus;
 use crate::report::ReloadReport;
@@ -84,6 +85,11 @@ impl GatewayHandle {
     /// Returns the servers.
     pub(crate) fn crib(&self) -> &Crib {
         &self.0.target.crib
+    }
+
+    /// Returns the audit file.
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.0.target.audit
     }
 
     /// Returns the time since the start.
@@ -180,7 +186,6 @@ impl GatewayHandle {
         use toolcrib_serve::ActiveCallers;
 
         use super::settings::resolve_callers;
-        use crate::audit::Audit;
         use crate::paths::Paths;
         use crate::secrets::SecretLocator;
         let sources = ConfigSources::single_file(file);

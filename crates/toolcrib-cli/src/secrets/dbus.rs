@@ -55,10 +55,16 @@ pub(super) struct DbusCall<'a> {
 /// A received message.
 struct DbusMessage {
     kind: u8,
+    fields: DbusFields,
+    body: DbusReader,
+}
+
+/// The header fields of a message that matter here.
+#[derive(Debug, Default)]
+pub(super) struct DbusFields {
     /// Serial of the call that this message replies to.
     reply_serial: u32,
     error_name: String,
-    body: DbusReader,
 }
 
 /// A connection to the session bus.
@@ -120,9 +126,9 @@ impl Bus {
         for _ in 0..MAX_UNRELATED_MESSAGES {
             let message = self.read_message()?;
             match message.kind {
-                METHOD_RETURN if message.reply_serial == self.last_serial => return Ok(message.body),
-                ERROR if message.reply_serial == self.last_serial => {
-                    return Err(error_reply(message.error_name));
+                METHOD_RETURN if message.fields.reply_serial == self.last_serial => return Ok(message.body),
+                ERROR if message.fields.reply_serial == self.last_serial => {
+                    return Err(error_reply(message.fields.error_name));
                 }
                 _ => {}
             }
@@ -168,26 +174,31 @@ impl Bus {
         self.read_exact(&mut fields[4..])?;
         let mut body = vec![0; body_length];
         self.read_exact(&mut body)?;
-        let mut reply_serial = 0;
-        let mut error_name = String::new();
-        // The header fields start at byte 12 of the message, which matters for their alignment.
-        let mut reader = DbusReader::new([&[0; 12], &fields[..4 + fields_length]].concat());
-        reader.skip(16);
-        while !reader.is_empty() {
-            reader.align(8);
-            let code = reader.read_byte().ok_or_else(malformed)?;
-            let signature = reader.read_signature().ok_or_else(malformed)?;
-            match (code, signature.as_str()) {
-                (5, "u") => reply_serial = reader.read_u32().ok_or_else(malformed)?,
-                (4, "s") => error_name = reader.read_string().ok_or_else(malformed)?,
-                (_, "s" | "o") => drop(reader.read_string().ok_or_else(malformed)?),
-                (_, "u") => drop(reader.read_u32().ok_or_else(malformed)?),
-                (_, "g") => drop(reader.read_signature().ok_or_else(malformed)?),
-                _ => return Err(malformed()),
-            }
-        }
-        Ok(DbusMessage { kind: head[1], reply_serial, error_name, body: DbusReader::new(body) })
+        let fields = parse_fields(&fields[4..4 + fields_length]).ok_or_else(malformed)?;
+        Ok(DbusMessage { kind: head[1], fields, body: DbusReader::new(body) })
     }
+}
+
+/// Parses the header fields of a message. Returns `None` if they are malformed.
+pub(super) fn parse_fields(bytes: &[u8]) -> Option<DbusFields> {
+    let mut fields = DbusFields::default();
+    // The fields start at byte 16 of the message, which matters for their alignment.
+    let mut reader = DbusReader::new([&[0; 16], bytes].concat());
+    reader.skip(16);
+    while !reader.is_empty() {
+        reader.align(8);
+        let code = reader.read_byte()?;
+        let signature = reader.read_signature()?;
+        match (code, signature.as_str()) {
+            (5, "u") => fields.reply_serial = reader.read_u32()?,
+            (4, "s") => fields.error_name = reader.read_string()?,
+            (_, "s" | "o") => drop(reader.read_string()?),
+            (_, "u") => drop(reader.read_u32()?),
+            (_, "g") => drop(reader.read_signature()?),
+            _ => return None,
+        }
+    }
+    Some(fields)
 }
 
 /// Converts the name of an error reply.

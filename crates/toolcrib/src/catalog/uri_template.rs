@@ -10,7 +10,7 @@ const MAX_PARTS: usize = 64;
 
 /// A parsed template.
 #[derive(Debug)]
-pub(super) struct UriTemplate(Vec<UriTemplatePart>);
+pub struct UriTemplate(Vec<UriTemplatePart>);
 
 #[derive(Debug)]
 enum UriTemplatePart {
@@ -33,7 +33,7 @@ type MatchEnds = Vec<bool>;
 
 impl UriTemplate {
     /// Parses a template. Returns `None` if it is malformed or has too many parts.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut parts = Vec::new();
         let mut rest = text;
         loop {
@@ -54,7 +54,7 @@ impl UriTemplate {
     }
 
     /// Returns whether the template can expand to `uri`.
-    pub(super) fn matches(&self, uri: &str) -> bool {
+    pub fn matches(&self, uri: &str) -> bool {
         let starts_alike = match self.0.first() {
             Some(UriTemplatePart::Literal(text)) => uri.starts_with(&**text),
             _ => true,

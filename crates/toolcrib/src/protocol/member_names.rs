@@ -169,7 +169,9 @@ fn check(object: &Object, path: &str, known: &[&'static str]) -> Result<(), Look
 
 /// Returns whether some readers take one name for the other.
 fn can_be_read_as(name: &str, known: &str) -> bool {
-    folded(name).eq(folded(known))
+    // Readers in C stop at the first NUL.
+    let until_nul = name.split('\0').next().unwrap_or_default();
+    folded(name).eq(folded(known)) || folded(until_nul).eq(folded(known))
 }
 
 /// Returns the characters of a name as the most tolerant readers compare them: without case, control characters, spaces,
@@ -223,6 +225,7 @@ mod tests {
             (r#"{"name":"a","Name":"b"}"#, "params.Name"),
             (r#"{"NAME":"b"}"#, "params.NAME"),
             (r#"{"name":"a","name\u0000":"b"}"#, "params.name\0"),
+            (r#"{"name":"a","name\u0000x":"b"}"#, "params.name\0x"),
             (r#"{"argument\u017f":{}}"#, "params.argumentſ"),
             (r#"{"tas\u212a":{}}"#, "params.tas\u{212a}"),
             (r#"{"task_id":"1"}"#, "params.task_id"),

@@ -18,6 +18,7 @@ use crate::model::listing::{DeclaredToolFacts, ListedItem, Listing};
 use crate::model::selector::Selector;
 use crate::protocol::json::object::Object;
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::member_names::check_params;
 use crate::spec::{NamePattern, ServerId};
 
 /// Calls per scenario.
@@ -204,6 +205,50 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// Member names of a request in which a tool, prompt or resource is named.
+const NAMING_MEMBERS: [&str; 3] = ["name", "uri", "taskId"];
+
+/// Returns the member that readers of a server may take a written member for: some ignore case, some map `ſ` and the Kelvin sign to
+/// ASCII, some stop at a NUL or drop control characters.
+fn readings(member: &str) -> [String; 4] {
+    let fold = |text: &str| text.to_lowercase().replace('ſ', "s").replace('\u{212a}', "k");
+    let until_nul = member.split('\0').next().unwrap_or_default();
+    let printable: String = member.chars().filter(|char| !char.is_control()).collect();
+    [member.to_owned(), fold(member), until_nul.to_owned(), fold(&printable)]
+}
+
+/// Checks that a request whose members pass is read by every reader with the name that was judged. Returns whether it passes.
+fn check_members(random: &mut Random) -> bool {
+    let member = *random.pick(&NAMING_MEMBERS);
+    let judged = random.name();
+    let mut members = vec![(member.to_owned(), judged.clone())];
+    let other = *random.pick(&NAMING_MEMBERS);
+    let spelled = match random.below(9) {
+        0 => other.to_uppercase(),
+        1 => other.replacen(|char: char| char.is_ascii_lowercase(), &other[..1].to_uppercase(), 1),
+        2 => format!("{other}\0"),
+        3 => format!("{other}\0x"),
+        4 => other.replace('s', "ſ"),
+        5 => other.replace('k', "\u{212a}"),
+        6 => format!("{}\u{1}", other.to_uppercase()),
+        7 => format!("x-{other}"),
+        _ => random.name(),
+    };
+    let at = random.below(2);
+    members.insert(at, (spelled, "forbidden".to_owned()));
+    let text: Vec<String> =
+        members.iter().map(|(name, value)| format!("{}:{}", json!(name), json!(value))).collect();
+    let Ok(params) = Object::parse(&format!("{{{}}}", text.join(",")).into()) else { return false };
+    if check_params(&params).is_err() {
+        return false;
+    }
+    for reader in 0..4 {
+        let read = members.iter().rfind(|(name, _)| readings(name)[reader].eq_ignore_ascii_case(member));
+        assert_eq!(read.map(|(_, value)| value), Some(&judged), "reader {reader} of {members:?}");
+    }
+    true
+}
+
 struct Scenario {
     catalog: Arc<Catalog>,
     visible: VisibleCatalogs,
@@ -356,15 +401,18 @@ fn deny_is_never_bypassed() {
     let mut random = Random(seed);
     let mut calls = 0_usize;
     let mut allowed = 0_usize;
+    let mut passed = 0_usize;
     while calls < cases {
         let scenario = Scenario::random(&mut random);
         scenario.check_listing();
         for _ in 0..CALLS {
             allowed += usize::from(scenario.check_call(&scenario.random_call(&mut random)));
+            passed += usize::from(check_members(&mut random));
         }
         calls += CALLS;
     }
     // For a run by script.
     let _ = writeln!(std::io::stderr(), "{calls} calls, {allowed} allowed, 0 against a rule (seed {seed})");
     assert!(allowed > calls / 50 && allowed < calls, "{allowed} of {calls}: the scenarios prove nothing");
+    assert!(passed > calls / 50 && passed < calls, "{passed} of {calls}: the members prove nothing");
 }

@@ -1,0 +1,142 @@
+//! The hash chain of the audit file, which shows lines that were changed, removed, inserted or moved.
+//!
+//! A chained line ends with a member `chain`: the SHA-256 of the previous link and of every byte after that link, up to the
+//! member itself. Lines without a link, such as those of an earlier version or one that a killed writer left incomplete, are
+//! covered by the next link.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+use toolcrib::util::encoding::{parse_hex, to_hex};
+
+/// The text between the members of a line and its link.
+const LINK_START: &[u8] = b",\"chain\":\"";
+/// The text after a link.
+const LINK_END: &[u8] = b"\"}\n";
+/// The text between the members of the first line of a file and the last link of the file before it.
+const PREVIOUS_START: &[u8] = b",\"previous\":\"";
+/// The end of a line that is not chained yet.
+const LINE_END: &[u8] = b"}\n";
+/// The length of a link in hexadecimal digits.
+const LINK_LEN: usize = 64;
+/// Bytes that chaining adds to a line.
+const SUFFIX_LEN: usize = LINK_START.len() + LINK_LEN + LINK_END.len();
+
+/// The digest at the end of a chained line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link([u8; 32]);
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&to_hex(&self.0))
+    }
+}
+
+impl Link {
+    /// Parses hexadecimal digits in lower case.
+    pub(super) fn parse(digits: &[u8]) -> Option<Self> {
+        let digits = std::str::from_utf8(digits).ok()?;
+        let link = Self(parse_hex(digits)?.try_into().ok()?);
+        (link.to_string() == digits).then_some(link)
+    }
+}
+
+/// A link and the offset at which its line ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LinkAt {
+    pub(super) link: Link,
+    pub(super) end: usize,
+}
+
+/// Splits a line, with its line end, into the text that its link covers and the link.
+pub(super) fn split_link(line: &[u8]) -> Option<(&[u8], Link)> {
+    let (body, suffix) = line.split_at_checked(line.len().checked_sub(SUFFIX_LEN)?)?;
+    let digits = suffix.strip_prefix(LINK_START)?.strip_suffix(LINK_END)?;
+    Some((body, Link::parse(digits)?))
+}
+
+/// Finds the last link in the end of a file.
+pub(super) fn find_last_link(text: &[u8]) -> Option<LinkAt> {
+    let line_ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    line_ends.map(|(index, _)| index + 1).find_map(|end| {
+        let (_, link) = split_link(&text[..end])?;
+        Some(LinkAt { link, end })
+    })
+}
+
+/// Hashes the bytes between two links.
+#[derive(Debug)]
+pub(super) struct LinkHasher(Sha256);
+
+impl LinkHasher {
+    /// Creates a hasher for the bytes after a link, or for the start of a chain.
+    pub(super) fn after(previous: Option<Link>) -> Self {
+        let mut digest = Sha256::new();
+        if let Some(Link(bytes)) = previous {
+            digest.update(bytes);
+        }
+        Self(digest)
+    }
+
+    /// Adds bytes.
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the link that covers all bytes.
+    pub(super) fn finish(self) -> Link {
+        Link(self.0.finalize().into())
+    }
+}
+
+/// Chains lines, each an object with a line end.
+pub(super) struct ChainWriter {
+    pub(super) out: Vec<u8>,
+    hasher: LinkHasher,
+    /// The last link of the previous file, for the first line of a file.
+    previous: Option<Link>,
+    pub(super) last: Option<Link>,
+}
+
+impl ChainWriter {
+    /// Continues a file after `hasher`.
+    pub(super) fn resume(hasher: LinkHasher) -> Self {
+        Self { out: Vec::new(), hasher, previous: None, last: None }
+    }
+
+    /// Begins a file, which continues a file with this last link.
+    pub(super) fn begin(previous: Option<Link>) -> Self {
+        Self { previous, ..Self::resume(LinkHasher::after(previous)) }
+    }
+
+    /// Adds lines. A line that is not an object is copied, and covered by the next link.
+    pub(super) fn write_lines(&mut self, lines: &[u8]) {
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            match line.strip_suffix(LINE_END) {
+                Some(members) => self.write_members(members),
+                None => self.write_covered(line),
+            }
+        }
+    }
+
+    fn write_members(&mut self, members: &[u8]) {
+        self.write_covered(members);
+        if let Some(previous) = self.previous.take() {
+            self.write_covered(PREVIOUS_START);
+            self.write_covered(previous.to_string().as_bytes());
+            self.write_covered(b"\"");
+        }
+        let hasher = std::mem::replace(&mut self.hasher, LinkHasher::after(None));
+        let link = hasher.finish();
+        self.out.extend_from_slice(LINK_START);
+        self.out.extend_from_slice(link.to_string().as_bytes());
+        self.out.extend_from_slice(LINK_END);
+        self.hasher = LinkHasher::after(Some(link));
+        self.last = Some(link);
+    }
+
+    fn write_covered(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+        self.out.extend_from_slice(bytes);
+    }
+}
