@@ -485,7 +485,7 @@ impl Supervisor {
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
             server_info: known.and_then(|known| known.server_info.clone()),
-            listing_errors: snapshot.list_failures.iter().map(ListingError::from).collect(),
+            listing_errors: snapshot.list_failures.iter().map(ListingError::from_failure).collect(),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
         }

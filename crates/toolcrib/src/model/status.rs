@@ -103,10 +103,9 @@ impl ListingError {
         let data = members.get("data").map(|data| Bytes::copy_from_slice(data));
         Self { list, code, message: error_message(error), data }
     }
-}
 
-impl From<&ListFailure> for ListingError {
-    fn from(failure: &ListFailure) -> Self {
+    /// Creates the error of a list that could not be read.
+    pub(crate) fn from_failure(failure: &ListFailure) -> Self {
         Self::new(failure.kind, &failure.redacted_error)
     }
 }

@@ -78,7 +78,7 @@ impl Instances {
             None => {
                 let listing = self.listing();
                 let unknown = listing.iter().flat_map(|listing| listing.unknown.iter().flatten());
-                unknown.map(|failure| ListingError::from(&**failure)).collect()
+                unknown.map(|failure| ListingError::from_failure(failure)).collect()
             }
         }
     }
