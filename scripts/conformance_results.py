@@ -153,7 +153,10 @@ against a reference server that passes all of it, and against toolcrib in front 
 both eras (`dual`), with sessions only and stateless only, each over stdio and over HTTP. In the leg `client`, the suite
 is the server and toolcrib is its client; the scenarios about authorization (`auth/`) and about extensions are not run.
 
-A cell shows the checks that passed out of those that pass directly. "Untried" checks pass directly but cannot be made
+The legs `python`, `typescript-2` and `typescript-1` are servers on the official SDKs, with toolcrib in its default configuration.
+The first two support both eras, and their tools ask the client in one way only; none of them supports everything that the suite checks.
+
+A cell shows the checks that passed out of those that pass directly; `-direct` shows the server without toolcrib. "Untried" checks pass directly but cannot be made
 through toolcrib, because it answers in plain JSON where no stream is needed; they do not test its streams.
 
 {chr(10).join(rows)}

@@ -111,7 +111,7 @@ def instruction_rows(view):
 
 def library_rows(library):
     free, one_core = Sides(library.get("free", {})), Sides(library.get("one_core", {}))
-    return [*slow_rows(free), *echo_rows(free, one_core)]
+    return [*slow_rows(free), *immediate_rows(free), *echo_rows(free, one_core), *sdk_rows(one_core), *lease_rows(library)]
 
 
 def config_rows(results):
@@ -128,7 +128,7 @@ def config_rows(results):
 
 
 class Sides:
-    """The rounds of one `library-load` run: the library beside the raw pipe."""
+    """The rounds of one `library-load` run: the library beside the raw pipe and the official SDK."""
 
     def __init__(self, run):
         self.run = run
@@ -140,6 +140,10 @@ class Sides:
         for field in fields:
             values = [value[field] for value in values]
         return values
+
+    def has(self, side, field):
+        """Whether this was measured; older results lack some figures."""
+        return bool(self.rounds) and all(field in each.get(side, {}) for each in self.rounds)
 
     def tail(self, side):
         return ratios(self.of(side, "slow", "p99_us"), self.of(side, "slow", "p50_us"))
@@ -157,6 +161,34 @@ def slow_rows(free):
         row(f"library: calls/s, {server}, × raw pipe", spread(speed, 3), median(speed), at_least=0.95),
         row(f"library: p99 over p50, {server}", f"{spread(tail, 2)}; {beside}", median(tail), at_most=2),
     ]
+
+
+def immediate_rows(free):
+    if not free.has("sdk", "immediate"):
+        return []
+    floor = free.of("raw", "immediate", "calls_per_s")
+    speed = ratios(free.of("library", "immediate", "calls_per_s"), floor)
+    sdk = ratios(free.of("sdk", "immediate", "calls_per_s"), floor)
+    figure = f"library: calls/s, {free.run['callers']} callers of a tool that answers immediately, × raw pipe"
+    shown = f"{spread(speed, 3)}; official Rust SDK {spread(sdk, 3)}"
+    return [row(figure, shown, median(speed), at_least=0.42)]
+
+
+def sdk_rows(one_core):
+    if not one_core.has("sdk", "echo_cpu_us"):
+        return []
+    cpu = ratios(one_core.of("library", "echo_cpu_us"), one_core.of("sdk", "echo_cpu_us"))
+    figure = "library: client CPU per sequential call, on one core, × official Rust SDK"
+    return [row(figure, spread(cpu, 3), median(cpu), at_most=0.51)]
+
+
+def lease_rows(library):
+    counted = library.get("instructions", {})
+    call, held = counted.get("crib"), counted.get("lease")
+    if not call or not held:
+        return []
+    figure = "library: instructions per call on a held lease, × a call of the crib"
+    return [row(figure, f"{fmt(held / call, 3)}; {fmt(held, 0)} and {fmt(call, 0)}", held / call, at_most=1.005)]
 
 
 def echo_rows(free, one_core):

@@ -74,7 +74,7 @@ def why(folder, rounds):
         file.chmod(0o600)
     options = {"cwd": project, "env": {**os.environ, "TOOLCRIB_HOME": str(home)}, "capture_output": True, "text": True}
     program = os.environ["TOOLCRIB_BIN"]
-    allowed = subprocess.run([program, "allow", "--no-input"], **options)
+    allowed = subprocess.run([program, "allow", "--yes"], **options)
     if allowed.returncode:
         return {"failed": allowed.stderr}
     wall, cpu = [], []

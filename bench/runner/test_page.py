@@ -50,6 +50,20 @@ class Page(unittest.TestCase):
         self.assertIn("| 60,500 (60,000–61,000) | ≤ 60,000 | **no** |", text)
         self.assertIn("| 5.00 (5.00–5.00) | ≤ 6 | yes |", text)
 
+    def test_the_library_stands_beside_the_official_sdk(self):
+        found = results()
+        side = lambda speed, cpu: {
+            "slow_calls_per_s": 1000, "slow": SLOW, "echo_cpu_us": cpu, "immediate": {"calls_per_s": speed},
+        }
+        rounds = [{"library": side(450, 5.0), "sdk": side(160, 10.0), "raw": side(1000, 3.0)}]
+        run = {"callers": 32, "slow_ms": 5, "rounds": rounds}
+        found["library"] = {"free": run, "one_core": run}
+        text = page(found)
+        self.assertIn("immediately, × raw pipe | 0.450 (0.450–0.450); official Rust SDK 0.160 (0.160–0.160) | ≥ 0.42 | yes |", text)
+        found["library"]["instructions"] = {"crib": 20_000.0, "lease": 19_000.0}
+        self.assertIn("× a call of the crib | 0.950; 19,000 and 20,000 | ≤ 1.005 | yes |", page(found))
+        self.assertIn("on one core, × official Rust SDK | 0.500 (0.500–0.500) | ≤ 0.51 | yes |", text)
+
     def test_the_library_stands_beside_the_raw_pipe(self):
         found = results()
         side = lambda speed, cpu: {"slow_calls_per_s": speed, "slow": SLOW, "echo_cpu_us": cpu}
@@ -58,6 +72,7 @@ class Page(unittest.TestCase):
         found["library"] = {"free": run, "one_core": run}
         text = page(found)
         self.assertIn("× raw pipe | 0.950 (0.950–0.950) | ≥ 0.95 | yes |", text)
+        self.assertNotIn("official Rust SDK", text)
         shown = "9.00 (9.00–9.00) µs; raw pipe 3.00 (3.00–3.00) µs"
         self.assertIn(f"on one core | {shown} | ≤ 8 µs | **no** |", text)
         self.assertIn(f"on all cores | {shown} | – | – |", text)

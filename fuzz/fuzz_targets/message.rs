@@ -32,7 +32,7 @@ fn from_server(source: &Bytes) {
     if let ServerMessage::Response { payload: ResponsePayload::Result(result), .. } = ServerMessage::parse(source) {
         let adapt = |server, client| {
             let payload = ResponsePayload::Result(result.clone());
-            let adapted = adapt_response_for_client(payload, "tools/call", server, client);
+            let adapted = adapt_response_for_client(payload, "tools/call", server, client, None);
             adapted.into_result().expect("a result stays a result")
         };
         assert_eq!(adapt(Era::Session, Era::Session), result);

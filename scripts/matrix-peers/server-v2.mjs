@@ -1,14 +1,15 @@
-// The fixtures on the TypeScript SDK v2: `server-v2.mjs session|stateless`, on stdin and stdout.
+// The fixtures on the TypeScript SDK v2: `server-v2.mjs session|stateless|dual|push`, on stdin and stdout.
 
 import { inputRequired, Server } from "@modelcontextprotocol/server";
 import { serveStdio, StdioServerTransport } from "@modelcontextprotocol/server/stdio";
 
 import { answers, call, capabilities, question } from "./fixtures.mjs";
 
-const stateless = process.argv[2] === "stateless";
+const era = process.argv[2];
 const watched = new Set();
 
 function io(server, ctx) {
+    const stateless = ctx.mcpReq.envelope !== undefined;
     const token = ctx.mcpReq._meta?.progressToken;
     return {
         signal: ctx.mcpReq.signal,
@@ -19,29 +20,31 @@ function io(server, ctx) {
         updated: async (uri) => {
             if (stateless || watched.has(uri)) await server.sendResourceUpdated({ uri });
         },
+        // In the one way that the era of the request has: by the result, or by a request while the tool runs. `push` does the latter
+        // in both eras, and fails in the stateless one.
         ask: async (name) => {
-            if (!stateless) return ctx.mcpReq.send(question(name, stateless));
+            if (!stateless || era === "push") return ctx.mcpReq.send(question(name, stateless));
             const answer = ctx.mcpReq.inputResponses?.question;
             return answer ?? inputRequired({ inputRequests: { question: question(name, stateless) }, requestState: "asked" });
         },
     };
 }
 
-function make() {
+function make({ era }) {
     const server = new Server({ name: "matrix-typescript-2", version: "1" }, { capabilities });
     for (const [method, answer] of Object.entries(answers)) {
         server.setRequestHandler(method, (request) => answer(request.params));
     }
     server.setRequestHandler("tools/call", ({ params }, ctx) => call(params.name, params.arguments ?? {}, io(server, ctx)));
-    if (!stateless) {
+    if (era === "legacy") {
         server.setRequestHandler("resources/subscribe", ({ params }) => (watched.add(params.uri), {}));
         server.setRequestHandler("resources/unsubscribe", ({ params }) => (watched.delete(params.uri), {}));
     }
     return server;
 }
 
-if (stateless) {
-    serveStdio(make, { legacy: "reject" });
+if (era === "session") {
+    await make({ era: "legacy" }).connect(new StdioServerTransport());
 } else {
-    await make().connect(new StdioServerTransport());
+    serveStdio(make, { legacy: era === "stateless" ? "reject" : "serve" });
 }

@@ -1,4 +1,4 @@
-"""The fixtures on the Python SDK: `server.py session|stateless`, on stdin and stdout."""
+"""The fixtures on the Python SDK: `server.py session|stateless|dual|push`, on stdin and stdout."""
 
 import json
 import sys
@@ -10,11 +10,11 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
-from mcp.shared.message import ServerMessageMetadata
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp.shared.subscriptions import ResourceUpdated, ToolsListChanged
 
 warnings.simplefilter("ignore")
-STATELESS = sys.argv[1] == "stateless"
+ERA = sys.argv[1]
 TOOLS = ["echo", "steps", "log", "wait", "cancelled", "toggle", "update", "sample", "form", "url", "roots"]
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 TEXT = "matrix://text"
@@ -25,11 +25,15 @@ changed = anyio.Event()
 state = {"extra": False, "level": "debug", "watched": set()}
 
 
+def is_stateless(ctx) -> bool:
+    return ctx.protocol_version >= "2026-07-28"
+
+
 def said(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
 
-def question(name: str):
+def question(name: str, stateless: bool):
     """Returns the server request of a tool and the type of the response."""
     if name == "sample":
         message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text="Say something"))
@@ -42,14 +46,16 @@ def question(name: str):
         params = types.ElicitRequestFormParams(message="Who are you?", requested_schema=schema)
     else:
         # The stateless era has no `elicitationId`.
-        name = {} if STATELESS else {"elicitation_id": "e-1"}
+        name = {} if stateless else {"elicitation_id": "e-1"}
         params = types.ElicitRequestURLParams(message="Sign in", url="https://example.com/sign-in", **name)
     return types.ElicitRequest(params=params), types.ElicitResult
 
 
 async def ask(ctx, params):
-    request, kind = question(params.name)
-    if STATELESS:
+    """Asks in the one way that the era of the request has: by the result, or by a request while the tool runs. `push` does the
+    latter in both eras, and fails in the stateless one."""
+    request, kind = question(params.name, is_stateless(ctx))
+    if is_stateless(ctx) and ERA != "push":
         if not params.input_responses:
             return types.InputRequiredResult(input_requests={"question": request}, request_state="asked")
         answer = params.input_responses["question"]
@@ -81,17 +87,17 @@ async def was_cancelled(who: str) -> str:
 
 async def log(ctx) -> None:
     for line in ["one", "two", "three"]:
-        if STATELESS or LEVELS.index(state["level"]) <= LEVELS.index("info"):
+        if is_stateless(ctx) or LEVELS.index(state["level"]) <= LEVELS.index("info"):
             await ctx.session.send_log_message("info", line, related_request_id=ctx.request_id)
 
 
 async def toggle(ctx) -> None:
     state["extra"] = not state["extra"]
-    await (bus.publish(ToolsListChanged()) if STATELESS else ctx.session.send_tool_list_changed())
+    await (bus.publish(ToolsListChanged()) if is_stateless(ctx) else ctx.session.send_tool_list_changed())
 
 
 async def update(ctx) -> None:
-    if STATELESS:
+    if is_stateless(ctx):
         await bus.publish(ResourceUpdated(uri=TEXT))
     elif TEXT in state["watched"]:
         await ctx.session.send_resource_updated(TEXT)
@@ -186,13 +192,30 @@ server = Server(
 )
 
 
+async def without_sessions(read, write, forward) -> None:
+    """Passes messages on, and refuses to open a session."""
+    async with forward:
+        async for message in read:
+            request = getattr(message, "message", None)
+            if getattr(request, "method", None) != "initialize":
+                await forward.send(message)
+                continue
+            data = {"supported": ["2026-07-28"], "requested": request.params["protocolVersion"]}
+            error = types.ErrorData(code=-32022, message="Unsupported protocol version", data=data)
+            await write.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error)))
+
+
 async def main() -> None:
     options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-    async with stdio_server() as (read, write):
-        if STATELESS:
-            await server.run(read, write, options)
-        else:
+    async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
+        if ERA == "session":
             await serve_loop(server, read, write, lifespan_state={}, init_options=options)
+        elif ERA == "stateless":
+            forward, stateless = anyio.create_memory_object_stream(0)
+            tasks.start_soon(without_sessions, read, write, forward)
+            await server.run(stateless, write, options)
+        else:
+            await server.run(read, write, options)
 
 
 anyio.run(main)

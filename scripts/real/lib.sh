@@ -84,6 +84,8 @@ find_program() {
 }
 
 start_gateway() {
+    # The file must exist before it is read, also if the gateway starts late.
+    : >"$work/serve"
     "$toolcrib" serve --listen 127.0.0.1:0 2>"$work/serve" &
     gateway=$!
     said "$work/serve" '^listening on (http.*)'

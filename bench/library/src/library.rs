@@ -1,15 +1,11 @@
 //! The measured side: calls through [`toolcrib::Crib`], as an embedder makes them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
-use stats::Latencies;
-use tokio::task::JoinSet;
 use toolcrib::{Call, CommandSpec, Crib, ServerSpec};
 
-use crate::Concurrent;
+use crate::load::{self, Concurrent, Load};
 
 pub(crate) struct Library {
     crib: Crib,
@@ -25,25 +21,38 @@ impl Library {
     /// Makes `calls` calls of `echo`, one after the other.
     pub(crate) async fn sequential(&self, calls: u64) -> Result<()> {
         for number in 0..calls {
-            let text = format!("call-{number}");
+            let text = load::text(number);
             checked_call(&self.crib, "echo__echo", format!(r#"{{"text":"{text}"}}"#), &text).await?;
         }
         Ok(())
     }
 
-    /// Makes `calls` calls of `sleep` with `callers` concurrent callers.
-    pub(crate) async fn concurrent(&self, callers: usize, calls: u64, sleep_ms: u64) -> Result<Concurrent> {
-        let started = Instant::now();
-        let next = Arc::new(AtomicU64::new(0));
-        let mut workers = JoinSet::new();
-        for _ in 0..callers {
-            workers.spawn(call_slowly(self.crib.clone(), next.clone(), calls, sleep_ms));
+    /// Makes `calls` calls of `echo` on a lease that is held, one after the other.
+    pub(crate) async fn sequential_on_lease(&self, calls: u64) -> Result<()> {
+        let lease = self.crib.lease(&"echo".parse()?).await?;
+        for number in 0..calls {
+            let expected = load::text(number);
+            let call = lease.new_call("echo").raw_arguments(format!(r#"{{"text":"{expected}"}}"#));
+            let outcome = lease.call(call).await?;
+            let text = outcome.text();
+            if text != expected {
+                bail!("echo answered {text:?} instead of {expected:?}");
+            }
         }
-        let mut latencies = Latencies::default();
-        while let Some(worker) = workers.join_next().await {
-            latencies.merge(worker??);
-        }
-        Ok(Concurrent { elapsed: started.elapsed(), latencies })
+        Ok(())
+    }
+
+    pub(crate) async fn concurrent(&self, load: Load) -> Result<Concurrent> {
+        let crib = self.crib.clone();
+        let tool = if load.sleep_ms.is_some() { "echo__sleep" } else { "echo__echo" };
+        load::run(load, move |number| {
+            let crib = crib.clone();
+            async move {
+                let text = load::text(number);
+                checked_call(&crib, tool, load.arguments(&text), &text).await
+            }
+        })
+        .await
     }
 
     pub(crate) async fn close(&self) {
@@ -51,22 +60,7 @@ impl Library {
     }
 }
 
-async fn call_slowly(crib: Crib, next: Arc<AtomicU64>, calls: u64, sleep_ms: u64) -> Result<Latencies> {
-    let mut latencies = Latencies::default();
-    loop {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= calls {
-            return Ok(latencies);
-        }
-        let text = format!("call-{number}");
-        let started = Instant::now();
-        let arguments = format!(r#"{{"ms":{sleep_ms},"text":"{text}"}}"#);
-        checked_call(&crib, "echo__sleep", arguments, &text).await?;
-        latencies.push(started.elapsed());
-    }
-}
-
-/// Calls a tool and checks the text. Arguments are raw text on both sides, so that building them is not measured.
+/// Calls a tool and checks the text. Arguments are raw text, so that building them is not measured.
 async fn checked_call(crib: &Crib, tool: &str, arguments: String, expected: &str) -> Result<()> {
     let outcome = crib.call(Call::tool(tool).raw_arguments(arguments)).await?;
     let text = outcome.text();

@@ -11,7 +11,7 @@ use stats::Latencies;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::Concurrent;
+use crate::load::{self, Concurrent, Load};
 
 const ANSWER_START: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 
@@ -48,17 +48,10 @@ impl Pipe {
         Ok(())
     }
 
-    /// Makes `calls` calls of `sleep` with `outstanding` of them in flight.
-    pub(crate) async fn concurrent(
-        &mut self,
-        outstanding: usize,
-        calls: u64,
-        sleep_ms: u64,
-    ) -> Result<Concurrent> {
-        let slow = |number: u64| {
-            let arguments = format!(r#"{{"ms":{sleep_ms},"text":"call-{number}"}}"#);
-            request("sleep", number, &arguments)
-        };
+    /// Makes the calls of a load with as many of them in flight as it has callers.
+    pub(crate) async fn concurrent(&mut self, load: Load) -> Result<Concurrent> {
+        let calls = load.calls;
+        let outstanding = load.callers;
         let started = Instant::now();
         let mut sent_at = Vec::with_capacity(calls as usize);
         let mut latencies = Latencies::default();
@@ -66,7 +59,8 @@ impl Pipe {
             while sent_at.len() < calls as usize
                 && (sent_at.len() as u64) < latencies.count() + outstanding as u64
             {
-                let message = slow(sent_at.len() as u64);
+                let number = sent_at.len() as u64;
+                let message = request(load.tool(), number, &load.arguments(&load::text(number)));
                 sent_at.push(Instant::now());
                 self.stdin.write_all(&message).await?;
             }
@@ -130,7 +124,8 @@ mod tests {
 
     #[test]
     fn answer_with_the_text_of_another_call_is_rejected() {
-        let matching = br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-12"}]}}"#;
+        let matching =
+            br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-12"}]}}"#;
         assert_eq!(parse_answer(matching).expect("a matching answer"), 12);
         let mixed_up =
             br#"{"jsonrpc":"2.0","id":12,"result":{"content":[{"type":"text","text":"call-13"}]}}"#;

@@ -29,9 +29,12 @@ pub fn message(era: Era, id: &Value, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-fn initialize_params(revision: &str) -> Value {
+fn session_capabilities() -> Value {
+    json!({"elicitation": {}, "sampling": {}, "roots": {}})
+}
+
+fn initialize_params(revision: &str, capabilities: &Value) -> Value {
     let client = json!({"name": "e2e", "version": "1"});
-    let capabilities = json!({"elicitation": {}, "sampling": {}, "roots": {}});
     json!({"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client})
 }
 
@@ -43,27 +46,59 @@ pub struct HttpClient {
     era: Era,
     /// Its session id, if it has a session.
     pub session: Option<String>,
+    /// The result of `initialize`, if it has a session.
+    pub initialize_result: Value,
+    /// The capabilities that it declares with stateless requests.
+    capabilities: Value,
     next: u64,
 }
 
 impl HttpClient {
     /// Creates a client of this era at `path` and opens its session, if the era has sessions.
     pub fn new(address: SocketAddr, path: &str, era: Era) -> Self {
+        let capabilities = if era == Era::Session { session_capabilities() } else { json!({}) };
+        Self::with_capabilities(address, path, era, &capabilities)
+    }
+
+    /// Like [`HttpClient::new`], with these capabilities.
+    pub fn with_capabilities(address: SocketAddr, path: &str, era: Era, capabilities: &Value) -> Self {
+        let client = Self {
+            address,
+            path: path.to_owned(),
+            era,
+            session: None,
+            initialize_result: Value::Null,
+            capabilities: capabilities.clone(),
+            next: 0,
+        };
         match era {
-            Era::Session => Self::session(address, path, revision(era)),
-            _ => Self { address, path: path.to_owned(), era, session: None, next: 0 },
+            Era::Session => client.initialize(revision(era)),
+            _ => client,
         }
     }
 
     /// Opens a session of this revision.
     pub fn session(address: SocketAddr, path: &str, revision: &str) -> Self {
-        let mut client = Self { address, path: path.to_owned(), era: Era::Session, session: None, next: 0 };
-        let response = client.request("initialize", &initialize_params(revision));
+        let client = Self {
+            address,
+            path: path.to_owned(),
+            era: Era::Session,
+            session: None,
+            initialize_result: Value::Null,
+            capabilities: session_capabilities(),
+            next: 0,
+        };
+        client.initialize(revision)
+    }
+
+    fn initialize(mut self, revision: &str) -> Self {
+        let response = self.request("initialize", &initialize_params(revision, &self.capabilities));
         assert_eq!(response.status, 200, "{}", response.text());
-        client.session = Some(response.header("mcp-session-id").expect("a session id").to_owned());
-        let accepted = client.notify("notifications/initialized", &json!({}));
+        self.session = Some(response.header("mcp-session-id").expect("a session id").to_owned());
+        self.initialize_result = response.message()["result"].clone();
+        let accepted = self.notify("notifications/initialized", &json!({}));
         assert_eq!(accepted.status, 202, "{}", accepted.text());
-        client
+        self
     }
 
     /// Returns the headers of a request.
@@ -93,7 +128,11 @@ impl HttpClient {
     /// Sends a request and returns before the response is read.
     pub fn open(&mut self, method: &str, params: &Value) -> Stream {
         self.next += 1;
-        let body = message(self.era, &self.next.into(), method, params).to_string();
+        let mut body = message(self.era, &self.next.into(), method, params);
+        if self.era == Era::Stateless {
+            body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
+        }
+        let body = body.to_string();
         let named = ["name", "uri", "taskId"].iter().find_map(|key| params[key].as_str());
         self.post(method, named, body.as_bytes())
     }
@@ -163,10 +202,18 @@ impl HttpClient {
             .to_owned()
     }
 
-    /// Returns the names of all tools.
+    /// Returns the names of all tools, on all pages.
     pub fn tools(&mut self) -> Vec<String> {
-        let answer = self.request("tools/list", &json!({})).message();
-        tool_names(&answer)
+        let mut names = Vec::new();
+        let mut params = json!({});
+        loop {
+            let answer = self.request("tools/list", &params).message();
+            names.extend(tool_names(&answer));
+            match &answer["result"]["nextCursor"] {
+                Value::Null => return names,
+                cursor => params = json!({"cursor": cursor}),
+            }
+        }
     }
 }
 
@@ -203,8 +250,13 @@ impl StdioClient {
 
     /// Starts the command and opens a session of this revision.
     pub fn session(command: Command, revision: &str) -> Self {
+        Self::session_with_capabilities(command, revision, &session_capabilities())
+    }
+
+    /// Starts the command and opens a session of this revision with these capabilities.
+    pub fn session_with_capabilities(command: Command, revision: &str, capabilities: &Value) -> Self {
         let mut client = Self::start(command, Era::Session);
-        let answer = client.request("initialize", &initialize_params(revision));
+        let answer = client.request("initialize", &initialize_params(revision, capabilities));
         assert_eq!(answer["result"]["protocolVersion"], revision, "{answer}");
         client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
         client

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use toolcrib::config::{Config, ProblemScope};
+use toolcrib::util::maps::collect_map;
 use toolcrib::{CommandSpec, Endpoint, HttpSpec, Roster, Secret, ServerId, ServerSpec, TemplateText};
 
 use self::draft::ImportDraft;
@@ -270,7 +271,7 @@ impl Importer<'_> {
         let text = |text: &TemplateText| self.secret_names.resolve(text);
         let texts = |all: &[TemplateText]| all.iter().map(text).collect::<Vec<_>>();
         let values = |all: &BTreeMap<String, TemplateText>| -> BTreeMap<String, String> {
-            all.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+            collect_map(all.iter().map(|(name, value)| (name.clone(), text(value))))
         };
         match (&first.endpoint, &second.endpoint) {
             (Endpoint::Command(first), Endpoint::Command(second)) => {
@@ -354,7 +355,7 @@ fn config_members(draft: &ImportDraft) -> EntryMembers {
 
 /// Returns headers by their names in lower case.
 fn header_values(headers: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect()
+    collect_map(headers.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)))
 }
 
 /// Returns a server id with a suffix, shortened if necessary.

@@ -13,10 +13,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use toolcrib::config::AuditSpec;
 use toolcrib::model::event::{CallEnd, CallRecord, Decision};
+use toolcrib::util::clock;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Error, ErrorKind, Observer, ServerId};
 
@@ -148,7 +150,7 @@ impl Audit {
             _ => Decision::Allowed,
         };
         self.shared.push(&CallRecord {
-            at: SystemTime::now(),
+            at: clock::wall_time(),
             caller: (*caller).clone(),
             method: (*method).into(),
             server: server.cloned(),

@@ -227,8 +227,9 @@ pub(crate) enum Command {
     ///   toolcrib allow
     ///   toolcrib allow --revoke
     ///
-    /// A `.toolcrib.toml` can start programs, so it is ignored until you allow it. After a change
-    /// it must be allowed again.
+    /// A `.toolcrib.toml` can start programs, so it is ignored until you allow it. Shows every value
+    /// that the file changes and asks; without a terminal, --yes is needed. After a change the file
+    /// must be allowed again.
     #[command(verbatim_doc_comment)]
     Allow(servers::AllowArgs),
     /// Test whether the access rules let a caller use a tool
@@ -269,8 +270,9 @@ pub(crate) enum Command {
     ///   toolcrib import --from cursor
     ///   toolcrib import --from ./mcp.json
     ///
-    /// Prints one line for each server. Values that look like secrets are not copied: they are stored
-    /// with `toolcrib secret`, and the config refers to them as `${secret:NAME}`.
+    /// Shows each server with its command or URL and asks; without a terminal, --yes is needed.
+    /// Values that look like secrets are not copied: they are stored with `toolcrib secret`, and the
+    /// config refers to them as `${secret:NAME}`.
     #[command(verbatim_doc_comment)]
     Import(ImportArgs),
     /// Add toolcrib to the settings of an agent, or remove it
@@ -299,7 +301,7 @@ pub(crate) enum Command {
     /// are not changed. The agent replaces this process: it gets the signals and sets the exit code.
     #[command(verbatim_doc_comment)]
     Run(RunArgs),
-    /// Review and approve changed tools of a server, or a pending call
+    /// Review and approve changed definitions of a server, or a pending call
     ///
     /// Examples:
     ///   toolcrib approve git

@@ -6,6 +6,7 @@ pub(crate) mod approve;
 pub(crate) mod audit;
 pub(crate) mod call;
 pub(crate) mod check;
+mod config_changes;
 mod config_document;
 pub(crate) mod demo;
 pub(crate) mod enable;

@@ -3,13 +3,17 @@
 mod handle;
 mod lock;
 mod log_files;
+mod peer_check;
 mod per_ip_limit;
 mod settings;
 mod signals;
 mod socket_activation;
+#[cfg(target_os = "linux")]
+mod socket_owners;
 mod watch;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,12 +26,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
-use toolcrib::{ClientCapabilities, Crib, CribBuilder, Settings};
+use toolcrib::util::tasks::SpawnBoxed as _;
+use toolcrib::{CallEnd, Caller, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
-    ActiveCallers, AdminRoutes, Entrypoint, HttpGateway, McpService, StreamFuture, serve_connection,
+    ActiveCallers, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins, HttpGateway, McpService,
+    StreamFuture, serve_connection,
 };
 
-use crate::audit::Audit;
+use crate::audit::{AdminAction, Audit};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
@@ -40,6 +46,7 @@ pub(crate) use self::handle::GatewayHandle;
 use self::handle::StampedConfig;
 use self::lock::GatewayLock;
 use self::log_files::LogFiles;
+use self::peer_check::PeerCheck;
 use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
 pub(crate) use self::signals::{SignalRequest, Signals};
@@ -49,6 +56,9 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Delay before the next attempt when `accept` fails, usually for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Shortest time between two returns of free memory to the system.
+const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// File descriptors that public connections may not use, or half of the limit if that is less.
 const RESERVED_FDS: usize = 256;
@@ -60,6 +70,7 @@ pub(crate) struct Gateway {
     http: Arc<HttpGateway>,
     public_listener: Listener,
     socket_listener: Listener,
+    peer_check: PeerCheck,
     drain_timeout: Duration,
     tasks: TaskTracker,
     logs: LogFiles,
@@ -102,12 +113,12 @@ impl Gateway {
             None => listen,
         };
         listen.check_exposure(!settings.callers.is_empty())?;
+        let peer_check = PeerCheck::new(listen, settings.listen.any_user);
+        peer_check.check_available(!settings.callers.is_empty())?;
         paths.create_run_dir()?;
         let lock = GatewayLock::acquire(&paths.lock_path())?;
         let public = bind_public(inherited.map(|(listener, _)| listener), listen).await?;
-        let socket_path = paths.socket_path();
-        let socket = bind_unix(&socket_path)
-            .map_err(|error| cannot_listen(&ListenAddr::Unix(socket_path.clone()), &error))?;
+        let socket = bind_own_socket(paths)?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
@@ -115,29 +126,30 @@ impl Gateway {
             .listing_wait(settings.limits.listing_wait);
         let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
+        let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
             callers: callers.clone(),
             secrets,
             audit,
             is_exposed: listen.is_exposed(),
+            peer_check: peer_check.clone(),
         };
         let sources = paths.sources().clone().for_gateway();
         let handle = GatewayHandle::new(target, sources, StampedConfig { config, stamp });
-        let mut hosts = settings.listen.hosts;
-        hosts.extend(listen.host());
-        let hints = paths.hints();
-        let service = McpService::new(crib.clone())
-            .with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned());
-        let http = HttpGateway::new(service, callers, &settings.limits)
+        let hosts = settings.listen.hosts.into_iter().chain(listen.host()).collect();
+        let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
             .with_admin(admin(handle.clone()))
-            .with_hosts(hosts);
+            .with_hosts(hosts)
+            .with_max_unauthenticated(max_public_connections() / 2)
+            .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
         Ok(Self {
             crib,
             handle,
             http: Arc::new(http),
             public_listener: public,
             socket_listener: socket,
+            peer_check,
             drain_timeout: settings.limits.drain,
             tasks,
             logs,
@@ -171,6 +183,7 @@ impl Gateway {
     pub(crate) fn accept(&self) {
         self.accept_on(&self.public_listener, max_public_connections());
         self.accept_on(&self.socket_listener, Semaphore::MAX_PERMITS);
+        self.tasks.spawn(return_free_memory(self.http.clone(), self.stop.clone()));
     }
 
     /// Serves connections of one listener, at most `max_connections` at the same time.
@@ -184,14 +197,23 @@ impl Gateway {
         match listener {
             Listener::Tcp(listener) => {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip: ConnectionsByIp::default() };
-                let serve = move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Tcp, stop);
-                self.tasks.spawn(accept_all(acceptor, limits, serve));
+                let peer_check = self.peer_check.clone();
+                let serve = move |accepted: AcceptedTcp, stop| {
+                    let http = http.clone();
+                    let peer_check = peer_check.clone();
+                    async move {
+                        let AcceptedTcp { stream, peer } = accepted;
+                        let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
+                        serve_connection(stream, http, peer, stop).await
+                    }
+                };
+                self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
             Listener::Unix(listener, _) => {
                 let acceptor = UnixAcceptor { listener: listener.clone() };
                 let serve =
                     move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Socket, stop);
-                self.tasks.spawn(accept_all(acceptor, limits, serve));
+                self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
         }
     }
@@ -228,6 +250,12 @@ impl Gateway {
             tracing::warn!("some clients did not read their responses in time");
         }
     }
+}
+
+/// Returns the service of a crib, with hints as commands of this program.
+fn service(paths: &Paths, crib: &Crib) -> McpService {
+    let hints = paths.hints();
+    McpService::new(crib.clone()).with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned())
 }
 
 /// Resolves the settings of a config, which may read secret stores.
@@ -331,6 +359,12 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix(Arc::new(listener), file))
 }
 
+/// Binds the gateway's own socket.
+fn bind_own_socket(paths: &Paths) -> Result<Listener, CommandError> {
+    let path = paths.socket_path();
+    bind_unix(&path).map_err(|error| cannot_listen(&ListenAddr::Unix(path.clone()), &error))
+}
+
 fn activation_failed(error: &io::Error) -> CommandError {
     let message = format!("cannot use the socket passed in `LISTEN_FDS`: {error}");
     CommandError::new(ExitStatus::Failure, "cannot_listen", message)
@@ -348,6 +382,54 @@ fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
     }
 }
 
+/// Finds out who is at the other end of a connection, without blocking other connections.
+async fn identify(check: PeerCheck, peer: SocketAddr, local: Option<SocketAddr>) -> ConnectionPeer {
+    let identified = match check.is_fast() {
+        true => check.identify(peer, local),
+        false => {
+            let identifying = tokio::task::spawn_blocking(move || check.identify(peer, local)).await;
+            identifying.unwrap_or_else(|_| ConnectionPeer::new(Entrypoint::OtherUser, peer.ip()))
+        }
+    };
+    if identified.entrypoint() == Entrypoint::OtherUser {
+        tracing::debug!(%peer, "a connection belongs to another user");
+    }
+    identified
+}
+
+/// Records requests without a valid token, which have no caller, in the audit file.
+fn record_failed_logins(audit: &Audit, failed: &FailedLogins) {
+    let address = failed.address.map_or_else(|| "unknown address".to_owned(), |address| address.to_string());
+    let name = match failed.count {
+        1 => address,
+        count => format!("{address} ({count} requests)"),
+    };
+    audit.record_action(&AdminAction {
+        caller: &Caller::new(""),
+        method: "login",
+        server: None,
+        name: &name,
+        end: CallEnd::Failed(ErrorKind::Denied),
+        started: tokio::time::Instant::now(),
+    });
+}
+
+/// Returns free memory to the system when clients have released much of it.
+async fn return_free_memory(http: Arc<HttpGateway>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = http.wait_for_released_memory() => {}
+        }
+        // The allocator searches all its memory, so this is not done on the thread that serves requests.
+        let _ = tokio::task::spawn_blocking(toolcrib::return_free_memory).await;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(TRIM_INTERVAL) => {}
+        }
+    }
+}
+
 /// Accepts connections of one kind.
 trait Acceptor {
     type Stream;
@@ -359,14 +441,20 @@ struct TcpAcceptor {
     by_ip: ConnectionsByIp,
 }
 
+/// A connection and the address of its client.
+struct AcceptedTcp {
+    stream: TcpStream,
+    peer: SocketAddr,
+}
+
 struct UnixAcceptor {
     listener: Arc<UnixListener>,
 }
 
 impl Acceptor for TcpAcceptor {
-    type Stream = TcpStream;
+    type Stream = AcceptedTcp;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Option<ConnectionPermit>)> {
+    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<ConnectionPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
             let Some(permit) = self.by_ip.try_acquire(peer.ip()) else {
@@ -374,7 +462,7 @@ impl Acceptor for TcpAcceptor {
                 continue;
             };
             let _ = stream.set_nodelay(true);
-            return Ok((stream, Some(permit)));
+            return Ok((AcceptedTcp { stream, peer }, Some(permit)));
         }
     }
 }
@@ -436,10 +524,10 @@ where
                 let permits = (permit, ip_permit);
                 let connection = serve(stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
-                limits.tasks.spawn(async move {
+                limits.tasks.spawn_boxed(async move {
                     if let Some(stream) = connection.await {
                         // A task never shrinks, so a long-lived stream moves to a small task of its own.
-                        tasks.spawn(async move {
+                        tasks.spawn_boxed(async move {
                             stream.await;
                             drop(permits);
                         });

@@ -21,6 +21,7 @@ mod output;
 mod paths;
 mod project;
 mod prompt;
+mod protection;
 mod report;
 mod secrets;
 mod sources;
@@ -63,6 +64,11 @@ fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         return Ok(demo_server::run(args.role)?);
     }
     logging::init(&cli.globals, &cli.command, out)?;
+    if let Command::Serve(_) = &cli.command {
+        // Before the first thread is started.
+        secrets::take_key_from_environment();
+        protection::protect_process();
+    }
     let runtime = build_runtime()?;
     let exit = runtime.block_on(run_command(cli, out));
     // A pending read of stdin cannot be cancelled, and the process must not wait for it.

@@ -83,6 +83,14 @@ impl<'a> Members<'a> {
     }
 }
 
+/// Adds the kind of an item to its report. Reports on tools have none.
+fn with_kind(mut report: Value, kind: Option<&str>) -> Value {
+    if let Some(kind) = kind {
+        report["kind"] = kind.into();
+    }
+    report
+}
+
 /// The result of a reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReloadReport {

@@ -11,7 +11,7 @@ mod secret_file;
 pub(crate) mod fuzzing;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use toolcrib::config::{CallerToken, Config, SecretBackend};
 use toolcrib::util::locks::IgnorePoison as _;
@@ -61,9 +61,7 @@ pub(crate) struct SecretLocator {
 impl SecretLocator {
     /// Creates a locator for the backend of a config.
     pub(crate) fn new(paths: &Paths, backend: &SecretBackend) -> Self {
-        let key =
-            std::env::var(secret_file::KEY_VARIABLE).ok().filter(|key| !key.is_empty()).map(Secret::new);
-        let file = SecretFile::new(paths.secrets_path(), key);
+        let file = SecretFile::new(paths.secrets_path(), find_key());
         Self { backend: Arc::new(RwLock::new(backend.clone())), file }
     }
 
@@ -228,6 +226,24 @@ impl From<KeyringError> for CommandError {
         };
         Self::new(exit, code, message).hint(hint)
     }
+}
+
+/// The key that was removed from the environment.
+static TAKEN_KEY: OnceLock<Secret> = OnceLock::new();
+
+/// Removes the key of the secret file from the environment, where other processes of this user could read it, and keeps it in
+/// memory. Has no effect once another thread runs.
+pub(crate) fn take_key_from_environment() {
+    if let Some(key) = toolcrib::take_variable(secret_file::KEY_VARIABLE) {
+        // It is taken once, because it is not in the environment afterwards.
+        let _ = TAKEN_KEY.set(key);
+    }
+}
+
+fn find_key() -> Option<Secret> {
+    let from_environment = || std::env::var(secret_file::KEY_VARIABLE).ok().map(Secret::new);
+    let key = TAKEN_KEY.get().cloned().or_else(from_environment);
+    key.filter(|key| !key.expose().is_empty())
 }
 
 fn read_env_secret(prefix: &str, name: &str) -> Option<Secret> {

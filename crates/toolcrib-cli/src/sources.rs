@@ -76,6 +76,17 @@ impl ConfigSources {
         self.layers.iter().cloned().chain(project).collect()
     }
 
+    /// Reads every file except the project's.
+    pub(crate) fn read_base_layers(&self) -> LayeredConfig {
+        LayeredConfig::read(&self.layers)
+    }
+
+    /// Reads every file, and as the project's file this layer.
+    pub(crate) fn read_with_project(&self, project: Layer) -> LayeredConfig {
+        let layers: Vec<Layer> = self.layers.iter().cloned().chain([project]).collect();
+        LayeredConfig::read(&layers)
+    }
+
     /// Returns whether any of the files exists.
     pub(crate) fn any_exists(&self) -> bool {
         self.layers().iter().any(|layer| fs::symlink_metadata(&layer.path).is_ok())

@@ -14,6 +14,7 @@ use toolcrib::CallUpdate;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response, result_head};
 use toolcrib::protocol::sse::write_event;
 
+use crate::client_memory::MemoryClaim;
 use crate::service::updates::encode_update;
 
 /// Size from which a result is sent as a piece of its own instead of being copied.
@@ -74,6 +75,25 @@ impl ResponseBody {
                 Self::Whole([Some(head), Some(result.clone()), Some(Bytes::from_static(b"}"))])
             }
             response => Self::full(encode_response(id, response)),
+        }
+    }
+
+    /// Returns the number of bytes, or 0 for a stream.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Whole(pieces) => pieces.iter().flatten().map(Bytes::len).sum(),
+            Self::Events(_) => 0,
+        }
+    }
+
+    /// Counts complete bytes towards the memory of clients until they have been written.
+    pub(crate) fn with_claim(self, claim: MemoryClaim) -> Self {
+        match self {
+            Self::Whole([Some(head), Some(result), tail]) => {
+                Self::Whole([Some(head), Some(claim.attach(result)), tail])
+            }
+            Self::Whole([Some(bytes), None, tail]) => Self::Whole([Some(claim.attach(bytes)), None, tail]),
+            other => other,
         }
     }
 
@@ -166,9 +186,7 @@ impl hyper::body::Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(pieces) => {
-                SizeHint::with_exact(pieces.iter().flatten().map(|bytes| bytes.len() as u64).sum())
-            }
+            Self::Whole(_) => SizeHint::with_exact(self.len() as u64),
             Self::Events(_) => SizeHint::default(),
         }
     }

@@ -3,6 +3,7 @@
 mod revocations;
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Secret, SecretError};
 
 pub use self::revocations::PendingRevocations;
+use crate::client_memory::CallerMemory;
 
 /// The listener a connection was accepted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,33 @@ pub enum Entrypoint {
     Tcp,
     /// A Unix socket, which only the gateway's user can use. Its clients need no token.
     Socket,
+    /// A TCP address, used by a process of another user of this machine. Its clients always need a token.
+    OtherUser,
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionPeer {
+    pub(crate) entrypoint: Entrypoint,
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl ConnectionPeer {
+    /// Creates the peer of a TCP connection, with the address that is logged if it does not authenticate.
+    pub fn new(entrypoint: Entrypoint, address: IpAddr) -> Self {
+        Self { entrypoint, address: Some(address) }
+    }
+
+    /// Returns the listener that the connection was accepted on.
+    pub fn entrypoint(&self) -> Entrypoint {
+        self.entrypoint
+    }
+}
+
+impl From<Entrypoint> for ConnectionPeer {
+    fn from(entrypoint: Entrypoint) -> Self {
+        Self { entrypoint, address: None }
+    }
 }
 
 /// A caller that may use the gateway.
@@ -41,11 +70,14 @@ pub struct AuthenticatedCaller {
     pub revoked: CancellationToken,
     /// Identifies the token and the rights.
     pub(crate) credential: Arc<str>,
+    /// The memory that clients of this caller use.
+    pub(crate) memory: Arc<CallerMemory>,
 }
 
 impl AuthenticatedCaller {
     fn new(caller: Caller, admin: bool, credential: Arc<str>) -> Self {
-        Self { caller, admin, revoked: CancellationToken::new(), credential }
+        let memory = Arc::new(CallerMemory::new(&caller));
+        Self { caller, admin, revoked: CancellationToken::new(), credential, memory }
     }
 
     /// Creates a caller that needs no token.
@@ -189,9 +221,10 @@ impl Callers {
     }
 
     /// Returns the caller of a request, or `None` without a valid token. No token is needed on the gateway's own socket,
-    /// which only its user can open, or if no callers are declared, because the gateway then listens on loopback only.
+    /// which only its user can open, or if no callers are declared, because the gateway then listens on loopback only and
+    /// the program tells connections of other users apart.
     fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&Arc<AuthenticatedCaller>> {
-        if entrypoint == Entrypoint::Socket || self.is_empty() {
+        if entrypoint == Entrypoint::Socket || self.is_empty() && entrypoint == Entrypoint::Tcp {
             return Some(&self.local);
         }
         let mut values = headers.get_all(AUTHORIZATION).iter();
@@ -255,6 +288,11 @@ impl ActiveCallers {
         headers: &HeaderMap,
     ) -> Option<Arc<AuthenticatedCaller>> {
         self.state.read().ignore_poison().callers.authenticate(entrypoint, headers).cloned()
+    }
+
+    /// Returns whether no callers are declared, so that clients of the gateway's own user need no token.
+    pub fn is_empty(&self) -> bool {
+        self.state.read().ignore_poison().callers.is_empty()
     }
 
     /// Replaces the callers and, with `set_rules`, the rules that were made for them. Access that `next` removes or changes
@@ -338,6 +376,19 @@ mod tests {
         assert_eq!(caller_of(&[]), None);
         assert_eq!(caller_of(&["Bearer first-Token", "Bearer first-Token"]), None);
         assert_eq!(authenticate(&callers, Entrypoint::Socket, &[]), Some("local"));
+        let of_other_user = |values: &[&str]| authenticate(&callers, Entrypoint::OtherUser, values);
+        assert_eq!(of_other_user(&["Bearer second"]), Some("two"));
+        assert_eq!(of_other_user(&[]), None);
+    }
+
+    #[test]
+    fn other_user_is_refused_without_declared_callers() {
+        let callers = callers("").unwrap();
+        assert_eq!(authenticate(&callers, Entrypoint::Tcp, &[]), Some("local"));
+        assert_eq!(authenticate(&callers, Entrypoint::Socket, &[]), Some("local"));
+        for values in [&[][..], &["Bearer "], &["Bearer local"]] {
+            assert_eq!(authenticate(&callers, Entrypoint::OtherUser, values), None, "{values:?}");
+        }
     }
 
     #[test]

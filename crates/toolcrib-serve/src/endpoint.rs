@@ -7,33 +7,29 @@ mod sessions;
 mod stateless;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Body as _, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use tokio::time::timeout;
-use toolcrib::ServerId;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
-use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_response, error_object};
+use toolcrib::protocol::jsonrpc::{
+    ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
+};
+use toolcrib::{Error, ServerId};
 
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
-use crate::callers::Entrypoint;
+use crate::callers::{AuthenticatedCaller, Entrypoint};
+use crate::client_memory::{MemoryAccount, MemoryClaim};
 use crate::gateway::ConnectionContext;
+use crate::request_body::{self, BodyLimits, RequestBodyError};
 use crate::response::{self, json_response};
 use crate::service::{CatalogScope, EndpointScope};
 
-/// Bytes of a too large body that are read and discarded, so that the sender can read the response.
-const MAX_DISCARDED: usize = 1 << 20;
-/// Time spent on discarding.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time in which a body must arrive.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Size from which a response counts towards the memory of clients until they have read it.
+const MIN_CLAIMED_RESPONSE: usize = 64 << 10;
 
 /// A parsed JSON-RPC request.
 struct McpRequest {
@@ -55,8 +51,7 @@ fn find_scope(
     path: &str,
     headers: &HeaderMap,
 ) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
-    let access = conn.gateway.callers.authenticate(conn.entrypoint, headers);
-    let access = access.ok_or_else(|| Box::new(response::unauthenticated()))?;
+    let access = conn.authenticate(headers).ok_or_else(|| Box::new(conn.refuse_login()))?;
     let not_found = |message: String| Box::new(response::error_response(StatusCode::NOT_FOUND, &message));
     let crib = &conn.gateway.service.crib;
     let caller = &access.caller;
@@ -101,9 +96,11 @@ async fn post(
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
     let expects_continue = head.headers.contains_key(EXPECT);
-    let body = match read_body(body, conn.gateway.max_body, expects_continue).await {
+    let limits = BodyLimits { size: conn.gateway.max_body, expects_continue };
+    let mut claim = MemoryClaim::for_body(conn.memory(&scope.access));
+    let body = match request_body::read(body, &limits, &mut claim).await {
         Ok(body) => body,
-        Err(response) => return response,
+        Err(error) => return unread_body(conn, error, claim.account()),
     };
     // The body may take long to arrive, and the access of the caller may have changed meanwhile.
     if scope.caller().is_revoked() {
@@ -138,49 +135,70 @@ async fn post(
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, &head.headers, request).await
         }
-        ClientMessage::Notification { .. } | ClientMessage::Response { .. }
-            if request_headers.is_stateless() =>
-        {
+        ClientMessage::Notification { method, params } if request_headers.is_stateless() => {
+            stateless::receive(conn, scope, method, params);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
+        ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
         message => {
             sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
         }
     }
 }
 
-/// Reads a body of at most `limit` bytes. If the declared size is too large, some of the body is discarded first, unless the
-/// client waits for `100 Continue`: otherwise the sender might not read the response.
-async fn read_body(
-    body: Incoming,
-    limit: usize,
-    expects_continue: bool,
-) -> Result<Bytes, Response<ResponseBody>> {
-    let too_large = || {
-        let message = format!("the request is too large: at most {limit} bytes are allowed");
-        let mut response =
-            error_response(StatusCode::PAYLOAD_TOO_LARGE, None, code::INVALID_REQUEST, &message);
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        response
-    };
-    if body.size_hint().lower() > limit as u64 {
-        if !expects_continue {
-            let _ = timeout(DISCARD_TIMEOUT, Limited::new(body, MAX_DISCARDED).collect()).await;
+/// Returns the response to a request whose body was not read.
+fn unread_body(
+    conn: &ConnectionContext,
+    error: RequestBodyError,
+    account: &MemoryAccount,
+) -> Response<ResponseBody> {
+    let refuse = |status, message: &str| error_response(status, None, code::INVALID_REQUEST, message);
+    let mut response = match error {
+        RequestBodyError::TooLarge => {
+            let limit = conn.gateway.max_body;
+            let message = format!("the request is too large: at most {limit} bytes are allowed");
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, &message)
         }
-        return Err(too_large());
+        RequestBodyError::NoMemory => overloaded(conn, None, &account.refusal("the request was not read")),
+        RequestBodyError::Incomplete => refuse(StatusCode::BAD_REQUEST, "the request body is incomplete"),
+        RequestBodyError::TimedOut => {
+            refuse(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")
+        }
+    };
+    if matches!(error, RequestBodyError::TooLarge | RequestBodyError::NoMemory) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    match timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(error_response(
-            StatusCode::BAD_REQUEST,
-            None,
-            code::INVALID_REQUEST,
-            "the request body is incomplete",
-        )),
-        Err(_) => {
-            let message = "the request body did not arrive in time";
-            Err(error_response(StatusCode::REQUEST_TIMEOUT, None, code::INVALID_REQUEST, message))
+    response
+}
+
+/// Returns the response to a request that is refused because clients use too much memory.
+fn overloaded(conn: &ConnectionContext, id: Option<&RequestId>, error: &Error) -> Response<ResponseBody> {
+    let object = conn.gateway.service.error_object(error);
+    let mut response = json_response(StatusCode::SERVICE_UNAVAILABLE, encode_error_response(id, &object));
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// Returns a complete response. A large one counts towards the memory of clients until it has been read, and is replaced by an
+/// error if there is too little.
+fn complete_response(
+    conn: &ConnectionContext,
+    access: &AuthenticatedCaller,
+    status: StatusCode,
+    id: &RequestId,
+    payload: &ResponsePayload,
+) -> Response<ResponseBody> {
+    let body = ResponseBody::response(id, payload);
+    let size = body.len();
+    if size < MIN_CLAIMED_RESPONSE {
+        return response::respond(status, body);
+    }
+    let account = conn.memory(access);
+    match account.claim(size) {
+        Some(claim) => response::respond(status, body.with_claim(claim)),
+        None => {
+            let error = account.refusal("the result was discarded").mark_maybe_sent();
+            overloaded(conn, Some(id), &error)
         }
     }
 }
@@ -198,14 +216,15 @@ async fn handle_request(
             let params = request.params.as_ref();
             let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
             // On the gateway's own socket there is no proxy that could have acted on the headers.
-            if checked.is_ok() && conn.entrypoint == Entrypoint::Tcp {
+            if checked.is_ok() && conn.entrypoint != Entrypoint::Socket {
                 checked = headers::check_header_params(
                     &conn.gateway.service,
                     &scope,
                     &request.method,
                     params,
                     headers,
-                );
+                )
+                .await;
             }
             match checked {
                 Ok(()) => stateless::respond(conn, scope, request, meta).await,
@@ -234,6 +253,12 @@ async fn handle_request(
             None => sessions::respond(conn, &scope, headers, request).await,
         },
     }
+}
+
+/// Returns the error response to a response of a client, which no server has asked for in the stateless era.
+fn unexpected_response(id: &RequestId) -> Response<ResponseBody> {
+    let message = "a client of this revision sends no responses, because servers send it no requests";
+    error_response(StatusCode::BAD_REQUEST, Some(id), code::INVALID_REQUEST, message)
 }
 
 /// Returns the error response to a request of an unsupported revision.

@@ -2,17 +2,23 @@
 
 mod shared_state;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use hyper::{HeaderMap, Response};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::GatewayLimits;
 use toolcrib::protocol::era::client::RequestMetaReader;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
-use crate::callers::{ActiveCallers, Entrypoint};
+use crate::body::ResponseBody;
+use crate::callers::{ActiveCallers, AuthenticatedCaller, Entrypoint};
+use crate::client_memory::{ClientMemory, MemoryAccount};
+use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::origin_check::HostAllowList;
+use crate::response;
 use crate::service::{ClientHandle, McpService};
 use crate::session::Sessions;
 
@@ -31,11 +37,16 @@ pub struct HttpGateway {
     pub(crate) tasks: TaskTracker,
     /// Number of HTTP/1 connections that hold buffers.
     pub(crate) open_phases: AtomicUsize,
+    /// The memory that clients use.
+    pub(crate) memory: Arc<ClientMemory>,
+    /// Connections without a valid token, if their number is limited.
+    pub(crate) unauthenticated: Option<Arc<UnauthenticatedConnections>>,
+    pub(crate) failed_logins: FailedLoginLog,
 }
 
 impl HttpGateway {
-    /// Creates a gateway without an admin API, which is addressed as `localhost`. Of the limits, those of request bodies and
-    /// sessions apply.
+    /// Creates a gateway without an admin API, which is addressed as `localhost`. Of the limits, those of request bodies,
+    /// sessions and the memory of clients apply.
     ///
     /// If the crib has a store that other gateways use, they can continue its sessions, and a caller that one of them revokes
     /// loses access to all.
@@ -59,6 +70,9 @@ impl HttpGateway {
             max_body: limits.body,
             tasks,
             open_phases: AtomicUsize::new(0),
+            memory: Arc::new(ClientMemory::new(limits.client_memory())),
+            unauthenticated: None,
+            failed_logins: FailedLoginLog::default(),
         }
     }
 
@@ -73,6 +87,30 @@ impl HttpGateway {
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<String>) -> Self {
         Self { allowed_hosts: HostAllowList::new(hosts), ..self }
+    }
+
+    /// Sets the number of TCP connections that may be open without having presented a valid token. If there are more, the
+    /// oldest of them is closed. Unlimited by default.
+    #[must_use]
+    pub fn with_max_unauthenticated(self, max: usize) -> Self {
+        Self { unauthenticated: Some(Arc::new(UnauthenticatedConnections::new(max.max(1)))), ..self }
+    }
+
+    /// Sets a function that receives reports of requests without a valid token, at most one report in ten seconds. It must
+    /// not block.
+    #[must_use]
+    pub fn with_failed_logins(mut self, report: impl Fn(&FailedLogins) + Send + Sync + 'static) -> Self {
+        self.failed_logins.reporter = Some(Box::new(report));
+        self
+    }
+
+    /// Waits until clients have released most of a large amount of memory that they used for a while. An allocator may
+    /// keep that memory; this is a good time to return it to the system.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. The next call returns what a dropped one would have.
+    pub async fn wait_for_released_memory(&self) {
+        self.memory.wait_for_end_of_burst().await;
     }
 
     /// Waits until all calls and streams that outlived their connections have ended. Call it after the connections were
@@ -95,6 +133,34 @@ pub(crate) struct ConnectionContext {
     pub(crate) client: ClientHandle,
     /// Reads the `_meta` of stateless requests.
     pub(crate) meta_reader: RequestMetaReader,
-    /// Cancelled when the gateway stops; ends streams that have no end of their own.
+    /// Cancelled when the gateway stops or the connection is to be closed; ends streams that have no end of their own.
     pub(crate) stop: CancellationToken,
+    /// The address of the client, if it is known.
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) login: ConnectionLogin,
+}
+
+impl ConnectionContext {
+    /// Returns the caller of a request, or `None` without a valid token.
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
+        if self.login.is_refused() {
+            return None;
+        }
+        let access = self.gateway.callers.authenticate(self.entrypoint, headers)?;
+        self.login.succeed();
+        Some(access)
+    }
+
+    /// Returns the response to a request without a valid token.
+    pub(crate) fn refuse_login(&self) -> Response<ResponseBody> {
+        if self.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
+            return response::other_user();
+        }
+        response::unauthenticated()
+    }
+
+    /// Returns the memory that a request or session of a caller counts against.
+    pub(crate) fn memory(&self, access: &AuthenticatedCaller) -> MemoryAccount {
+        MemoryAccount { total: self.gateway.memory.clone(), caller: access.memory.clone() }
+    }
 }

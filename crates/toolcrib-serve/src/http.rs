@@ -12,21 +12,32 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::RequestMetaReader;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
-use crate::callers::Entrypoint;
+use crate::callers::{ConnectionPeer, Entrypoint};
 use crate::detached_stream::{self, StreamFuture};
 use crate::gateway::{ConnectionContext, HttpGateway};
-use crate::h2_stall::StallMonitor;
-use crate::http1::{self, ConnectionPhaseEnd};
+use crate::h2_streams::StreamMonitor;
+use crate::http1::{self, ConnectionPhaseEnd, HEADER_TIMEOUT};
+use crate::login::ConnectionLogin;
 use crate::peek_io::PeekIo;
 use crate::routes::handle_request;
 
-/// Time in which a client must send the headers of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which an idle connection is closed.
+/// Time after which an idle connection is closed. A connection without a valid token gets only the time for headers.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// Time after which a silent HTTP/2 client is pinged.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+/// Time in which it must answer.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time that an HTTP/2 connection without a request stays open after the client was told that it is closed.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Concurrent requests on one HTTP/2 connection.
 const MAX_HTTP2_STREAMS: u32 = 256;
+
+/// A byte stream to a client.
+trait ClientIo: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send> ClientIo for I {}
 
 /// Serves one connection until it ends. A connection that carries only a stream by then is returned as a future, which uses
 /// less memory and must be awaited. After `stop`, the current request is the last.
@@ -37,12 +48,26 @@ const MAX_HTTP2_STREAMS: u32 = 256;
 pub async fn serve_connection<I>(
     io: I,
     gateway: Arc<HttpGateway>,
-    entrypoint: Entrypoint,
+    peer: impl Into<ConnectionPeer>,
     stop: CancellationToken,
 ) -> Option<StreamFuture>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    // One type for TCP and Unix sockets: both HTTP versions are otherwise compiled for each of them, which is 250 KB.
+    serve_client(Box::new(io), gateway, peer.into(), stop).await
+}
+
+async fn serve_client(
+    io: Box<dyn ClientIo>,
+    gateway: Arc<HttpGateway>,
+    peer: ConnectionPeer,
+    stop: CancellationToken,
+) -> Option<StreamFuture> {
+    let ConnectionPeer { entrypoint, address } = peer;
+    let stop = stop.child_token();
+    let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| entrypoint != Entrypoint::Socket);
+    let login = ConnectionLogin::new(unauthenticated.map(|connections| connections.enter(&stop)));
     let opened = tokio::select! {
         opened = timeout(HEADER_TIMEOUT, PeekIo::detect_version(io)) => opened,
         () = stop.cancelled() => return None,
@@ -50,7 +75,7 @@ where
     let Ok(Ok((io, is_http2))) = opened else { return None };
     let client = gateway.service.connect_client();
     let meta_reader = RequestMetaReader::default();
-    let conn = Arc::new(ConnectionContext { gateway, entrypoint, client, meta_reader, stop });
+    let conn = Arc::new(ConnectionContext { gateway, entrypoint, client, meta_reader, stop, address, login });
     if is_http2 {
         Box::pin(serve_http2(io, conn)).await;
         return None;
@@ -58,7 +83,7 @@ where
     let mut headers_due = Instant::now() + HEADER_TIMEOUT;
     loop {
         // Boxed, so that an idle connection does not hold the memory of this future.
-        match Box::pin(http1::serve(&io, &conn)).await {
+        match Box::pin(http1::serve(&io, &conn, headers_due)).await {
             ConnectionPhaseEnd::Closed => return None,
             ConnectionPhaseEnd::Detached(response) => {
                 return Some(Box::pin(detached_stream::write(io, *response)));
@@ -72,7 +97,7 @@ where
             ConnectionPhaseEnd::Idle { partial_request: true, .. } => {}
             ConnectionPhaseEnd::Idle { .. } => {
                 let has_more = tokio::select! {
-                    has_more = timeout(IDLE_TIMEOUT, io.wait_readable()) => has_more.unwrap_or(false),
+                    has_more = timeout(idle_timeout(&conn), io.wait_readable()) => has_more.unwrap_or(false),
                     () = conn.stop.cancelled() => false,
                 };
                 if !has_more {
@@ -84,22 +109,26 @@ where
     }
 }
 
-/// Serves an HTTP/2 connection until it ends or its client stops reading.
-async fn serve_http2<I>(io: PeekIo<I>, conn: Arc<ConnectionContext>)
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+/// Returns the time after which a connection without a request is closed.
+fn idle_timeout(conn: &ConnectionContext) -> Duration {
+    if conn.login.is_authenticated() { IDLE_TIMEOUT } else { HEADER_TIMEOUT }
+}
+
+/// Serves an HTTP/2 connection until it ends, is idle for too long, or its client stops reading.
+async fn serve_http2(io: PeekIo<Box<dyn ClientIo>>, conn: Arc<ConnectionContext>) {
     let stop = conn.stop.clone();
     let mut builder = http2::Builder::new(TrackedRequests(conn.gateway.tasks.clone()));
     builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_HTTP2_STREAMS);
-    let monitor = Arc::<StallMonitor>::default();
+    builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+    let monitor = Arc::<StreamMonitor>::default();
     let shared_monitor = monitor.clone();
+    let shared_conn = conn.clone();
     let service = service_fn(move |request| {
-        let conn = conn.clone();
-        let monitor = shared_monitor.clone();
+        let conn = shared_conn.clone();
+        let stream = shared_monitor.open_stream();
         Box::pin(async move {
             let response = handle_request(&conn, request).await;
-            Ok::<_, Infallible>(response.map(|body| monitor.track(body)))
+            Ok::<_, Infallible>(response.map(|body| stream.track(body)))
         })
     });
     let mut connection = Box::pin(builder.serve_connection(TokioIo::new(io), service));
@@ -107,11 +136,15 @@ where
     tokio::select! {
         _ = &mut connection => return,
         () = monitor.stalled() => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = monitor.idle(|| idle_timeout(&conn)) => {}
+        () = stop.cancelled() => {}
     }
+    connection.as_mut().graceful_shutdown();
+    // A client that does not confirm the shutdown gets no further time.
     tokio::select! {
         _ = connection => {}
         () = monitor.stalled() => {}
+        () = monitor.idle(|| SHUTDOWN_TIMEOUT) => {}
     }
 }
 
@@ -125,6 +158,6 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, request: F) {
-        self.0.spawn(request);
+        self.0.spawn_boxed(request);
     }
 }

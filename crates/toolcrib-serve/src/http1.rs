@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::sleep;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::body::ResponseBody;
 use crate::detached_stream::DetachedResponse;
@@ -24,10 +24,14 @@ use crate::gateway::ConnectionContext;
 use crate::peek_io::PeekIo;
 use crate::routes::handle_request;
 
+/// Time in which a client must send the headers of a request.
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a phase ends as soon as it is idle. A request within this time reuses hyper's buffers.
 const PHASE_TIME: Duration = Duration::from_millis(200);
 /// The same time while many phases are open. The memory of phases would otherwise grow with the rate of requests.
 const SHORT_PHASE_TIME: Duration = Duration::from_millis(20);
+/// Size of hyper's buffers, and so of the largest head of a request.
+const MAX_BUFFER: usize = 64 << 10;
 /// Number of open phases above which new ones are short.
 pub(crate) const MAX_LONG_PHASES: usize = 256;
 
@@ -50,7 +54,8 @@ pub(crate) enum ConnectionPhaseEnd {
 #[derive(Default)]
 struct PhaseState {
     detached: DetachedResponse,
-    has_request: AtomicBool,
+    /// Number of requests whose heads have arrived.
+    requests: AtomicUsize,
     /// Number of requests whose responses are not written yet.
     in_flight: AtomicUsize,
 }
@@ -66,7 +71,7 @@ struct RequestGuard(Arc<PhaseState>);
 
 impl RequestGuard {
     fn new(phase: &Arc<PhaseState>) -> Self {
-        phase.has_request.store(true, Ordering::Relaxed);
+        phase.requests.fetch_add(1, Ordering::Relaxed);
         phase.in_flight.fetch_add(1, Ordering::AcqRel);
         Self(phase.clone())
     }
@@ -95,8 +100,52 @@ impl Drop for OpenPhase<'_> {
     }
 }
 
-/// Serves a connection until it ends or becomes idle. Once the gateway stops, the current request is the last.
-pub(crate) async fn serve<I>(io: &PeekIo<I>, conn: &Arc<ConnectionContext>) -> ConnectionPhaseEnd
+/// The head of a request that has arrived in part. hyper parses it from the start whenever more of it arrives, and a new phase
+/// would do so again, so the phase goes on until the head is complete or its time is up.
+struct PartialHead {
+    /// Number of requests before it.
+    requests: usize,
+    /// True if a request was in flight when the connection was last polled.
+    was_busy: bool,
+    /// Number of bytes that were read before it.
+    bytes_before: u64,
+    /// When the rest must have arrived, if a part arrived before this phase.
+    due: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl PartialHead {
+    /// Creates a head of which nothing has been read in this phase.
+    fn new(due: Instant) -> Self {
+        Self { requests: 0, was_busy: false, bytes_before: 0, due: Some(due), timer: None }
+    }
+
+    /// Returns whether a part of a head has arrived. Call it whenever the connection was polled.
+    fn has_arrived(&mut self, phase: &PhaseState, bytes_read: u64) -> bool {
+        let requests = phase.requests.load(Ordering::Relaxed);
+        let is_busy = !phase.is_idle();
+        // What was read since then may be the rest of a body.
+        if is_busy || self.was_busy || requests != self.requests {
+            *self = Self { requests, was_busy: is_busy, bytes_before: bytes_read, due: None, timer: None };
+        }
+        bytes_read != self.bytes_before
+    }
+
+    /// Ready when the time is up.
+    fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let due = self.due;
+        let start = || Box::pin(sleep_until(due.unwrap_or_else(|| Instant::now() + HEADER_TIMEOUT)));
+        self.timer.get_or_insert_with(start).as_mut().poll(context)
+    }
+}
+
+/// Serves a connection until it ends or becomes idle. A head that has arrived in part must be complete at `head_due`. Once the
+/// gateway stops, the current request is the last.
+pub(crate) async fn serve<I>(
+    io: &PeekIo<I>,
+    conn: &Arc<ConnectionContext>,
+    head_due: Instant,
+) -> ConnectionPhaseEnd
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -122,23 +171,33 @@ where
     });
     let mut builder = http1::Builder::new();
     // The caller enforces the header timeout across phases.
-    let builder = builder.header_read_timeout(None);
+    let builder = builder.header_read_timeout(None).max_buf_size(MAX_BUFFER);
     let mut connection = builder.serve_connection(TokioIo::new(io.clone()), service).with_upgrades();
     let mut idle_timer = pin!(sleep(phase_time));
+    let bytes_before = io.bytes_read();
+    let mut head = PartialHead::new(head_due);
     let end = tokio::select! {
         end = poll_fn(|context| match poll_connection(io, &phase, &mut connection, context) {
-            Poll::Pending if phase.is_idle() && !io.is_writing() => {
-                idle_timer.as_mut().poll(context).map(|()| None)
+            Poll::Pending => {
+                let is_partial = head.has_arrived(&phase, io.bytes_read() - bytes_before);
+                match phase.is_idle() && !io.is_writing() {
+                    true if is_partial => head.poll_timeout(context).map(|()| Some(ConnectionPhaseEnd::Closed)),
+                    true => idle_timer.as_mut().poll(context).map(|()| None),
+                    false => Poll::Pending,
+                }
             }
             polled => polled.map(Some),
         }) => end,
         () = conn.stop.cancelled() => {
+            if phase.is_idle() && !io.is_writing() {
+                return ConnectionPhaseEnd::Closed;
+            }
             Pin::new(&mut connection).graceful_shutdown();
             Some(poll_fn(|context| poll_connection(io, &phase, &mut connection, context)).await)
         }
     };
     end.unwrap_or_else(|| ConnectionPhaseEnd::Idle {
-        served_request: phase.has_request.load(Ordering::Relaxed),
+        served_request: phase.requests.load(Ordering::Relaxed) > 0,
         partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
     })
 }

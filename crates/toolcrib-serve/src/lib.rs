@@ -80,16 +80,19 @@ mod admin_routes;
 mod batch;
 mod body;
 mod callers;
+mod client_memory;
 mod detached_stream;
 mod endpoint;
 mod gateway;
-mod h2_stall;
+mod h2_streams;
 mod http;
 mod http1;
+mod login;
 mod origin_check;
 mod outbox;
 mod peek_io;
 mod query;
+mod request_body;
 mod response;
 mod routes;
 mod service;
@@ -101,10 +104,13 @@ mod tests;
 pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
-pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, Entrypoint, PendingRevocations};
+pub use crate::callers::{
+    ActiveCallers, AuthenticatedCaller, Callers, ConnectionPeer, Entrypoint, PendingRevocations,
+};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
 pub use crate::http::serve_connection;
+pub use crate::login::FailedLogins;
 #[doc(hidden)]
 pub use crate::query::query_value;
 #[doc(hidden)]

@@ -32,6 +32,8 @@ struct PeekState<I> {
     ahead: Vec<u8>,
     /// Number of bytes of `ahead` that have been returned to the reader.
     consumed: usize,
+    /// Number of bytes that have been returned to the reader in all.
+    bytes_read: u64,
     /// True if a read is pending; its reader notices the end itself.
     read_pending: bool,
     /// Runs while a write makes no progress.
@@ -50,6 +52,7 @@ impl<I> PeekIo<I> {
             io,
             ahead,
             consumed: 0,
+            bytes_read: 0,
             read_pending: false,
             stall_timer: None,
         })))
@@ -58,6 +61,11 @@ impl<I> PeekIo<I> {
     /// Returns whether a write waits for the client to read.
     pub(crate) fn is_writing(&self) -> bool {
         self.state().stall_timer.is_some()
+    }
+
+    /// Returns the number of bytes that the reader has read.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.state().bytes_read
     }
 
     /// Returns unused bytes to the buffer, to be read again. Returns whether any bytes are buffered.
@@ -148,9 +156,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for PeekIo<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let state = &mut *self.state();
+        let filled = buffer.filled().len();
         if state.ahead.is_empty() {
             let polled = Pin::new(&mut state.io).poll_read(context, buffer);
             state.read_pending = polled.is_pending();
+            state.bytes_read += (buffer.filled().len() - filled) as u64;
             return polled;
         }
         let rest = &state.ahead[state.consumed..];
@@ -166,6 +176,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for PeekIo<I> {
             // An error now is returned again by the next read.
             let _ = Pin::new(&mut state.io).poll_read(context, buffer);
         }
+        state.bytes_read += (buffer.filled().len() - filled) as u64;
         Poll::Ready(Ok(()))
     }
 }

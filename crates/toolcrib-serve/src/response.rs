@@ -26,6 +26,13 @@ pub(crate) fn error_response(status: StatusCode, message: &str) -> Response<Resp
     json_response(status, json!({"error": {"message": message}}).to_string())
 }
 
+/// Returns the response to a request of another user of this machine, who needs a token that is not declared.
+pub(crate) fn other_user() -> Response<ResponseBody> {
+    let message = "this connection belongs to another user, and no `callers` are declared";
+    let hint = "declare `[callers.NAME]` with a `token`, or set `listen.any-user = true` to let every user of this machine in";
+    json_response(StatusCode::FORBIDDEN, json!({"error": {"message": message, "hint": hint}}).to_string())
+}
+
 /// Returns the response to a request without a valid token.
 pub(crate) fn unauthenticated() -> Response<ResponseBody> {
     let message = "missing or unknown token: send `Authorization: Bearer TOKEN`";

@@ -2,9 +2,11 @@
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, sleep};
 use toolcrib::util::encoding;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
@@ -12,19 +14,38 @@ use crate::body::ResponseBody;
 use crate::callers::Entrypoint;
 use crate::endpoint;
 use crate::gateway::ConnectionContext;
+use crate::login::FAILED_LOGIN_DELAY;
 use crate::query::query_value;
-use crate::response::{error_response, json_response, respond, unauthenticated};
+use crate::response::{error_response, json_response, respond};
 use crate::stdio::{PipeIdentity, serve_pipe};
 
 /// Header with the percent-encoded project folder of a pipe client.
 #[doc(hidden)]
 pub const PROJECT_HEADER: &str = "toolcrib-project";
 
-/// Checks host, origin and caller of a request and routes it by path.
+/// Handles a request. The response to one without a valid token is delayed, and may close the connection.
 pub(crate) async fn handle_request(
     conn: &ConnectionContext,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
+    let is_http2 = request.version() == Version::HTTP_2;
+    let mut response = route_request(conn, request).await;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        conn.login.fail();
+        conn.gateway.failed_logins.record(conn.address, Instant::now());
+        // Boxed to keep the future of an ordinary request small.
+        Box::pin(sleep(FAILED_LOGIN_DELAY)).await;
+        if conn.login.is_refused() && !is_http2 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        } else if conn.login.is_refused() {
+            conn.stop.cancel();
+        }
+    }
+    response
+}
+
+/// Checks host, origin and caller of a request and routes it by path.
+async fn route_request(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
     if let Err(reason) = gateway.allowed_hosts.check(request.version(), request.uri(), request.headers()) {
         return error_response(StatusCode::FORBIDDEN, &reason);
@@ -33,7 +54,7 @@ pub(crate) async fn handle_request(
     if endpoint::is_endpoint_path(path) {
         return endpoint::respond(conn, request).await;
     }
-    let Some(access) = gateway.callers.authenticate(conn.entrypoint, request.headers()) else {
+    let Some(access) = conn.authenticate(request.headers()) else {
         return respond_unauthenticated(conn, &request).await;
     };
     let caller = &access.caller;
@@ -75,7 +96,7 @@ async fn respond_unauthenticated(
         let reply = conn.gateway.admin.respond(admin_request(&anonymous, request)).await;
         return respond(reply.status, ResponseBody::empty());
     }
-    unauthenticated()
+    conn.refuse_login()
 }
 
 /// Upgrades the connection to a pipe of MCP messages, for `toolcrib stdio`.
@@ -102,7 +123,7 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
     let max_message = gateway.max_body;
     let stop = conn.stop.clone();
     let upgraded = hyper::upgrade::on(&mut request);
-    gateway.tasks.spawn(async move {
+    gateway.tasks.spawn_boxed(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
         serve_pipe(reader, writer, service, max_message, identity, stop).await;

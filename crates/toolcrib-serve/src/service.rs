@@ -2,6 +2,7 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
@@ -14,19 +15,22 @@ pub(crate) mod updates;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
-use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::era::client::{self, RequestMeta};
+use toolcrib::protocol::era::{IMPLEMENTATION, adapt_response_for_client, shorten_server_info};
 use toolcrib::protocol::json::object::Object;
-use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object, move_own_code};
 use toolcrib::protocol::versions::Era;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, Hint, ListKind, Selector,
-    ServerId, UpdateSink,
+    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, Hint, ListKind, Outcome,
+    Selector, ServerId, UpdateSink,
 };
 
 use self::catalog_digest::{CatalogDigest, ListDigests};
@@ -35,6 +39,10 @@ use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
 const MAX_SUBSCRIPTIONS: usize = 1000;
+/// Notifications of extensions that may wait for their server, per client.
+const MAX_PENDING_NOTIFICATIONS: usize = 64;
+/// Time limit for a page that only the server knows.
+const MAX_PAGE_WAIT: Duration = Duration::from_secs(60);
 /// Cached catalog digests, one per caller.
 const MAX_CATALOG_DIGESTS: usize = 64;
 
@@ -119,6 +127,8 @@ pub(crate) struct RequestContext {
     pub(crate) client_context: Option<Arc<ClientContext>>,
     /// Receives what the server sends before its response.
     pub(crate) updates: Option<Arc<dyn UpdateSink>>,
+    /// True if the client announced extensions, for this request or its session.
+    pub(crate) has_extensions: bool,
 }
 
 impl RequestContext {
@@ -130,7 +140,8 @@ impl RequestContext {
             capabilities: meta.capabilities.clone(),
             log_level: meta.log_level,
         };
-        Self { scope, client, client_context: None, updates: None }
+        let has_extensions = client.capabilities.has_extensions();
+        Self { scope, client, client_context: None, updates: None, has_extensions }
     }
 
     /// Adds facts about the client that outlast this request.
@@ -145,10 +156,13 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        let call =
-            Call::request(method, selector, params).caller(self.scope.caller().clone()).client(self.client);
-        let call = self.client_context.into_iter().fold(call, Call::client_context);
-        self.updates.into_iter().fold(call, Call::update_sink)
+        self.complete(Call::request(method, selector, params).forward_unknown_names())
+    }
+
+    /// Adds this context to a call.
+    fn complete(self, mut call: Call) -> Call {
+        call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
+        call
     }
 }
 
@@ -158,6 +172,16 @@ impl RequestContext {
 pub(crate) struct ClientHandle {
     pub(crate) key: u64,
     crib: Crib,
+    /// Limits the notifications of extensions that wait for their server; created for the first one.
+    notifications: OnceLock<Arc<Semaphore>>,
+}
+
+impl ClientHandle {
+    /// Returns the permit for one more notification of an extension; `None` if too many wait.
+    fn try_start_notification(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = self.notifications.get_or_init(|| Arc::new(Semaphore::new(MAX_PENDING_NOTIFICATIONS)));
+        permits.clone().try_acquire_owned().ok()
+    }
 }
 
 impl Drop for ClientHandle {
@@ -207,15 +231,27 @@ impl McpService {
         }
     }
 
-    /// Encodes an error, with its hint in words.
-    fn error_payload(&self, error: &Error) -> ResponsePayload {
+    /// Encodes an error, with its hint in words. An error object of the server passes unchanged.
+    pub(crate) fn error_object(&self, error: &Error) -> Bytes {
+        if let Some(server_error) = error.server_error() {
+            return move_own_code(server_error.clone());
+        }
         let data = error.data_with_hint(&self.hint_text(error));
-        ResponsePayload::Error(error_object(error.kind().facts().code, &error.to_string(), Some(&data)))
+        error_object(error.kind().facts().code, &error.to_string(), Some(&data))
+    }
+
+    /// Returns an error as the answer to a request, with its hint in words.
+    fn error_payload(&self, error: &Error) -> ResponsePayload {
+        ResponsePayload::Error(self.error_object(error))
     }
 
     /// Registers a new client.
     pub(crate) fn connect_client(&self) -> ClientHandle {
-        ClientHandle { key: self.next_key.fetch_add(1, Ordering::Relaxed), crib: self.crib.clone() }
+        ClientHandle {
+            key: self.next_key.fetch_add(1, Ordering::Relaxed),
+            crib: self.crib.clone(),
+            notifications: OnceLock::new(),
+        }
     }
 
     /// Handles one request. Dropping the future cancels it.
@@ -229,7 +265,9 @@ impl McpService {
         let era = context.client.era;
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
-            Ok(MethodAction::List(kind)) => self.list(&context.scope, era, kind, &params).await.0,
+            Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
+            Ok(MethodAction::ListSkills) => self.list_skills(&context).await,
+            Ok(MethodAction::List(kind)) => self.list(context, kind, params).await.0,
             Ok(MethodAction::ListTasks) => self.list_tasks(&context, &params).await,
             Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
             Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
@@ -238,8 +276,8 @@ impl McpService {
     }
 
     /// Returns whether a request is forwarded to a server, which may send updates before its response.
-    pub(crate) fn is_forwarded(view: &CatalogScope, era: Era, method: &str) -> bool {
-        methods::is_forwarded(view, era, method)
+    pub(crate) fn is_forwarded(era: Era, method: &str) -> bool {
+        methods::is_forwarded(era, method)
     }
 
     /// Makes the call and encodes its outcome.
@@ -253,29 +291,31 @@ impl McpService {
         let era = context.client.era;
         let call = context.call(methods::to_static(method), selector, params);
         match self.crib.call(call).await {
-            Ok(outcome) => adapt_response_for_client(outcome.answer, method, outcome.era, era),
+            Ok(outcome) => adapt_outcome(outcome, method, era),
             Err(error) if error.is_for_model() && method == "tools/call" => {
                 let result = error_as_tool_result(&error, &self.hint_text(&error));
-                adapt_response_for_client(result, method, Era::Session, era)
+                adapt_response_for_client(result, method, Era::Session, era, None)
             }
             Err(error) => self.error_payload(&error),
         }
     }
 
-    /// Returns one page of a list, and the catalog it was read from.
+    /// Returns one page of a list, and the catalog of the caller. The page is read from the lists of the client's own
+    /// instances where they differ.
     async fn list(
         &self,
-        scope: &EndpointScope,
-        era: Era,
+        context: RequestContext,
         kind: ListKind,
-        params: &Object,
+        params: Object,
     ) -> (ResponsePayload, Option<Arc<Catalog>>) {
+        let scope = &context.scope;
+        let era = context.client.era;
         let raw_cursor = params.get("cursor").filter(|raw| &***raw != b"null");
         let cursor = params.get_string("cursor");
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let catalog = match self.load_catalog(scope, kind, cursor.is_none()).await {
+        let catalog = match self.load_catalog(scope, era, kind, cursor.is_none()).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
@@ -283,16 +323,81 @@ impl McpService {
         if let Some(error) = own_error {
             return (ResponsePayload::Error(error.clone()), None);
         }
-        match catalog.page(kind, scope.view.server(), era, cursor.as_deref()) {
+        let own_catalog = self.own_catalog(&context);
+        let listed = own_catalog.as_ref().unwrap_or(&catalog);
+        let page = listed.page(kind, scope.view.server(), era, cursor.as_deref());
+        let is_empty = page.as_ref().is_ok_and(|page| &*page.items == b"[]");
+        if let CatalogScope::One(server) = &scope.view
+            && (is_empty || page.is_err())
+            && catalog.server_capabilities(server).is_some()
+        {
+            // The server's own answer: it may have no such list, or know a cursor that the catalog does not know.
+            let limit = if is_empty { self.crib.listing_wait() } else { MAX_PAGE_WAIT };
+            let server = server.clone();
+            match self.list_from_server(context.clone(), server, kind, params, limit).await {
+                Some(Ok(answer)) => return (answer, Some(catalog)),
+                Some(Err(error)) if !is_empty => return (self.error_payload(&error), None),
+                _ => {}
+            }
+        }
+        match page {
             Ok(page) => {
                 let freshness = self.crib.freshness(kind, scope.view.server(), scope.caller());
                 let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
                 let next_cursor = page.next_cursor.as_deref();
-                let result = client::list_result(kind.list_member(), &page.items, next_cursor, era, caching);
+                let info = scope.view.server().and_then(|server| catalog.server_info(server));
+                let info = info.map_or(Bytes::from_static(IMPLEMENTATION.as_bytes()), shorten_server_info);
+                let member = kind.list_member();
+                let result = client::list_result(member, &page.items, next_cursor, era, caching, &info);
                 (ResponsePayload::Result(result), Some(catalog))
             }
             Err(error) => (self.error_payload(&error), None),
         }
+    }
+
+    /// Returns the catalog with the lists of the client's own instances, if they differ from those of their servers.
+    fn own_catalog(&self, context: &RequestContext) -> Option<Arc<Catalog>> {
+        if !context.has_extensions {
+            return None;
+        }
+        let selector = Selector::Resource(String::new());
+        self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
+    }
+
+    /// Asks a server for a page of a list; `None` if it does not run or does not answer in time.
+    async fn list_from_server(
+        &self,
+        context: RequestContext,
+        server: ServerId,
+        kind: ListKind,
+        params: Object,
+        limit: Duration,
+    ) -> Option<Result<ResponsePayload, Error>> {
+        let era = context.client.era;
+        let method = kind.method();
+        let call = context.call(method.into(), Selector::OnServer(server, method.to_owned()), params);
+        let answer = timeout(limit, Box::pin(self.crib.list_from_server(kind, call))).await;
+        let outcome = answer.ok()?.transpose()?;
+        Some(outcome.map(|outcome| adapt_outcome(outcome, method, era)))
+    }
+
+    /// Returns the catalog that shows how a tool is called. A server that was never listed is listed first.
+    pub(crate) async fn catalog_with_tool(&self, scope: &EndpointScope, tool: &str) -> Arc<Catalog> {
+        let catalog = self.crib.catalog_for(scope.caller());
+        if !catalog.has_undiscovered() {
+            return catalog;
+        }
+        // If this fails, the call fails for the same reason.
+        match &scope.view {
+            CatalogScope::One(server) => {
+                let era = Era::Stateless;
+                drop(self.crib.list_server_for_era(server, scope.caller(), era).await);
+            }
+            CatalogScope::All => {
+                drop(self.crib.find_for(scope.caller(), &Selector::Tool(tool.to_owned())).await);
+            }
+        }
+        self.crib.catalog_for(scope.caller())
     }
 
     /// Returns the visible catalog, for the first page of a list with a current list. Servers that were never listed are
@@ -300,14 +405,15 @@ impl McpService {
     async fn load_catalog(
         &self,
         scope: &EndpointScope,
+        era: Era,
         kind: ListKind,
         is_first_page: bool,
     ) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
             _ if !is_first_page => Ok(self.crib.catalog_for(scope.caller())),
-            CatalogScope::All => Ok(self.crib.list_kind_for(kind, scope.caller()).await),
+            CatalogScope::All => Ok(self.crib.list_kind_for(kind, scope.caller(), era).await),
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_kind_for(kind, server, scope.caller());
+                let listed = self.crib.list_server_kind_for(kind, server, scope.caller(), era);
                 let listed = timeout(self.crib.listing_wait(), listed).await;
                 listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
             }
@@ -333,6 +439,12 @@ impl McpService {
     pub(crate) fn list_digests(&self, scope: &EndpointScope) -> ListDigests {
         self.catalog_digest(&self.crib.catalog_for(scope.caller())).list_digests(&scope.view)
     }
+}
+
+/// Encodes the outcome of a call for a client.
+fn adapt_outcome(outcome: Outcome, method: &str, era: Era) -> ResponsePayload {
+    let server_info = outcome.server_info;
+    adapt_response_for_client(outcome.answer, method, outcome.era, era, server_info.as_ref())
 }
 
 /// Encodes an error whose hint is a text.

@@ -20,6 +20,7 @@ use toolcrib::util::locks::IgnorePoison as _;
 
 use self::shared::SharedSessions;
 use self::stream::ReplayStreams;
+use crate::client_memory::MemoryClaim;
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
 
@@ -94,6 +95,8 @@ pub(crate) struct Session {
     has_stream: AtomicBool,
     /// Number of requests and streams that use the session.
     users: AtomicUsize,
+    /// The memory of what the client has declared.
+    _memory: Option<MemoryClaim>,
 }
 
 /// The result of opening a session.
@@ -121,17 +124,29 @@ impl Sessions {
     /// Opens a session, which ends when the access of its caller is revoked; `params` are those of the client's first request.
     /// If there are too many, the session that has been idle longest is ended: one of the same caller if that has too many,
     /// otherwise one of the caller that has the most. Returns `None` if none of them is idle or no random id is available.
-    pub(crate) fn open(&self, client: SessionClientState, params: Option<&Object>) -> Option<NewSession> {
+    ///
+    /// `memory` is what the session counts against, until it ends.
+    pub(crate) fn open(
+        &self,
+        client: SessionClientState,
+        params: Option<&Object>,
+        memory: Option<MemoryClaim>,
+    ) -> Option<NewSession> {
         let id = encoding::random_hex()?;
         let client = match &self.shared {
             Some(shared) => shared.share(client, &id, params),
             None => client,
         };
-        self.insert(id, client)
+        self.insert(id, client, memory)
     }
 
     /// Adds a session, unless there is one with this id.
-    fn insert(&self, id: String, client: SessionClientState) -> Option<NewSession> {
+    fn insert(
+        &self,
+        id: String,
+        client: SessionClientState,
+        memory: Option<MemoryClaim>,
+    ) -> Option<NewSession> {
         let mut state = self.state();
         if state.sessions.contains_key(&id) {
             return Some(NewSession { id, needs_expiry_task: false });
@@ -139,7 +154,7 @@ impl Sessions {
         if let Some(removed) = state.find_excess(client.scope.caller(), self.max_sessions) {
             state.sessions.remove(&removed?).inspect(|session| session.end());
         }
-        state.sessions.insert(id.clone(), Arc::new(Session::new(client)));
+        state.sessions.insert(id.clone(), Arc::new(Session::new(client, memory)));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);
         Some(NewSession { id, needs_expiry_task })
     }
@@ -232,15 +247,17 @@ impl Drop for Sessions {
 }
 
 impl Session {
-    fn new(client: SessionClientState) -> Self {
+    fn new(client: SessionClientState, memory: Option<MemoryClaim>) -> Self {
+        let account = memory.as_ref().map(|claim| Arc::new(claim.account().clone()));
         let ended = client.scope.access.revoked.child_token();
         Self {
             client: Arc::new(client),
             last_used: Mutex::new(Instant::now()),
             ended,
-            streams: ReplayStreams::default(),
+            streams: ReplayStreams::new(account),
             has_stream: AtomicBool::new(false),
             users: AtomicUsize::new(0),
+            _memory: memory,
         }
     }
 

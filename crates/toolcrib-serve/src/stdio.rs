@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::{
-    self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, ROOTS_CHANGED, RequestMeta, RequestMetaReader,
+    self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, PROGRESS, ROOTS_CHANGED, RequestMeta,
+    RequestMetaReader,
 };
 use toolcrib::protocol::framing::{Frame, FrameDecoder};
 use toolcrib::protocol::json::object::Object;
@@ -23,6 +24,7 @@ use toolcrib::protocol::jsonrpc::{
     find_request_id,
 };
 use toolcrib::protocol::versions::Era;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, ClientContext, Error, ErrorKind, Project};
 
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, is_batch, join_responses, parse_batch};
@@ -30,7 +32,7 @@ use crate::outbox::{Outbox, outbox};
 use crate::service::change_watcher::ChangeWatcher;
 use crate::service::in_flight::InFlight;
 use crate::service::session_client::SessionClientState;
-use crate::service::updates::PendingQuestions;
+use crate::service::updates::{PendingQuestions, UpdateReceiver};
 use crate::service::{ClientHandle, EndpointScope, McpService, RequestContext, error_payload};
 
 /// Concurrent requests of one client.
@@ -72,6 +74,8 @@ struct PipeClient {
     /// Reads the `_meta` of stateless requests.
     meta_reader: RequestMetaReader,
     project: Option<Project>,
+    /// The reasons for cancellations of stateless requests. Stateless clients are never asked during a call.
+    stateless_questions: Arc<PendingQuestions>,
     /// Number of the last question that was sent before this pipe.
     last_question: u64,
     in_flight: Arc<InFlight>,
@@ -109,15 +113,16 @@ pub async fn serve_pipe<R, W>(
     let (out, receiver) = outbox();
     let (session, session_changes) = watch::channel(None);
     let tasks = TaskTracker::new();
-    let mut writing = tasks.spawn(receiver.write(writer));
+    let mut writing = tasks.spawn_boxed(receiver.write(writer));
     let scope = EndpointScope::trusted(caller);
     let notifying =
-        tasks.spawn(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
+        tasks.spawn_boxed(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
     let pipe = PipeClient {
         handle: service.connect_client(),
         scope,
         client_context: Arc::new(ClientContext::default().project(project.clone())),
         project,
+        stateless_questions: Arc::default(),
         last_question,
         service,
         out,
@@ -196,7 +201,17 @@ impl PipeClient {
     fn handle_without_response(&self, message: ClientMessage) {
         match message {
             ClientMessage::Notification { method, params } if method == CANCELLED => {
-                self.in_flight.cancel(params.and_then(|params| Object::parse(&params).ok()).as_ref());
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                self.stateless_questions.set_cancel_reason(params.as_ref());
+                if let Some(session) = &*self.session.borrow() {
+                    session.questions.set_cancel_reason(params.as_ref());
+                }
+                self.in_flight.cancel(params.as_ref());
+            }
+            ClientMessage::Notification { method, params } if method == PROGRESS => {
+                if let Some(session) = &*self.session.borrow() {
+                    session.questions.report_progress(params.as_ref());
+                }
             }
             ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
                 if let Some(session) = &*self.session.borrow() {
@@ -208,7 +223,23 @@ impl PipeClient {
                     session.questions.answer(&id, answer);
                 }
             }
-            _ => {}
+            ClientMessage::Notification { method, params } => self.forward_notification(method, params),
+            ClientMessage::Request { .. } => {}
+        }
+    }
+
+    /// Forwards a notification of an extension, in the era that it declares or in the session.
+    fn forward_notification(&self, method: String, params: Option<Bytes>) {
+        let Ok(mut params) = params.map_or(Ok(Object::default()), |params| Object::parse(&params)) else {
+            return;
+        };
+        let service = &self.service;
+        if let DeclaredEra::Stateless(meta) = self.meta_reader.read(Some(&mut params)) {
+            let context = RequestContext::stateless(self.scope.clone(), &meta, self.handle.key)
+                .with_client_context(self.client_context.clone());
+            service.spawn_notification(&self.tasks, &self.handle, context, method, params);
+        } else if let Some(session) = &*self.session.borrow() {
+            session.forward_notification(service, &self.tasks, method, Some(params.to_bytes()));
         }
     }
 
@@ -236,7 +267,7 @@ impl PipeClient {
             }
         }
         let out = self.out.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             let mut responses = Vec::new();
             for response in pending {
                 match response {
@@ -285,6 +316,7 @@ impl PipeClient {
 
     async fn open_session(&self, id: &RequestId, params: Option<&Object>) {
         let revision = client::negotiate_revision(params);
+        self.service.introduce_client(params);
         let result = self.service.initialize_result(&self.scope, revision).await;
         let session =
             SessionClientState::new(&self.service, self.scope.clone(), params, self.project.clone());
@@ -311,12 +343,13 @@ impl PipeClient {
         let scope = self.scope.clone();
         let key = self.handle.key;
         let client_context = self.client_context.clone();
+        let questions = self.stateless_questions.clone();
         let request_id = id.clone();
         self.in_flight.start(id, || {
             let handler = async move {
                 let response = match mode {
                     PipeRequestMode::InSession(session) => {
-                        session.respond(&service, &method, params, Some(&out)).await
+                        session.respond(&service, &request_id, &method, params, Some(&out)).await
                     }
                     PipeRequestMode::Ping => ResponsePayload::Result(client::empty_result(Era::Session)),
                     PipeRequestMode::Stateless(meta) => {
@@ -325,7 +358,12 @@ impl PipeClient {
                         if method == LISTEN {
                             listen(&service, context, &request_id, params.as_ref(), &out, &stop_streams).await
                         } else {
-                            respond_stateless(&service, context, &method, params, meta, &out).await
+                            let receiver = UpdateReceiver {
+                                request_id: &request_id,
+                                progress_token: meta.progress_token,
+                                questions: &questions,
+                            };
+                            respond_stateless(&service, context, &method, params, receiver, &out).await
                         }
                     }
                 };
@@ -362,16 +400,14 @@ async fn respond_stateless(
     context: RequestContext,
     method: &str,
     params: Option<Object>,
-    meta: RequestMeta,
+    receiver: UpdateReceiver<'_>,
     out: &Outbox,
 ) -> ResponsePayload {
-    let wants_updates = meta.progress_token.is_some() || meta.log_level.is_some();
-    if !wants_updates || !McpService::is_forwarded(&context.scope.view, Era::Stateless, method) {
+    if !McpService::is_forwarded(Era::Stateless, method) {
         return service.respond(context, method, params).await;
     }
-    // A stateless client is never asked during a call.
-    let questions = Arc::<PendingQuestions>::default();
-    service.respond_with_updates(context, method, params, meta.progress_token, &questions, out).await
+    // Also without updates: the server is told the reason of a cancellation.
+    service.respond_with_updates(context, method, params, receiver, out).await
 }
 
 /// Sends change notifications until the client cancels the request or the pipe ends.

@@ -1,9 +1,11 @@
 //! Tests of HTTP handling on a paused clock: large and incomplete bodies, and session streams.
 
+mod client_limits;
 pub(crate) mod delayed_store;
 mod idle_connections;
 mod shared_store;
 mod slow_responses;
+mod transparency;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -260,6 +260,8 @@ impl ResponseCache {
         instance: Option<&InstanceKey>,
         invalidation: Invalidation<'_>,
     ) {
+        // Clients of both eras share cached responses.
+        let instance = instance.map(InstanceKey::without_era);
         self.invalidate_own(server, instance, invalidation);
         if let Some(shared) = &self.shared {
             shared.outdate(server, instance, invalidation);

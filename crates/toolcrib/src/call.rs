@@ -27,7 +27,7 @@ use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
 use crate::protocol::era::capabilities::Client;
-use crate::protocol::era::meta;
+use crate::protocol::era::{extensions, meta};
 use crate::protocol::json::object::{self, Object};
 use crate::spec::ServerId;
 
@@ -75,6 +75,8 @@ pub struct Call {
     pub(crate) client: Client,
     /// Receives everything that arrives before the outcome.
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
+    /// Whether it is a notification, which has no response.
+    pub(crate) is_notification: bool,
     /// Whether the request was sent to a server at least once.
     pub(crate) dispatched: bool,
     /// Whether the call waited for a turn or for a restart, so that the server had less than the whole time limit.
@@ -89,6 +91,8 @@ pub struct Call {
     pub(crate) trace: CallTrace,
     /// The reason why the call cannot be made, if the embedder set something invalid.
     pub(crate) invalid: Option<Error>,
+    /// Whether a server answers calls of names that it does not list.
+    pub(crate) forwards_unknown: bool,
 }
 
 impl Call {
@@ -125,6 +129,7 @@ impl Call {
             id: None,
             client: Client::without_capabilities(),
             update_sink: None,
+            is_notification: false,
             dispatched: false,
             sent_late: false,
             client_context: None,
@@ -132,7 +137,14 @@ impl Call {
             budget: None,
             trace: CallTrace::default(),
             invalid: None,
+            forwards_unknown: false,
         }
+    }
+
+    /// Creates a notification. It is authorized, counted and recorded like a request, and its outcome is an empty result
+    /// as soon as it is sent.
+    pub fn notification(method: impl Into<Cow<'static, str>>, selector: Selector, params: Object) -> Self {
+        Self { is_notification: true, ..Self::request(method, selector, params) }
     }
 
     /// Sets the arguments.
@@ -235,6 +247,29 @@ impl Call {
         self
     }
 
+    /// Sets what is known about the origin of the call at once. The setters above would move the call each time.
+    #[doc(hidden)]
+    pub fn set_origin(
+        &mut self,
+        caller: Caller,
+        client: Client,
+        client_context: Option<Arc<ClientContext>>,
+        update_sink: Option<Arc<dyn UpdateSink>>,
+    ) {
+        self.caller = caller;
+        self.client = client;
+        self.client_context = client_context;
+        self.update_sink = update_sink;
+    }
+
+    /// Sends a call of an unknown name to the server that the name refers to, so that the client gets the server's own
+    /// error: the server in the prefix of a public name, or the only server for the URI of a resource.
+    #[must_use]
+    pub fn forward_unknown_names(mut self) -> Self {
+        self.forwards_unknown = true;
+        self
+    }
+
     /// Returns the requested name.
     pub fn name(&self) -> &str {
         self.selector.name()
@@ -293,6 +328,9 @@ impl Call {
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
             "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" => "taskId",
             "completion/complete" => return self.set_reference(own_name),
+            // Methods of extensions that are routed by a URI.
+            _ if matches!(self.selector, Selector::Resource(_)) => "uri",
+            extensions::GET_SKILL | extensions::READ_DIRECTORY => "uri",
             // Other methods have no name that rules apply to.
             _ => return,
         };

@@ -8,11 +8,12 @@ mod index;
 mod page;
 mod render;
 mod resource_uri;
+pub(crate) mod results;
 pub mod schemas;
 pub mod uri_template;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -22,10 +23,11 @@ pub use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 pub use crate::spec::public_name;
+use crate::util::maps::collect_map;
 use index::CatalogIndex;
 pub use index::{CatalogItem, Tool};
-use page::PageRows;
 pub use page::{PAGE_SIZE, Page};
+use page::{PageRows, ServerPage, server_page, unknown_cursor_error};
 use render::{ListVariants, RenderedList};
 use uri_template::UriTemplate;
 
@@ -51,6 +53,8 @@ pub struct Catalog {
 struct ServerOffer {
     listing: Option<Arc<Listing>>,
     has_resources: bool,
+    /// Whether it has pages, determined on first use.
+    has_pages: OnceLock<bool>,
     /// Its lists under its own names, one per list kind.
     rendered: [ListVariants; ListKind::ALL.len()],
 }
@@ -58,6 +62,15 @@ struct ServerOffer {
 impl ServerOffer {
     fn items(&self, kind: ListKind) -> &[ListedItem] {
         self.listing.as_ref().map(|listing| listing.items(kind)).unwrap_or_default()
+    }
+
+    fn has_pages(&self) -> bool {
+        *self.has_pages.get_or_init(|| {
+            let is_page = |listed: &ListedItem| resource_uri::is_page(&listed.name);
+            self.items(ListKind::Tools).iter().any(|tool| render::names_page(&tool.definition))
+                || self.items(ListKind::Resources).iter().any(is_page)
+                || self.items(ListKind::Templates).iter().any(is_page)
+        })
     }
 
     fn render(&self, kind: ListKind) -> RenderedList {
@@ -71,13 +84,14 @@ impl Catalog {
         let offer = |listing: &Option<Arc<Listing>>| ServerOffer {
             listing: listing.clone(),
             has_resources: listing.as_ref().is_some_and(|listing| listing.declares("resources")),
+            has_pages: OnceLock::new(),
             rendered: Default::default(),
         };
         let mut catalog = Self {
             revision,
             indexes: ListKind::ALL.map(|kind| CatalogIndex::build(kind, listings)),
             uri_templates: Vec::new(),
-            servers: listings.iter().map(|(server, listing)| (server.clone(), offer(listing))).collect(),
+            servers: collect_map(listings.iter().map(|(server, listing)| (server.clone(), offer(listing)))),
             has_undiscovered: listings.values().any(Option::is_none),
         };
         let templates = catalog.templates().iter();
@@ -96,7 +110,7 @@ impl Catalog {
             let listing = offer.listing.as_ref().map(|listing| listing.filtered(|name| keep(server, name)));
             (server.clone(), listing.map(Arc::new))
         });
-        Self::build(self.revision, &listings.collect())
+        Self::build(self.revision, &collect_map(listings))
     }
 
     /// Passes every server, without a name, and every item of the servers for which `visit` returns true.
@@ -142,7 +156,7 @@ impl Catalog {
     }
 
     /// Returns one page of a list for clients of an era: of all servers under public names, or of one server under its
-    /// own names.
+    /// own names. The pages of one server are those that the server sent, with its own cursors, if they are known.
     ///
     /// # Errors
     /// If the server is unknown, or the cursor was not issued for this list.
@@ -159,7 +173,16 @@ impl Catalog {
         };
         let offer = self.servers.get(server).ok_or_else(|| self.unknown_server_error(server.as_str()))?;
         let rendered = offer.rendered[kind as usize].for_era(kind, era, || offer.render(kind));
-        PageRows::OneServer(server, offer.items(kind)).page(kind, rendered, cursor, PAGE_SIZE)
+        let pages = offer.listing.as_ref().map(|listing| listing.page_ends(kind)).unwrap_or_default();
+        match server_page(pages, offer.items(kind).len(), cursor) {
+            ServerPage::Found { items, next_cursor } => {
+                Ok(Page { items: rendered.slice(items), next_cursor })
+            }
+            ServerPage::UnknownCursor => Err(unknown_cursor_error()),
+            ServerPage::UnknownPages => {
+                PageRows::OneServer(server, offer.items(kind)).page(kind, rendered, cursor, PAGE_SIZE)
+            }
+        }
     }
 
     /// Returns a complete list as a JSON array, with all members that servers sent: of all servers under public names,
@@ -183,6 +206,16 @@ impl Catalog {
     /// Returns the capabilities that a server declared; `None` until it has been listed.
     pub fn server_capabilities(&self, server: &ServerId) -> Option<&Bytes> {
         Some(&self.servers.get(server)?.listing.as_ref()?.capabilities)
+    }
+
+    /// Returns whether a server's tools or resources name pages.
+    pub(crate) fn has_pages(&self, server: &ServerId) -> bool {
+        self.servers.get(server).is_some_and(ServerOffer::has_pages)
+    }
+
+    /// Returns the name and version that a server gave itself, as JSON; `None` until it has been listed.
+    pub fn server_info(&self, server: &ServerId) -> Option<&Bytes> {
+        self.servers.get(server)?.listing.as_ref()?.server_info.as_ref()
     }
 
     /// Returns a server's instructions, if it has any.
@@ -211,6 +244,14 @@ impl Catalog {
         self.find_item(server, kind, own_name).is_some()
     }
 
+    /// Returns whether a template that a server lists can expand to a URI.
+    pub(crate) fn fits_template(&self, server: &ServerId, uri: &str) -> bool {
+        let mut templates = self.templates().iter().zip(&self.uri_templates);
+        templates.any(|(item, template)| {
+            item.server == *server && template.as_ref().is_some_and(|template| template.matches(uri))
+        })
+    }
+
     /// Returns the listing of a server that the catalog was built from.
     pub(crate) fn listing(&self, server: &ServerId) -> Option<&Arc<Listing>> {
         self.servers.get(server)?.listing.as_ref()
@@ -219,6 +260,11 @@ impl Catalog {
     /// Returns whether the catalog contains this server.
     pub(crate) fn has_server(&self, server: &ServerId) -> bool {
         self.servers.contains_key(server)
+    }
+
+    /// Returns whether any server was never listed.
+    pub fn has_undiscovered(&self) -> bool {
+        self.has_undiscovered
     }
 
     /// Returns the servers that were never listed.

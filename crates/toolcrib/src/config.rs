@@ -2,9 +2,10 @@
 //!
 //! Files are layers: the machine's, the user's, then the project's; a file named on the command line is the only layer.
 //! The nearer layer wins key by key, also inside tables. A list is replaced, or appended to if its key is written with a
-//! `+`, as in `"+args"`. Two things do not follow this rule: what `policy` denies in one layer, no other layer allows;
-//! and a project cannot set callers, secrets, audit or the limits of the gateway. Every value keeps the file and line
-//! where it was written.
+//! `+`, as in `"+args"`. Two things do not follow this rule. Denials add up: no layer removes `deny` and `ask` of another.
+//! And a project, whose author may be someone other than the user, sets only servers, defaults, scopes and denials. If it
+//! changes the program or the address of a server, the server does not get what farther layers pass to it. Every value
+//! keeps the file and line where it was written.
 //!
 //! A problem in one server disables only that server. Everything else is still read, so that one run reports all
 //! problems. A file is TOML or, as the only layer, JSON with `mcpServers`.
@@ -12,6 +13,7 @@
 mod audit;
 mod callers;
 mod card;
+mod changes;
 mod declared;
 mod facts;
 mod file;
@@ -24,6 +26,7 @@ mod merge;
 mod node;
 mod probe;
 mod profiles;
+mod project;
 mod quota;
 mod reader;
 mod remote;
@@ -50,7 +53,8 @@ use crate::limits::UsageLimits;
 pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
-pub use callers::{CallerSpec, CallerToken, Sha256Digest, resolve_token_digests};
+pub use callers::{CallerSpec, CallerToken, Sha256Digest, find_short_tokens, resolve_token_digests};
+pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
 pub use layer::{Layer, LayerKind, text_digest};
@@ -102,7 +106,12 @@ pub struct Config {
 pub struct ListenSpec {
     /// `Host` names accepted in addition to the listen address.
     pub hosts: Vec<String>,
+    /// True if other users of the machine may use a loopback address without a token while no callers are declared.
+    pub any_user: bool,
 }
+
+/// Default of `limits.client-memory`, in bytes.
+const DEFAULT_CLIENT_MEMORY: usize = 256 << 20;
 
 /// Limits of the gateway as a whole, from `[limits]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +120,8 @@ pub struct GatewayLimits {
     pub body: usize,
     /// Sessions open at the same time.
     pub sessions: usize,
+    /// Memory that clients may use, in bytes: request bodies, kept events, unread results, declarations of sessions.
+    pub client_memory: Option<usize>,
     /// Time a shutdown waits for calls in flight.
     pub drain: Duration,
     /// Upper bound on the time limit of any call.
@@ -124,10 +135,19 @@ impl Default for GatewayLimits {
         Self {
             body: 32 << 20,
             sessions: 10_000,
+            client_memory: None,
             drain: Duration::from_secs(10),
             call_timeout_max: None,
             listing_wait: Duration::from_millis(300),
         }
+    }
+}
+
+impl GatewayLimits {
+    /// Returns the memory that clients may use, in bytes: if it is not set, 256 MiB or the size of four of the largest
+    /// bodies, if that is more.
+    pub fn client_memory(&self) -> usize {
+        self.client_memory.unwrap_or_else(|| DEFAULT_CLIENT_MEMORY.max(self.body.saturating_mul(4)))
     }
 }
 

@@ -10,11 +10,12 @@ mod guard;
 mod handlers;
 mod lease;
 mod lists;
+mod remembered;
 mod requests;
+mod server_list;
 mod servers;
 mod settings;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -50,11 +51,11 @@ use crate::pipeline::telemetry::TracedCall;
 use crate::pipeline::{era_bridge, telemetry};
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
+use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
-use crate::spec::{Capacity, ServerId, ServerSpec, Sharing};
+use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
-use crate::supervisor::listing_store::ListingStore;
 use crate::util::format;
 use crate::util::locks::IgnorePoison as _;
 pub use build_error::BuildError;
@@ -62,6 +63,7 @@ pub use builder::CribBuilder;
 pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
+pub use remembered::{remembered_transport, remembered_unapproved};
 pub use settings::Settings;
 
 /// The folder of remembered listings, below the state folder.
@@ -165,7 +167,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn find_for(&self, caller: &Caller, selector: &Selector) -> Result<Target, Error> {
-        self.router().find_target(caller, selector).await.map(|(target, _)| target)
+        self.router().find_target(caller, selector, Era::Session).await.map(|(target, _)| target)
     }
 
     /// Returns a receiver that is notified when the catalog or the access rules change.
@@ -203,7 +205,7 @@ impl Crib {
             cache_entries: cache.entries,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
-            unapproved: self.router().registry.unapproved_tools(entry.spec()),
+            unapproved: self.router().registry.unapproved_items(entry.spec()),
             ..entry.status(Instant::now())
         }
     }
@@ -336,8 +338,8 @@ impl Crib {
         accepted
     }
 
-    /// Returns the tools of a server that differ from the approved ones, with their approved definitions. Starts a server
-    /// without a known listing.
+    /// Returns what a server offers that differs from what was approved, with the approved definitions: tools, prompts,
+    /// resources, templates and instructions. Starts a server without a known listing.
     ///
     /// # Errors
     /// Fails if the server is unknown or cannot be listed, or with [`ErrorKind::StoreUnavailable`] if the store does not
@@ -347,7 +349,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
-        self.router().discover_server(server).await?;
+        self.router().discover_server(server, Era::Session).await?;
         let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
         if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
             pins.prepare(&listing).await;
@@ -357,11 +359,11 @@ impl Crib {
         pins.differences().await
     }
 
-    /// Approves the tools that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
+    /// Approves the definitions that [`Unapproved::digest`] identifies, and returns their names. Other cribs on the same store see
     /// the approval.
     ///
     /// # Errors
-    /// Fails, and approves nothing, if the server is unknown, its tools have changed since, or the approval cannot be saved.
+    /// Fails, and approves nothing, if the server is unknown, its definitions have changed since, or the approval cannot be saved.
     /// If a shared store does not answer, the error is [`ErrorKind::StoreUnavailable`] and the approval may have been saved.
     ///
     /// # Cancel safety
@@ -508,11 +510,6 @@ impl CribInner {
         traced.finish(&outcome);
         outcome
     }
-}
-
-/// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
-pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
-    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.transport()
 }
 
 async fn stop_supervisors(supervisors: Vec<Supervisor>, drain: Duration) {

@@ -200,13 +200,15 @@ pub use crate::model::hint::Hint;
 pub use crate::model::instance_key::{InstanceKey, Project};
 pub use crate::model::log_line::{LogLine, LogSource, StderrLine};
 pub use crate::model::outcome::{Outcome, OutcomeError};
-pub use crate::model::pin_status::{PinDifference, PinStatus, ToolPinStatus, Unapproved};
+pub use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPinStatus, Unapproved};
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ListingError, ServerState, ServerStatus};
 pub use crate::model::target::Target;
 pub use crate::observer::Observer;
 pub use crate::pipeline::subscription::Subscription;
 pub use crate::process::run_shim;
+#[doc(hidden)]
+pub use crate::process::{return_free_memory, take_variable};
 pub use crate::protocol::era::capabilities::{Client, ClientCapabilities, LogLevel};
 pub use crate::protocol::json::object::{BadJson, Object};
 pub use crate::protocol::jsonrpc::ResponsePayload;

@@ -5,6 +5,7 @@
 mod client_activity;
 mod counted_limits;
 mod errors;
+mod in_flight_limits;
 pub(crate) mod limiter;
 mod pending_admission;
 
@@ -51,6 +52,8 @@ pub struct UsageLimits {
     pub everyone: Vec<UsageLimit>,
     /// Limits for one caller, by name.
     pub callers: HashMap<String, Vec<UsageLimit>>,
+    /// Maximum number of calls in flight of one caller, by name. Further calls wait.
+    pub callers_in_flight: HashMap<String, NonZeroU32>,
     /// Maximum number of identical calls in a row of one client.
     pub identical_calls: Option<NonZeroU32>,
     /// Maximum number of result bytes that one client gets while it is connected.
@@ -61,7 +64,10 @@ impl UsageLimits {
     /// Returns whether there are no limits.
     pub fn is_empty(&self) -> bool {
         let mut limits = self.callers.values().chain([&self.everyone]);
-        limits.all(Vec::is_empty) && self.identical_calls.is_none() && self.result_bytes.is_none()
+        limits.all(Vec::is_empty)
+            && self.callers_in_flight.is_empty()
+            && self.identical_calls.is_none()
+            && self.result_bytes.is_none()
     }
 
     /// Returns the limits of one caller and where each is configured.

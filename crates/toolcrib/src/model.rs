@@ -13,5 +13,6 @@ pub mod log_line;
 pub mod outcome;
 pub mod pin_status;
 pub mod selector;
+pub(crate) mod spoken_eras;
 pub mod status;
 pub mod target;

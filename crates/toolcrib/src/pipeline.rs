@@ -4,6 +4,7 @@ mod cache;
 pub(crate) mod discovery;
 pub(crate) mod era_bridge;
 mod public_names;
+mod refresh;
 mod retry;
 pub(crate) mod router;
 pub(crate) mod subscription;
@@ -25,7 +26,10 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::outcome::Outcome;
 use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
+use crate::protocol::era::input;
+use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::member_names;
+use crate::protocol::versions::Era;
 use crate::supervisor::Lease;
 use crate::upstream::deadline::Deadline;
 use cache::CacheLookup;
@@ -33,17 +37,68 @@ use cache::CacheLookup;
 /// A wait for the server that is shorter than this part of the time limit of a call does not count towards that limit.
 const SHORT_WAIT_DIVISOR: u32 = 10;
 
+/// The lease of a call that a stateless client repeats with answers: the instance that asked must get them.
+#[derive(Debug, Default)]
+pub(crate) struct KeptLease(Option<Lease>);
+
+impl KeptLease {
+    /// Creates the lease that the previous attempt of a call has kept.
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self(Some(lease))
+    }
+
+    /// Returns the lease that the call has kept.
+    pub(crate) fn into_inner(self) -> Option<Lease> {
+        self.0
+    }
+
+    /// Returns the lease of the previous attempt, unless its server has ended.
+    fn take_open(&mut self) -> Option<Lease> {
+        self.0.take().filter(|lease| !lease.connection().is_closed())
+    }
+
+    /// Keeps the lease on an instance of one client if the outcome of its call asks for input.
+    fn keep_if_asked(&mut self, lease: Lease, call: &Call, outcome: &Result<Outcome, Error>) {
+        if call.client.era == Era::Stateless
+            && lease.is_for_one_client()
+            && outcome.as_ref().is_ok_and(requires_input)
+        {
+            self.0 = Some(lease);
+        }
+    }
+}
+
+/// Returns whether an outcome asks a stateless client for input.
+fn requires_input(outcome: &Outcome) -> bool {
+    let ResponsePayload::Result(result) = &outcome.answer else { return false };
+    outcome.era == Era::Stateless && matches!(input::parse_required_input(result), Ok(Some(_)))
+}
+
 /// Runs one call.
 pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
+    run_keeping_lease(router, call, &mut KeptLease::default()).await
+}
+
+/// Runs one call, on a lease that was kept for it if there is one. The lease is kept if the server asks for input and
+/// another instance could not continue the call.
+pub(crate) async fn run_keeping_lease(
+    router: &CallRouter,
+    call: &mut Call,
+    kept: &mut KeptLease,
+) -> Result<Outcome, Error> {
     member_names::check_params(&call.params).map_err(|lookalike| {
         let error = Error::new(ErrorKind::BadArguments, lookalike.to_string());
         error.with_hint("remove the member, or spell it exactly as the protocol does")
     })?;
-    let (target, visible) = match router.find_target(&call.caller, &call.selector).await {
+    let (target, visible) = match router.find_target(&call.caller, &call.selector, call.client.era).await {
         Ok(found) => found,
-        Err(error) => return Box::pin(router.run_fallback(call.clone(), error)).await,
+        Err(error) => match router.find_in_own_catalog(call) {
+            Some(found) => found,
+            None => return Box::pin(router.run_fallback(call.clone(), error)).await,
+        },
     };
     call.trace.record(|facts| facts.target = Some(target.clone()));
+    let catalog = visible.callable.clone();
     router.check_task_owner(call, &target)?;
     let decision = router.authorize(call, &target, Some(visible)).await?;
     call.trace.record(|facts| facts.decision = decision);
@@ -52,15 +107,19 @@ pub(crate) async fn run(router: &CallRouter, call: &mut Call) -> Result<Outcome,
     let mut call = router.limiter.admit(call, &target).await?;
     let outcome = match cache::look_up(router, &call, &target) {
         CacheLookup::Hit(outcome) => Ok(outcome),
-        CacheLookup::Cacheable(cacheable) => Box::pin(cacheable.execute(router, &mut call, &target)).await,
-        CacheLookup::Bypass => send_to_server(router, &mut call, &target, None).await,
+        CacheLookup::Cacheable(cacheable) => {
+            Box::pin(cacheable.execute(router, &mut call, &target, kept)).await
+        }
+        CacheLookup::Bypass => send_to_server(router, &mut call, &target, None, kept).await,
     };
     let outcome = outcome.map(|outcome| match call.method() {
         "tasks/list" => router.with_own_tasks(outcome, &call, &target),
         _ => outcome,
     });
-    let outcome =
-        outcome.map(|outcome| public_names::with_public_names(outcome, &call, &target, &router.task_owners));
+    let outcome = outcome.map(|outcome| {
+        let outcome = public_names::with_public_names(outcome, &call, &target, &router.task_owners);
+        public_names::with_public_uris(outcome, &call, &target, &catalog)
+    });
     call.commit(outcome)
 }
 
@@ -71,12 +130,16 @@ async fn send_to_server(
     call: &mut Call,
     target: &Target,
     flight: Option<&SingleFlight>,
+    kept: &mut KeptLease,
 ) -> Result<Outcome, Error> {
-    let TimedLease { mut lease, started, is_late } = lease_in_time(router, call, target).await?;
+    let TimedLease { mut lease, started, is_late } = match kept.take_open() {
+        Some(lease) => TimedLease::new(lease, Instant::now()),
+        None => lease_in_time(router, call, target).await?,
+    };
     call.sent_late |= is_late;
     flight.into_iter().for_each(SingleFlight::mark_sent);
     let outcome = lease.send(call, &target.name, started).await;
-    drop(lease);
+    kept.keep_if_asked(lease, call, &outcome);
     match outcome {
         Err(error) if retry::may_retry(router, &error, call, target) => {
             Box::pin(retry::retry(router, call, target, flight, error, started)).await

@@ -43,12 +43,28 @@ use self::other_unix as os;
 pub(crate) use self::spawner::Spawner;
 
 use self::spawn_request::SpawnRequest;
+use crate::spec::secret::Secret;
+
+/// Removes a variable from the environment of this process, so that no other process can read it, and returns its value.
+/// Returns `None` if it is not set or not text, or if other threads run, which may read the environment: call it first.
+#[doc(hidden)]
+pub fn take_variable(name: &str) -> Option<Secret> {
+    let name = std::ffi::CString::new(name).ok()?;
+    raw::take_variable(&name).and_then(|value| String::from_utf8(value).ok()).map(Secret::new)
+}
+
+/// Returns memory that the allocator keeps for later to the system. May take some milliseconds.
+#[doc(hidden)]
+pub fn return_free_memory() {
+    raw::return_free_memory();
+}
 use self::tree_tracker::TreeTracker;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::failure_class::FailureClass;
 use crate::process::stderr::{LINGER, StderrTail};
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::CommandSpec;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Time a server has to exit after its stdin was closed, and again after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -102,6 +118,13 @@ impl SpawnError {
     fn shim_exited() -> Self {
         let message = "its shim process exited before starting it".to_owned();
         Self { message, class: FailureClass::Crashed }
+    }
+
+    /// The shim was killed while it started the command, perhaps by the command.
+    #[cfg(target_os = "linux")]
+    fn shim_killed() -> Self {
+        let message = "its shim process was killed while starting it".to_owned();
+        Self { message, class: FailureClass::ShimKilled }
     }
 
     /// Classifies a system error: a lack of resources or a busy file may pass, anything else is a misconfiguration.
@@ -178,7 +201,7 @@ impl ServerProcess {
         let exited = self.exited();
         let drained = self.stderr_drained.clone();
         let redactor = context.redactor.clone();
-        context.tasks.spawn(async move {
+        context.tasks.spawn_boxed(async move {
             tail.drain(pipe, exited, &redactor).await;
             drained.cancel();
         });
@@ -286,7 +309,7 @@ async fn start_process(
         return start_with_shim(shim, request, files, tracker, context).await;
     }
     let spawner = context.spawner.clone();
-    context.tasks.spawn(context.live_processes.track_future(async move {
+    context.tasks.spawn_boxed(context.live_processes.track_future(async move {
         let mut tracker = tracker;
         let started = match request.to_command(files) {
             Ok(command) => spawner.spawn(command).await,
@@ -327,7 +350,7 @@ async fn start_with_shim(
         }
     };
     let pid = shim.pid;
-    context.tasks.spawn(context.live_processes.track_future(shim.watch(request, tracker)));
+    context.tasks.spawn_boxed(context.live_processes.track_future(shim.watch(request, tracker)));
     drop(files);
     // A shim that does not read its request exits, and its tracker reports that.
     let _ = control.send(&bytes).await;

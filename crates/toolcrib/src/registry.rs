@@ -4,6 +4,7 @@ mod adhoc;
 mod instances;
 mod listings;
 mod roster_edit;
+mod shared_server;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::start_gate::StartGate;
@@ -31,6 +33,7 @@ pub(crate) use instances::LeaseOrigin;
 use roster_edit::RosterEdit;
 pub(crate) use roster_edit::{AppliedRoster, failed_starts};
 pub use roster_edit::{FailedStart, RosterChanges};
+use shared_server::SharedServer;
 
 /// The servers of one crib. Disabled servers are included but have no supervisor.
 #[derive(Debug)]
@@ -50,8 +53,8 @@ pub(crate) struct Registry {
 /// A server of the roster.
 #[derive(Debug, Clone)]
 pub(crate) enum RegisteredServer {
-    /// One instance for all clients.
-    Shared(Supervisor),
+    /// One instance for all clients, or one per era.
+    Shared(SharedServer),
     /// One instance per key.
     PerKey {
         spec: Arc<ServerSpec>,
@@ -70,7 +73,7 @@ struct KeyedSupervisor {
 impl RegisteredServer {
     pub(crate) fn spec(&self) -> &ServerSpec {
         match self {
-            Self::Shared(supervisor) => supervisor.spec(),
+            Self::Shared(server) => server.spec(),
             Self::PerKey { spec, .. } => spec,
             Self::Disabled(spec) => spec,
         }
@@ -83,7 +86,7 @@ impl RegisteredServer {
     /// Returns whether no call uses the server.
     fn is_idle(&self) -> bool {
         match self {
-            Self::Shared(supervisor) => supervisor.is_idle(),
+            Self::Shared(server) => server.is_idle(),
             Self::PerKey { instances, .. } => instances.supervisors().iter().all(Supervisor::is_idle),
             Self::Disabled(_) => true,
         }
@@ -107,7 +110,7 @@ impl RegisteredServer {
             return None;
         }
         Some(match self {
-            Self::Shared(supervisor) => Self::Shared(supervisor.update(spec.clone())),
+            Self::Shared(server) => Self::Shared(server.update(spec)),
             Self::PerKey { instances, .. } => {
                 let spec = Arc::new(spec.clone());
                 instances.update(&spec);
@@ -120,7 +123,7 @@ impl RegisteredServer {
     /// Adds no more instances and returns all existing ones, to be retired.
     fn close(self) -> Vec<KeyedSupervisor> {
         match self {
-            Self::Shared(supervisor) => vec![KeyedSupervisor { key: InstanceKey::Shared, supervisor }],
+            Self::Shared(server) => server.into_instances(),
             Self::PerKey { instances, .. } => instances.close(),
             Self::Disabled(_) => Vec::new(),
         }
@@ -129,7 +132,7 @@ impl RegisteredServer {
     /// Returns the last known listing.
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         match self {
-            Self::Shared(supervisor) => supervisor.listing(),
+            Self::Shared(server) => server.listing(),
             Self::PerKey { instances, .. } => instances.listing(),
             Self::Disabled(_) => None,
         }
@@ -138,7 +141,7 @@ impl RegisteredServer {
     /// Returns how long one of the lists is valid. The TTL of one instance does not apply to the others.
     pub(crate) fn list_ttl(&self, kind: ListKind) -> ListTtl {
         match self {
-            Self::Shared(supervisor) => supervisor.list_ttl(kind),
+            Self::Shared(server) => server.for_listing().list_ttl(kind),
             Self::PerKey { .. } => ListTtl::Unspecified,
             Self::Disabled(_) => ListTtl::NoList,
         }
@@ -147,7 +150,7 @@ impl RegisteredServer {
     /// Returns the supervisors of all instances.
     fn supervisors(&self) -> Vec<Supervisor> {
         match self {
-            Self::Shared(supervisor) => vec![supervisor.clone()],
+            Self::Shared(server) => server.supervisors(),
             Self::PerKey { instances, .. } => instances.supervisors(),
             Self::Disabled(_) => Vec::new(),
         }
@@ -156,7 +159,7 @@ impl RegisteredServer {
     /// Returns the gate that decides when the server may start; `None` if it is disabled.
     fn start_gate(&self) -> Option<&Arc<StartGate>> {
         match self {
-            Self::Shared(supervisor) => Some(supervisor.start_gate()),
+            Self::Shared(server) => Some(server.main().start_gate()),
             Self::PerKey { instances, .. } => Some(instances.start_gate()),
             Self::Disabled(_) => None,
         }
@@ -168,7 +171,7 @@ impl RegisteredServer {
             !supervisor.is_asleep() || matches!(supervisor.spec().endpoint, Endpoint::Http(_))
         };
         match self {
-            Self::Shared(supervisor) => is_up(supervisor),
+            Self::Shared(server) => server.supervisors().iter().any(is_up),
             Self::PerKey { instances, .. } => instances.supervisors().iter().any(is_up),
             Self::Disabled(_) => false,
         }
@@ -188,11 +191,12 @@ impl RegisteredServer {
         self.start_gate()?.start_failure()
     }
 
-    /// Starts the server to find out what it lists. Waits for a restart if that is worthwhile.
-    pub(crate) async fn discover(&self) -> Result<(), Error> {
+    /// Starts the server to find out what it lists, in this era if it speaks both. Waits for a restart if that is
+    /// worthwhile.
+    pub(crate) async fn discover(&self, era: Era) -> Result<(), Error> {
         match self {
-            Self::Shared(supervisor) => supervisor.lease().await.map(drop),
-            Self::PerKey { instances, .. } => instances.discover().await,
+            Self::Shared(server) => server.lease(era).await.map(drop),
+            Self::PerKey { instances, .. } => instances.discover(era).await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
@@ -217,7 +221,7 @@ impl RegisteredServer {
 
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         match self {
-            Self::Shared(supervisor) => supervisor.status(now),
+            Self::Shared(server) => server.status(now),
             Self::PerKey { instances, .. } => instances.status(now),
             Self::Disabled(spec) => ServerStatus::disabled(spec),
         }
@@ -226,7 +230,7 @@ impl RegisteredServer {
     /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         match self {
-            Self::Shared(supervisor) => supervisor.restart().await,
+            Self::Shared(server) => server.restart().await,
             Self::PerKey { instances, .. } => instances.restart().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
@@ -234,7 +238,7 @@ impl RegisteredServer {
 
     pub(crate) async fn stop(&self) -> Result<(), Error> {
         match self {
-            Self::Shared(supervisor) => supervisor.stop().await,
+            Self::Shared(server) => server.stop().await,
             Self::PerKey { instances, .. } => instances.stop().await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
@@ -243,7 +247,7 @@ impl RegisteredServer {
     /// Returns the stderr of all instances.
     pub(crate) fn stderr(&self) -> Option<&StderrTail> {
         match self {
-            Self::Shared(supervisor) => Some(supervisor.stderr()),
+            Self::Shared(server) => Some(server.main().stderr()),
             Self::PerKey { instances, .. } => Some(instances.stderr()),
             Self::Disabled(_) => None,
         }
@@ -433,10 +437,20 @@ impl Registry {
     /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced
     /// meanwhile, the lease is on its replacement.
     pub(crate) async fn lease(&self, server: &ServerId, call: &Call) -> Result<Lease, Error> {
+        let era = call.client.era;
         loop {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
-                RegisteredServer::Shared(supervisor) => supervisor.lease().await,
+                RegisteredServer::Shared(shared) => {
+                    let known_eras = shared.known_eras();
+                    match shared.for_era(era).lease(era).await {
+                        // The server turned out to speak only one era.
+                        Err(_) if shared.known_eras() != known_eras => {
+                            Box::pin(shared.for_era(era).lease(era)).await
+                        }
+                        leased => leased,
+                    }
+                }
                 RegisteredServer::PerKey { instances, .. } => {
                     Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
                 }
@@ -458,8 +472,11 @@ impl Registry {
         loop {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
-                RegisteredServer::Shared(supervisor) => {
-                    supervisor.lease().await.map(|lease| (lease, LeaseOrigin::shared(supervisor)))
+                RegisteredServer::Shared(shared) => {
+                    let leased = shared.lease(call.client.era).await;
+                    leased.map(|(lease, supervisor)| {
+                        (lease, LeaseOrigin::shared(shared.key_of(supervisor), supervisor))
+                    })
                 }
                 RegisteredServer::PerKey { instances, .. } => instances.lease(call).await,
                 RegisteredServer::Disabled(_) => Err(disabled_error(server)),
@@ -474,7 +491,7 @@ impl Registry {
     /// Returns whether the server of a lease was replaced or removed since.
     pub(crate) fn is_origin_replaced(&self, server: &ServerId, origin: &LeaseOrigin) -> bool {
         match self.get(server) {
-            Some(Ok(RegisteredServer::Shared(supervisor))) => !supervisor.is_same(&origin.supervisor),
+            Some(Ok(RegisteredServer::Shared(shared))) => !shared.has(&origin.supervisor),
             Some(Ok(RegisteredServer::PerKey { instances, .. })) => !origin.is_of(&instances),
             _ => true,
         }
@@ -519,8 +536,8 @@ impl Registry {
             return (RegisteredServer::Disabled(Arc::new(spec)), supervisors);
         }
         if spec.sharing == Sharing::Shared {
-            let supervisor = Supervisor::start(spec, supervisors, listings, services);
-            return (RegisteredServer::Shared(supervisor), Vec::new());
+            let server = SharedServer::start(spec, supervisors, listings, services);
+            return (RegisteredServer::Shared(server), Vec::new());
         }
         let spec = Arc::new(spec);
         let listing_store = ListingStore::new(&spec, listings);

@@ -188,6 +188,14 @@ impl ServerSpec {
             || *sharing != new.sharing
     }
 
+    /// Returns whether clients of each era get their own connection, if the server speaks both. A process is shared by
+    /// them; a remote server can be connected to more than once.
+    pub(crate) fn has_connection_per_era(&self) -> bool {
+        let is_streamable =
+            matches!(&self.endpoint, Endpoint::Http(http) if http.transport != TransportKind::Sse);
+        is_streamable && self.era == EraChoice::Auto
+    }
+
     /// Returns whether results of any of its tools may be cached.
     pub(crate) fn can_cache_results(&self) -> bool {
         !self.tools.cache.is_empty() || self.trust == Trust::Trusted

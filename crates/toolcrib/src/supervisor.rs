@@ -26,17 +26,19 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::pins::PinnedTools;
+use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListFailure, ListTtl, Listing};
 use crate::model::status::{LastError, ListingError, ServerState, ServerStatus};
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::{ListKind, ListKinds};
+use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
 use crate::upstream::relist::PendingRelist;
 use crate::util::clock::{self, SuspendClock};
+use crate::util::tasks::SpawnBoxed as _;
 #[cfg(test)]
 pub(crate) use actor::fake;
 use actor::{Actor, ActorMailbox, Relisted};
@@ -56,7 +58,7 @@ const MIN_DRAIN: Duration = Duration::from_secs(15 * 60);
 #[derive(Debug)]
 enum ActorCommand {
     /// Grants a lease, and starts the server if needed.
-    Lease(oneshot::Sender<Result<Lease, Error>>),
+    Lease(LeaseRequest),
     /// Reports a released lease: while the gate is closed, when no lease is left, or if the outcome of its call matters.
     Release(ReleaseReport),
     /// Reports something that happened to a connection.
@@ -74,6 +76,14 @@ enum ActorCommand {
     /// Grants no more leases, waits up to `drain` for existing ones, and ends the actor. Answered when the server's
     /// processes have ended.
     Retire { drain: Duration, done: oneshot::Sender<()> },
+}
+
+/// A request for a lease.
+#[derive(Debug)]
+struct LeaseRequest {
+    /// The era of the client, in which a server that speaks both is started.
+    era: Era,
+    reply: oneshot::Sender<Result<Lease, Error>>,
 }
 
 /// Something that happened to a connection.
@@ -109,7 +119,7 @@ struct Snapshot {
     /// The server that callers lease, while it runs. Weak, so that a dropped actor drops the connection.
     leased: Weak<LeasedServer>,
     /// The tools that leases may call, if the server is pinned strictly.
-    pinned_tools: Option<PinnedTools>,
+    pinned_items: Option<PinnedItems>,
 }
 
 impl Snapshot {
@@ -137,7 +147,7 @@ impl Snapshot {
             list_failures: Vec::new(),
             connection: Weak::new(),
             leased: Weak::new(),
-            pinned_tools: None,
+            pinned_items: None,
         }
     }
 }
@@ -178,15 +188,25 @@ impl Supervisor {
         services: SupervisorServices,
     ) -> Self {
         let replaced: Vec<Self> = replaced.into_iter().collect();
+        let records = Self::new_records(&spec, &replaced, listings, &services);
+        Self::start_instance(Arc::default(), spec, replaced, records, services)
+    }
+
+    /// Returns the records of a shared server that replaces others.
+    pub(crate) fn new_records(
+        spec: &ServerSpec,
+        replaced: &[Self],
+        listings: Option<&Path>,
+        services: &SupervisorServices,
+    ) -> ServerRecords {
         let new_stderr = || Arc::new(StderrTail::new(&spec.id, services.log.as_ref()));
-        let records = ServerRecords {
-            listing_store: ListingStore::new(&spec, listings),
-            cards: Arc::new(ServerCards::new(&spec)),
+        ServerRecords {
+            listing_store: ListingStore::new(spec, listings),
+            cards: Arc::new(ServerCards::new(spec)),
             metrics: Arc::default(),
             stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
-        };
-        Self::start_instance(Arc::default(), spec, replaced, records, services)
+        }
     }
 
     /// Starts the actor of one instance.
@@ -208,7 +228,7 @@ impl Supervisor {
         let start_gate = records.start_gate.clone();
         let actor_mailbox = ActorMailbox { sender: mailbox.downgrade(), commands };
         let (actor, snapshot) = Actor::new(spec.clone(), actor_mailbox, records, owner, services);
-        tasks.spawn(async move {
+        tasks.spawn_boxed(async move {
             for old in replaced {
                 old.wait_until_draining().await;
             }
@@ -363,12 +383,12 @@ impl Supervisor {
         snapshot.list_failures.iter().find(|failure| failure.kind == kind).cloned()
     }
 
-    /// Returns a lease. Starts the server if needed, waits for a start in progress, or fails with the reason why the
-    /// server cannot be used.
-    pub(crate) async fn lease(&self) -> Result<Lease, Error> {
+    /// Returns a lease for a client of an era. Starts the server if needed, in that era if it speaks both, waits for a
+    /// start in progress, or fails with the reason why the server cannot be used.
+    pub(crate) async fn lease(&self, era: Era) -> Result<Lease, Error> {
         match self.try_lease() {
             Some(lease) => Ok(lease),
-            None => self.request(ActorCommand::Lease).await?,
+            None => self.request(|reply| ActorCommand::Lease(LeaseRequest { era, reply })).await?,
         }
     }
 
@@ -390,14 +410,14 @@ impl Supervisor {
             return None;
         }
         let is_entered = server.gate.try_enter();
-        is_entered.then(|| Lease::new(server, snapshot.pinned_tools.clone(), self.0.mailbox.clone()))
+        is_entered.then(|| Lease::new(server, snapshot.pinned_items.clone(), self.0.mailbox.clone()))
     }
 
     /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         self.close_gate();
         self.request(ActorCommand::Restart).await?;
-        self.lease().await.map(drop)
+        self.lease(Era::Session).await.map(drop)
     }
 
     /// Stops the server even if leases exist.
@@ -418,7 +438,7 @@ impl Supervisor {
         let draining = services.draining.clone();
         let supervisor = self.clone();
         draining.add(supervisor.clone());
-        services.tasks.spawn(async move {
+        services.tasks.spawn_boxed(async move {
             supervisor.retire(MIN_DRAIN.max(supervisor.spec().limits.call_timeout_max)).await;
             draining.remove(&supervisor);
         });
@@ -484,7 +504,8 @@ impl Supervisor {
             p50: metrics.percentile(0.5),
             p99: metrics.percentile(0.99),
             protocol: known.map(|known| known.revision),
-            server_info: known.and_then(|known| known.server_info.clone()),
+            eras: known.map(|known| known.revision.era()).into_iter().collect(),
+            server_info: known.and_then(|known| known.listing.server_info.clone()),
             listing_errors: snapshot.list_failures.iter().map(ListingError::from_failure).collect(),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
@@ -543,6 +564,7 @@ impl ServerStatus {
             p99: None,
             start: spec.lifecycle.start,
             protocol: None,
+            eras: Vec::new(),
             server_info: None,
             card: spec.card.clone(),
             pin: spec.pin,

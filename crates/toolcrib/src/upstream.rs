@@ -54,6 +54,8 @@ const ACTIVITY_POLL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) server: ServerId,
+    /// True if it serves all clients.
+    is_shared: bool,
     mux: Mux,
     peer: Peer,
     pub(crate) handshake: HandshakeResult,
@@ -212,6 +214,9 @@ impl Connection {
         if self.era() == Era::Session && call.params.get(input::REQUEST_STATE).is_some() {
             return Ok(self.to_outcome(ResponsePayload::Error(input::invalid_state_error())));
         }
+        if call.is_notification {
+            return self.notify_for(call, own_name);
+        }
         let settings = self.settings();
         let deadline = Deadline::new(&settings.limits, &settings.tools, own_name, began);
         let requested = self.call_queue.request(call.client.key);
@@ -248,16 +253,33 @@ impl Connection {
         Ok(self.to_outcome(response))
     }
 
-    fn era(&self) -> Era {
+    /// Sends a notification of a client. The outcome is an empty result.
+    fn notify_for(&self, call: &mut Call, own_name: &str) -> Result<Outcome, Error> {
+        call.set_own_name(own_name);
+        let revision = self.handshake.revision;
+        era::adapt_params_for_server(&mut call.params, revision, Some(&call.client), &self.client_info, None);
+        self.mux.send_notification(&call.method, &call.params)?;
+        call.dispatched = true;
+        Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))))
+    }
+
+    pub(crate) fn era(&self) -> Era {
         self.handshake.revision.era()
     }
 
     fn to_outcome(&self, response: ResponsePayload) -> Outcome {
         let response = match response {
-            ResponsePayload::Error(error) => ResponsePayload::Error(move_own_code(error)),
+            ResponsePayload::Error(error) => {
+                ResponsePayload::Error(self.mux.redactor().redact_json(move_own_code(error)))
+            }
             response => response,
         };
-        Outcome { answer: response, era: self.era(), server: Some(self.server.clone()) }
+        Outcome {
+            answer: response,
+            era: self.era(),
+            server: Some(self.server.clone()),
+            server_info: self.mux.server_info(),
+        }
     }
 
     /// Waits for one of the server's in-flight turns; the wait counts towards the call's deadline.

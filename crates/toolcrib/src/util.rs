@@ -2,9 +2,12 @@
 //!
 //! The program uses them too. They are not part of the public interface.
 
-pub(crate) mod clock;
+pub mod clock;
 pub mod encoding;
 pub mod files;
 pub mod format;
 pub mod locks;
+pub mod maps;
 pub(crate) mod panics;
+pub mod tasks;
+pub(crate) mod unicode_fold;

@@ -105,6 +105,22 @@ fn audit_records_admin_actions() {
 }
 
 #[test]
+fn audit_records_failed_logins() {
+    let home = home("audit = 'audit.jsonl'");
+    let file = home.file("audit.jsonl");
+    let mut gateway = home.serve();
+    for _ in 0..5 {
+        let headers = [("Authorization", "Bearer guess")];
+        assert_eq!(http::request(gateway.address, "GET", "/api/v1/status", &headers, b"").status, 401);
+    }
+    assert!(gateway.stop().success());
+    let lines = lines(&file);
+    assert_eq!(lines.len(), 1, "further ones are counted in the next line: {lines:?}");
+    let fields = ["caller", "method", "name", "decision", "outcome"].map(|key| lines[0][key].as_str());
+    assert_eq!(fields, ["", "login", "127.0.0.1", "denied", "denied"].map(Some));
+}
+
+#[test]
 fn audit_verify_names_the_first_wrong_line() {
     let home = home("audit = 'audit.jsonl'");
     let file = home.file("audit.jsonl");

@@ -95,18 +95,18 @@ fn project_file_is_used_only_while_its_content_is_allowed() {
     let checked = workspace.run(&["check"]);
     assert_eq!(checked.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&checked.stdout).contains("is not allowed yet"));
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     assert_eq!(workspace.active_servers(), ["mine", "theirs"]);
     assert_eq!(stderr(&workspace.run(&["ls"])), "");
     fs::write(workspace.project_file(), server("others")).unwrap();
     assert_eq!(workspace.active_servers(), ["mine"]);
     assert!(stderr(&workspace.run(&["ls"])).contains("changed since it was allowed"));
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     assert_eq!(workspace.active_servers(), ["mine", "others"]);
     workspace.stdout(&["allow", "--revoke"]);
     assert_eq!(workspace.active_servers(), ["mine"]);
     let config = workspace.home.file("config.toml");
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     let listed = workspace.json(&["ls", "--config", config.to_str().unwrap()]);
     assert_eq!(listed.as_array().unwrap().len(), 1, "--config reads only that file");
 }
@@ -121,7 +121,7 @@ fn project_file_patches_servers_and_why_shows_the_source() {
         "[servers.a]\nlifecycle.keep-alive = '2m'\n[servers.b]\nenabled = false\n",
     )
     .unwrap();
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     let why = workspace.json(&["why", "a"]);
     assert_eq!((&why["active"], &why["name"]), (&json!(true), &json!("a")));
     let values = why["values"].as_array().unwrap();
@@ -141,6 +141,76 @@ fn project_file_patches_servers_and_why_shows_the_source() {
     let unknown = workspace.run(&["why", "bb"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(stderr(&unknown).contains("did you mean `b`?"), "{}", stderr(&unknown));
+}
+
+/// A server that writes its environment to a file and exits.
+fn environment_dump(file: &Path) -> String {
+    format!("command = 'sh'\nargs = ['-c', 'env > {}']\n", file.display())
+}
+
+#[test]
+fn allow_shows_every_change_and_asks() {
+    let workspace = Workspace::new(
+        "[servers.docs]\nurl = 'https://docs.test/mcp'\nheaders = { Authorization = 'Bearer c4nary' }\n\
+         [servers.known]\ncommand = 'x'\nenv = { API = '${secret:api}', B = 'c4nary' }\n",
+    );
+    let project = "[servers.docs]\nurl = 'http://127.0.0.1:1/x'\n[servers.known]\ncommand = 'sh'\ntools.deny = ['*']\n\
+                   [servers.new]\ncommand = 'sh'\nargs = ['-c', \"\\u001b[2Kls\"]\nenv = { LD_PRELOAD = './x.so' }\n";
+    fs::write(workspace.project_file(), project).unwrap();
+    let shown = workspace.run(&["allow"]);
+    assert_eq!(shown.status.code(), Some(2), "{shown:?}");
+    let stdout = String::from_utf8(shown.stdout.clone()).unwrap();
+    for line in [
+        r#"- servers.docs.headers.Authorization = "(hidden)""#,
+        r#"- servers.docs.url = "https://docs.test/mcp""#,
+        r#"+ servers.docs.url = "http://127.0.0.1:1/x""#,
+        r#"- servers.known.env.API = "${secret:api}""#,
+        r#"+ servers.known.tools.deny = ["*"]"#,
+        r#"+ servers.new.env.LD_PRELOAD = "./x.so""#,
+        r#"+ servers.new.args = ["-c","\u001b[2Kls"]"#,
+    ] {
+        assert!(stdout.contains(line), "{line}\n{stdout}");
+    }
+    assert!(!stdout.contains("c4nary") && !stdout.contains('\u{1b}'), "{stdout}");
+    assert!(stderr(&shown).contains("toolcrib allow --yes"), "{}", stderr(&shown));
+    let plan: Value = serde_json::from_slice(&workspace.run(&["allow", "--json"]).stdout).unwrap();
+    assert_eq!((&plan["allowed"], &plan["changes"][0]["after"]), (&json!(false), &Value::Null));
+    assert!(stderr(&workspace.run(&["ls"])).contains("is not allowed yet"), "nothing was recorded");
+    assert_eq!(workspace.json(&["allow", "--yes"])["allowed"], true);
+    let why = workspace.stdout(&["why", "known"]);
+    assert!(why.contains("withholds env.API = \"${secret:api}\""), "{why}");
+    assert_eq!(workspace.json(&["why", "known"])["values"][0]["withheld"][0]["key"], "env.API");
+}
+
+#[test]
+fn credentials_do_not_reach_what_a_project_names() {
+    let workspace = Workspace::new("");
+    let dump = workspace.home.file("dump");
+    workspace.home.write_config(
+        "[servers.known]\ncommand = 'true'\nenv = { API = 'c4nary' }\ninherit-env = ['MINE']\n\
+         [defaults]\ninherit-env = ['MINE']\n",
+    );
+    for name in ["known", "theirs"] {
+        let project = format!("[servers.{name}]\n{}", environment_dump(&dump));
+        fs::write(workspace.project_file(), project).unwrap();
+        workspace.stdout(&["allow", "--yes"]);
+        let mut command = workspace.command(&["call", &format!("{name}.x")]);
+        deadline::output(command.env("MINE", "c4nary"));
+        let environment = fs::read_to_string(&dump).unwrap();
+        assert!(environment.contains("PATH=") && !environment.contains("c4nary"), "{name}: {environment}");
+        fs::remove_file(&dump).unwrap();
+    }
+}
+
+#[test]
+fn hosts_and_profiles_of_a_project_are_refused() {
+    let workspace = Workspace::new("");
+    for section in ["[hosts.still]\naddress = '127.0.0.1'\n", "[profiles.safe]\ndeny = []\n"] {
+        fs::write(workspace.project_file(), section).unwrap();
+        let refused = workspace.run(&["allow", "--yes"]);
+        assert_eq!(refused.status.code(), Some(6), "{refused:?}");
+        assert!(stderr(&refused).contains("a project config cannot set"), "{}", stderr(&refused));
+    }
 }
 
 #[test]
@@ -231,7 +301,7 @@ fn why_answers_for_assumed_facts() {
 fn every_layer_is_watched_and_an_invalid_one_changes_nothing() {
     let workspace = Workspace::new(&server("mine"));
     fs::write(workspace.project_file(), server("theirs")).unwrap();
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     let gateway = workspace.serve();
     assert_eq!(served_names(&gateway), ["mine", "theirs"]);
     let pid = HttpClient::new(gateway.address, "/mcp", Era::Stateless).text("mine__pid", &json!({}));
@@ -244,7 +314,7 @@ fn every_layer_is_watched_and_an_invalid_one_changes_nothing() {
         workspace.json(&["status"])["config"]["problems"].to_string().contains("changed since it was allowed")
     });
     assert_eq!(served_names(&gateway), ["mine", "theirs"]);
-    workspace.stdout(&["allow"]);
+    workspace.stdout(&["allow", "--yes"]);
     wait_until("the allowed file is used", || served_names(&gateway) == ["mine", "others"]);
     workspace.home.write_config(&(server("mine") + &server("more")));
     wait_until("the other layer is reloaded", || served_names(&gateway) == ["mine", "more", "others"]);
@@ -263,7 +333,7 @@ fn unsuitable_project_files_are_refused_without_blocking() {
     let workspace = Workspace::new(&server("mine"));
     let file = workspace.project_file();
     let assert_refused = |reason: &str| {
-        let output = workspace.run(&["allow"]);
+        let output = workspace.run(&["allow", "--yes"]);
         assert!(!output.status.success(), "{reason}");
         assert!(stderr(&output).contains(reason), "{reason}: {}", stderr(&output));
         assert_eq!(workspace.active_servers(), ["mine"]);

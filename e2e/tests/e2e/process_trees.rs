@@ -284,6 +284,21 @@ fn behind_shell(script: &str, mark: &str) -> ServerSpec {
     ServerSpec::command(server_id("fake"), command)
 }
 
+/// A server that kills its shim is not started again and again, because each start may leave processes behind.
+#[tokio::test]
+async fn server_that_kills_its_shim_is_ejected() {
+    let mark = mark("shim-killer");
+    let crib = crib_with_shim(behind_shell("kill -9 $PPID; sleep 1000", &mark));
+    let _ = call(&crib, "fake", "echo", &json!({})).await;
+    eventually("it is ejected", || status(&crib, "fake").state == toolcrib::ServerState::Ejected).await;
+    assert!(status(&crib, "fake").restarts <= 2, "one start may try both eras");
+    let error = call(&crib, "fake", "echo", &json!({})).await.unwrap_err();
+    assert_eq!(error.class().map(|class| class.name()), Some("shim_killed"));
+    assert!(error.to_string().contains("its shim process was killed twice"), "{error}");
+    eventually("the tree has exited", || find_by_mark(&mark).is_empty()).await;
+    crib.shutdown(Duration::ZERO).await;
+}
+
 #[tokio::test]
 async fn fork_bomb_is_killed_and_reported() {
     let mark = mark("bomb");

@@ -56,6 +56,9 @@ fn errors_page_matches_the_code() {
             Treatment::Restart => {
                 "restarted with a delay that doubles; ejected when the restart budget is used up"
             }
+            Treatment::RestartOnce => {
+                "restarted with a delay; ejected when it happens again within `lifecycle.restarts.within`"
+            }
             Treatment::Eject => "ejected immediately, until `toolcrib restart` or a changed entry",
             Treatment::Pause(_) => "calls fail immediately for 5 s, then the next one tries",
             Treatment::PauseAsAdvised => {

@@ -7,6 +7,7 @@ mod tests;
 use std::fmt;
 
 use serde_json::Value as Json;
+use toolcrib::util::maps::collect_map;
 
 use super::jsonc::{self, JsonDialect};
 use super::toml::{TomlEditError, TomlFile};
@@ -117,7 +118,7 @@ impl FileLanguage {
     /// Fails if the text is invalid, or if the entry cannot be set without changing anything else.
     pub fn set_entry(self, text: &str, path: &[&str], members: &EntryMembers) -> Result<String, EditError> {
         let before = self.parse(text)?;
-        let entry = Json::Object(members.iter().cloned().collect());
+        let entry = Json::Object(collect_map(members.iter().cloned()));
         if get_path(&before, path) == Some(&entry) {
             return Ok(text.to_owned());
         }
@@ -213,7 +214,7 @@ fn without_empty_tables(value: &Json) -> Json {
     match value {
         Json::Object(members) => {
             let members = members.iter().map(|(key, value)| (key.clone(), without_empty_tables(value)));
-            Json::Object(members.filter(|(_, value)| !empty(value)).collect())
+            Json::Object(collect_map(members.filter(|(_, value)| !empty(value))))
         }
         other => other.clone(),
     }

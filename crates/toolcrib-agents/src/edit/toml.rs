@@ -6,6 +6,7 @@ mod tests;
 
 use serde_json::Value as Json;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
+use toolcrib::util::maps::collect_map;
 
 const BOM: char = '\u{feff}';
 
@@ -282,11 +283,9 @@ fn to_json(item: &Item) -> Json {
     match item {
         Item::None => Json::Null,
         Item::Value(value) => value_to_json(value),
-        Item::Table(table) => table
-            .iter()
-            .map(|(key, item)| (key.to_owned(), to_json(item)))
-            .collect::<serde_json::Map<_, _>>()
-            .into(),
+        Item::Table(table) => {
+            Json::Object(collect_map(table.iter().map(|(key, item)| (key.to_owned(), to_json(item)))))
+        }
         Item::ArrayOfTables(tables) => {
             tables.iter().map(|table| to_json(&Item::Table(table.clone()))).collect::<Vec<_>>().into()
         }
@@ -303,7 +302,7 @@ fn value_to_json(value: &Value) -> Json {
         Value::Array(values) => values.iter().map(value_to_json).collect::<Vec<_>>().into(),
         Value::InlineTable(table) => {
             let members = table.iter().map(|(key, value)| (key.to_owned(), value_to_json(value)));
-            members.collect::<serde_json::Map<_, _>>().into()
+            Json::Object(collect_map(members))
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
+use toolcrib::util::maps::collect_map;
 use toolcrib::{
     CommandSpec, Endpoint, HttpSpec, Rule, Rules, ServerLimits, ServerSpec, TemplatePiece, TemplateText,
     TransportKind,
@@ -268,7 +269,7 @@ impl EntryWriter<'_> {
         }
         if let (Some(key), false) = (remote.headers_key, written.is_empty()) {
             let headers: Map<String, Json> =
-                written.into_iter().map(|(key, value)| (key, value.into())).collect();
+                collect_map(written.into_iter().map(|(key, value)| (key, value.into())));
             match key.split_once('.') {
                 Some((outer, inner)) => {
                     self.push_member(outer, Map::from_iter([(inner.to_owned(), Json::Object(headers))]));

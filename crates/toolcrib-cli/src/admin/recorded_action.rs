@@ -1,8 +1,7 @@
 //! Records actions of the admin API in the audit file: reload, restart, stop and approvals.
 
-use std::time::Instant;
-
 use hyper::{Method, StatusCode};
+use tokio::time::Instant;
 use toolcrib::model::event::CallEnd;
 use toolcrib::{Caller, ErrorKind, ServerId};
 use toolcrib_serve::AdminRequest;

@@ -20,6 +20,9 @@ pub(crate) struct ImportArgs {
     /// Show what would be imported, without writing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Import without a prompt
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// The scope of an agent's config file.

@@ -70,6 +70,9 @@ pub(crate) struct AllowArgs {
     /// Revoke the permission
     #[arg(long)]
     pub(crate) revoke: bool,
+    /// Allow without a prompt
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// Arguments of `why`.

@@ -1,4 +1,4 @@
-//! `toolcrib approve`: shows changed tools of a server, or a refused call, and approves them after confirmation.
+//! `toolcrib approve`: shows changed definitions of a server, or a refused call, and approves them after confirmation.
 
 mod diff;
 
@@ -59,7 +59,7 @@ fn not_approved(subject: &str, hint: String) -> CommandError {
     CommandError::new(ExitStatus::CheckFailed, "not_approved", format!("{subject} not approved")).hint(hint)
 }
 
-/// Shows the changed tools of a server and approves them, through the running gateway or standalone.
+/// Shows the changed definitions of a server and approves them, through the running gateway or standalone.
 async fn approve_tools(server: &str, yes: bool, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let client = GatewayClient::find(paths).await?;
     let Some(unapproved) = fetch_unapproved(client.as_ref(), server, paths, out).await? else {
@@ -70,13 +70,14 @@ async fn approve_tools(server: &str, yes: bool, paths: &Paths, out: &mut Output)
         if out.json {
             out.print_json(&json!({"server": server, "approved": [], "tools": []}))?;
         }
-        out.print_note(&format!("nothing to approve: all tools of `{server}` are approved"))?;
+        out.print_note(&format!("nothing to approve: all definitions of `{server}` are approved"))?;
         return Ok(ExitStatus::Success);
     }
     if !out.json {
         tools.iter().try_for_each(|tool| print_diff(tool, out))?;
     }
-    let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
+    let noun = if tools.iter().all(|tool| tool.kind.is_none()) { "tool" } else { "definition" };
+    let count = if tools.len() == 1 { format!("1 {noun}") } else { format!("{} {noun}s", tools.len()) };
     if !yes && !out.prompter().confirm(&format!("approve {count} of `{server}`?"))? {
         let error = not_approved(&count, format!("toolcrib approve {server} --yes"));
         return Err(CommandError { data: json!({"tools": list_to_json(tools)}), ..error }.into());
@@ -144,7 +145,10 @@ async fn send_approval(
 }
 
 fn print_diff(tool: &UnapprovedToolReport, out: &mut Output) -> Result<()> {
-    out.print_line(&format!("{} ({})", escape_invisible(&tool.tool), tool.change))?;
+    let kind = tool.kind.as_ref().map_or_else(String::new, |kind| format!("{kind} "));
+    let name = if tool.kind.as_deref() == Some("instructions") { "" } else { &tool.tool };
+    let title = format!("{kind}{}", escape_invisible(name));
+    out.print_line(&format!("{} ({})", title.trim_end(), tool.change))?;
     let before = tool.before.as_ref().unwrap_or(&Value::Null);
     for line in diff::diff_lines(before, &tool.now) {
         out.print_line(&format!("  {line}"))?;

@@ -18,6 +18,7 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
             .err()
             .map(|problem| *problem),
     );
+    config.problems.extend(toolcrib::config::find_short_tokens(&config.callers, |name| locator.find(name)));
     config.problems.extend(paths.sources().unused_project_file().map(|(file, reason)| Problem {
         file: file.to_owned(),
         position: None,

@@ -1,11 +1,15 @@
-//! `toolcrib import`: imports servers from the files of agents into the config.
+//! `toolcrib import`: shows the servers in the files of agents, and imports them into the config after confirmation.
+
+use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use toolcrib::config::{ConfigChange, LayeredConfig};
 use toolcrib_agents::agents::AgentPaths;
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, ImportedEntry, SecretExtraction};
 
+use super::config_changes;
 use crate::cli::{ImportArgs, SecretsChoice};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -13,7 +17,7 @@ use crate::output::Output;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 
-/// Imports servers, or prints what would be imported.
+/// Shows what would be imported, and imports it if the person agrees.
 pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let agent_paths = AgentPaths::from_env()?;
     if paths.config.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
@@ -40,33 +44,90 @@ pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<
         config_text: original.text(),
         secrets,
     })?;
-    let changed = import.config_text != original.text();
-    if changed && !args.dry_run {
-        // Secrets are stored first, so that the config never refers to a missing one.
-        if args.secrets == SecretsChoice::Store {
-            store_secrets(&locator, &import)?;
-        }
-        original.replace(&import.config_text)?;
+    let plan = ImportPlan { import, original, config: &paths.config, agent_paths, args };
+    let is_settled = args.dry_run || args.yes || !plan.has_changes();
+    if !is_settled && !out.json {
+        plan.print(false, out)?;
+    }
+    let can_write = !args.dry_run && plan.has_changes();
+    let is_written = can_write && (args.yes || out.prompter().confirm("import these servers?")?);
+    if is_written {
+        plan.write(&locator)?;
     }
     if out.json {
-        let entries: Vec<Value> = import.entries.iter().map(entry_json).collect();
-        let file = paths.config.display().to_string();
-        out.print_json(&json!({"file": file, "changed": changed, "entries": entries}))?;
-        return Ok(ExitStatus::Success);
+        out.print_json(&plan.to_json(is_written))?;
+    } else if is_settled {
+        plan.print(!args.dry_run, out)?;
     }
-    for entry in &import.entries {
-        print_entry(entry, &agent_paths, args.dry_run, out)?;
+    if can_write && !is_written {
+        let error = CommandError::new(ExitStatus::CheckFailed, "not_imported", "nothing was imported");
+        return Err(error.hint(format!("toolcrib import --from {} --yes", args.from)).into());
     }
-    let count =
-        import.entries.iter().filter(|entry| matches!(entry.verdict, ImportVerdict::Imported(_))).count();
-    let file = agent_paths.abbreviate(&paths.config);
-    let summary = match (import.entries.is_empty(), args.dry_run) {
-        (true, _) => "no servers found".to_owned(),
-        (false, true) => format!("{count} of {} would be imported into `{file}`", import.entries.len()),
-        (false, false) => format!("{count} of {} imported into `{file}`", import.entries.len()),
-    };
-    out.print_note(&summary)?;
+    out.print_note(&plan.summary())?;
     Ok(ExitStatus::Success)
+}
+
+/// An import that a person agrees to before anything is written.
+struct ImportPlan<'a> {
+    import: Import,
+    original: OriginalFile,
+    config: &'a Path,
+    agent_paths: AgentPaths,
+    args: &'a ImportArgs,
+}
+
+impl ImportPlan<'_> {
+    fn has_changes(&self) -> bool {
+        self.import.config_text != self.original.text()
+    }
+
+    /// Returns the values that are added. With `--secrets keep` they may be secrets, which are hidden.
+    fn changes(&self) -> Vec<ConfigChange> {
+        let before = LayeredConfig::parse(self.config, self.original.text());
+        let after = LayeredConfig::parse(self.config, &self.import.config_text);
+        let shown = if self.args.secrets == SecretsChoice::Keep { Path::new("") } else { self.config };
+        after.changes_since(&before, shown)
+    }
+
+    /// Stores the secrets, then replaces the config, so that it never refers to a missing one.
+    fn write(&self, locator: &SecretLocator) -> Result<()> {
+        if self.args.secrets == SecretsChoice::Store {
+            store_secrets(locator, &self.import)?;
+        }
+        Ok(self.original.replace(&self.import.config_text)?)
+    }
+
+    /// Prints every entry, and every value that is written.
+    fn print(&self, is_written: bool, out: &mut Output) -> Result<()> {
+        for entry in &self.import.entries {
+            print_entry(entry, &self.agent_paths, !is_written, out)?;
+        }
+        Ok(self.changes().iter().try_for_each(|change| config_changes::print(change, out))?)
+    }
+
+    fn to_json(&self, is_written: bool) -> Value {
+        let entries: Vec<Value> = self.import.entries.iter().map(entry_json).collect();
+        let changes: Vec<Value> = self.changes().iter().map(config_changes::to_json).collect();
+        json!({
+            "file": self.config.display().to_string(),
+            "changed": self.has_changes(),
+            "written": is_written,
+            "entries": entries,
+            "changes": changes,
+        })
+    }
+
+    fn summary(&self) -> String {
+        let entries = &self.import.entries;
+        let is_imported = |entry: &&ImportedEntry| matches!(entry.verdict, ImportVerdict::Imported(_));
+        let count = entries.iter().filter(is_imported).count();
+        let file = self.agent_paths.abbreviate(self.config);
+        match (entries.is_empty(), self.args.dry_run) {
+            (true, _) => "no servers found".to_owned(),
+            (false, true) => format!("{count} of {} would be imported into `{file}`", entries.len()),
+            (false, false) => format!("{count} of {} imported into `{file}`", entries.len()),
+        }
+    }
 }
 
 fn store_secrets(locator: &SecretLocator, import: &Import) -> Result<(), CommandError> {

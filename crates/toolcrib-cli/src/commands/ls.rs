@@ -9,6 +9,8 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::report::list_to_json;
+use crate::report::server::ToolChangeReport;
 
 /// Lists every declared server.
 pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -55,9 +57,11 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
     let config = layered.resolve(&paths.sources().gather_facts(&layered));
     let server = find_declared(&config, server)?;
     let values = layered.server_values(&server.id);
+    let unapproved = unapproved(server, &config, paths);
     if out.json {
         let mut object = declared_json(server, &config, paths);
         object["values"] = values.iter().map(value_json).collect();
+        object["unapproved"] = list_to_json(&unapproved);
         out.print_json(&object)?;
         return Ok(ExitStatus::Success);
     }
@@ -67,7 +71,18 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
         texts.into_iter().flatten().try_for_each(|text| out.print_line(&format!("  {text}")))?;
     }
     values.iter().try_for_each(|value| print_value(value, out))?;
+    for changed in &unapproved {
+        let message = format!("{} differs from what was approved ({})", changed.label(), changed.change);
+        out.warn(&message, Some(&format!("toolcrib approve {}", server.id)))?;
+    }
     Ok(ExitStatus::Success)
+}
+
+/// Returns what a server offered when it was last listed and that differs from what was approved.
+fn unapproved(server: &DeclaredServer, config: &Config, paths: &Paths) -> Vec<ToolChangeReport> {
+    let Some(spec) = config.roster.get(&server.id) else { return Vec::new() };
+    let found = toolcrib::crib::remembered_unapproved(spec, paths.state_dir(), &paths.pins_dir());
+    found.iter().map(ToolChangeReport::new).collect()
 }
 
 /// Prints one value with its origin, and the values that it overrides.
@@ -77,7 +92,11 @@ pub(super) fn print_value(declared: &DeclaredValue, out: &mut Output) -> std::io
     for (value, origin) in declared.overrides.iter().rev() {
         out.print_line(&format!("    overrides {value}  ({})", format_origin(origin)))?;
     }
-    print_replaced(&declared.replaces, out)
+    print_replaced(&declared.replaces, out)?;
+    for DeclaredValue { key, value, origin, .. } in &declared.withheld {
+        out.print_line(&format!("    withholds {key} = {value}  ({})", format_origin(origin)))?;
+    }
+    Ok(())
 }
 
 /// Prints the values of another kind of endpoint that a value replaces, from near to far.
@@ -140,5 +159,6 @@ pub(super) fn value_json(declared: &DeclaredValue) -> Value {
         "line": declared.origin.line,
         "overrides": overrides.collect::<Vec<_>>(),
         "replaces": declared.replaces.iter().map(value_json).collect::<Vec<_>>(),
+        "withheld": declared.withheld.iter().map(value_json).collect::<Vec<_>>(),
     })
 }

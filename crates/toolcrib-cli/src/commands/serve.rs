@@ -9,6 +9,7 @@ use crate::exit::ExitStatus;
 use crate::gateway::{Gateway, GatewayHandle, SignalRequest, Signals};
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::secrets::SecretLocator;
 
 /// Serves until a signal asks to stop, then waits for calls in flight and stops all servers.
 pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -22,6 +23,8 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     }
     let gateway = Gateway::open(paths, &config, stamp, &args.listen, Admin::routes).await?;
     out.warn_problems(&config.problems)?;
+    let secrets = SecretLocator::new(paths, &config.secrets);
+    out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
     gateway.accept();
     // From here on a closed stderr is not an error: the gateway keeps running.
     let _ = out.print_stderr(&format!("listening on {}", gateway.address()));
@@ -53,7 +56,8 @@ async fn reload(gateway: &GatewayHandle, out: &mut Output) -> std::io::Result<()
                 reloaded.changed.len()
             ))?;
             if reloaded.restart_needed {
-                let keys = "`listen`, `limits.body`, `limits.sessions` and `limits.drain`";
+                let keys =
+                    "`listen`, `limits.body`, `limits.client-memory`, `limits.sessions` and `limits.drain`";
                 out.warn(&format!("changes to {keys} take effect when the gateway is restarted"), None)?;
             }
         }

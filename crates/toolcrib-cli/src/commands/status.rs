@@ -61,7 +61,8 @@ struct ServerWarning {
 
 fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
     let mut rows: Vec<Vec<String>> = status.servers.iter().map(server_row).collect();
-    let mut headings = vec!["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS"];
+    let mut headings =
+        vec!["NAME", "STATE", "PID", "UPTIME", "TOOLS", "CALLS", "ERRORS", "P50", "RESTARTS", "ERA"];
     if status.servers.iter().any(|server| server.title.is_some()) {
         headings.push("TITLE");
         let titles = status.servers.iter().map(|server| server.title.clone().unwrap_or_default());
@@ -109,7 +110,7 @@ fn unavailable_warning(server: &ServerReport) -> Option<ServerWarning> {
     Some(ServerWarning { message: format!("`{name}` is {state}{class}: {reason}{next}"), hint })
 }
 
-/// Returns the warning for a server with tools that differ from what was approved.
+/// Returns the warning for a server with tools or other definitions that differ from what was approved.
 fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     let ServerReport { name, unapproved: tools, .. } = server;
     if tools.is_empty() {
@@ -118,15 +119,18 @@ fn unapproved_warning(server: &ServerReport) -> Option<ServerWarning> {
     let listed: Vec<String> = tools
         .iter()
         .take(MAX_LISTED_TOOLS)
-        .map(|changed| format!("`{}` ({})", changed.tool.escape_debug(), changed.change))
+        .map(|changed| format!("{} ({})", changed.label(), changed.change))
         .collect();
     let more = match tools.len().saturating_sub(MAX_LISTED_TOOLS) {
         0 => String::new(),
         count => format!(" and {count} more"),
     };
+    let subject = if tools.iter().all(|item| item.kind.is_none()) { "tools" } else { "definitions" };
     let consequence = if server.pin == "strict" { " (withheld)" } else { "" };
-    let message =
-        format!("tools of `{name}` differ from what was approved{consequence}: {}{more}", listed.join(", "));
+    let message = format!(
+        "{subject} of `{name}` differ from what was approved{consequence}: {}{more}",
+        listed.join(", ")
+    );
     Some(ServerWarning { message, hint: format!("toolcrib approve {name}") })
 }
 
@@ -177,7 +181,12 @@ fn server_row(server: &ServerReport) -> Vec<String> {
         server.errors.to_string(),
         format_seconds(server.p50),
         server.restarts.to_string(),
+        format_eras(&server.eras),
     ]
+}
+
+fn format_eras(eras: &[String]) -> String {
+    if eras.is_empty() { "-".to_owned() } else { eras.join(", ") }
 }
 
 fn limit_row(limit: &LimitReport) -> Vec<String> {
@@ -212,10 +221,15 @@ fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
     fields.sort_by_key(|(field, _)| {
         FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())
     });
+    let eras = format_eras(&server.eras);
     let durations = ["uptime", "next_attempt_in", "p50", "p99"];
     let row = |(field, value): &(&String, &Value)| {
         let is_duration = durations.contains(&field.as_str());
-        let value = if is_duration { format_seconds(value.as_f64()) } else { format_value(value) };
+        let value = match field.as_str() {
+            "era" => eras.clone(),
+            _ if is_duration => format_seconds(value.as_f64()),
+            _ => format_value(value),
+        };
         vec![field.to_string(), value]
     };
     fields.iter().map(row).collect()

@@ -185,6 +185,7 @@ impl GatewayHandle {
     pub(crate) fn for_test(crib: Crib, file: &std::path::Path) -> Self {
         use toolcrib_serve::ActiveCallers;
 
+        use super::peer_check::PeerCheck;
         use super::settings::resolve_callers;
         use crate::paths::Paths;
         use crate::secrets::SecretLocator;
@@ -198,6 +199,7 @@ impl GatewayHandle {
             secrets,
             audit: Arc::new(Audit::new(None).unwrap()),
             is_exposed: false,
+            peer_check: PeerCheck::AnyUser,
         };
         Self::new(target, sources, StampedConfig { config: &config, stamp })
     }

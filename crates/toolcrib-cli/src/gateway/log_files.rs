@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use toolcrib::util::format::format_timestamp;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Event, LogLine, LogSource, ServerId};
 
 use crate::paths::log_file;
@@ -54,7 +55,7 @@ impl LogFiles {
         let (lines, receiver) = mpsc::unbounded_channel();
         let queued = Arc::<AtomicUsize>::default();
         let files = OpenLogFiles { folder, files: HashMap::new(), is_failing: false };
-        tasks.spawn(write_lines(files, receiver, queued.clone()));
+        tasks.spawn_boxed(write_lines(files, receiver, queued.clone()));
         Self { lines, queued }
     }
 
@@ -106,13 +107,13 @@ fn describe_event(event: &Event) -> Option<String> {
             let mut tools: Vec<String> = tools
                 .iter()
                 .take(MAX_LOGGED_TOOLS)
-                .map(|found| format!("`{}` ({})", found.tool.escape_debug(), found.status.as_str()))
+                .map(|found| format!("`{}` ({})", found.to_string().escape_debug(), found.status.as_str()))
                 .collect();
             if more > 0 {
                 tools.push(format!("and {more} more"));
             }
             let consequence = if *withheld { "withheld until approved" } else { "marked" };
-            format!("tools differ from the approved definitions, {consequence}: {}", tools.join(", "))
+            format!("definitions differ from the approved ones, {consequence}: {}", tools.join(", "))
         }
         _ => return None,
     })

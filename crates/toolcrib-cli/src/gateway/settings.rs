@@ -6,6 +6,7 @@ use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBacke
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 
+use super::peer_check::PeerCheck;
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -80,20 +81,23 @@ pub(super) struct SettingsTarget {
     pub(super) audit: Arc<Audit>,
     /// True if other machines can reach the gateway, so that callers must be declared.
     pub(super) is_exposed: bool,
+    /// Tells connections of other users apart, which needs callers where it is not available.
+    pub(super) peer_check: PeerCheck,
 }
 
 impl SettingsTarget {
     /// Checks that the settings can be applied. Changes nothing.
     ///
     /// # Errors
-    /// If other machines can reach the gateway and no callers are declared, or the audit file cannot be opened and is
-    /// required.
+    /// If other machines or unknown users can reach the gateway and no callers are declared, or the audit file cannot be
+    /// opened and is required.
     pub(super) fn check(&self, settings: &GatewaySettings) -> Result<(), CommandError> {
         if self.is_exposed && settings.callers.is_empty() {
             let message = "the gateway is reachable from other machines, but no `callers` are declared";
             let error = CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message);
             return Err(error.hint("declare at least one caller"));
         }
+        self.peer_check.check_available(!settings.callers.is_empty())?;
         self.audit.prepare(settings.audit.as_ref())
     }
 
@@ -160,6 +164,7 @@ mod tests {
             secrets: secrets(),
             audit: Arc::new(Audit::new(None).unwrap()),
             is_exposed: false,
+            peer_check: PeerCheck::AnyUser,
         }
     }
 

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use toolcrib::{PendingApproval, Unapproved};
+use toolcrib::{PendingApproval, PinnedKind, Unapproved};
 
-use super::{Members, Report, list_to_json};
+use super::{Members, Report, list_to_json, with_kind};
 
 /// The calls that wait for approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,6 +91,7 @@ impl UnapprovedToolsReport {
         let definition = |raw: &Bytes| serde_json::from_slice::<Value>(raw).unwrap_or_default();
         let tools = unapproved.tools.iter().map(|tool| UnapprovedToolReport {
             tool: tool.tool.clone(),
+            kind: Some(tool.kind.as_str().to_owned()).filter(|_| tool.kind != PinnedKind::Tool),
             change: tool.status.as_str().to_owned(),
             before: tool.approved.as_ref().map(definition),
             now: definition(&tool.offered),
@@ -114,6 +115,8 @@ impl Report for UnapprovedToolsReport {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct UnapprovedToolReport {
     pub(crate) tool: String,
+    /// The kind of the item, unless it is a tool.
+    pub(crate) kind: Option<String>,
     /// `new` or `changed`.
     pub(crate) change: String,
     /// The approved definition, if it is known.
@@ -124,13 +127,16 @@ pub(crate) struct UnapprovedToolReport {
 
 impl Report for UnapprovedToolReport {
     fn to_json(&self) -> Value {
-        json!({"tool": self.tool, "change": self.change, "before": self.before, "now": self.now})
+        let report =
+            json!({"tool": self.tool, "change": self.change, "before": self.before, "now": self.now});
+        with_kind(report, self.kind.as_deref())
     }
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
         Self {
             tool: members.text("tool"),
+            kind: members.optional_text("kind"),
             change: members.text("change"),
             before: Some(members.value("before")).filter(|before| !before.is_null()),
             now: members.value("now"),

@@ -1,9 +1,9 @@
 //! The status of one server. Every member is always present, and `null` if it has no value.
 
 use serde_json::{Value, json};
-use toolcrib::ServerStatus;
+use toolcrib::{PinnedKind, ServerStatus, ToolPinStatus};
 
-use super::{Members, Report, list_to_json};
+use super::{Members, Report, list_to_json, with_kind};
 use crate::hints::hint_text;
 
 /// The status of one server. Durations are in seconds.
@@ -50,7 +50,8 @@ pub(crate) struct ServerReport {
     pub(crate) instances_list: Vec<InstanceReport>,
     /// The revision of the catalog.
     pub(crate) revision: u64,
-    pub(crate) era: Option<String>,
+    /// The protocol era; several if a remote server has a connection for each.
+    pub(crate) eras: Vec<String>,
     pub(crate) protocol_version: Option<String>,
     pub(crate) server_info: Option<Value>,
     pub(crate) title: Option<String>,
@@ -117,7 +118,7 @@ impl Report for ServerReport {
             "instances": self.instances,
             "instances_list": list_to_json(&self.instances_list),
             "revision": self.revision,
-            "era": self.era,
+            "era": eras_to_json(&self.eras),
             "protocol_version": self.protocol_version,
             "server_info": self.server_info,
             "title": self.title,
@@ -164,13 +165,22 @@ impl Report for ServerReport {
             instances: members.count("instances"),
             instances_list: members.reports("instances_list"),
             revision: members.count("revision"),
-            era: members.optional_text("era"),
+            eras: members.optional_text("era").map_or_else(|| members.texts("era"), |era| vec![era]),
             protocol_version: members.optional_text("protocol_version"),
             server_info: Some(members.value("server_info")).filter(|info| !info.is_null()),
             title: members.optional_text("title"),
             description: members.optional_text("description"),
             card_tags: members.texts("card_tags"),
         }
+    }
+}
+
+/// Returns the name of an era, or a list of names if there are several.
+fn eras_to_json(eras: &[String]) -> Value {
+    match eras {
+        [] => Value::Null,
+        [era] => json!(era),
+        eras => json!(eras),
     }
 }
 
@@ -233,16 +243,42 @@ pub(crate) struct ToolChangeReport {
     pub(crate) tool: String,
     /// `new` or `changed`.
     pub(crate) change: String,
+    /// The kind of the item, unless it is a tool.
+    pub(crate) kind: Option<String>,
+}
+
+impl ToolChangeReport {
+    /// Creates the report about a tool or another item.
+    pub(crate) fn new(found: &ToolPinStatus) -> Self {
+        Self {
+            tool: found.tool.to_string(),
+            change: found.status.as_str().to_owned(),
+            kind: Some(found.kind.as_str().to_owned()).filter(|_| found.kind != PinnedKind::Tool),
+        }
+    }
+
+    /// Returns the kind, unless it is a tool, and the name.
+    pub(crate) fn label(&self) -> String {
+        match self.kind.as_deref() {
+            None => format!("`{}`", self.tool.escape_debug()),
+            Some("instructions") => "instructions".to_owned(),
+            Some(kind) => format!("{kind} `{}`", self.tool.escape_debug()),
+        }
+    }
 }
 
 impl Report for ToolChangeReport {
     fn to_json(&self) -> Value {
-        json!({"tool": self.tool, "change": self.change})
+        with_kind(json!({"tool": self.tool, "change": self.change}), self.kind.as_deref())
     }
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
-        Self { tool: members.text("tool"), change: members.text("change") }
+        Self {
+            tool: members.text("tool"),
+            change: members.text("change"),
+            kind: members.optional_text("kind"),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use toolcrib::{
-    ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, ListKind, ListingError, PinStatus,
+    Era, ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, ListKind, ListingError, PinStatus,
     Pinning, Revision, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
 };
 
@@ -43,6 +43,7 @@ fn ejected_server() -> ServerStatus {
         p99: None,
         start: StartPolicy::OnDemand,
         protocol: None,
+        eras: Vec::new(),
         server_info: None,
         card: None,
         pin: Pinning::Strict,
@@ -68,6 +69,7 @@ fn ready_server() -> ServerStatus {
         p50: Some(Duration::from_millis(500)),
         start: StartPolicy::AtBoot,
         protocol: Some(Revision::V2025_11_25),
+        eras: vec![Era::Session],
         server_info: Some(r#"{"name":"git","version":"1"}"#.into()),
         ..ejected_server()
     };
@@ -116,6 +118,8 @@ fn server_report_has_the_values_of_the_status() {
         "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [],
     });
     assert_eq!(ServerReport::new(&status, 3).to_json(), expected);
+    let both = ServerStatus { eras: vec![Era::Session, Era::Stateless], ..ready_server() };
+    assert_eq!(ServerReport::new(&both, 3).to_json()["era"], json!(["legacy", "modern"]));
 }
 
 /// Asserts that a report keeps every member of its JSON form.
@@ -145,6 +149,8 @@ fn reports_keep_every_member() {
     for name in ["class", "era", "protocol_version"] {
         server[name] = json!("x");
     }
+    assert_round_trip::<ServerReport>(&server);
+    server["era"] = json!(["legacy", "modern"]);
     let problem = json!({"file": "f", "line": 1, "column": 2, "server": "git", "message": "m", "hint": null});
     let limit = json!({"caller": "a", "limit": "l", "calls": 5, "per": 60.0, "left": 0, "room_in": 1.5});
     assert_round_trip::<GatewayReport>(&json!({

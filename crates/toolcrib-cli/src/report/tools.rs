@@ -1,7 +1,7 @@
 //! Lists of tools.
 
 use serde_json::{Map, Value, json};
-use toolcrib::{Error, PinStatus, Pinning, ServerStatus, Tool};
+use toolcrib::{Error, PinStatus, PinnedKind, Pinning, ServerStatus, Tool};
 
 use crate::hints::error_data;
 
@@ -186,7 +186,8 @@ pub(crate) struct UnapprovedCount {
 impl UnapprovedCount {
     /// Counts the unapproved tools of a server; `None` if there are none.
     pub(crate) fn new(status: &ServerStatus) -> Option<Self> {
-        let tools = u64::try_from(status.unapproved.len()).unwrap_or(u64::MAX);
+        let tools = status.unapproved.iter().filter(|found| found.kind == PinnedKind::Tool).count();
+        let tools = u64::try_from(tools).unwrap_or(u64::MAX);
         let withheld = status.pin == Pinning::Strict;
         (tools > 0).then(|| Self { server: status.server.to_string(), tools, withheld })
     }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use toolcrib::util::files::{self, FileMode, ReplaceOptions};
+use toolcrib::util::maps::collect_map;
 use toolcrib::{Secret, SecretError};
 use toolcrib_agents::edit::file::OriginalFile;
 use zeroize::Zeroizing;
@@ -181,14 +182,14 @@ fn is_private(file: &Path) -> bool {
 
 fn to_bytes(secrets: &SecretMap) -> Zeroizing<Vec<u8>> {
     let plain: BTreeMap<&str, &str> =
-        secrets.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+        collect_map(secrets.iter().map(|(name, value)| (name.as_str(), value.expose())));
     // Maps of strings always serialize.
     Zeroizing::new(serde_json::to_vec(&plain).unwrap_or_default())
 }
 
 fn from_bytes(bytes: &[u8]) -> Option<SecretMap> {
     let plain: BTreeMap<String, String> = serde_json::from_slice(bytes).ok()?;
-    Some(plain.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
+    Some(collect_map(plain.into_iter().map(|(name, value)| (name, Secret::new(value)))))
 }
 
 #[cfg(test)]

@@ -245,7 +245,20 @@ fn import_reports_every_entry_and_keeps_config() {
     assert!(shown.stdout.contains("`${secret:api-key}`"), "{}", shown.stdout);
     assert!(!shown.stdout.contains("was stored"), "{}", shown.stdout);
     assert_eq!(fs::read_to_string(home.config()).unwrap(), before);
-    let report = run(&home, &["import", "--json"]).expect(0).json();
+    let asked = run(&home, &["import"]).expect(2);
+    assert!(asked.stdout.contains("would import `Files`"), "{}", asked.stdout);
+    assert!(asked.stdout.contains("+ servers.files.command = \"node\""), "{}", asked.stdout);
+    assert!(asked.stdout.contains("+ servers.files.args = [\"x.mjs\"]"), "{}", asked.stdout);
+    assert!(
+        asked.stderr.contains("nothing was imported") && asked.stderr.contains("--yes"),
+        "{}",
+        asked.stderr
+    );
+    let asked = run(&home, &["import", "--json"]).expect(2);
+    assert_eq!(asked.json()["written"], false);
+    assert_eq!(fs::read_to_string(home.config()).unwrap(), before);
+    let report = run(&home, &["import", "--json", "--yes"]).expect(0).json();
+    assert_eq!((&report["written"], &report["changed"]), (&true.into(), &true.into()));
     let verdicts: Vec<&str> = report["entries"]
         .as_array()
         .unwrap()

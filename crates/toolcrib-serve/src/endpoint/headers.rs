@@ -111,8 +111,9 @@ fn check_header(
     }
 }
 
-/// Checks the headers that repeat arguments of a tool call, as the tool's definition demands.
-pub(super) fn check_header_params(
+/// Checks the headers that repeat arguments of a tool call, as the tool's definition demands. The server of the tool is
+/// listed first if it never was.
+pub(super) async fn check_header_params(
     service: &McpService,
     scope: &EndpointScope,
     method: &str,
@@ -121,7 +122,7 @@ pub(super) fn check_header_params(
 ) -> Result<(), String> {
     let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
     let Some(tool) = params.get_string("name") else { return Ok(()) };
-    let digest = service.catalog_digest(&service.crib.catalog_for(scope.caller()));
+    let digest = service.catalog_digest(&service.catalog_with_tool(scope, &tool).await);
     let Some(header_params) = digest.header_params(&scope.view, &tool) else { return Ok(()) };
     for param in header_params.iter() {
         let name = &param.header;

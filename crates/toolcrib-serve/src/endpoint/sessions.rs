@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use toolcrib::protocol::era::client::{CANCELLED, ROOTS_CHANGED, negotiate_revision};
+use toolcrib::protocol::era::client::{CANCELLED, PROGRESS, ROOTS_CHANGED, negotiate_revision};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
 };
 use toolcrib::protocol::versions::Revision;
 use toolcrib::store::StoreError;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Error, ErrorKind};
 
 use super::headers::{self, RequestHeaders, SESSION_ID};
-use super::{McpRequest, error_response, event_response, method_not_allowed, unsupported_revision};
+use super::{
+    McpRequest, complete_response, error_response, event_response, method_not_allowed, overloaded,
+    unsupported_revision,
+};
 use crate::body::ResponseBody;
 use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
@@ -23,6 +27,11 @@ use crate::service::session_client::SessionClientState;
 use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
 use crate::session::{NewSession, Session, SessionRef};
 
+/// Largest size of what a client may declare in `initialize`, in bytes.
+const MAX_DECLARED: usize = 64 << 10;
+/// Memory of a session besides what its client declares, roughly.
+const SESSION_SIZE: usize = 2 << 10;
+
 /// Opens a session in response to `initialize`. It ends when its caller loses access.
 pub(super) async fn open(
     conn: &ConnectionContext,
@@ -30,9 +39,21 @@ pub(super) async fn open(
     request: &McpRequest,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
+    let declared = request.params.iter().flat_map(Object::iter).map(|(name, value)| name.len() + value.len());
+    let declared: usize = declared.sum();
+    if declared > MAX_DECLARED {
+        let message =
+            format!("`initialize` has {declared} bytes of parameters, at most {MAX_DECLARED} are allowed");
+        return error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::INVALID_PARAMS, &message);
+    }
+    let account = conn.memory(&scope.access);
+    let Some(claim) = account.claim(declared + SESSION_SIZE) else {
+        return overloaded(conn, Some(&request.id), &account.refusal("the session was not opened"));
+    };
+    gateway.service.introduce_client(request.params.as_ref());
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
-    let Some(session) = gateway.sessions.open(client, request.params.as_ref()) else {
+    let Some(session) = gateway.sessions.open(client, request.params.as_ref(), Some(claim)) else {
         let message = "too many sessions are open, and none is idle";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
@@ -56,7 +77,7 @@ pub(super) async fn open(
 fn spawn_expiry_task(conn: &ConnectionContext, session: &NewSession) {
     if session.needs_expiry_task {
         let sessions = conn.gateway.sessions.clone();
-        conn.gateway.tasks.spawn(async move { sessions.expire_idle().await });
+        conn.gateway.tasks.spawn_boxed(async move { sessions.expire_idle().await });
     }
 }
 
@@ -99,7 +120,9 @@ pub(super) async fn find(
     if !sessions.is_shared() {
         return Err(SessionError::Unknown);
     }
-    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope)).await;
+    // The size of the record is limited, because that of the session was.
+    let memory = conn.memory(&scope.access).claim(SESSION_SIZE);
+    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, memory)).await;
     let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
     spawn_expiry_task(conn, &restored);
     sessions.find(id, scope).ok_or(SessionError::Unknown)
@@ -147,13 +170,20 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
     match message {
         ClientMessage::Notification { method, params } if method == CANCELLED => {
             let params = params.and_then(|params| Object::parse(&params).ok());
-            session.client.in_flight.cancel(params.as_ref());
+            session.client.cancel(params.as_ref());
         }
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
         }
+        ClientMessage::Notification { method, params } if method == PROGRESS => {
+            session.client.questions.report_progress(params.as_ref());
+        }
+        ClientMessage::Notification { method, params } => {
+            let gateway = &conn.gateway;
+            session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
+        }
         ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
-        _ => {}
+        ClientMessage::Request { .. } => {}
     }
 }
 
@@ -173,7 +203,7 @@ pub(super) async fn respond(
     let Some(log) = start(conn, &session, request) else { return duplicate_id(&id) };
     match log.wait_for_start(accepts_events).await {
         ResponseStart::Complete(response) => {
-            response::respond(StatusCode::OK, ResponseBody::response(&id, &response))
+            complete_response(conn, &session.client.scope.access, StatusCode::OK, &id, &response)
         }
         // A cancelled request gets no response: a stream without events.
         ResponseStart::Cancelled => event_response(ResponseBody::empty()),
@@ -208,13 +238,14 @@ pub(super) fn start(
         let handler = async move {
             let out = accepts_events.then_some(&closer.0);
             let client = &task_session.client;
-            let response = client.respond(&service, &method, params, out).await;
+            let response = client.respond(&service, &request_id, &method, params, out).await;
             client.in_flight.finish(&request_id);
             closer.0.finish(&request_id, response);
+            task_session.streams.remove_excess();
             task_session.touch();
         };
         // Boxed, because a task is moved several times before and after it runs.
-        conn.gateway.tasks.spawn(Box::pin(handler)).abort_handle()
+        conn.gateway.tasks.spawn_boxed(handler).abort_handle()
     });
     started.then_some(log)
 }

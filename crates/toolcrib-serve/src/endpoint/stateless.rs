@@ -3,20 +3,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use toolcrib::ErrorKind;
-use toolcrib::protocol::era::client::{LISTEN, RequestMeta};
+use toolcrib::protocol::era::client::{DeclaredEra, LISTEN, RequestMeta};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_response};
 use toolcrib::protocol::versions::Era;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use super::get_stream::GetStream;
-use super::{McpRequest, error_response, event_response};
+use super::{McpRequest, complete_response, error_response, event_response};
 use crate::body::{CallStream, PendingCall, ResponseBody};
+use crate::callers::AuthenticatedCaller;
 use crate::gateway::ConnectionContext;
-use crate::response;
 use crate::service::change_watcher::ChangeWatcher;
 use crate::service::updates::MAX_QUEUED_UPDATES;
 use crate::service::{EndpointScope, McpService, RequestContext, reject};
@@ -32,20 +34,20 @@ pub(super) async fn respond(
         return open_listen_stream(conn, scope, request, &meta).await;
     }
     let McpRequest { id, method, params, accepts_events } = request;
-    let wants_updates = accepts_events
-        && (meta.progress_token.is_some() || meta.log_level.is_some())
-        && McpService::is_forwarded(&scope.view, Era::Stateless, &method);
+    let wants_updates =
+        accepts_events && meta.wants_updates() && McpService::is_forwarded(Era::Stateless, &method);
     let service = conn.gateway.service.clone();
+    let access = scope.access.clone();
     let context = RequestContext::stateless(scope, &meta, conn.client.key);
     if !wants_updates {
         let response = service.respond(context, &method, params).await;
-        return complete_response(&id, &response);
+        return respond_completely(conn, &access, &id, &response);
     }
     let (sink, mut updates) = mpsc::channel(MAX_QUEUED_UPDATES);
     // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
     let context = context.with_updates(Arc::new(sink));
     let call = async move { service.respond(context, &method, params).await };
-    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn(Box::pin(call)));
+    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn_boxed(call));
     let mut call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
     let first = tokio::select! {
         biased;
@@ -56,7 +58,7 @@ pub(super) async fn respond(
                 call = Box::pin(std::future::ready(response));
                 first
             }
-            Err(_) => return complete_response(&id, &response),
+            Err(_) => return respond_completely(conn, &access, &id, &response),
         },
     };
     let stream = CallStream {
@@ -67,6 +69,16 @@ pub(super) async fn respond(
         call: Some(call),
     };
     event_response(ResponseBody::events(stream))
+}
+
+/// Forwards a notification of an extension that declares its era; others are ignored.
+pub(super) fn receive(conn: &ConnectionContext, scope: EndpointScope, method: String, params: Option<Bytes>) {
+    let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
+    if let DeclaredEra::Stateless(meta) = conn.meta_reader.read(Some(&mut params)) {
+        let context = RequestContext::stateless(scope, &meta, conn.client.key);
+        let gateway = &conn.gateway;
+        gateway.service.spawn_notification(&gateway.tasks, &conn.client, context, method, params);
+    }
 }
 
 /// Responds with a stream that starts with an acknowledgement and ends with the response to the request.
@@ -87,7 +99,7 @@ async fn open_listen_stream(
     let context = RequestContext::stateless(scope, meta, conn.client.key);
     let stream = match service.listen(&context, &id, params.as_ref()).await {
         Ok(stream) => stream,
-        Err(response) => return complete_response(&id, &response),
+        Err(response) => return respond_completely(conn, &context.scope.access, &id, &response),
     };
     let first = VecDeque::from([stream.acknowledgement()]);
     let last = encode_response(&id, &stream.final_response());
@@ -100,8 +112,13 @@ async fn open_listen_stream(
 }
 
 /// Returns a response without a stream.
-fn complete_response(id: &RequestId, response: &ResponsePayload) -> Response<ResponseBody> {
-    response::respond(status(response), ResponseBody::response(id, response))
+fn respond_completely(
+    conn: &ConnectionContext,
+    access: &AuthenticatedCaller,
+    id: &RequestId,
+    response: &ResponsePayload,
+) -> Response<ResponseBody> {
+    complete_response(conn, access, status(response), id, response)
 }
 
 /// Returns the HTTP status that the stateless era defines for an error.

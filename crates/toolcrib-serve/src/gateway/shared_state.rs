@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::store::{Store, StoreError, StoreKind, StoreNotice};
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::callers::ActiveCallers;
 use crate::service::McpService;
@@ -34,7 +35,7 @@ pub(super) fn spawn_watchers(
         notices: store.watch(StoreKind::Revocation),
         closed: sessions.closed().clone(),
     };
-    tasks.spawn(revocations.run());
+    tasks.spawn_boxed(revocations.run());
     let sessions = SessionWatcher {
         service: service.clone(),
         sessions: Arc::downgrade(sessions),
@@ -42,7 +43,7 @@ pub(super) fn spawn_watchers(
         tasks: tasks.clone(),
         closed: sessions.closed().clone(),
     };
-    tasks.spawn(sessions.run());
+    tasks.spawn_boxed(sessions.run());
 }
 
 /// Refuses credentials that other gateways have revoked.
@@ -129,7 +130,7 @@ impl SessionWatcher {
                 }
             }
         };
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             tokio::select! {
                 () = changes => {}
                 () = closed.cancelled() => {}

@@ -1,5 +1,6 @@
 //! Watches for changes that clients are notified of, and encodes the notifications.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,25 +149,45 @@ pub(crate) fn encode_resource_updates(
     event: &ChangeEvent,
     tag: Option<&RequestId>,
 ) -> Vec<Vec<u8>> {
-    let affected = subscriptions.iter().filter(|subscription| match event {
-        ChangeEvent::Notification(notification) => subscription.matches(notification),
-        ChangeEvent::Lagged => true,
-        ChangeEvent::Lists(_) => false,
-    });
-    affected.map(|subscription| encode_resource_updated(subscription.uri(), tag)).collect()
+    let details = match event {
+        ChangeEvent::Notification(ServerNotification::ResourceUpdated { details, .. }) => details.as_ref(),
+        _ => None,
+    };
+    let updated_uri = |subscription| match event {
+        ChangeEvent::Notification(notification) => Subscription::updated_uri(subscription, notification),
+        ChangeEvent::Lagged => Some(Cow::Borrowed(subscription.uri())),
+        ChangeEvent::Lists(_) => None,
+    };
+    let uris = subscriptions.iter().filter_map(updated_uri);
+    uris.map(|uri| encode_resource_updated(&uri, details, tag)).collect()
 }
 
-fn encode_resource_updated(uri: &str, tag: Option<&RequestId>) -> Vec<u8> {
-    let uri = to_json_string(uri);
+/// Encodes the notification that a resource has changed. `details` are the other parameters, as the server sent them.
+fn encode_resource_updated(uri: &str, details: Option<&Bytes>, tag: Option<&RequestId>) -> Vec<u8> {
+    let details = details.and_then(|details| Object::parse(details).ok()).unwrap_or_default();
+    let mut params = Object::default();
+    params.set_unchecked("uri", to_json_string(uri));
+    let mut bytes = params.to_bytes().to_vec();
+    if !details.is_empty() {
+        bytes.pop();
+        bytes.push(b',');
+        bytes.extend_from_slice(&details.to_bytes()[1..]);
+    }
     let params = match tag {
-        Some(request_id) => tagged_params(request_id, [("uri", uri)]),
-        None => {
-            let mut params = Object::default();
-            params.set_unchecked("uri", uri);
-            params.to_bytes()
-        }
+        None => bytes.into(),
+        Some(request_id) => add_tag(&bytes.into(), request_id),
     };
     encode_notification(RESOURCE_UPDATED, Some(&params))
+}
+
+/// Adds the request that opened the listen stream to the `_meta` of parameters.
+fn add_tag(params: &Bytes, request_id: &RequestId) -> Bytes {
+    let mut params = Object::parse(params).unwrap_or_default();
+    let meta = params.get("_meta").and_then(|raw| Object::parse(raw).ok());
+    let mut meta = meta.unwrap_or_default();
+    meta.set_unchecked(meta::SUBSCRIPTION_ID, request_id.as_bytes().to_vec());
+    params.set_unchecked("_meta", meta.to_bytes());
+    params.to_bytes()
 }
 
 /// Encodes a log message. At the endpoint for all servers, the logger name is prefixed with the server.
@@ -201,6 +222,7 @@ mod tests {
                 server: "git".parse().unwrap(),
                 instance: toolcrib::InstanceKey::Shared,
                 uri: uri.into(),
+                details: None,
             };
             sender.send(updated).unwrap();
         }

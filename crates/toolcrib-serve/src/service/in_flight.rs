@@ -1,6 +1,7 @@
 //! The requests of one client that are in progress, so that the client can cancel them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::task::AbortHandle;
@@ -8,33 +9,30 @@ use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::RequestId;
 use toolcrib::util::locks::IgnorePoison as _;
 
-/// Requests in progress by the client's request id.
+/// Requests in progress by the client's request id. Usually there are none, or very few: a tree holds no memory while it is
+/// empty, and needs no hashes.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight(Mutex<HashMap<RequestId, AbortHandle>>);
+pub(crate) struct InFlight(Mutex<BTreeMap<RequestId, AbortHandle>>);
 
 impl InFlight {
-    fn requests(&self) -> MutexGuard<'_, HashMap<RequestId, AbortHandle>> {
+    fn requests(&self) -> MutexGuard<'_, BTreeMap<RequestId, AbortHandle>> {
         self.0.lock().ignore_poison()
     }
 
     /// Adds a request and spawns it; `false` if one with this id is already in progress.
     pub(crate) fn start(&self, id: &RequestId, spawn: impl FnOnce() -> AbortHandle) -> bool {
-        let mut requests = self.requests();
-        if requests.contains_key(id) {
-            return false;
+        match self.requests().entry(id.clone()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(spawn());
+                true
+            }
         }
-        requests.insert(id.clone(), spawn());
-        true
     }
 
     /// Removes a request that has ended.
     pub(crate) fn finish(&self, id: &RequestId) {
-        let mut requests = self.requests();
-        requests.remove(id);
-        if requests.is_empty() {
-            // Most sessions are idle most of the time, so the memory is freed.
-            requests.shrink_to_fit();
-        }
+        self.requests().remove(id);
     }
 
     /// Aborts the request that a cancel notification names.
@@ -47,6 +45,6 @@ impl InFlight {
 
     /// Aborts all requests.
     pub(crate) fn cancel_all(&self) {
-        self.requests().drain().for_each(|(_, request)| request.abort());
+        std::mem::take(&mut *self.requests()).into_values().for_each(|request| request.abort());
     }
 }

@@ -5,20 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use toolcrib::Catalog;
-use toolcrib::protocol::era::client;
+use toolcrib::protocol::era::IMPLEMENTATION;
+use toolcrib::protocol::era::client::{self, ServerIntroduction};
+use toolcrib::protocol::era::extensions::{self, merge_extensions};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
 
 use super::{CatalogScope, EndpointScope, McpService};
 
 /// Extensions whose methods can be routed to a server.
-const ROUTED_EXTENSIONS: [&str; 1] = ["io.modelcontextprotocol/tasks"];
-
-/// Capabilities and instructions that a client receives first.
-struct InitializeReply {
-    capabilities: Value,
-    instructions: Option<String>,
-}
+const ROUTED_EXTENSIONS: [&str; 1] = [extensions::TASKS];
 
 impl McpService {
     /// Returns the result of `initialize` for a session of this revision.
@@ -29,13 +25,12 @@ impl McpService {
             reply.capabilities["tasks"] =
                 json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
         }
-        client::initialize_result(revision, &reply.capabilities, reply.instructions.as_deref())
+        client::initialize_result(revision, &reply)
     }
 
     /// Returns the result of `server/discover`.
     pub(super) async fn discover_result(&self, scope: &EndpointScope) -> Bytes {
-        let reply = self.build_reply(scope, Era::Stateless).await;
-        client::discover_result(&reply.capabilities, reply.instructions.as_deref())
+        client::discover_result(&self.build_reply(scope, Era::Stateless).await)
     }
 
     /// Returns the capabilities that a stateless client of this scope sees.
@@ -43,20 +38,28 @@ impl McpService {
         self.build_reply(scope, Era::Stateless).await.capabilities
     }
 
-    /// Builds the reply. A server that cannot be listed now is offered with every capability; requests to it report why it
-    /// fails.
-    async fn build_reply(&self, scope: &EndpointScope, era: Era) -> InitializeReply {
+    /// Builds the reply. At the endpoint of one server it is the server's own. A server that cannot be listed now is offered
+    /// with every capability; requests to it report why it fails.
+    async fn build_reply(&self, scope: &EndpointScope, era: Era) -> ServerIntroduction {
         match &scope.view {
             CatalogScope::All => {
-                let catalog = self.crib.catalog_for(scope.caller());
-                let capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
-                InitializeReply { capabilities, instructions: merge_instructions(&catalog) }
+                // The capabilities of a session cannot change later, so servers that were never listed are waited for.
+                let catalog = self.crib.list_for_era(scope.caller(), era).await;
+                let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
+                let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
+                merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
+                ServerIntroduction {
+                    instructions: merge_instructions(&catalog),
+                    ..ServerIntroduction::new(capabilities)
+                }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.load_server_for(server, scope.caller()).await.ok();
+                let catalog = self.crib.load_server_for(server, scope.caller(), era).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
-                InitializeReply {
+                let server_info = catalog.as_ref().and_then(|catalog| catalog.server_info(server)).cloned();
+                ServerIntroduction {
+                    server_info: server_info.unwrap_or(Bytes::from_static(IMPLEMENTATION.as_bytes())),
                     capabilities: passed.unwrap_or_else(|| client::all_capabilities(era, &ROUTED_EXTENSIONS)),
                     instructions: catalog
                         .as_ref()

@@ -7,7 +7,7 @@ use serde_json::Value;
 use toolcrib::Subscription;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::client::{SUBSCRIBE, SUBSCRIPTION_ACKNOWLEDGED};
-use toolcrib::protocol::era::meta;
+use toolcrib::protocol::era::{IMPLEMENTATION, meta};
 use toolcrib::protocol::json::object::{Object, as_string, parse_array};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_notification};
 
@@ -102,7 +102,10 @@ impl ListenStream {
 pub fn final_response(request_id: &RequestId) -> ResponsePayload {
     let request_id = String::from_utf8_lossy(request_id.as_bytes());
     let key = meta::SUBSCRIPTION_ID;
-    let result = format!(r#"{{"resultType":"complete","_meta":{{"{key}":{request_id}}}}}"#);
+    let info_key = meta::SERVER_INFO;
+    let result = format!(
+        r#"{{"resultType":"complete","_meta":{{"{key}":{request_id},"{info_key}":{IMPLEMENTATION}}}}}"#
+    );
     ResponsePayload::Result(result.into())
 }
 

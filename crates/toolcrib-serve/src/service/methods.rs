@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use toolcrib::protocol::era::client::{
     DISCOVER, INITIALIZE, LISTEN, PING, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE,
 };
+use toolcrib::protocol::era::extensions::{LIST_SKILLS, is_extension_request};
 use toolcrib::protocol::json::object::Object;
-use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use toolcrib::protocol::member_names;
 use toolcrib::protocol::versions::Era;
 use toolcrib::{ListKind, Selector};
@@ -31,6 +32,10 @@ const ROUTED: [&str; 9] = [
 pub(super) enum MethodAction {
     /// Forwarded to a server.
     Forward(Selector),
+    /// Forwarded to the server that has the extension of this method.
+    Extension,
+    /// Answered with the skills of all servers.
+    ListSkills,
     /// Answered from the catalog.
     List(ListKind),
     /// Answered with the tasks of the caller, which their servers are asked for.
@@ -52,23 +57,9 @@ fn exists_in(method: &str, era: Era) -> bool {
     }
 }
 
-/// Returns whether a method is answered from client state and never forwarded.
-fn is_answered_locally(method: &str) -> bool {
-    matches!(method, INITIALIZE | PING | SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE | DISCOVER | LISTEN)
-}
-
-/// Returns whether a request is forwarded to a server.
-pub(super) fn is_forwarded(view: &CatalogScope, era: Era, method: &str) -> bool {
-    let is_routable = match view {
-        CatalogScope::All => ROUTED.contains(&method),
-        // A notification method is never a request.
-        CatalogScope::One(_) => {
-            !is_answered_locally(method)
-                && ListKind::from_method(method).is_none()
-                && !method.starts_with("notifications/")
-        }
-    };
-    is_routable && exists_in(method, era)
+/// Returns whether a request may be forwarded to a server.
+pub(super) fn is_forwarded(era: Era, method: &str) -> bool {
+    (ROUTED.contains(&method) || is_extension_request(method)) && exists_in(method, era)
 }
 
 /// Classifies a request; the error is the response to an unknown method or to invalid parameters.
@@ -81,7 +72,7 @@ pub(super) fn classify(
     if !exists_in(method, era) {
         return Err(method_not_found(method));
     }
-    if !is_forwarded(view, era, method) {
+    if !is_forwarded(era, method) {
         // The pipeline checks forwarded requests.
         member_names::check_params(params)
             .map_err(|lookalike| reject(code::INVALID_PARAMS, &lookalike.to_string()))?;
@@ -94,8 +85,14 @@ pub(super) fn classify(
         PING => return Ok(MethodAction::Empty),
         _ => {}
     }
-    if !is_forwarded(view, era, method) {
+    if !is_forwarded(era, method) {
         return Err(method_not_found(method));
+    }
+    if is_extension_request(method) {
+        return Ok(match (view, method) {
+            (CatalogScope::All, LIST_SKILLS) => MethodAction::ListSkills,
+            _ => MethodAction::Extension,
+        });
     }
     let selector = match (view, parse_selector(method, params)?) {
         (CatalogScope::One(server), Some(selector)) => {
@@ -109,8 +106,9 @@ pub(super) fn classify(
     Ok(MethodAction::Forward(selector))
 }
 
-fn method_not_found(method: &str) -> ResponsePayload {
-    reject(code::METHOD_NOT_FOUND, &format!("unknown method `{method}`"))
+/// Returns the error that most servers send for an unknown method.
+pub(super) fn method_not_found(method: &str) -> ResponsePayload {
+    ResponsePayload::Error(error_object(code::METHOD_NOT_FOUND, "Method not found", Some(&method.into())))
 }
 
 /// Parses the target that the parameters name; `None` for a method whose parameters name none.

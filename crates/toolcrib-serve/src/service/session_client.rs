@@ -4,17 +4,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio_util::task::TaskTracker;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
 use toolcrib::protocol::era::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE};
+use toolcrib::protocol::era::handshake::declares_capability;
 use toolcrib::protocol::json::object::{Object, to_json_string};
-use toolcrib::protocol::jsonrpc::{ResponsePayload, code, encode_notification};
+use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_notification};
 use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::store::StoreResult;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Call, Catalog, Client, ClientContext, Error, ErrorKind, InstanceKey, ListKind, Project, ServerId,
-    Subscription,
+    Call, Catalog, Client, ClientContext, Error, ErrorKind, InstanceKey, ListKind, Project, Selector,
+    ServerId, Subscription,
 };
 
 use super::catalog_digest::ListDigests;
@@ -24,7 +26,7 @@ use super::change_watcher::{
 };
 use super::in_flight::InFlight;
 use super::session_record::{RECORD_TTL, SessionRecord, SharedSession};
-use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions};
+use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions, UpdateReceiver};
 use super::{
     CatalogScope, ClientHandle, EndpointScope, MAX_SUBSCRIPTIONS, McpService, RequestContext, reject,
 };
@@ -155,20 +157,41 @@ impl SessionClientState {
             log_level: *self.log_level.lock().ignore_poison(),
         };
         let client_context = Some(self.client_context.clone());
-        RequestContext { scope: self.scope.clone(), client, client_context, updates: None }
+        RequestContext {
+            scope: self.scope.clone(),
+            client,
+            client_context,
+            updates: None,
+            has_extensions: self.capabilities.has_extensions(),
+        }
+    }
+
+    /// Forwards a notification of an extension; others are ignored.
+    pub(crate) fn forward_notification(
+        &self,
+        service: &Arc<McpService>,
+        tasks: &TaskTracker,
+        method: String,
+        params: Option<Bytes>,
+    ) {
+        let Ok(params) = params.map_or(Ok(Object::default()), |params| Object::parse(&params)) else {
+            return;
+        };
+        service.spawn_notification(tasks, &self.handle, self.request_context(true), method, params);
     }
 
     /// Handles one request of this session; messages before the response go to `out`.
     pub(crate) async fn respond(
         &self,
         service: &McpService,
+        id: &RequestId,
         method: &str,
         params: Option<Object>,
         out: Option<&impl MessageSink>,
     ) -> ResponsePayload {
         match method {
             SET_LEVEL => {
-                let response = self.set_level(params.as_ref());
+                let response = self.set_level(service, params).await;
                 return Box::pin(self.share_change(service, response)).await;
             }
             SUBSCRIBE => {
@@ -182,23 +205,22 @@ impl SessionClientState {
             _ => {}
         }
         if let Some(kind) = ListKind::from_method(method) {
-            return self.list(service, kind, &params.unwrap_or_default()).await;
+            return self.list(service, kind, params.unwrap_or_default()).await;
         }
-        let Some(out) = out.filter(|_| McpService::is_forwarded(&self.scope.view, Era::Session, method))
-        else {
+        let Some(out) = out.filter(|_| McpService::is_forwarded(Era::Session, method)) else {
             return service.respond(self.request_context(false), method, params).await;
         };
         let token = client::progress_token(params.as_ref());
         let creates_task = params.as_ref().is_some_and(|params| params.get("task").is_some());
         let context = self.request_context(true);
-        let response =
-            service.respond_with_updates(context, method, params, token, &self.questions, out).await;
+        let receiver = UpdateReceiver { request_id: id, progress_token: token, questions: &self.questions };
+        let response = service.respond_with_updates(context, method, params, receiver, out).await;
         self.questions.remember_follow_ups(&response, creates_task);
         response
     }
 
-    async fn list(&self, service: &McpService, kind: ListKind, params: &Object) -> ResponsePayload {
-        let (response, catalog) = service.list(&self.scope, Era::Session, kind, params).await;
+    async fn list(&self, service: &McpService, kind: ListKind, params: Object) -> ResponsePayload {
+        let (response, catalog) = service.list(self.request_context(false), kind, params).await;
         if let Some(catalog) = catalog {
             let list = list_index(kind);
             let digests = service.catalog_digest(&catalog).list_digests(&self.scope.view);
@@ -232,14 +254,33 @@ impl SessionClientState {
         self.client_context.can_see_instance(instance, self.handle.key, self.scope.caller())
     }
 
-    fn set_level(&self, params: Option<&Object>) -> ResponsePayload {
-        match params.and_then(|params| LogLevel::parse(&params.get_string("level")?)) {
+    async fn set_level(&self, service: &McpService, params: Option<Object>) -> ResponsePayload {
+        let level = params.as_ref().and_then(|params| LogLevel::parse(&params.get_string("level")?));
+        if let Some(refusal) = self.ask_about_level(service, params).await {
+            return refusal;
+        }
+        match level {
             Some(level) => {
                 *self.log_level.lock().ignore_poison() = Some(level);
                 ResponsePayload::Result(client::empty_result(Era::Session))
             }
             None => reject(code::INVALID_PARAMS, "`params.level` must be a log level"),
         }
+    }
+
+    /// Returns the error with which the only server of the endpoint refuses a log level, if it does not support logging.
+    async fn ask_about_level(&self, service: &McpService, params: Option<Object>) -> Option<ResponsePayload> {
+        let server = self.scope.view.server()?;
+        let catalog = service.crib.catalog_for(self.scope.caller());
+        if declares_capability(catalog.server_capabilities(server)?, "logging") {
+            return None;
+        }
+        let selector = Selector::OnServer(server.clone(), SET_LEVEL.to_owned());
+        let call = self.request_context(false).call(SET_LEVEL.into(), selector, params.unwrap_or_default());
+        // A server that cannot be asked sends no log messages either.
+        let outcome = Box::pin(service.crib.call(call)).await.ok()?;
+        let is_refused = outcome.era == Era::Session && matches!(outcome.answer, ResponsePayload::Error(_));
+        is_refused.then_some(outcome.answer)
     }
 
     async fn subscribe(&self, service: &McpService, params: Option<&Object>) -> ResponsePayload {
@@ -274,6 +315,12 @@ impl SessionClientState {
     /// Handles a change of the client's roots.
     pub(crate) fn roots_changed(&self, service: &McpService) {
         service.crib.roots_changed(self.handle.key, &self.client_context);
+    }
+
+    /// Cancels the request that a cancel notification names.
+    pub(crate) fn cancel(&self, params: Option<&Object>) {
+        self.questions.set_cancel_reason(params);
+        self.in_flight.cancel(params);
     }
 
     /// Cancels all requests and subscriptions.
@@ -313,12 +360,14 @@ impl ChangeSink for Arc<SessionClientState> {
             ServerNotification::FollowUp { server, method, name, params } => {
                 self.encode_follow_up(server, method, name, params).into_iter().collect()
             }
-            ServerNotification::Log { server, instance, params } => {
+            ServerNotification::Log { server, instance, client, params } => {
                 let level = LogLevel::from_message(params);
-                // Messages outside of the client's own calls are sent only after `logging/setLevel`.
-                let is_wanted = self.log_level.lock().ignore_poison().is_some_and(|least| level >= least);
-                let is_visible =
-                    self.uses_instance(instance) && self.scope.can_see(&self.handle.crib, server);
+                // Messages that may be about other clients are sent only after `logging/setLevel`.
+                let is_own = client.is_some() || !instance.is_shared();
+                let is_wanted = self.log_level.lock().ignore_poison().map_or(is_own, |least| level >= least);
+                let is_visible = client.is_none_or(|client| client == self.handle.key)
+                    && self.uses_instance(instance)
+                    && self.scope.can_see(&self.handle.crib, server);
                 if is_wanted && is_visible {
                     vec![encode_log(&self.scope.view, server, params)]
                 } else {

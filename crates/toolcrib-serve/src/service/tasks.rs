@@ -36,7 +36,7 @@ impl McpService {
             let call = context.clone().call("tasks/get".into(), Selector::Task(id), Object::default());
             requests.spawn(async move {
                 let outcome = crib.call(call).await.ok()?;
-                Some((index, adapt_response_for_client(outcome.answer, "tasks/get", outcome.era, era)))
+                Some((index, adapt_response_for_client(outcome.answer, "tasks/get", outcome.era, era, None)))
             });
         }
         let mut found: Vec<(usize, ResponsePayload)> =

@@ -62,7 +62,7 @@ fn methods_depend_on_the_era() {
         ("server/discover", false, true),
         ("tools/list", true, true),
         ("resources/templates/list", true, true),
-        ("no/such/method", false, false),
+        ("no/such/method", true, true),
         ("tasks/list", true, false),
     ] {
         let exists = |era| classify(&CatalogScope::All, era, method, &Object::default()).is_ok();
@@ -73,21 +73,21 @@ fn methods_depend_on_the_era() {
 }
 
 #[test]
-fn single_server_endpoint_forwards_unknown_methods() {
-    let action = classify(&one_server(), Era::Stateless, "skills/list", &Object::default());
-    assert_eq!(
-        action,
-        Ok(MethodAction::Forward(Selector::OnServer("git".parse().unwrap(), "skills/list".into())))
-    );
-    assert!(McpService::is_forwarded(&one_server(), Era::Stateless, "skills/list"));
-    assert!(!McpService::is_forwarded(&CatalogScope::All, Era::Stateless, "skills/list"));
-    assert!(!McpService::is_forwarded(&one_server(), Era::Stateless, "tools/list"));
-    for era in [Era::Session, Era::Stateless] {
-        let refused =
-            classify(&one_server(), era, "notifications/cancelled", &Object::default()).unwrap_err();
-        assert_eq!(code_of(&refused), -32601);
-        assert!(!McpService::is_forwarded(&one_server(), era, "notifications/cancelled"));
+fn unknown_methods_belong_to_extensions() {
+    for view in [CatalogScope::All, one_server()] {
+        let classify = |method| classify(&view, Era::Stateless, method, &Object::default());
+        assert_eq!(classify("chat/say"), Ok(MethodAction::Extension));
+        assert_eq!(classify("skills/get"), Ok(MethodAction::Extension));
+        for refused in ["notifications/cancelled", "notifications/chat/new", "roots/list"] {
+            assert_eq!(code_of(&classify(refused).unwrap_err()), -32601, "{refused}");
+            assert!(!McpService::is_forwarded(Era::Stateless, refused));
+        }
     }
+    let list = |view| classify(&view, Era::Session, "skills/list", &Object::default());
+    assert_eq!(list(CatalogScope::All), Ok(MethodAction::ListSkills));
+    assert_eq!(list(one_server()), Ok(MethodAction::Extension));
+    assert!(McpService::is_forwarded(Era::Stateless, "skills/list"));
+    assert!(!McpService::is_forwarded(Era::Stateless, "tools/list"));
 }
 
 #[tokio::test]
@@ -108,12 +108,14 @@ async fn session_gets_log_messages_only_after_set_level() {
     let logged = ChangeEvent::Notification(ServerNotification::Log {
         server: "git".parse().unwrap(),
         instance: InstanceKey::Shared,
+        client: None,
         params: log_params,
     });
     assert!(session.encode_change(&logged).is_empty());
     let (out, _receiver) = crate::outbox::outbox();
-    let set =
-        session.respond(&service, "logging/setLevel", Some(params(r#"{"level":"error"}"#)), Some(&out)).await;
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
+    let level = params(r#"{"level":"error"}"#);
+    let set = session.respond(&service, &request_id, "logging/setLevel", Some(level), Some(&out)).await;
     assert!(matches!(set, ResponsePayload::Result(_)), "{set:?}");
     assert_eq!(session.encode_change(&logged).len(), 1);
 }
@@ -210,14 +212,17 @@ async fn lagged_client_is_notified_of_all_subscriptions() {
     let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
     let mut session = Arc::new(SessionClientState::new(&service, scope.clone(), None, None));
     let (out, _receiver) = crate::outbox::outbox();
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
     for uri in [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#] {
-        let done = session.respond(&service, "resources/subscribe", Some(params(uri)), Some(&out)).await;
+        let done = session
+            .respond(&service, &request_id, "resources/subscribe", Some(params(uri)), Some(&out))
+            .await;
         assert!(matches!(done, ResponsePayload::Result(_)), "{done:?}");
     }
     let requested = params(r#"{"notifications":{"resourceSubscriptions":["a:2"]}}"#);
-    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
     let client = Client::without_capabilities();
-    let context = RequestContext { scope, client, client_context: None, updates: None };
+    let context =
+        RequestContext { scope, client, client_context: None, updates: None, has_extensions: false };
     let mut stream = service.listen(&context, &request_id, Some(&requested)).await.map_err(drop).unwrap();
     let uris = |messages: Vec<Vec<u8>>| -> Vec<Value> {
         let messages = messages.iter().map(|message| serde_json::from_slice::<Value>(message).unwrap());
@@ -229,6 +234,7 @@ async fn lagged_client_is_notified_of_all_subscriptions() {
         server: "git".parse().unwrap(),
         instance: InstanceKey::Shared,
         uri: "a:1".into(),
+        details: None,
     });
     assert_eq!(uris(session.encode_change(&updated)), ["a:1"]);
     assert!(stream.encode_change(&updated).is_empty());
@@ -248,12 +254,13 @@ async fn subscriptions_follow_the_session_to_another_gateway() {
     let session = SessionClientState::new(&service, scope.clone(), None, None).share(shared);
     let other = SessionClientState::new(&other_service, scope, None, None);
     let (out, _receiver) = crate::outbox::outbox();
+    let request_id = RequestId::parse(Bytes::from_static(b"7")).unwrap();
     for (method, uri, expected) in [
         ("resources/subscribe", r#"{"uri":"a:1"}"#, &["a:1"][..]),
         ("resources/subscribe", r#"{"uri":"a:2"}"#, &["a:1", "a:2"]),
         ("resources/unsubscribe", r#"{"uri":"a:1"}"#, &["a:2"]),
     ] {
-        let done = session.respond(&service, method, Some(params(uri)), Some(&out)).await;
+        let done = session.respond(&service, &request_id, method, Some(params(uri)), Some(&out)).await;
         assert!(matches!(done, ResponsePayload::Result(_)), "{done:?}");
         let stored = store.get(StoreKey::new(StoreKind::Session, "id")).wait().await.unwrap();
         let record = SessionRecord::parse(&stored.unwrap()).unwrap();
@@ -309,7 +316,13 @@ impl InProcess for TaskServer {
 
 fn session_context(caller: Caller) -> RequestContext {
     let client = Client { era: Era::Session, ..Client::without_capabilities() };
-    RequestContext { scope: EndpointScope::trusted(caller), client, client_context: None, updates: None }
+    RequestContext {
+        scope: EndpointScope::trusted(caller),
+        client,
+        client_context: None,
+        updates: None,
+        has_extensions: false,
+    }
 }
 
 fn result_of(answer: &ResponsePayload) -> Value {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use toolcrib::protocol::era::capabilities::ELICIT;
 use toolcrib::protocol::era::client::{CANCELLED, LOG_MESSAGE, PROGRESS};
 use toolcrib::protocol::era::{input, meta};
-use toolcrib::protocol::json::object::{Object, as_string};
+use toolcrib::protocol::json::object::{Object, as_string, to_json_string};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_notification, encode_request};
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{CallUpdate, ServerRequest, UpdateSink};
@@ -21,6 +21,10 @@ pub(crate) const MAX_QUEUED_UPDATES: usize = 1024;
 const MAX_IDLE_QUESTIONS: usize = 64;
 /// Tasks and elicitations that are remembered per client.
 const MAX_FOLLOW_UPS: usize = 256;
+/// Reasons for cancellations that are kept per client.
+const MAX_CANCEL_REASONS: usize = 64;
+/// Characters of a reason that a server is told.
+const MAX_REASON_CHARS: usize = 1000;
 /// Prefix of the ids of the gateway's requests to clients, followed by a number.
 const ID_PREFIX: &str = "tc-";
 
@@ -42,11 +46,28 @@ pub(crate) struct PendingQuestions(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     last_number: u64,
-    questions: HashMap<u64, ServerRequest>,
+    questions: HashMap<u64, SentQuestion>,
+    /// Reasons for cancellations that the servers have not been told yet.
+    cancel_reasons: VecDeque<CancelReason>,
     /// Ids of tasks and elicitations of this client, whose later notifications it receives.
     follow_ups: VecDeque<String>,
     /// True if the client can no longer be asked.
     closed: bool,
+}
+
+/// A question that was sent to a client.
+#[derive(Debug)]
+struct SentQuestion {
+    request: ServerRequest,
+    /// The server's own progress token, as JSON, if it asked for progress.
+    progress_token: Option<Bytes>,
+}
+
+/// The reason that a client gave for the cancellation of its request.
+#[derive(Debug)]
+struct CancelReason {
+    request: RequestId,
+    text: String,
 }
 
 impl PendingQuestions {
@@ -68,11 +89,16 @@ impl PendingQuestions {
         state.last_number += 1;
         let number = state.last_number;
         let id = format!("{ID_PREFIX}{number}");
-        let message = encode_request(&id, &question.method, question.params.as_deref());
+        let own_token = question.params.as_ref().and_then(|params| replace_progress_token(params, &id));
+        let (params, progress_token) = match own_token {
+            Some(replaced) => (Some(replaced.params), Some(replaced.own_token)),
+            None => (question.params.clone(), None),
+        };
+        let message = encode_request(&id, &question.method, params.as_deref());
         let elicitation =
             question.params.as_ref().filter(|_| question.method == ELICIT).and_then(elicitation_id);
         state.remember(elicitation);
-        state.questions.insert(number, question);
+        state.questions.insert(number, SentQuestion { request: question, progress_token });
         Some((number, message))
     }
 
@@ -101,11 +127,45 @@ impl PendingQuestions {
 
     /// Passes the client's answer to the server; ignores an answer without a question.
     pub(crate) fn answer(&self, id: &RequestId, answer: ResponsePayload) {
-        let number = as_string(id.as_bytes()).and_then(|id| id.strip_prefix(ID_PREFIX)?.parse().ok());
-        let question = number.and_then(|number: u64| self.state().questions.remove(&number));
+        let question =
+            question_number(id.as_bytes()).and_then(|number| self.state().questions.remove(&number));
         if let Some(question) = question {
-            question.answer_scanned(answer);
+            question.request.answer_scanned(answer);
         }
+    }
+
+    /// Passes the client's progress with a question to the server; ignores progress without a question.
+    pub(crate) fn report_progress(&self, params: Option<&Bytes>) {
+        let Some(Ok(mut params)) = params.map(Object::parse) else { return };
+        let Some(number) = params.get(meta::PROGRESS_TOKEN).and_then(|token| question_number(token)) else {
+            return;
+        };
+        let state = self.state();
+        let Some(question) = state.questions.get(&number) else { return };
+        if let Some(own_token) = &question.progress_token {
+            params.set_unchecked(meta::PROGRESS_TOKEN, own_token.clone());
+            question.request.report_progress(&params);
+        }
+    }
+
+    /// Remembers the reason of a cancel notification for the server.
+    pub(crate) fn set_cancel_reason(&self, params: Option<&Object>) {
+        let Some(params) = params else { return };
+        let request = params.get("requestId").and_then(|raw| RequestId::parse(raw.clone()));
+        let (Some(request), Some(reason)) = (request, params.get_string("reason")) else { return };
+        let text = reason.chars().take(MAX_REASON_CHARS).collect();
+        let mut state = self.state();
+        if state.cancel_reasons.len() >= MAX_CANCEL_REASONS {
+            state.cancel_reasons.pop_front();
+        }
+        state.cancel_reasons.push_back(CancelReason { request, text });
+    }
+
+    /// Returns the newest reason for the cancellation of a request, once.
+    fn take_cancel_reason(&self, request: &RequestId) -> Option<String> {
+        let mut state = self.state();
+        let newest = state.cancel_reasons.iter().rposition(|reason| reason.request == *request)?;
+        state.cancel_reasons.remove(newest).map(|reason| reason.text)
     }
 
     /// Drops all questions and refuses further ones.
@@ -118,7 +178,10 @@ impl PendingQuestions {
     /// Removes the questions that servers have withdrawn and returns their numbers.
     fn remove_withdrawn(&self) -> Vec<u64> {
         let questions = &mut self.state().questions;
-        questions.extract_if(|_, question| question.is_withdrawn()).map(|(number, _)| number).collect()
+        questions
+            .extract_if(|_, question| question.request.is_withdrawn())
+            .map(|(number, _)| number)
+            .collect()
     }
 
     fn remove(&self, number: u64) {
@@ -138,6 +201,28 @@ impl State {
     }
 }
 
+/// Returns the number of a question from its id or progress token.
+fn question_number(id: &[u8]) -> Option<u64> {
+    as_string(id)?.strip_prefix(ID_PREFIX)?.parse().ok()
+}
+
+/// The parameters of a question with another progress token, and the server's own token.
+struct ReplacedToken {
+    params: Bytes,
+    own_token: Bytes,
+}
+
+/// Replaces the progress token in the parameters of a question, because servers choose theirs independently. Returns `None`
+/// if there is none.
+fn replace_progress_token(params: &Bytes, token: &str) -> Option<ReplacedToken> {
+    let mut params = Object::parse(params).ok()?;
+    let mut meta = Object::parse(params.get("_meta")?).ok()?;
+    let own_token = meta.get(meta::PROGRESS_TOKEN)?.clone();
+    meta.set_unchecked(meta::PROGRESS_TOKEN, to_json_string(token));
+    params.set_unchecked("_meta", meta.to_bytes());
+    Some(ReplacedToken { params: params.to_bytes(), own_token })
+}
+
 fn elicitation_id(params: &Bytes) -> Option<String> {
     Object::parse(params).ok()?.get_string("elicitationId").map(Cow::into_owned)
 }
@@ -148,7 +233,7 @@ fn encode_withdrawal(number: u64) -> Vec<u8> {
     encode_notification(CANCELLED, Some(params.as_bytes()))
 }
 
-/// Sends questions to a client that has no request in progress, over a stream that does not belong to a call.
+/// Sends questions and notifications to a client that has no request in progress, over a stream that does not belong to a call.
 pub(crate) struct IdleUpdateWriter {
     questions: Arc<PendingQuestions>,
     sink: Mutex<Option<BestEffortSink>>,
@@ -190,7 +275,10 @@ impl UpdateSink for IdleUpdateWriter {
                     .as_ref()
                     .is_some_and(|send| withdrawn.into_iter().map(encode_withdrawal).all(send));
             }
-            _ => return false,
+            update => {
+                let message = encode_update(update, None);
+                return message.is_some_and(|message| self.sink().as_ref().is_some_and(|send| send(message)));
+            }
         };
         if self.questions.len() >= MAX_IDLE_QUESTIONS {
             return false;
@@ -207,6 +295,7 @@ impl UpdateSink for IdleUpdateWriter {
 /// Sends the updates of one call to its client. Dropping it removes withdrawn questions.
 #[derive(Debug)]
 struct UpdateWriter<O> {
+    request_id: RequestId,
     progress_token: Option<Bytes>,
     questions: Arc<PendingQuestions>,
     out: O,
@@ -231,6 +320,10 @@ impl<O: MessageSink> UpdateSink for UpdateWriter<O> {
             self.questions.remove(number);
         }
         sent
+    }
+
+    fn cancel_reason(&self) -> Option<String> {
+        self.questions.take_cancel_reason(&self.request_id)
     }
 }
 
@@ -257,8 +350,16 @@ pub(crate) fn encode_update(update: CallUpdate, progress_token: Option<&Bytes>) 
             Some(encode_notification(PROGRESS, Some(&progress.to_bytes())))
         }
         CallUpdate::Log(params) => Some(encode_notification(LOG_MESSAGE, Some(&params))),
+        CallUpdate::Notification { method, params } => Some(encode_notification(&method, params.as_deref())),
         _ => None,
     }
+}
+
+/// The request of a client that receives updates.
+pub(crate) struct UpdateReceiver<'a> {
+    pub(crate) request_id: &'a RequestId,
+    pub(crate) progress_token: Option<Bytes>,
+    pub(crate) questions: &'a Arc<PendingQuestions>,
 }
 
 impl McpService {
@@ -268,12 +369,16 @@ impl McpService {
         context: RequestContext,
         method: &str,
         params: Option<Object>,
-        progress_token: Option<Bytes>,
-        questions: &Arc<PendingQuestions>,
+        receiver: UpdateReceiver<'_>,
         out: &impl MessageSink,
     ) -> ResponsePayload {
-        let writer =
-            Arc::new(UpdateWriter { progress_token, questions: questions.clone(), out: out.clone() });
+        let UpdateReceiver { request_id, progress_token, questions } = receiver;
+        let writer = Arc::new(UpdateWriter {
+            request_id: request_id.clone(),
+            progress_token,
+            questions: questions.clone(),
+            out: out.clone(),
+        });
         let response = self.respond(context.with_updates(writer.clone()), method, params).await;
         writer.send_withdrawals();
         response

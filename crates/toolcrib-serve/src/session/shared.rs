@@ -12,6 +12,7 @@ use toolcrib::store::{Store, StoreError, StoreKey, StoreKind, StoreReply, StoreR
 use toolcrib::util::encoding;
 
 use super::{IDLE_TIMEOUT, NewSession, RENEWAL_INTERVAL, Sessions};
+use crate::client_memory::MemoryClaim;
 use crate::service::session_client::SessionClientState;
 use crate::service::session_record::{RECORD_TTL, SessionNotice, SessionRecord, SharedSession};
 use crate::service::{EndpointScope, McpService};
@@ -73,12 +74,13 @@ impl Sessions {
     }
 
     /// Opens a session again from its record, for the same credential and endpoint. Returns `None` if there is no such
-    /// session.
+    /// session. `memory` is what it counts against.
     pub(crate) async fn restore(
         &self,
         service: &McpService,
         id: &str,
         scope: &EndpointScope,
+        memory: Option<MemoryClaim>,
     ) -> Result<Option<NewSession>, StoreError> {
         let Some(shared) = &self.shared else { return Ok(None) };
         // Known here, but of another caller or ended.
@@ -94,7 +96,7 @@ impl Sessions {
         let client = shared.share(client, id, params);
         client.apply_record(service, &record).await;
         let stored = client.put_record(RECORD_TTL);
-        let opened = self.insert(id.to_owned(), client);
+        let opened = self.insert(id.to_owned(), client, memory);
         if let Some(stored) = stored {
             stored.wait().await?;
         }

@@ -13,17 +13,20 @@ use tokio::time::{Instant, sleep};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response};
 use toolcrib::protocol::sse::write_event;
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{Error, ErrorKind};
 
 use crate::body::MessageSource;
+use crate::client_memory::MemoryAccount;
+use crate::service::error_payload;
 use crate::service::updates::MessageSink;
 
 /// Events kept per stream.
 const MAX_EVENTS: usize = 256;
-/// Bytes kept per stream; the newest event is kept even if it is larger.
+/// Bytes kept per stream. A larger message is passed to a client that reads the stream, and not kept.
 const MAX_BYTES: usize = 1 << 20;
 /// Streams kept per session.
 const MAX_STREAMS: usize = 16;
-/// Bytes kept per session when a stream is added.
+/// Bytes kept per session.
 const MAX_SESSION_BYTES: usize = 4 << 20;
 /// Time for which an ended stream is kept.
 const RETENTION: Duration = Duration::from_secs(300);
@@ -35,6 +38,8 @@ const RETRY_MS: u64 = 1000;
 /// The streams of one session that can be resumed.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayStreams {
+    /// The memory that they count against, if it is limited.
+    account: Option<Arc<MemoryAccount>>,
     last_number: AtomicU64,
     kept: Mutex<VecDeque<Arc<EventLog>>>,
 }
@@ -48,6 +53,8 @@ pub(crate) struct EventLog {
 
 #[derive(Debug, Default)]
 struct EventLogState {
+    /// The memory that the messages count against, if it is limited.
+    account: Option<Arc<MemoryAccount>>,
     /// The kept messages.
     messages: VecDeque<Bytes>,
     /// Number of the first kept message.
@@ -60,6 +67,10 @@ struct EventLogState {
     /// The response, unless it is a stream.
     response: Option<ResponsePayload>,
     ended: Option<Instant>,
+    /// Replaces a response that is too large to be kept.
+    substitute: Option<Bytes>,
+    /// True if the client has stopped to read the stream.
+    is_abandoned: bool,
     /// Number of the current reader; a newer reader ends an older one.
     reader: u64,
     waker: Option<Waker>,
@@ -76,6 +87,11 @@ pub(crate) enum ResponseStart {
 }
 
 impl ReplayStreams {
+    /// Creates an empty set, whose messages count against `account`.
+    pub(crate) fn new(account: Option<Arc<MemoryAccount>>) -> Self {
+        Self { account, ..Self::default() }
+    }
+
     fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<EventLog>>> {
         self.kept.lock().ignore_poison()
     }
@@ -83,22 +99,27 @@ impl ReplayStreams {
     /// Creates the log of one request.
     pub(crate) fn new_log(&self) -> Arc<EventLog> {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(EventLog {
-            number,
-            state: Mutex::new(EventLogState { first: 1, ..EventLogState::default() }),
-        })
+        let account = self.account.clone();
+        let state = EventLogState { account, first: 1, ..EventLogState::default() };
+        Arc::new(EventLog { number, state: Mutex::new(state) })
     }
 
-    /// Keeps a stream so that it can be resumed; the oldest is dropped if there are too many.
+    /// Keeps a stream so that it can be resumed. Others are dropped if there are too many.
     pub(crate) fn keep(&self, log: Arc<EventLog>) {
+        self.kept().push_back(log);
+        self.remove_excess();
+    }
+
+    /// Drops streams while there are too many, or have too many bytes: ended ones first, then the oldest.
+    pub(crate) fn remove_excess(&self) {
         let mut kept = self.kept();
-        let mut bytes: usize = kept.iter().map(|log| log.state().bytes).sum();
-        while kept.len() >= MAX_STREAMS || bytes > MAX_SESSION_BYTES && !kept.is_empty() {
+        let mut bytes: usize = kept.iter().map(|log| log.kept_bytes()).sum();
+        while kept.len() > MAX_STREAMS || bytes > MAX_SESSION_BYTES {
             let oldest = kept.iter().position(|log| log.state().ended.is_some()).unwrap_or(0);
+            let Some(removed) = kept.remove(oldest) else { return };
             // A log may have grown since it was counted.
-            bytes = bytes.saturating_sub(kept.remove(oldest).map_or(0, |log| log.state().bytes));
+            bytes = bytes.saturating_sub(removed.kept_bytes());
         }
-        kept.push_back(log);
     }
 
     /// Returns a reader of the messages after an event, if all of them are kept.
@@ -135,6 +156,11 @@ impl EventLog {
         self.state.lock().ignore_poison()
     }
 
+    /// Returns the bytes that stay when a reader has read everything.
+    fn kept_bytes(&self) -> usize {
+        self.state().bytes.min(MAX_BYTES)
+    }
+
     /// Waits until the response is complete, becomes a stream, or is cancelled.
     pub(crate) async fn wait_for_start(&self, accepts_events: bool) -> ResponseStart {
         let start = std::future::poll_fn(|context| {
@@ -165,7 +191,7 @@ impl EventLog {
         let mut state = self.state();
         if state.is_stream {
             state.make_room(0);
-            state.push(encode_response(id, &response).into());
+            state.push_response(id, encode_response(id, &response).into());
         } else {
             state.response = Some(response);
         }
@@ -178,7 +204,85 @@ impl EventLog {
     }
 }
 
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        let state = self.state();
+        if let Some(account) = &state.account {
+            account.release(state.bytes);
+        }
+    }
+}
+
 impl EventLogState {
+    /// Adds a message that may be dropped, and returns its number; `None` if it was dropped.
+    fn try_push(&mut self, message: Bytes) -> Option<u64> {
+        self.is_stream = true;
+        let can_be_read = message.len() <= MAX_BYTES || !self.is_abandoned;
+        let has_memory = |state: &Self| match &state.account {
+            Some(account) => account.try_add(message.len()),
+            None => true,
+        };
+        (can_be_read && self.make_room(message.len()) && has_memory(self)).then(|| self.push(message))
+    }
+
+    /// Adds the response, or an error if it cannot be kept: the client does not read, or clients use too much memory.
+    fn push_response(&mut self, id: &RequestId, response: Bytes) {
+        let substitute = |error: &Error| Bytes::from(encode_response(id, &error_payload(error)));
+        if response.len() > MAX_BYTES {
+            let message =
+                "the result was discarded: it was too large to be kept for a client that did not read it";
+            let error = Error::new(ErrorKind::Overloaded, message).mark_maybe_sent();
+            self.substitute = Some(substitute(
+                &error.with_hint("stay connected while the call runs, or request less data"),
+            ));
+        }
+        let refusal = match &self.account {
+            Some(account) if !account.try_add(response.len()) => {
+                Some(account.refusal("the result was discarded").mark_maybe_sent())
+            }
+            _ => None,
+        };
+        match refusal {
+            None => drop(self.push(response)),
+            Some(error) => {
+                let response = substitute(&error);
+                self.account.iter().for_each(|account| account.add(response.len()));
+                self.push(response);
+            }
+        }
+        if self.is_abandoned {
+            self.drop_large();
+        }
+    }
+
+    /// Drops the oldest message.
+    fn drop_oldest(&mut self) {
+        let size = self.messages.pop_front().map_or(0, |oldest| oldest.len());
+        self.first += 1;
+        self.bytes -= size;
+        self.account.iter().for_each(|account| account.release(size));
+    }
+
+    /// Drops a message that is too large to be kept, and those before it. An error takes the place of a response.
+    fn drop_large(&mut self) {
+        let Some(last) = self.messages.iter().rposition(|message| message.len() > MAX_BYTES) else { return };
+        let is_newest = last + 1 == self.messages.len();
+        if let Some(substitute) = self.substitute.take_if(|_| is_newest)
+            && let Some(response) = self.messages.back_mut()
+        {
+            let added = substitute.len();
+            let removed = std::mem::replace(response, substitute).len();
+            self.bytes = self.bytes + added - removed;
+            if let Some(account) = &self.account {
+                account.add(added);
+                account.release(removed);
+            }
+            return;
+        }
+        (0..=last).for_each(|_| self.drop_oldest());
+        self.unread_questions.retain(|number| *number >= self.first);
+    }
+
     /// Drops the oldest messages until one of this size fits; `false` if an unread question prevents that.
     fn make_room(&mut self, size: usize) -> bool {
         let is_full = |state: &Self| state.messages.len() >= MAX_EVENTS || state.bytes + size > MAX_BYTES;
@@ -186,13 +290,12 @@ impl EventLogState {
             if self.unread_questions.front() == Some(&self.first) {
                 return false;
             }
-            self.bytes -= self.messages.pop_front().map_or(0, |oldest| oldest.len());
-            self.first += 1;
+            self.drop_oldest();
         }
         true
     }
 
-    /// Adds a message and returns its number.
+    /// Adds a message whose memory was counted, and returns its number.
     fn push(&mut self, message: Bytes) -> u64 {
         self.bytes += message.len();
         self.messages.push_back(message);
@@ -221,24 +324,14 @@ impl EventLogState {
 
 impl MessageSink for Arc<EventLog> {
     fn try_send(&self, message: Vec<u8>) -> bool {
-        let mut state = self.state();
-        state.is_stream = true;
-        let fits = state.make_room(message.len());
-        if fits {
-            state.push(message.into());
-        }
-        fits
+        self.state().try_push(message.into()).is_some()
     }
 
     fn try_send_question(&self, question: Vec<u8>) -> bool {
         let mut state = self.state();
-        state.is_stream = true;
-        let fits = state.make_room(question.len());
-        if fits {
-            let number = state.push(question.into());
-            state.unread_questions.push_back(number);
-        }
-        fits
+        let number = state.try_push(question.into());
+        state.unread_questions.extend(number);
+        number.is_some()
     }
 }
 
@@ -257,6 +350,7 @@ impl EventLogReader {
         let reader = {
             let mut state = log.state();
             state.reader += 1;
+            state.is_abandoned = false;
             state.wake();
             state.reader
         };
@@ -265,7 +359,19 @@ impl EventLogReader {
 
     /// Creates a reader from the start of the log.
     pub(crate) fn from_start(log: Arc<EventLog>, send_priming_event: bool) -> Self {
-        Self { send_priming_event, ..Self::new(log, 1) }
+        let mut reader = Self::new(log, 1);
+        reader.send_priming_event = send_priming_event;
+        reader
+    }
+}
+
+impl Drop for EventLogReader {
+    fn drop(&mut self) {
+        let mut state = self.log.state();
+        if state.reader == self.reader {
+            state.is_abandoned = true;
+            state.drop_large();
+        }
     }
 }
 
@@ -291,6 +397,9 @@ impl MessageSource for EventLogReader {
                 write_event(&mut out, message);
                 state.mark_read(reader.next);
                 reader.next += 1;
+                if out.len() > MAX_BYTES {
+                    state.drop_large();
+                }
                 Poll::Ready(Some(out))
             }
             None if state.ended.is_some() => Poll::Ready(None),

@@ -11,7 +11,7 @@ fn service() -> McpService {
 
 fn open(sessions: &Sessions, service: &McpService) -> NewSession {
     let client = SessionClientState::new(service, EndpointScope::local(), None, None);
-    sessions.open(client, None).unwrap()
+    sessions.open(client, None, None).unwrap()
 }
 
 fn is_open(sessions: &Sessions, id: &str) -> bool {
@@ -60,7 +60,7 @@ async fn sessions_of_one_caller_do_not_end_those_of_another() {
     let open = async |name: &str| {
         tokio::time::advance(Duration::from_secs(1)).await;
         let client = SessionClientState::new(&service, scope(name), None, None);
-        sessions.open(client, None).map(|new| new.id)
+        sessions.open(client, None, None).map(|new| new.id)
     };
     let is_open = |name: &str, id: &str| sessions.find(id, &scope(name)).is_some();
     let ann = open("ann").await.unwrap();

@@ -1,13 +1,15 @@
-//! Pins: the approved definitions of a server's tools, and the tools that differ from them.
+//! Pins: the approved definitions of a server's tools, prompts, resources and templates, its approved instructions, and
+//! what differs from them.
 //!
-//! The tools that a server offers when it is first seen count as approved. From then on only a person approves. What
+//! What a server offers when it is first seen counts as approved. From then on only a person approves. What
 //! follows from a [`PinStatus`] is decided by the catalog and the lease.
 //!
-//! The approved tools are in the store; their fingerprints are kept here as well. A store of this process is read again
+//! The approved items are in the store; their fingerprints are kept here as well. A store of this process is read again
 //! when its value has changed. A store that other processes use is read once, and again when one of them reports a change.
 
-mod approved_tools;
+mod approved_items;
 mod fingerprint;
+mod pin_state;
 #[cfg(test)]
 mod tests;
 
@@ -25,26 +27,26 @@ use tokio_util::task::TaskTracker;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::hint::Hint;
 use crate::model::listing::{ListedItem, Listing};
-use crate::model::pin_status::PinDifference;
-use crate::model::pin_status::Unapproved;
-use crate::model::pin_status::{PinStatus, ToolPinStatus};
+use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPinStatus, Unapproved};
+use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec};
 use crate::store::{MemoryStore, Store, StoreError, StoreKey, StoreKind, StoreNotice, StoreReply};
 use crate::util::locks::IgnorePoison as _;
-use approved_tools::{ApprovedTool, ApprovedTools, PinFileStamp};
+use approved_items::{ApprovedItem, ApprovedItems, OfferedItem, PinFileStamp, offered_items};
 pub(crate) use fingerprint::Fingerprint;
-use fingerprint::pinned_members;
+use fingerprint::{ItemFingerprint, pinned_members};
+use pin_state::{ItemKey, PinState, UnapprovedItem};
 
-/// Unapproved tools that are remembered across partial listings. The bound is for a server that renames its tools in
+/// Unapproved items that are remembered across partial listings. The bound is for a server that renames its tools in
 /// every listing.
 const MAX_UNAPPROVED: usize = 1000;
 
 /// The result of checking a listing.
 #[derive(Debug, Default)]
 pub(crate) struct PinCheck {
-    /// Tools that became unapproved with this listing.
+    /// Items that became unapproved with this listing.
     pub(crate) newly_unapproved: Vec<ToolPinStatus>,
-    /// Whether the server was seen for the first time, so that its listing is to be saved.
+    /// Whether the server, or a kind of its items, was seen for the first time, so that its listing is to be saved.
     pub(crate) is_first: bool,
     /// Whether the store must be asked first what is approved, by [`Pins::load`]. Nothing counts as approved until then.
     pub(crate) needs_load: bool,
@@ -52,7 +54,7 @@ pub(crate) struct PinCheck {
     pub(crate) read_error: Option<String>,
 }
 
-/// The approved tools of one server.
+/// The approved items of one server.
 #[derive(Debug)]
 pub(crate) struct Pins {
     server: ServerId,
@@ -61,77 +63,6 @@ pub(crate) struct Pins {
     file: Option<PathBuf>,
     tasks: TaskTracker,
     state: Mutex<PinState>,
-}
-
-#[derive(Debug, Default)]
-struct PinState {
-    stamp: Option<PinFileStamp>,
-    /// The value that was read last from a store in memory, to detect a changed one.
-    value: Option<Bytes>,
-    /// `None` until the server has been seen.
-    approved: Option<BTreeMap<Arc<str>, Fingerprint>>,
-    /// The reason why the last value could not be read, until it is reported.
-    read_error: Option<String>,
-    /// Whether a task loads the approved tools.
-    is_loading: bool,
-    /// Tools that the server offers and that are not approved.
-    unapproved: BTreeMap<Arc<str>, UnapprovedTool>,
-    /// Fingerprints of definitions, because the same definitions are checked repeatedly.
-    fingerprints: HashMap<Arc<str>, (Bytes, Fingerprint)>,
-}
-
-#[derive(Debug, Clone)]
-struct UnapprovedTool {
-    status: PinStatus,
-    fingerprint: Fingerprint,
-    definition: Bytes,
-}
-
-impl PinState {
-    fn fingerprint(&mut self, listed: &ListedItem) -> Fingerprint {
-        let fingerprint = match self.fingerprints.get(&listed.name) {
-            Some((definition, fingerprint)) if *definition == listed.definition => *fingerprint,
-            _ => Fingerprint::from_definition(&listed.definition),
-        };
-        // Replaces an equal definition as well: the old one keeps the buffer of an earlier answer alive.
-        self.fingerprints.insert(listed.name.clone(), (listed.definition.clone(), fingerprint));
-        fingerprint
-    }
-
-    /// Returns how a tool differs from the approved one, with its fingerprint, or `None` if it is approved.
-    fn check(&mut self, listed: &ListedItem) -> Option<(PinStatus, Fingerprint)> {
-        let fingerprint = self.fingerprint(listed);
-        match self.approved.as_ref().and_then(|approved| approved.get(&listed.name)) {
-            Some(approved) if *approved == fingerprint => None,
-            Some(_) => Some((PinStatus::Changed, fingerprint)),
-            None => Some((PinStatus::New, fingerprint)),
-        }
-    }
-
-    /// Counts nothing as approved.
-    fn mark_damaged(&mut self, reason: String) {
-        self.approved = Some(BTreeMap::new());
-        self.read_error = Some(reason);
-    }
-
-    /// Takes over tools that were approved. A tool that has changed since stays unapproved.
-    fn approve(&mut self, added: &BTreeMap<Arc<str>, UnapprovedTool>) {
-        let approved = self.approved.get_or_insert_default();
-        for (name, tool) in added {
-            approved.insert(name.clone(), tool.fingerprint);
-        }
-        let is_other = |name: &Arc<str>, tool: &mut UnapprovedTool| {
-            added.get(name).is_none_or(|approved| approved.fingerprint != tool.fingerprint)
-        };
-        self.unapproved.retain(is_other);
-    }
-
-    /// Digest of the names and fingerprints of all unapproved tools.
-    fn digest(&self) -> String {
-        let line = |(name, tool): (&Arc<str>, &UnapprovedTool)| format!("{} {name}\n", tool.fingerprint);
-        let lines: String = self.unapproved.iter().map(line).collect();
-        Fingerprint::from_json(&Bytes::from(lines)).to_string()
-    }
 }
 
 impl Pins {
@@ -173,11 +104,13 @@ impl Pins {
         if self.file.is_none() && !self.store.is_shared() {
             state.value = Some(value.clone());
         }
-        match approved_tools::parse(value) {
-            Ok(tools) => {
-                let approved: BTreeMap<Arc<str>, Fingerprint> =
-                    tools.into_iter().map(|(name, tool)| (name, tool.fingerprint)).collect();
-                state.unapproved.retain(|name, tool| approved.get(name) != Some(&tool.fingerprint));
+        match approved_items::parse(value) {
+            Ok(items) => {
+                let approved = items.map(|item| item.fingerprint);
+                state.unapproved.retain(|key, item| {
+                    let known = approved.get(key.kind, &key.name);
+                    known.is_none_or(|known| !known.matches(item.fingerprint))
+                });
                 state.approved = Some(approved);
             }
             // Damaging the value must not approve everything.
@@ -188,20 +121,23 @@ impl Pins {
         }
     }
 
-    /// Reads the approved tools from the store. Returns whether there are any.
+    /// Reads the approved items from the store. Returns whether there are any.
     async fn refresh(&self) -> Result<bool, StoreError> {
         let Some(value) = self.store.get(self.key()).wait().await? else { return Ok(false) };
         self.apply_value(&mut self.lock(), &value);
         Ok(true)
     }
 
-    /// Reads the approved tools from a store that other processes use. If there are none, those of `listing` are approved,
+    /// Reads the approved items from a store that other processes use. If there are none, those of `listing` are approved,
     /// unless another process is first.
     pub(crate) async fn load(&self, listing: &Listing) -> Result<(), StoreError> {
-        if self.refresh().await? || listing.tools.is_empty() {
+        if self.refresh().await? {
+            return self.complete_stored(listing).await;
+        }
+        if !has_items(listing) {
             return Ok(());
         }
-        let value = approved_tools::encode(&approved_tools::first_seen(listing));
+        let value = approved_items::encode(&approved_items::first_seen(listing));
         match self.store.put_if_absent(self.key(), value.clone(), None).wait().await? {
             true => self.apply_value(&mut self.lock(), &value),
             false => {
@@ -211,22 +147,39 @@ impl Pins {
         Ok(())
     }
 
-    /// Returns whether a store that other processes use was not asked yet which tools are approved.
+    /// Adds to the stored value what an earlier release did not pin.
+    async fn complete_stored(&self, listing: &Listing) -> Result<(), StoreError> {
+        let offered: Vec<OfferedItem> = offered_items(listing).collect();
+        if !self.lock().complete(listing, &offered) {
+            return Ok(());
+        }
+        let stored = self.store.get(self.key()).wait().await?;
+        let Some(mut items) = stored.and_then(|value| approved_items::parse(&value).ok()) else {
+            return Ok(());
+        };
+        approved_items::complete(&mut items, listing);
+        let value = approved_items::encode(&items);
+        self.store.put(self.key(), value.clone(), None).wait().await?;
+        self.apply_value(&mut self.lock(), &value);
+        Ok(())
+    }
+
+    /// Returns whether a store that other processes use was not asked yet which items are approved.
     pub(crate) fn is_unknown(&self) -> bool {
         self.store.is_shared() && self.lock().approved.is_none()
     }
 
-    /// Waits until it is known which tools are approved. Without an answer of the store, none is.
+    /// Waits until it is known which items are approved. Without an answer of the store, none is.
     pub(crate) async fn prepare(&self, listing: &Listing) {
         if self.is_unknown()
             && let Err(error) = self.load(listing).await
         {
             let server = &self.server;
-            tracing::warn!(%server, "no tool of it counts as approved: {error}");
+            tracing::warn!(%server, "nothing of it counts as approved: {error}");
         }
     }
 
-    /// Returns `true` unless a task already loads the approved tools. It then must call [`Pins::finish_loading`].
+    /// Returns `true` unless a task already loads the approved items. It then must call [`Pins::finish_loading`].
     pub(crate) fn start_loading(&self) -> bool {
         !std::mem::replace(&mut self.lock().is_loading, true)
     }
@@ -235,101 +188,125 @@ impl Pins {
         self.lock().is_loading = false;
     }
 
-    /// Compares a listing with the approved tools. `is_complete` is `false` for the listing of one instance, which does not
+    /// Compares a listing with the approved items. `is_complete` is `false` for the listing of one instance, which does not
     /// say what other instances offer.
     pub(crate) fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
         let mut state = self.lock_and_reload();
         let mut result = PinCheck { read_error: state.read_error.take(), ..PinCheck::default() };
         if state.approved.is_none() {
-            // A server that offers no tools yet does not count as seen.
-            if listing.tools.is_empty() {
+            // A server that offers nothing yet does not count as seen.
+            if !has_items(listing) {
                 return result;
             }
             if self.store.is_shared() {
                 result.needs_load = true;
                 return result;
             }
-            // In reverse: of two tools with the same name the first counts.
-            let tools = listing.tools.iter().rev();
-            let approved = tools.map(|tool| (tool.name.clone(), state.fingerprint(tool))).collect();
-            state.approved = Some(approved);
-            result.is_first = true;
+            state.approved = Some(approved_items::PinnedSections::default());
+        }
+        let offered: Vec<OfferedItem> = offered_items(listing).collect();
+        let is_unseen = state.approved.as_ref().is_some_and(|approved| approved.has_unseen(listing));
+        match self.store.is_shared() {
+            true => result.needs_load = is_unseen,
+            false => result.is_first = state.complete(listing, &offered),
         }
         let mut unapproved = match is_complete || state.unapproved.len() > MAX_UNAPPROVED {
             true => BTreeMap::new(),
             false => state.unapproved.clone(),
         };
-        if state.fingerprints.len() > listing.tools.len() {
-            state.fingerprints.clear();
-        }
-        for tool in &listing.tools {
-            let Some((status, fingerprint)) = state.check(tool) else {
-                unapproved.remove(&tool.name);
+        state.forget_fingerprints(&offered);
+        for item in offered {
+            let key = ItemKey { kind: item.kind, name: item.name.clone() };
+            let Some((status, fingerprint)) = state.check(&item) else {
+                unapproved.remove(&key);
                 continue;
             };
-            if state.unapproved.get(&tool.name).is_none_or(|known| known.fingerprint != fingerprint) {
-                result.newly_unapproved.push(ToolPinStatus::new(tool.name.clone(), status));
+            if state.unapproved.get(&key).is_none_or(|known| known.fingerprint != fingerprint) {
+                result.newly_unapproved.push(ToolPinStatus::new(item.name, status).with_kind(item.kind));
             }
-            let definition = Bytes::copy_from_slice(&tool.definition);
-            unapproved.insert(tool.name.clone(), UnapprovedTool { status, fingerprint, definition });
+            let definition = Bytes::copy_from_slice(&item.definition);
+            unapproved.insert(key, UnapprovedItem { status, fingerprint, definition });
         }
         state.unapproved = unapproved;
         result
     }
 
-    /// Computes the fingerprints of tools, so that checking a listing with them is cheap.
-    pub(crate) fn compute_fingerprints(&self, tools: &[ListedItem]) {
-        let computed: Vec<Fingerprint> =
-            tools.iter().map(|tool| Fingerprint::from_definition(&tool.definition)).collect();
+    /// Computes the fingerprints of all items, so that checking a listing with them is cheap.
+    pub(crate) fn compute_fingerprints(&self, listing: &Listing) {
+        let offered: Vec<OfferedItem> = offered_items(listing).collect();
+        let compute = |item: &OfferedItem| ItemFingerprint::from_definition(item.kind, &item.definition);
+        let computed: Vec<ItemFingerprint> = offered.iter().map(compute).collect();
         let mut state = self.lock();
-        if state.fingerprints.len() > tools.len() {
-            state.fingerprints.clear();
-        }
-        for (tool, fingerprint) in tools.iter().zip(computed) {
-            state.fingerprints.insert(tool.name.clone(), (tool.definition.clone(), fingerprint));
+        state.forget_fingerprints(&offered);
+        for (item, fingerprint) in offered.into_iter().zip(computed) {
+            state.add_fingerprint(item, fingerprint);
         }
     }
 
-    /// Stores the tools that a server offered when it was first seen, unless another process has seen it first. Blocks if the
-    /// store has files.
+    /// Stores what a server offered when it was first seen, unless another process has seen it first. To a value of an
+    /// earlier release, what that did not pin is added. Blocks if the store has files.
     pub(crate) fn save_first_seen(&self, listing: &Listing) -> Result<(), StoreError> {
-        let value = approved_tools::encode(&approved_tools::first_seen(listing));
-        match self.store.put_if_absent(self.key(), value, None) {
-            StoreReply::Ready(saved) => saved.map(drop),
+        let StoreReply::Ready(stored) = self.store.get(self.key()) else { return Ok(()) };
+        let reply = match stored? {
+            None => {
+                let value = approved_items::encode(&approved_items::first_seen(listing));
+                match self.store.put_if_absent(self.key(), value, None) {
+                    StoreReply::Ready(saved) => return saved.map(drop),
+                    StoreReply::Pending(_) => return Ok(()),
+                }
+            }
+            Some(value) => {
+                let Ok(mut items) = approved_items::parse(&value) else { return Ok(()) };
+                approved_items::complete(&mut items, listing);
+                self.store.put(self.key(), approved_items::encode(&items), None)
+            }
+        };
+        match reply {
+            StoreReply::Ready(saved) => saved,
             StoreReply::Pending(_) => Ok(()),
         }
     }
 
-    /// Returns how a tool differs from the approved one, or `None` if it is approved. Does not read the file.
-    pub(crate) fn check_tool(&self, tool: &ListedItem) -> Option<PinStatus> {
-        self.lock().check(tool).map(|(status, _)| status)
+    /// Returns how an item differs from the approved one, or `None` if it is approved. Does not read the file.
+    pub(crate) fn check_item(&self, list: ListKind, item: &ListedItem) -> Option<PinStatus> {
+        self.lock().check(&offered_item(list, item)).map(|(status, _)| status)
     }
 
-    /// Returns every unapproved tool by name.
-    pub(crate) fn unapproved_tools(&self) -> Vec<ToolPinStatus> {
+    /// Returns whether the instructions of a listing are not approved.
+    pub(crate) fn has_unapproved_instructions(&self, listing: &Listing) -> bool {
+        let mut offered = offered_items(listing).filter(|item| item.kind == PinnedKind::Instructions);
+        offered.next().is_some_and(|item| self.lock().check(&item).is_some())
+    }
+
+    /// Returns every unapproved item by kind and name.
+    pub(crate) fn unapproved_items(&self) -> Vec<ToolPinStatus> {
         let state = self.lock();
-        state.unapproved.iter().map(|(name, tool)| ToolPinStatus::new(name.clone(), tool.status)).collect()
+        let status = |(key, item): (&ItemKey, &UnapprovedItem)| {
+            ToolPinStatus::new(key.name.clone(), item.status).with_kind(key.kind)
+        };
+        state.unapproved.iter().map(status).collect()
     }
 
-    /// Returns every unapproved tool with its approved definition.
+    /// Returns every unapproved item with its approved definition.
     pub(crate) async fn differences(&self) -> Result<Unapproved, Error> {
         let stored = self.store.get(self.key()).wait().await;
         let stored = match stored {
             Err(error) if self.store.is_shared() => return Err(self.store_error(&error)),
             stored => stored.ok().flatten(),
         };
-        let approved = stored.and_then(|value| approved_tools::parse(&value).ok()).unwrap_or_default();
+        let approved = stored.and_then(|value| approved_items::parse(&value).ok()).unwrap_or_default();
         let state = self.lock_and_reload();
-        let difference = |(name, tool): (&Arc<str>, &UnapprovedTool)| PinDifference {
-            tool: name.to_string(),
-            status: tool.status,
-            approved: approved.get(name).map(|tool| tool.definition.clone()),
-            offered: pinned_members(&tool.definition),
+        let difference = |(key, item): (&ItemKey, &UnapprovedItem)| PinDifference {
+            kind: key.kind,
+            tool: key.name.to_string(),
+            status: item.status,
+            approved: approved.get(key.kind, &key.name).map(|item| item.definition.clone()),
+            offered: pinned_members(key.kind, &item.definition),
         };
         Ok(Unapproved { tools: state.unapproved.iter().map(difference).collect(), digest: state.digest() })
     }
 
-    /// Approves the unapproved tools if `digest` is theirs, and returns their names. Nothing is approved if the store cannot
+    /// Approves the unapproved items if `digest` is theirs, and returns their names. Nothing is approved if the store cannot
     /// save it.
     pub(crate) async fn approve(&self, digest: &str) -> Result<Vec<String>, Error> {
         let stored = self.store.get(self.key()).wait().await;
@@ -337,8 +314,8 @@ impl Pins {
             Err(error) if self.store.is_shared() => return Err(self.store_error(&error)),
             stored => stored.ok().flatten(),
         };
-        let mut tools: ApprovedTools =
-            stored.as_ref().and_then(|value| approved_tools::parse(value).ok()).unwrap_or_default();
+        let mut items: ApprovedItems =
+            stored.as_ref().and_then(|value| approved_items::parse(value).ok()).unwrap_or_default();
         let added = {
             let state = self.lock_and_reload();
             if state.digest() != digest {
@@ -346,17 +323,16 @@ impl Pins {
             }
             state.unapproved.clone()
         };
-        for (name, tool) in &added {
-            let definition = pinned_members(&tool.definition);
-            tools.insert(name.clone(), ApprovedTool { fingerprint: tool.fingerprint, definition });
+        for (key, item) in &added {
+            items.insert(key.kind, key.name.clone(), ApprovedItem::new(key.kind, &item.definition));
         }
-        self.write(approved_tools::encode(&tools)).await?;
+        self.write(approved_items::encode(&items)).await?;
         self.lock().approve(&added);
         if let Err(error) = self.store.publish(self.key()).wait().await {
             let server = &self.server;
-            tracing::warn!(%server, "cannot announce that its tools were approved: {error}");
+            tracing::warn!(%server, "cannot announce that its definitions were approved: {error}");
         }
-        Ok(added.keys().map(ToString::to_string).collect())
+        Ok(added.keys().map(|key| key.name.to_string()).collect())
     }
 
     /// Replaces the stored value, on a thread where a file may be written.
@@ -386,14 +362,14 @@ impl Pins {
 
     fn changed_error(&self) -> Error {
         let server = &self.server;
-        let message = format!("the tools of `{server}` have changed since they were shown");
+        let message = format!("the definitions of `{server}` have changed since they were shown");
         let error = Error::new(ErrorKind::Denied, message).with_server(server);
         error.with_hint(Hint::ApproveTools { server: server.clone() })
     }
 
     fn store_error(&self, error: &StoreError) -> Error {
         let server = &self.server;
-        let message = format!("the approved tools of `{server}` are not known: {error}");
+        let message = format!("the approved definitions of `{server}` are not known: {error}");
         Error::new(ErrorKind::StoreUnavailable, message).with_server(server)
     }
 }
@@ -452,7 +428,7 @@ impl PinStore {
         for pins in pins {
             if let Err(error) = pins.refresh().await {
                 let server = &pins.server;
-                tracing::warn!(%server, "cannot read which of its tools were approved: {error}");
+                tracing::warn!(%server, "cannot read which of its definitions were approved: {error}");
             }
         }
     }
@@ -460,32 +436,49 @@ impl PinStore {
 
 /// The pins that calls through a lease are checked against, for a server with strict pinning.
 #[derive(Debug, Clone)]
-pub(crate) struct PinnedTools {
+pub(crate) struct PinnedItems {
     pub(crate) pins: Arc<Pins>,
     /// The listing of the process behind the lease.
     pub(crate) listing: Arc<Listing>,
 }
 
-impl PinnedTools {
-    /// Fails unless the tool is approved.
-    pub(crate) async fn check_call(&self, server: &ServerId, tool: &str) -> Result<(), Error> {
-        let listed = self.listing.tools.iter().find(|listed| *listed.name == *tool);
-        let Some(listed) = listed else {
-            return Err(Error::new(ErrorKind::Unknown, format!("Unknown tool: {tool}")).with_server(server));
+impl PinnedItems {
+    /// Fails unless the item that a call uses is approved. A resource need not be listed; tools and prompts must.
+    pub(crate) async fn check_call(&self, server: &ServerId, method: &str, name: &str) -> Result<(), Error> {
+        let list = match method {
+            "tools/call" => ListKind::Tools,
+            "prompts/get" => ListKind::Prompts,
+            "resources/read" => ListKind::Resources,
+            _ => return Ok(()),
         };
-        if self.pins.check_tool(listed).is_none() {
+        let Some(listed) = self.listing.items(list).iter().find(|listed| *listed.name == *name) else {
+            let message = format!("Unknown {}: {name}", list.item_noun());
+            let error = Error::new(ErrorKind::Unknown, message).with_server(server);
+            return if list == ListKind::Resources { Ok(()) } else { Err(error) };
+        };
+        if self.pins.check_item(list, listed).is_none() {
             return Ok(());
         }
-        // The tool may have been approved through another process. Boxed, because hardly any call gets here.
+        // The item may have been approved through another process. Boxed, because hardly any call gets here.
         if self.pins.store.is_shared() {
             let loaded = Box::pin(self.pins.load(&self.listing)).await;
             loaded.map_err(|error| self.pins.store_error(&error))?;
         }
-        match self.pins.lock_and_reload().check(listed) {
+        match self.pins.lock_and_reload().check(&offered_item(list, listed)) {
             None => Ok(()),
-            Some((status, _)) => Err(withheld_error(server, tool, status)),
+            Some((status, _)) => Err(withheld_error(server, name, status)),
         }
     }
+}
+
+fn offered_item(list: ListKind, item: &ListedItem) -> OfferedItem {
+    let kind = approved_items::kind_of_list(list);
+    OfferedItem { kind, name: item.name.clone(), definition: item.definition.clone() }
+}
+
+/// Returns whether a listing has any items. Instructions alone do not count.
+fn has_items(listing: &Listing) -> bool {
+    ListKind::ALL.into_iter().any(|list| !listing.items(list).is_empty())
 }
 
 /// Takes over what other cribs on the same store approve, and notifies `changed`, until the pins are dropped or `stop` is
@@ -511,13 +504,13 @@ pub(crate) async fn watch_pins(
     }
 }
 
-/// Returns the error for a call of an unapproved tool.
-pub(crate) fn withheld_error(server: &ServerId, tool: &str, status: PinStatus) -> Error {
+/// Returns the error for a call that uses an unapproved item.
+pub(crate) fn withheld_error(server: &ServerId, name: &str, status: PinStatus) -> Error {
     let reason = match status {
         PinStatus::New => "it is new and not approved",
         PinStatus::Changed => "its definition has changed since it was approved",
     };
-    let message = format!("`{server}.{tool}` is withheld: {reason}");
+    let message = format!("`{server}.{name}` is withheld: {reason}");
     let hint = Hint::ApproveTools { server: server.clone() };
     Error::new(ErrorKind::Denied, message).with_server(server).with_hint(hint)
 }

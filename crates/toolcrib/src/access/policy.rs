@@ -300,6 +300,12 @@ impl Policy {
             && self.levels(caller, server).all(|(_, rules)| is_unrestricted(rules))
     }
 
+    /// Returns whether URIs of a server are denied to a caller.
+    pub(crate) fn denies_uris(&self, caller: &Caller, server: &ServerId) -> bool {
+        let denies = |rules: &Rules| rules.deny.iter().any(|rule| rule.concerns_uris_of(server));
+        self.levels(caller, server).any(|(_, rules)| denies(rules))
+    }
+
     /// Returns the verdicts of all levels: denials first, then required approval, then allow lists. The first denial
     /// decides.
     pub fn verdicts<'a>(

@@ -1,14 +1,15 @@
 //! The forms of a URI that servers may take for the same resource.
 //!
 //! Servers differ in what they decode and ignore: percent-encoding, the case of scheme and host, repeated slashes,
-//! backslashes, `.` and `..` segments, the host of a `file:` URI, the query. A rule that denies a resource must match all of
-//! its forms. The work is linear in the length of the URI, which is bounded, as is the number of forms.
+//! backslashes, `.` and `..` segments, the host of a `file:` URI, the query, and on some file systems case and the
+//! composition of letters. A rule that denies a resource must match all of its forms. The work is linear in the length of the URI, which is bounded, as is the number of forms.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt;
 
 use crate::util::encoding::percent_decode_lossy;
+use crate::util::unicode_fold::fold;
 
 /// The longest URI that is compared with rules, in bytes.
 const MAX_URI_LEN: usize = 8 << 10;
@@ -60,16 +61,26 @@ pub(super) fn decoded_stages(uri: &str) -> Result<Vec<String>, UnclearUri> {
 pub(super) struct UriForms<'a> {
     name: Option<&'a str>,
     forms: OnceCell<Vec<String>>,
+    folded: OnceCell<Vec<String>>,
 }
 
 impl<'a> UriForms<'a> {
     pub(super) fn new(name: Option<&'a str>) -> Self {
-        Self { name, forms: OnceCell::new() }
+        Self { name, forms: OnceCell::new(), folded: OnceCell::new() }
     }
 
     /// Returns the canonical forms of every stage of decoding.
     pub(super) fn get(&self) -> &[String] {
         self.forms.get_or_init(|| self.name.map(all_forms).unwrap_or_default())
+    }
+
+    /// Returns the name and its forms, folded. They are compared with folded patterns.
+    pub(super) fn folded(&self) -> &[String] {
+        self.folded.get_or_init(|| {
+            let name = self.name.filter(|name| name.len() <= MAX_URI_LEN);
+            let forms = self.get().iter().map(String::as_str);
+            name.into_iter().chain(forms).map(|form| fold(form).into_owned()).collect()
+        })
     }
 }
 

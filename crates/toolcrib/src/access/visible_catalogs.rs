@@ -18,6 +18,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::protocol::era::client::SUBSCRIBE;
+use crate::protocol::era::extensions::{GET_SKILL, READ_DIRECTORY};
 use crate::protocol::era::input::can_require_input;
 use crate::protocol::json::object::Object;
 use crate::protocol::list_kind::ListKind;
@@ -252,6 +253,11 @@ impl VisibleCatalogs {
         Ok(policy)
     }
 
+    /// Returns whether less may be listed than may be called.
+    pub(crate) fn has_exposure(&self) -> bool {
+        self.exposure.is_some()
+    }
+
     pub(crate) fn has_profile(&self, name: &str) -> bool {
         self.current_policy().profiles.contains_key(name)
     }
@@ -304,6 +310,18 @@ impl VisibleCatalogs {
         views.count += 1;
         views.by_caller.entry(caller.clone()).or_default().push(view.clone());
         view
+    }
+
+    /// Like [`for_caller`](Self::for_caller), for a catalog that is used once.
+    pub(crate) fn for_caller_uncached(&self, full: Arc<Catalog>, caller: &Caller) -> VisibleCatalog {
+        let policy = match (self.policy_for(caller), &self.exposure) {
+            (Ok(Some(policy)), _) => policy,
+            (Ok(None), Some(_)) => self.current_policy(),
+            (Ok(None), None) => return VisibleCatalog::unrestricted(full),
+            (Err(_), _) => return self.for_caller_by_rules(full, caller),
+        };
+        let view = self.compute(&full, &policy, caller);
+        if policy.guard.is_some() { view.guarded(&policy, caller) } else { view }
     }
 
     fn compute(&self, full: &Catalog, policy: &Arc<Policy>, caller: &Caller) -> VisibleCatalog {
@@ -375,10 +393,11 @@ pub(crate) fn authorize(
             if let Some(uri) = completed_uri(call, name) {
                 check_stages(&uri)?;
             }
-            match visible.has_item(server, ListKind::Resources, name) {
-                true => check_name(name),
-                false => check_stages(name),
+            if visible.has_item(server, ListKind::Resources, name) {
+                return check_name(name);
             }
+            check_stages(name)?;
+            check_listed(policy, visible, call, target)
         }
         RuleSubject::Listed(kind, name) => {
             check_name(name)?;
@@ -421,10 +440,37 @@ fn rule_subject<'a>(call: &'a Call, name: &'a str) -> RuleSubject<'a> {
         ("tools/call", _) => RuleSubject::Listed(ListKind::Tools, name),
         ("prompts/get", Selector::OnServer(..)) => RuleSubject::Listed(ListKind::Prompts, name),
         ("prompts/get" | "resources/read" | "completion/complete" | SUBSCRIBE, _) => RuleSubject::Named(name),
+        (GET_SKILL | READ_DIRECTORY, _) => RuleSubject::Named(name),
         ("tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" | "tasks/list", _) => {
             RuleSubject::Server
         }
         _ => RuleSubject::Unknown,
+    }
+}
+
+/// Fails if URIs of a server are denied and it does not list the one that a call names. A server may accept spellings that no
+/// rule foresees; those that it lists are known.
+fn check_listed(policy: &Policy, visible: &Catalog, call: &Call, target: &Target) -> Result<(), Error> {
+    let Target { server, name } = target;
+    if !policy.denies_uris(&call.caller, server) || is_listed_uri(visible, call, target) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
+    let message = format!("the URI `{shown}` of `{server}` is not listed and fits no listed template");
+    Err(Error::new(ErrorKind::Denied, message).with_server(server))
+}
+
+/// Returns whether the server lists the URI that a call names, or a template for it. Prompts, which are not URIs, count as
+/// listed: their names are checked elsewhere.
+fn is_listed_uri(visible: &Catalog, call: &Call, target: &Target) -> bool {
+    let Target { server, name } = target;
+    match call.method() {
+        "resources/read" | SUBSCRIBE => visible.fits_template(server, name),
+        "completion/complete" => {
+            visible.has_item(server, ListKind::Templates, name)
+                || visible.has_item(server, ListKind::Prompts, name)
+        }
+        _ => true,
     }
 }
 

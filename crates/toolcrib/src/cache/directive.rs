@@ -59,7 +59,12 @@ mod tests {
 
     fn directive(result: &'static str) -> Option<CacheDirective> {
         let answer = ResponsePayload::Result(Bytes::from_static(result.as_bytes()));
-        CacheDirective::from_outcome(&Outcome { answer, era: Era::Stateless, server: None })
+        CacheDirective::from_outcome(&Outcome {
+            answer,
+            era: Era::Stateless,
+            server: None,
+            server_info: None,
+        })
     }
 
     #[test]
@@ -93,7 +98,7 @@ mod tests {
     #[test]
     fn error_with_ttl_is_not_cacheable() {
         let answer = ResponsePayload::Error(Bytes::from_static(br#"{"code":1,"message":"m","ttlMs":5}"#));
-        let outcome = Outcome { answer, era: Era::Stateless, server: None };
+        let outcome = Outcome { answer, era: Era::Stateless, server: None, server_info: None };
         assert_eq!(CacheDirective::from_outcome(&outcome), None);
     }
 

@@ -201,7 +201,8 @@ fn parse_response(stored: &ExpiringValue, epoch: &str, server: &ServerId) -> Opt
     }
     let era = [Era::Session, Era::Stateless].into_iter().find(|era| head["era"] == era.as_str())?;
     let result: Bytes = stored.value.slice(end + 1..);
-    let outcome = Outcome { answer: ResponsePayload::Result(result), era, server: Some(server.clone()) };
+    let server = Some(server.clone());
+    let outcome = Outcome { answer: ResponsePayload::Result(result), era, server, server_info: None };
     let directive = CacheDirective::from_outcome(&outcome)?;
     Some(SharedResponse { outcome, directive, ttl: stored.ttl? })
 }

@@ -1,5 +1,6 @@
 //! `SingleFlight`: one call that equal calls wait for. If its caller drops it, one of the waiting calls is sent instead.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -151,11 +152,16 @@ impl Drop for SingleFlight {
 }
 
 /// An update sink that ends sharing when the server asks the client something: the answer then depends on that client.
-#[derive(Debug)]
 struct QuestionDetector {
     sink: Arc<dyn UpdateSink>,
     cache: Arc<ResponseCache>,
     flight: Arc<FlightState>,
+}
+
+impl fmt::Debug for QuestionDetector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuestionDetector").field("sink", &self.sink).finish_non_exhaustive()
+    }
 }
 
 impl UpdateSink for QuestionDetector {
@@ -167,5 +173,9 @@ impl UpdateSink for QuestionDetector {
             self.flight.set_result(FlightResult::NotShareable);
         }
         self.sink.deliver_contained(update)
+    }
+
+    fn cancel_reason(&self) -> Option<String> {
+        self.sink.cancel_reason_contained()
     }
 }

@@ -36,7 +36,12 @@ fn key(caller: &str, request: &str) -> CacheKey {
 
 fn outcome(text: &str, rest: &str) -> Outcome {
     let result = format!(r#"{{"text":"{text}"{rest}}}"#);
-    Outcome { answer: ResponsePayload::Result(result.into()), era: Era::Stateless, server: Some(server()) }
+    Outcome {
+        answer: ResponsePayload::Result(result.into()),
+        era: Era::Stateless,
+        server: Some(server()),
+        server_info: None,
+    }
 }
 
 /// Looks a key up, expects a miss, and completes the call with this outcome.

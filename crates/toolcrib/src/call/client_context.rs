@@ -58,6 +58,11 @@ impl Call {
         }
     }
 
+    /// Returns whether the client announces extensions.
+    pub(crate) fn has_client_extensions(&self) -> bool {
+        declared_capabilities(self).has_extensions()
+    }
+
     fn client_instance_key(&self) -> InstanceKey {
         let capabilities = self.announced_capabilities().as_json().clone();
         InstanceKey::Client { number: self.client.key, capabilities }
@@ -84,9 +89,9 @@ pub struct ClientContext {
 impl ClientContext {
     /// Returns whether this client may see notifications of an instance that are not about one of its calls.
     pub fn can_see_instance(&self, key: &InstanceKey, client: u64, caller: &Caller) -> bool {
-        match key {
+        match key.without_era() {
             InstanceKey::Shared => true,
-            InstanceKey::Discovery => false,
+            InstanceKey::Discovery | InstanceKey::Stateless(_) => false,
             InstanceKey::Client { number, .. } => *number == client,
             InstanceKey::Project { caller: owner, project } => {
                 owner == caller && self.known_project().as_ref() == Some(project)
@@ -192,13 +197,13 @@ pub(crate) struct InstanceOwner {
 impl InstanceOwner {
     /// Returns the owner of the instance that a call uses.
     pub(crate) fn for_call(key: InstanceKey, call: &Call) -> Self {
-        match key {
+        match key.without_era() {
             InstanceKey::Client { .. } => Self {
                 key,
                 capabilities: Some(call.announced_capabilities()),
                 update_sink: call.client_context.as_ref().and_then(|context| context.update_sink.clone()),
             },
-            key => Self { key, ..Self::default() },
+            _ => Self { key, ..Self::default() },
         }
     }
 }

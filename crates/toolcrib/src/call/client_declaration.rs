@@ -42,8 +42,12 @@ impl ClientDeclaration {
         }
     }
 
-    /// Adds the capabilities of a client. Servers that all clients share learn them at their next start.
+    /// Adds the capabilities of a client. Servers that all clients share learn them at their next start. Where clients
+    /// announce an extension with different values, the newest one applies: that of the client that starts a server.
     pub(crate) fn add_client(&self, capabilities: &ClientCapabilities) {
+        if capabilities.has_extensions() {
+            self.add_extensions(capabilities);
+        }
         if !capabilities.has_any()
             || self.is_complete.load(Ordering::Relaxed)
             || self.clients.read().ignore_poison().includes(capabilities)
@@ -54,6 +58,16 @@ impl ClientDeclaration {
         *clients = clients.union(&capabilities.without_unknown());
         let is_complete = clients.includes(&ClientCapabilities::all());
         self.is_complete.store(is_complete, Ordering::Relaxed);
+    }
+
+    fn add_extensions(&self, capabilities: &ClientCapabilities) {
+        let has_changed = self.clients.read().ignore_poison().with_extensions_of(capabilities).is_some();
+        if has_changed {
+            let mut clients = self.clients.write().ignore_poison();
+            if let Some(extended) = clients.with_extensions_of(capabilities) {
+                *clients = extended;
+            }
+        }
     }
 
     /// Returns the client that a handshake introduces: the owner of the instance, or else every client that may use it.

@@ -21,6 +21,7 @@ use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// A request of a server that a handler answers.
 #[derive(Debug, Clone)]
@@ -181,7 +182,7 @@ impl ClientHandlers {
         let server = request.server.clone();
         let asked = ClientRequest { server, caller, params: params.unwrap_or_else(|| json!({})) };
         let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             // If the handler panics, dropping the request answers the server with an error.
             tokio::select! {
                 answer = async { handler(asked).await } => request.answer(to_payload(answer)),
@@ -205,7 +206,6 @@ fn roots_result(uris: &[String]) -> Bytes {
 }
 
 /// Delivers the updates of a call to its own sink where the client can handle them, and else to the handlers.
-#[derive(Debug)]
 struct HandlerSink {
     handlers: Arc<ClientHandlers>,
     own_sink: Option<Arc<dyn UpdateSink>>,
@@ -213,6 +213,12 @@ struct HandlerSink {
     own_capabilities: ClientCapabilities,
     caller: Caller,
     name: Arc<str>,
+}
+
+impl fmt::Debug for HandlerSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerSink").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl UpdateSink for HandlerSink {
@@ -232,6 +238,10 @@ impl UpdateSink for HandlerSink {
             (update, None) => self.notify(update),
         }
     }
+
+    fn cancel_reason(&self) -> Option<String> {
+        self.own_sink.as_ref()?.cancel_reason()
+    }
 }
 
 impl HandlerSink {
@@ -243,7 +253,9 @@ impl HandlerSink {
                 self.handlers.notify(ClientNotification::Progress { caller, name, params });
             }
             CallUpdate::Log(params) => self.handlers.notify(ClientNotification::Log { caller, name, params }),
-            CallUpdate::Request(_) | CallUpdate::RequestWithdrawn => return false,
+            CallUpdate::Notification { .. } | CallUpdate::Request(_) | CallUpdate::RequestWithdrawn => {
+                return false;
+            }
         }
         true
     }

@@ -16,6 +16,13 @@ pub enum CallUpdate {
     Progress(Object),
     /// The parameters of a log message notification.
     Log(Bytes),
+    /// A notification of an extension.
+    Notification {
+        /// The method.
+        method: String,
+        /// The raw parameters.
+        params: Option<Bytes>,
+    },
     /// A request that the client has to answer before the server continues.
     Request(ServerRequest),
     /// The server withdrew a request; see [`ServerRequest::is_withdrawn`].
@@ -26,12 +33,22 @@ pub enum CallUpdate {
 pub trait UpdateSink: std::fmt::Debug + Send + Sync {
     /// Delivers an update; returns `false` if it was dropped.
     fn deliver(&self, update: CallUpdate) -> bool;
+
+    /// Returns the reason that the client gave for the cancellation of its call, which the server is told.
+    fn cancel_reason(&self) -> Option<String> {
+        None
+    }
 }
 
 impl dyn UpdateSink {
     /// Delivers an update; one that makes the sink panic was dropped.
     pub(crate) fn deliver_contained(&self, update: CallUpdate) -> bool {
         panics::contain("update sink", || self.deliver(update)).unwrap_or(false)
+    }
+
+    /// Returns the reason for a cancellation; none if the sink panics.
+    pub(crate) fn cancel_reason_contained(&self) -> Option<String> {
+        panics::contain("update sink", || self.cancel_reason()).flatten()
     }
 }
 
@@ -44,15 +61,21 @@ impl UpdateSink for mpsc::Sender<CallUpdate> {
 
 /// A request from a server to the client. Dropping it answers the server with an error.
 pub struct ServerRequest {
-    /// The method: sampling, elicitation or roots.
+    /// The method: sampling, elicitation, roots, or a method of an extension.
     pub method: String,
     /// The raw parameters.
     pub params: Option<Bytes>,
     /// The server that asks; `None` if toolcrib itself asks, for example for an approval.
     pub server: Option<ServerId>,
+    /// The name and version of the server as results show them.
+    pub(crate) server_info: Option<Bytes>,
     reply: oneshot::Sender<ResponsePayload>,
     withdrawn: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    progress: Option<ProgressFn>,
 }
+
+/// Sends the parameters of a progress notification to the server that asked.
+type ProgressFn = Box<dyn Fn(&Bytes) + Send + Sync>;
 
 impl std::fmt::Debug for ServerRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,12 +87,32 @@ impl ServerRequest {
     /// Creates a request and the receiver of its answer.
     pub(crate) fn new(method: String, params: Option<Bytes>) -> (Self, oneshot::Receiver<ResponsePayload>) {
         let (reply, answer) = oneshot::channel();
-        (Self { method, params, server: None, reply, withdrawn: None }, answer)
+        let request =
+            Self { method, params, server: None, server_info: None, reply, withdrawn: None, progress: None };
+        (request, answer)
     }
 
     /// Sets the server that asks.
     pub(crate) fn with_server(self, server: &ServerId) -> Self {
         Self { server: Some(server.clone()), ..self }
+    }
+
+    /// Sets the name and version of the server, if they are known.
+    pub(crate) fn with_server_info(self, info: Option<&Bytes>) -> Self {
+        Self { server_info: info.cloned(), ..self }
+    }
+
+    /// Sets the function that sends progress to the server.
+    pub(crate) fn with_progress(self, progress: impl Fn(&Bytes) + Send + Sync + 'static) -> Self {
+        Self { progress: Some(Box::new(progress)), ..self }
+    }
+
+    /// Reports the client's progress with the request to the server, if it still waits for the answer. `params` are those
+    /// of the notification, with the progress token of the request.
+    pub fn report_progress(&self, params: &Object) {
+        if let Some(progress) = self.progress.as_ref().filter(|_| !self.is_withdrawn()) {
+            progress(&params.to_bytes());
+        }
     }
 
     /// Sets the function that tells whether the server withdrew the request.

@@ -75,8 +75,11 @@ impl Catalog {
     }
 
     /// Returns the public URI of a server's resource: the server's own URI if it resolves to that server, otherwise a
-    /// qualified one.
+    /// qualified one. Addresses of pages are always qualified.
     pub fn public_uri<'a>(&self, server: &ServerId, own_uri: &'a str) -> Cow<'a, str> {
+        if let Some(page) = resource_uri::public_page(server, own_uri) {
+            return Cow::Owned(page);
+        }
         if !self.servers.get(server).is_some_and(|offer| offer.has_resources) {
             return Cow::Borrowed(own_uri);
         }
@@ -90,6 +93,11 @@ impl Catalog {
         } else {
             Cow::Owned(resource_uri::qualify_resource(server, own_uri))
         }
+    }
+
+    /// Returns a URI that names the server and its own URI of a resource.
+    pub(crate) fn qualified_uri(server: &ServerId, own_uri: &str) -> String {
+        resource_uri::qualify_resource(server, own_uri)
     }
 
     /// Returns the public id of a server's task.
@@ -159,6 +167,25 @@ impl Catalog {
         same_scheme.all(|item| item.server == *server).then_some(server)
     }
 
+    /// Returns the server that an unknown name refers to, and the server's own form of it: the known server in the prefix
+    /// of a public name, or the only server for the URI of a resource.
+    pub(crate) fn guess_target(&self, selector: &Selector) -> Option<Target> {
+        match selector {
+            Selector::Tool(name) | Selector::Prompt(name) => {
+                let (server, own_name) = name.split_once(public_name::SEPARATOR)?;
+                let server: ServerId = server.parse().ok()?;
+                let is_known = self.has_server(&server) && !self.is_undiscovered(&server);
+                is_known.then(|| Target::new(&server, own_name))
+            }
+            Selector::Resource(uri) => {
+                let mut servers = self.servers.keys();
+                let only = servers.next()?;
+                servers.next().is_none().then(|| Target::new(only, uri))
+            }
+            Selector::Task(_) | Selector::OnServer(..) => None,
+        }
+    }
+
     /// Suggests a tool with a similar name, if the selector names a tool that its server does not list.
     pub fn suggest_tool(&self, selector: &Selector) -> Option<&str> {
         let Selector::OnServer(server, tool) = selector else { return None };
@@ -203,19 +230,28 @@ impl Catalog {
 
     /// Adds a hint with the nearest name to the error for an unknown tool or prompt.
     pub(crate) fn add_suggestion(&self, error: Error, selector: &Selector) -> Error {
-        let (name, kind) = match selector {
-            Selector::Tool(name) => (name, ListKind::Tools),
-            Selector::Prompt(name) => (name, ListKind::Prompts),
-            _ => return error,
-        };
         if error.kind() != ErrorKind::Unknown || self.has_match(selector) {
             return error;
         }
-        let items = self.index(kind).items.iter();
-        match closest_match(name, items.flat_map(|item| [&*item.public_name, &*item.own_name])) {
+        match self.nearest_name(selector) {
             Some(near) => error.with_hint(Hint::UseName { name: near.to_owned() }),
             None => error,
         }
+    }
+
+    /// Returns whether an unknown tool or prompt has a name that is similar to a known one.
+    pub(crate) fn has_suggestion(&self, selector: &Selector) -> bool {
+        self.nearest_name(selector).is_some()
+    }
+
+    fn nearest_name(&self, selector: &Selector) -> Option<&str> {
+        let (name, kind) = match selector {
+            Selector::Tool(name) => (name, ListKind::Tools),
+            Selector::Prompt(name) => (name, ListKind::Prompts),
+            _ => return None,
+        };
+        let items = self.index(kind).items.iter();
+        closest_match(name, items.flat_map(|item| [&*item.public_name, &*item.own_name]))
     }
 }
 

@@ -138,13 +138,14 @@ impl CatalogIndex {
         });
     }
 
-    /// Qualifies URIs that several servers offer, or that look like a qualified URI of a known server.
+    /// Qualifies URIs that several servers offer, or that look like a qualified URI of a known server, and addresses of
+    /// pages.
     fn qualify_ambiguous(&mut self, listings: &Listings, qualify: fn(&ServerId, &str) -> String) {
         let names_server = |uri: &str| {
             resource_uri::split_qualified(uri).is_some_and(|(server, _)| listings.contains_key(&server))
         };
         for (own_uri, owners) in &self.by_own_name {
-            if owners.len() > 1 || names_server(own_uri) {
+            if owners.len() > 1 || resource_uri::is_page(own_uri) || names_server(own_uri) {
                 for index in owners {
                     let item = &mut self.items[*index];
                     item.public_name = qualify(&item.server, own_uri).into();

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::index::CatalogItem;
 use super::render::RenderedList;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::ListedItem;
+use crate::model::listing::{ListedItem, PageEnd};
 use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 use crate::util::encoding;
@@ -30,6 +30,40 @@ pub struct Page {
     pub items: Bytes,
     /// The cursor of the next page, if there is one.
     pub next_cursor: Option<String>,
+}
+
+/// Returns the error for a cursor that was not issued for a list.
+pub(super) fn unknown_cursor_error() -> Error {
+    Error::new(ErrorKind::Unknown, "unknown cursor").with_hint("list again without a cursor")
+}
+
+/// A page as the server sent it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ServerPage {
+    /// The items of the page, and the server's cursor of the next one.
+    Found { items: Range<usize>, next_cursor: Option<String> },
+    /// The server did not send this cursor.
+    UnknownCursor,
+    /// The pages of the server are not known.
+    UnknownPages,
+}
+
+/// Finds the page of a server's list that follows a cursor of the server. The list has `len` items.
+pub(super) fn server_page(pages: &[PageEnd], len: usize, cursor: Option<&str>) -> ServerPage {
+    let index = match cursor {
+        None => Some(0),
+        Some(_) => pages.iter().position(|page| page.next_cursor.as_deref() == cursor).map(|page| page + 1),
+    };
+    let page = index.and_then(|index| Some((index, pages.get(index)?)));
+    let Some((index, page)) = page else {
+        return if pages.is_empty() { ServerPage::UnknownPages } else { ServerPage::UnknownCursor };
+    };
+    let start = if index == 0 { 0 } else { pages[index - 1].end.min(len) };
+    // Items may have been left out at the end.
+    let is_last = index + 1 == pages.len();
+    let end = if is_last { len } else { page.end.min(len) };
+    let next_cursor = page.next_cursor.as_deref().filter(|_| !is_last).map(str::to_owned);
+    ServerPage::Found { items: start..end.max(start), next_cursor }
 }
 
 /// The items of a list that is paged.
@@ -54,8 +88,7 @@ impl PageRows<'_> {
             None => 0,
             Some(cursor) => {
                 let row = PageRow::from_cursor(cursor, kind, self.scope());
-                let unknown = || Error::new(ErrorKind::Unknown, "unknown cursor");
-                self.position_after(&row.ok_or_else(|| unknown().with_hint("list again without a cursor"))?)
+                self.position_after(&row.ok_or_else(unknown_cursor_error)?)
             }
         };
         let end = self.len().min(start + size);
@@ -208,6 +241,23 @@ mod tests {
         for bad in ["", "x", "00", "zz".repeat(20).as_str(), &cursor[2..], &format!("{cursor}0"), "ü"] {
             assert_eq!(PageRow::from_cursor(bad, ListKind::Tools, ""), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn pages_of_a_server_follow_its_cursors() {
+        let page = |end, next_cursor: Option<&str>| PageEnd { end, next_cursor: next_cursor.map(Into::into) };
+        let pages = [page(3, Some("")), page(4, Some("c")), page(6, None)];
+        let found = |items, next_cursor: Option<&str>| ServerPage::Found {
+            items,
+            next_cursor: next_cursor.map(str::to_owned),
+        };
+        assert_eq!(server_page(&pages, 6, None), found(0..3, Some("")));
+        assert_eq!(server_page(&pages, 6, Some("")), found(3..4, Some("c")));
+        assert_eq!(server_page(&pages, 6, Some("c")), found(4..6, None));
+        assert_eq!(server_page(&pages, 6, Some("x")), ServerPage::UnknownCursor);
+        assert_eq!(server_page(&pages, 2, Some("c")), found(2..2, None), "items were left out");
+        assert_eq!(server_page(&[], 6, Some("x")), ServerPage::UnknownPages);
+        assert_eq!(server_page(&[page(6, Some("more"))], 6, None), found(0..6, None), "more was not read");
     }
 
     proptest! {

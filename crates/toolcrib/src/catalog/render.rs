@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::Catalog;
 use super::index::CatalogItem;
+use super::{Catalog, resource_uri};
 use crate::protocol::era::adapt_tool_for_client;
 use crate::protocol::json::object::{Object, to_json_string};
 use crate::protocol::list_kind::ListKind;
@@ -103,49 +103,23 @@ impl RenderedList {
 impl Catalog {
     /// Returns a definition under its public name.
     pub(super) fn public_definition(&self, kind: ListKind, item: &CatalogItem) -> Bytes {
-        let has_ui_resource = kind == ListKind::Tools
-            && memchr::memmem::find(&item.definition, RESOURCE_URI.as_bytes()).is_some();
-        if item.public_name == item.own_name && !has_ui_resource {
+        let has_page = kind == ListKind::Tools && names_page(&item.definition);
+        if item.public_name == item.own_name && !has_page {
             return item.definition.clone();
         }
         let Ok(mut definition) = Object::parse(&item.definition) else { return item.definition.clone() };
         definition.set_unchecked(kind.id_member(), to_json_string(&item.public_name));
-        if has_ui_resource {
-            self.publish_ui_resource(item, &mut definition);
+        if has_page {
+            resource_uri::publish_page_meta(&mut definition, |own_uri| {
+                let public = self.public_uri(&item.server, own_uri);
+                (public != own_uri).then(|| public.into_owned())
+            });
         }
         definition.to_bytes()
     }
-
-    /// Replaces the URI of the UI resource that a tool may name by its public URI.
-    fn publish_ui_resource(&self, item: &CatalogItem, definition: &mut Object) {
-        let Some(mut meta) = nested_object(definition, "_meta") else { return };
-        let mut changed = self.publish_uri(item, &mut meta, "ui/resourceUri");
-        if let Some(mut ui) = nested_object(&meta, "ui")
-            && self.publish_uri(item, &mut ui, RESOURCE_URI)
-        {
-            meta.set_unchecked("ui", ui.to_bytes());
-            changed = true;
-        }
-        if changed {
-            definition.set_unchecked("_meta", meta.to_bytes());
-        }
-    }
-
-    /// Replaces the URI under `key` by its public URI. Returns whether that changed it.
-    fn publish_uri(&self, item: &CatalogItem, object: &mut Object, key: &'static str) -> bool {
-        let Some(own_uri) = object.get_string(key).map(std::borrow::Cow::into_owned) else { return false };
-        let public = self.public_uri(&item.server, &own_uri);
-        let changed = public != own_uri;
-        if changed {
-            object.set_unchecked(key, to_json_string(&public));
-        }
-        changed
-    }
 }
 
-/// The member of `_meta.ui` with the URI of a tool's UI resource.
-const RESOURCE_URI: &str = "resourceUri";
-
-fn nested_object(object: &Object, key: &str) -> Option<Object> {
-    Object::parse(object.get(key)?).ok()
+/// Returns whether a tool definition may name a page.
+pub(super) fn names_page(definition: &Bytes) -> bool {
+    memchr::memmem::find(definition, resource_uri::PAGE_KEY.as_bytes()).is_some()
 }

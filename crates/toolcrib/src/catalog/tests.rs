@@ -216,27 +216,63 @@ fn public_uri_resolves_to_its_server() {
     assert_eq!(catalog.public_uri(&id("c"), "x://1"), "x://1");
 }
 
+/// Returns a listing with these resources, and a tool whose page has this address.
+fn listing_with_page(page: &str, resources: &[&str], templates: &[&str]) -> Option<Arc<Listing>> {
+    let definition = format!(
+        r#"{{"name":"t","_meta":{{"ui":{{"resourceUri":"{page}","n":1.0}},"ui/resourceUri":"{page}"}}}}"#
+    );
+    let listed = [(ListKind::Resources, resources), (ListKind::Templates, templates)];
+    let mut listing = Listing::clone(&listing(&listed));
+    listing.capabilities = Bytes::from_static(br#"{"tools":{},"resources":{}}"#);
+    listing.tools.push(item(ListKind::Tools, definition));
+    Some(Arc::new(listing))
+}
+
 #[test]
-fn ui_resource_of_a_tool_gets_its_public_uri() {
-    let with_ui = |uri: &str| {
-        let definition = format!(
-            r#"{{"name":"t","_meta":{{"ui":{{"resourceUri":"{uri}","n":1.0}},"ui/resourceUri":"{uri}"}}}}"#
-        );
-        let mut listing = Listing::clone(&listing(&[(ListKind::Resources, &[uri])]));
-        listing.tools.push(item(ListKind::Tools, definition));
-        Some(Arc::new(listing))
-    };
-    let shared = [(id("a"), with_ui("ui://x")), (id("b"), with_ui("ui://x"))];
-    let tools = Catalog::build(1, &shared.into()).list_json(ListKind::Tools, None);
+fn ui_pages_keep_their_scheme_and_name_their_server() {
+    let listings = [
+        (id("a"), listing_with_page("ui://x/p.html", &["ui://x/p.html"], &["ui://x/{id}"])),
+        (id("b"), listing_with_page("ui://x/p.html", &["ui://x/p.html"], &["ui://x/{id}"])),
+        (id("c"), listing_with_page("ui://c/unlisted", &[], &[])),
+        (id("x"), listing_with_page("ui://b/page", &[], &[])),
+    ];
+    let catalog = Catalog::build(1, &listings.into());
+    let tools = catalog.list_json(ListKind::Tools, None);
     assert!(
         text(&tools).starts_with(
-            r#"[{"name":"a__t","_meta":{"ui":{"resourceUri":"toolcrib://a/ui%3A%2F%2Fx","n":1.0},"ui/resourceUri":"toolcrib://a/ui%3A%2F%2Fx"}},"#
+            r#"[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://toolcrib/a/x/p.html","n":1.0},"ui/resourceUri":"ui://toolcrib/a/x/p.html"}},"#
         ),
         "{tools:?}"
     );
-    let distinct = [(id("a"), with_ui("ui://x")), (id("b"), with_ui("ui://y"))];
-    let tools = Catalog::build(1, &distinct.into()).list_json(ListKind::Tools, None);
-    assert!(!text(&tools).contains("toolcrib:"), "{tools:?}");
+    for (server, own, public) in [
+        ("a", "ui://x/p.html", "ui://toolcrib/a/x/p.html"),
+        ("b", "ui://x/p.html", "ui://toolcrib/b/x/p.html"),
+        ("c", "ui://c/unlisted", "ui://toolcrib/c/c/unlisted"),
+        ("x", "ui://b/page", "ui://toolcrib/x/b/page"),
+        ("a", "ui://x/7", "ui://toolcrib/a/x/7"),
+        ("a", "ui://q?%20#ü", "ui://toolcrib/a/q?%20#ü"),
+    ] {
+        assert_eq!(catalog.public_uri(&id(server), own), public);
+        assert_eq!(resource(&catalog, public).unwrap(), format!("{server} {own}"), "{public}");
+    }
+    let listed = text(&catalog.list_json(ListKind::Resources, None)).to_owned();
+    assert!(listed.contains("ui://toolcrib/a/x/p.html") && listed.contains("ui://toolcrib/b/x/p.html"));
+    let templates = text(&catalog.list_json(ListKind::Templates, None)).to_owned();
+    assert!(templates.contains("ui://toolcrib/b/x/{id}"), "{templates}");
+}
+
+#[test]
+fn ui_addresses_do_not_depend_on_other_servers() {
+    let alone = Catalog::build(1, &[(id("a"), listing_with_page("ui://x", &["ui://x"], &[]))].into());
+    assert_eq!(alone.public_uri(&id("a"), "ui://x"), "ui://toolcrib/a/x");
+    assert_eq!(resource(&alone, "ui://x").unwrap(), "a ui://x", "the own address of a listed page");
+    let one = text(&alone.list_json(ListKind::Resources, Some(&id("a")))).to_owned();
+    assert!(one.contains(r#""ui://x""#), "the endpoint of one server keeps the bytes: {one}");
+    let nested = listing_with_page("ui://toolcrib/a/x", &["ui://toolcrib/a/x"], &[]);
+    let servers = [(id("a"), listing_with_page("ui://x", &["ui://x"], &[])), (id("b"), nested)];
+    let catalog = Catalog::build(1, &servers.into());
+    assert_eq!(resource(&catalog, "ui://toolcrib/a/x").unwrap(), "a ui://x", "never another server's page");
+    assert_eq!(resource(&catalog, "ui://toolcrib/b/toolcrib/a/x").unwrap(), "b ui://toolcrib/a/x");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Reads `[callers.NAME]`: the callers, their tokens, access rules and limits.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
@@ -107,6 +108,34 @@ impl CallerSpec {
     }
 }
 
+/// Length under which a token is easy to guess.
+const MIN_TOKEN_LENGTH: usize = 16;
+
+/// Returns a note for each caller whose token is so short that it may be guessed. Tokens that cannot be resolved, and digests, are
+/// left out; `secret` looks up secrets by name.
+pub fn find_short_tokens(
+    callers: &[CallerSpec],
+    secret: impl Fn(&str) -> Result<Secret, SecretError>,
+) -> Vec<Problem> {
+    let length = |caller: &CallerSpec| match &caller.token {
+        CallerToken::Sha256(_) => None,
+        CallerToken::Text(text) => Some(Zeroizing::new(text.expand(&secret).ok()?).len()),
+    };
+    let note = |caller: &CallerSpec| {
+        length(caller).filter(|length| *length < MIN_TOKEN_LENGTH).map(|_| Problem {
+            scope: ProblemScope::Note,
+            ..*caller.problem(
+                format!(
+                    "the token of `callers.{}` has fewer than {MIN_TOKEN_LENGTH} characters",
+                    caller.name
+                ),
+                TOKEN_HINT,
+            )
+        })
+    };
+    callers.iter().filter_map(note).collect()
+}
+
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -129,11 +158,13 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         let admin = table.boolean("admin").unwrap_or(false);
         let token = read_token(&mut table, &entry.key);
         let limits = quota::read(&mut table);
+        let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
         let profile = read_profile(&mut table, sections);
         let origin = table.source().origin(entry.offset);
         table.finish();
         sections.policy.callers.insert(entry.key.clone(), rules);
         sections.usage_limits.callers.insert(entry.key.clone(), limits);
+        sections.usage_limits.callers_in_flight.extend(in_flight.map(|calls| (entry.key.clone(), calls)));
         if let Some(token) = token {
             sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, profile, origin });
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::facts::{HostFacts, RequiredFacts};
 use super::node::{ConfigNode, ConfigTable, ConfigValue};
@@ -10,6 +10,7 @@ use super::reader::TableReader;
 use super::server;
 use super::source_map::SourceMap;
 use crate::spec::ServerCard;
+use crate::util::maps::collect_map;
 
 /// Adds the card files that servers name.
 pub(super) fn add_required_facts(source: &SourceMap, root: &ConfigTable, required: &mut RequiredFacts) {
@@ -98,7 +99,7 @@ fn to_json(source: &SourceMap, node: &ConfigNode) -> Value {
         ConfigValue::Array(elements) => elements.iter().map(|element| to_json(source, element)).collect(),
         ConfigValue::Table(table) => {
             let members = table.0.iter().map(|entry| (entry.key.clone(), to_json(source, &entry.value)));
-            Value::Object(members.collect::<Map<_, _>>())
+            Value::Object(collect_map(members))
         }
         // A negative number, a fraction or a date; the first two are written as in JSON.
         ConfigValue::Number(None) | ConfigValue::Other(_) => {

@@ -9,6 +9,7 @@ use super::source_map::SourceMap;
 use super::when::TagCondition;
 use crate::spec::template::TemplateText;
 use crate::spec::{Endpoint, HttpSpec, ServerCard, ServerId};
+use crate::util::maps::collect_map;
 
 /// Placeholder for a value that may be a secret.
 const HIDDEN: &str = "(hidden)";
@@ -50,6 +51,9 @@ pub struct DeclaredValue {
     /// Values of farther layers that it replaces because they are of another kind of endpoint: a nearer `url` replaces
     /// `command`, and the reverse.
     pub replaces: Vec<DeclaredValue>,
+    /// Values of farther layers that the server does not get because a project sets this one, and with it the program or
+    /// the address of the server.
+    pub withheld: Vec<DeclaredValue>,
 }
 
 impl DeclaredServer {
@@ -112,45 +116,75 @@ pub(super) fn server_values(source: &SourceMap, root: &ConfigTable, server: &str
 }
 
 fn collect(source: &SourceMap, table: &ConfigTable, prefix: &str, values: &mut Vec<DeclaredValue>) {
-    for TableEntry { key, offset, value, overridden, replaced } in &table.0 {
+    for TableEntry { key, offset, value, overridden, replaced, withheld } in &table.0 {
         let key = format!("{prefix}{key}");
         if let ConfigValue::Table(table) = &value.value {
             collect(source, table, &format!("{key}."), values);
             continue;
         }
-        let to_json = |node: &ConfigNode| to_json(source, node, &key);
+        let hiding = Hiding::for_server_key(&key);
+        let to_json = |node: &ConfigNode| to_json(source, node, hiding);
         let overrides =
             overridden.iter().map(|node| (to_json(node), source.origin(node.span.start))).collect();
-        let mut replaces = Vec::new();
-        collect(source, &ConfigTable(replaced.clone()), "", &mut replaces);
-        replaces.sort_by(|one, other| one.key.cmp(&other.key));
-        let value = to_json(value);
-        values.push(DeclaredValue { value, origin: source.origin(*offset), overrides, replaces, key });
+        let collect_sorted = |entries: &[TableEntry]| {
+            let mut values = Vec::new();
+            collect(source, &ConfigTable(entries.to_vec()), "", &mut values);
+            values.sort_by(|one: &DeclaredValue, other| one.key.cmp(&other.key));
+            values
+        };
+        values.push(DeclaredValue {
+            value: to_json(value),
+            origin: source.origin(*offset),
+            overrides,
+            replaces: collect_sorted(replaced),
+            withheld: collect_sorted(withheld),
+            key,
+        });
     }
 }
 
-fn to_json(source: &SourceMap, node: &ConfigNode, key: &str) -> Json {
+/// The part of a value that is not shown, because it may be a secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hiding {
+    Nothing,
+    /// The query of a URL, which often contains a token.
+    Query,
+    /// Every text that is not a reference.
+    Literals,
+}
+
+impl Hiding {
+    /// Returns what is hidden of a value at a key below a server.
+    pub(super) fn for_server_key(key: &str) -> Self {
+        match key {
+            "url" => Self::Query,
+            key if key.starts_with("env.") || key.starts_with("headers.") => Self::Literals,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+pub(super) fn to_json(source: &SourceMap, node: &ConfigNode, hiding: Hiding) -> Json {
     match &node.value {
-        ConfigValue::String(text) if is_private(key) => hide_unless_reference(text).into(),
-        ConfigValue::String(text) if key == "url" => hide_query(text).into(),
-        ConfigValue::String(text) => text.as_str().into(),
+        ConfigValue::String(text) => match hiding {
+            Hiding::Nothing => text.as_str().into(),
+            Hiding::Query => hide_query(text).into(),
+            Hiding::Literals => hide_unless_reference(text).into(),
+        },
         ConfigValue::Number(Some(number)) => (*number).into(),
         ConfigValue::Bool(value) => (*value).into(),
         ConfigValue::Array(elements) => {
-            elements.iter().map(|element| to_json(source, element, key)).collect()
+            elements.iter().map(|element| to_json(source, element, hiding)).collect()
         }
         ConfigValue::Table(table) => {
-            let members = table.0.iter().map(|entry| (entry.key.clone(), to_json(source, &entry.value, key)));
-            Json::Object(members.collect())
+            let members =
+                table.0.iter().map(|entry| (entry.key.clone(), to_json(source, &entry.value, hiding)));
+            Json::Object(collect_map(members))
         }
         ConfigValue::Number(None) | ConfigValue::Other(_) => {
             source.short_text(&node.span).unwrap_or("…").into()
         }
     }
-}
-
-fn is_private(key: &str) -> bool {
-    key.starts_with("env.") || key.starts_with("headers.")
 }
 
 /// Returns the text if it is a single reference, with or without an authentication scheme, else a placeholder.

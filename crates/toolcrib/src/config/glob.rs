@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::facts::Fact;
 use crate::spec::NamePattern;
+use crate::util::maps::collect_map;
 
 /// Deepest folder that `**` reaches.
 const MAX_DEPTH: usize = 8;
@@ -70,7 +71,7 @@ fn list_folder(folder: &Path) -> BTreeMap<String, bool> {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         Some((entry.file_name().into_string().ok()?, is_folder))
     };
-    entries.filter_map(describe).collect()
+    collect_map(entries.filter_map(describe))
 }
 
 struct Glob {

@@ -107,7 +107,12 @@ pub const SERVER: &[ConfigKey] = &[
     key("url", Text, "", "URL of a remote server. Excludes `command`"),
     key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
-    key("era", Text, "auto", "Protocol era: `auto`, `modern`, `legacy`, or a revision such as `2025-06-18`"),
+    key(
+        "era",
+        Text,
+        "auto",
+        "Protocol era: `auto` (the era of the client), `modern`, `legacy`, or a revision such as `2025-06-18`",
+    ),
     key("enabled", Boolean, "true", "Whether the server may run"),
     key(
         "when",
@@ -122,7 +127,7 @@ pub const SERVER: &[ConfigKey] = &[
         "pin",
         OneOf(PIN),
         "mark",
-        "Handling of tools that differ from their approved definition: mark them, or hide them until approved",
+        "Handling of tools, prompts, resources and instructions that differ from what was approved: mark them, or hide them until approved",
     ),
     key(
         "card",
@@ -233,8 +238,8 @@ const LIMITS: &[ConfigKey] = &[
 
 const TOOLS: &[ConfigKey] = &[
     key("allow", TextList, "[\"*\"]", "Only these are listed and callable"),
-    key("deny", TextList, "[]", "These are never listed or callable"),
-    key("ask", TextList, "[]", "Calls of these need approval"),
+    key("deny", TextList, "[]", "These are never listed or callable; layers add up"),
+    key("ask", TextList, "[]", "Calls of these need approval; layers add up"),
     key("rename", Map(&Text), "{}", "New names for tools, by the server's own tool name"),
     key("idempotent", TextList, "[]", "Calls of these are retried once if the server is lost"),
     key("cache", TextList, "[]", "Results of these are cached for as long as the server's TTL hint allows"),
@@ -302,6 +307,7 @@ const CALLER: &[ConfigKey] = &[
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
     key("quota", Table(QUOTA), "", "Calls per period"),
     key("rate", Table(RATE), "", "Rate limit"),
+    key("in-flight", Integer, "", "Concurrent calls; further calls wait"),
     key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
 ];
 
@@ -333,6 +339,12 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     key("memory", Size, "", "Memory of all servers together"),
     key("body", Size, "32MiB", "Largest HTTP request body"),
     key("sessions", Integer, "10000", "Open sessions"),
+    key(
+        "client-memory",
+        Size,
+        "256MiB",
+        "Memory that clients may use: request bodies, kept events, unread results, sessions",
+    ),
     key("drain", Duration, "10s", "Time a shutdown waits for calls in flight"),
     key("call-timeout-max", Duration, "", "Upper bound on the time limit of any call"),
     key(
@@ -346,5 +358,12 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     key("cache", Size, "32MiB", "Memory for cached results"),
 ];
 
-const LISTEN: &[ConfigKey] =
-    &[key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`")];
+const LISTEN: &[ConfigKey] = &[
+    key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`"),
+    key(
+        "any-user",
+        Boolean,
+        "false",
+        "Whether other users of this machine may use a loopback address while no `callers` are declared",
+    ),
+];

@@ -13,6 +13,9 @@ const COMMAND_KEYS: [&str; 6] = ["command", "args", "env", "cwd", "inherit-env",
 /// Keys of a server with `url`. A nearer `command` removes them.
 const URL_KEYS: [&str; 3] = ["url", "headers", "type"];
 
+/// Keys with rules that only restrict. No layer removes those of another one.
+const DENIAL_KEYS: [&str; 2] = ["deny", "ask"];
+
 /// Tables that are merged by special rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MergeLevel {
@@ -23,8 +26,12 @@ enum MergeLevel {
     Server,
     /// The headers of a server, whose names are case-insensitive.
     Headers,
-    /// The access rules for all callers, in which denials add up over layers.
-    Policy,
+    /// The defaults of all servers.
+    Defaults,
+    /// The tables of callers and profiles.
+    RuleTables,
+    /// A table with access rules, in which denials add up over layers.
+    Rules,
     Other,
 }
 
@@ -32,7 +39,11 @@ impl MergeLevel {
     fn child(self, key: &str) -> Self {
         match (self, key) {
             (Self::Root, "servers") => Self::Servers,
-            (Self::Root, "policy") => Self::Policy,
+            (Self::Root, "defaults") => Self::Defaults,
+            (Self::Root, "callers" | "profiles") => Self::RuleTables,
+            (Self::Root, "policy") | (Self::Server | Self::Defaults, "tools") | (Self::RuleTables, _) => {
+                Self::Rules
+            }
             (Self::Servers, _) => Self::Server,
             (Self::Server, "headers") => Self::Headers,
             _ => Self::Other,
@@ -41,7 +52,7 @@ impl MergeLevel {
 
     /// Returns whether lists of this key are appended even without a `+`.
     fn is_additive(self, key: &str) -> bool {
-        self == Self::Policy && matches!(key, "deny" | "ask")
+        self == Self::Rules && DENIAL_KEYS.contains(&key)
     }
 
     fn is_same_key(self, one: &str, other: &str) -> bool {
@@ -58,7 +69,10 @@ impl MergeLevel {
 }
 
 /// Merges a nearer layer into the merged farther ones.
-pub(super) fn overlay(far: ConfigTable, near: ConfigTable) -> ConfigTable {
+pub(super) fn overlay(far: ConfigTable, mut near: ConfigTable) -> ConfigTable {
+    for servers in near.tables_mut("servers") {
+        servers.0.iter_mut().for_each(|server| keep_default_denials(&far, server));
+    }
     merge_tables(far, near, MergeLevel::Root)
 }
 
@@ -101,6 +115,23 @@ fn merge_tables(mut far: ConfigTable, mut near: ConfigTable, level: MergeLevel) 
     far
 }
 
+/// Adds the denials of the farther `[defaults]` to those of a nearer server, which would replace them.
+fn keep_default_denials(far: &ConfigTable, server: &mut TableEntry) {
+    let ConfigValue::Table(table) = &mut server.value.value else { return };
+    for key in DENIAL_KEYS {
+        let defaults = far.find(&["defaults", "tools", key]).and_then(ConfigNode::as_array);
+        let Some(defaults) = defaults.filter(|_| far.find(&["servers", &server.key, "tools", key]).is_none())
+        else {
+            continue;
+        };
+        let rules = table.tables_mut("tools").flat_map(|tools| &mut tools.0);
+        let denials = rules.filter(|entry| entry.key.trim_start_matches('+') == key);
+        if let Some(ConfigValue::Array(rules)) = denials.map(|entry| &mut entry.value.value).next() {
+            rules.splice(0..0, defaults.iter().cloned());
+        }
+    }
+}
+
 /// Merges an entry that no farther layer has: only its `+` prefixes are resolved.
 fn merge_into_nothing(entry: &mut TableEntry, level: MergeLevel) {
     if let ConfigValue::Table(table) = &mut entry.value.value {
@@ -120,6 +151,7 @@ fn strip_plus(entry: &mut TableEntry) -> bool {
 }
 
 fn merge_entry(far: &mut TableEntry, near: TableEntry, appends: bool, level: MergeLevel) {
+    far.withheld.extend(near.withheld);
     match (&mut far.value.value, near.value.value) {
         (ConfigValue::Table(table), ConfigValue::Table(nearer)) => {
             *table = merge_tables(std::mem::take(table), nearer, level);

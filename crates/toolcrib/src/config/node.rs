@@ -22,6 +22,39 @@ impl ConfigNode {
         }
     }
 
+    pub(super) fn as_str(&self) -> Option<&str> {
+        match &self.value {
+            ConfigValue::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_array(&self) -> Option<&[Self]> {
+        match &self.value {
+            ConfigValue::Array(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
+    /// Returns whether two values are the same, wherever they are written.
+    pub(super) fn has_value_of(&self, other: &Self) -> bool {
+        match (&self.value, &other.value) {
+            (ConfigValue::String(one), ConfigValue::String(two)) => one == two,
+            (ConfigValue::Number(one), ConfigValue::Number(two)) => one.is_some() && one == two,
+            (ConfigValue::Bool(one), ConfigValue::Bool(two)) => one == two,
+            (ConfigValue::Array(one), ConfigValue::Array(two)) => {
+                one.len() == two.len() && one.iter().zip(two).all(|(one, two)| one.has_value_of(two))
+            }
+            (ConfigValue::Table(one), ConfigValue::Table(two)) => {
+                let is_same = |(one, two): (&TableEntry, &TableEntry)| {
+                    one.key == two.key && one.value.has_value_of(&two.value)
+                };
+                one.0.len() == two.0.len() && one.0.iter().zip(&two.0).all(is_same)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the value of a key, if this is a table that has it.
     pub(super) fn child(&self, key: &str) -> Option<&Self> {
         self.as_table()?.entries(key).next().map(|entry| &entry.value)
@@ -65,6 +98,22 @@ impl ConfigTable {
     pub(super) fn entries<'a>(&'a self, key: &str) -> impl Iterator<Item = &'a TableEntry> {
         self.0.iter().filter(move |entry| entry.key == key)
     }
+
+    /// Returns the value at a path of keys.
+    pub(super) fn find(&self, path: &[&str]) -> Option<&ConfigNode> {
+        let (first, rest) = path.split_first()?;
+        let node = &self.entries(first).next()?.value;
+        if rest.is_empty() { Some(node) } else { node.as_table()?.find(rest) }
+    }
+
+    /// Returns the tables of all entries with a key.
+    pub(super) fn tables_mut<'a>(&'a mut self, key: &str) -> impl Iterator<Item = &'a mut ConfigTable> {
+        let entries = self.0.iter_mut().filter(move |entry| entry.key == key);
+        entries.filter_map(|entry| match &mut entry.value.value {
+            ConfigValue::Table(table) => Some(table),
+            _ => None,
+        })
+    }
 }
 
 /// A key, the offset where it starts, and its value.
@@ -77,6 +126,23 @@ pub(super) struct TableEntry {
     pub(super) overridden: Vec<ConfigNode>,
     /// Keys of farther layers that this one replaces, such as `command` by `url`.
     pub(super) replaced: Vec<TableEntry>,
+    /// Keys of farther layers that are not used because a project sets this one.
+    pub(super) withheld: Vec<TableEntry>,
+}
+
+impl TableEntry {
+    /// Creates an entry at the place of its value.
+    pub(super) fn new(key: impl Into<String>, value: ConfigNode) -> Self {
+        let offset = value.span.start;
+        Self {
+            key: key.into(),
+            offset,
+            value,
+            overridden: Vec::new(),
+            replaced: Vec::new(),
+            withheld: Vec::new(),
+        }
+    }
 }
 
 /// A syntax error.
@@ -169,11 +235,8 @@ fn toml_table(table: &DeTable<'_>) -> ConfigTable {
     let mut entries: Vec<_> = table
         .iter()
         .map(|(key, value)| TableEntry {
-            key: key.get_ref().clone().into_owned(),
             offset: key.span().start,
-            value: toml_node(value),
-            overridden: Vec::new(),
-            replaced: Vec::new(),
+            ..TableEntry::new(key.get_ref().clone(), toml_node(value))
         })
         .collect();
     entries.sort_by_key(|entry| entry.offset);
@@ -230,11 +293,8 @@ fn parse_json(text: &str) -> Result<ConfigTable, Vec<SyntaxError>> {
 
 fn json_table(object: &ast::Object<'_>) -> ConfigTable {
     let entry = |property: &ast::ObjectProp<'_>| TableEntry {
-        key: property.name.as_str().to_owned(),
         offset: property.range.start,
-        value: json_node(&property.value),
-        overridden: Vec::new(),
-        replaced: Vec::new(),
+        ..TableEntry::new(property.name.as_str(), json_node(&property.value))
     };
     ConfigTable(object.properties.iter().map(entry).collect())
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::facts::{Fact, HostFacts, RequiredFacts};
 use super::scope::TAGS_VARIABLE;
 use super::{file, glob, scope};
+use crate::util::maps::collect_map;
 
 /// Time limit for all probes together.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -67,8 +68,9 @@ impl HostFacts {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut facts = Self { project, is_gateway, ..Self::default() };
         facts.user = variable("USER").or_else(|| variable("LOGNAME")).map_or_else(user_name, Ok);
-        facts.env =
-            required.env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect();
+        facts.env = collect_map(
+            required.env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))),
+        );
         let tags = variable(TAGS_VARIABLE).unwrap_or_default();
         let tags = tags.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned);
         (facts.tags, facts.invalid_tags) = tags.partition(|tag| scope::is_tag(tag));
@@ -83,7 +85,7 @@ impl HostFacts {
     /// Reads the required card files.
     pub(super) fn read_card_files(&mut self, required: &RequiredFacts) {
         let read = |path: &PathBuf| file::read(path).map(|file| file.text).map_err(|problem| problem.message);
-        self.card_files = required.card_files.iter().map(|path| (path.clone(), read(path))).collect();
+        self.card_files = collect_map(required.card_files.iter().map(|path| (path.clone(), read(path))));
     }
 
     fn run_probes(&mut self, required: &RequiredFacts, folder: &Path) {
@@ -91,7 +93,7 @@ impl HostFacts {
         self.addresses = Err(timeout());
         self.gateway_mac = Err(timeout());
         self.ssid = Err(timeout());
-        self.files = required.files.iter().map(|glob| (glob.clone(), Err(timeout()))).collect();
+        self.files = collect_map(required.files.iter().map(|glob| (glob.clone(), Err(timeout()))));
         let (sender, receiver) = mpsc::channel();
         let mut running = 0;
         let mut spawn = |probe: Box<dyn FnOnce() -> ProbeResult + Send>| {

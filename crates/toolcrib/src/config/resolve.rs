@@ -6,13 +6,10 @@ use std::path::{Path, PathBuf};
 use super::declared::{self, DeclaredServer, DeclaredValue};
 use super::facts::{HostFacts, RequiredFacts};
 use super::layer::{Layer, LayerKind};
-use super::node::{self, ConfigTable, ConfigValue};
+use super::node::{self, ConfigTable};
 use super::source_map::{SourceMap, sanitize};
-use super::{Config, Problem, ProblemScope, card, hosts, merge, root, scope};
+use super::{Config, ConfigChange, Problem, ProblemScope, card, changes, hosts, merge, project, root, scope};
 use crate::spec::{Roster, ServerId};
-
-/// Sections that a project cannot set. Neither can it set the audit keys, nor any `policy` but `deny` and `ask`.
-const NOT_FOR_PROJECTS: [&str; 4] = ["callers", "limits", "listen", "secrets"];
 
 /// All layers, read and merged, before the facts about this machine are known.
 pub struct LayeredConfig {
@@ -131,7 +128,8 @@ impl LayeredConfig {
             match node::parse(layer.text, source.start(index), source.json) {
                 Ok(mut table) => {
                     if layer.kind == LayerKind::Project {
-                        remove_forbidden(&mut source, &mut table);
+                        project::remove_forbidden(&mut source, &root, &mut table);
+                        project::withhold_credentials(&mut root, &mut table);
                     }
                     root = if source.json { table } else { merge::overlay(root, table) };
                 }
@@ -205,36 +203,29 @@ impl LayeredConfig {
     pub fn server_values(&self, server: &ServerId) -> Vec<DeclaredValue> {
         declared::server_values(&self.source, &self.root, server.as_str())
     }
+
+    /// Returns every value that differs from another config, sorted by key. Possible secrets are hidden, except new values
+    /// that are written in `shown`, a file that is being reviewed.
+    ///
+    /// ```
+    /// use std::path::Path;
+    /// use toolcrib::config::{LayerKind, LayerText, LayeredConfig};
+    ///
+    /// let file = Path::new("/work/app/.toolcrib.toml");
+    /// let text = "[servers.lint]\ncommand = 'npx'\nenv = { NODE_OPTIONS = '--require ./x.js' }\n";
+    /// let project = LayerText { kind: LayerKind::Project, path: file, text };
+    /// let changes = LayeredConfig::from_texts(&[project]).changes_since(&LayeredConfig::from_texts(&[]), file);
+    /// let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
+    /// assert_eq!(keys, ["servers.lint.command", "servers.lint.env.NODE_OPTIONS"]);
+    /// assert_eq!(changes[1].after, Some("--require ./x.js".into()));
+    /// ```
+    pub fn changes_since(&self, before: &Self, shown: &Path) -> Vec<ConfigChange> {
+        let before = changes::ConfigState { source: &before.source, root: &before.root };
+        changes::compare(&before, &changes::ConfigState { source: &self.source, root: &self.root }, shown)
+    }
 }
 
 /// Removes a byte order mark.
 fn strip_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
-/// Removes from a project's file what a project cannot set, and reports it.
-fn remove_forbidden(source: &mut SourceMap, table: &mut ConfigTable) {
-    let mut forbidden = Vec::new();
-    table.0.retain(|entry| {
-        let is_allowed = !NOT_FOR_PROJECTS.contains(&entry.key.as_str()) && !entry.key.starts_with("audit");
-        if !is_allowed {
-            forbidden.push((entry.offset, entry.key.clone()));
-        }
-        is_allowed
-    });
-    for policy in table.0.iter_mut().filter(|entry| entry.key == "policy") {
-        if let ConfigValue::Table(rules) = &mut policy.value.value {
-            rules.0.retain(|entry| {
-                let is_allowed = matches!(entry.key.trim_start_matches('+'), "deny" | "ask");
-                if !is_allowed {
-                    forbidden.push((entry.offset, format!("policy.{}", entry.key)));
-                }
-                is_allowed
-            });
-        }
-    }
-    for (offset, key) in forbidden {
-        let message = format!("a project config cannot set `{key}`");
-        source.report(offset, &ProblemScope::WholeConfig, message, "set it in your user config".to_owned());
-    }
 }

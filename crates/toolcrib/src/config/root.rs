@@ -178,6 +178,7 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
     let defaults = GatewayLimits::default();
     sections.limits = GatewayLimits {
         body: reader.size("body").unwrap_or(defaults.body),
+        client_memory: reader.size("client-memory"),
         sessions: count(reader.count("sessions", 1)).unwrap_or(defaults.sessions),
         drain: reader.duration("drain").unwrap_or(defaults.drain),
         call_timeout_max: reader.duration("call-timeout-max"),
@@ -185,6 +186,12 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
             .duration_or_zero("listing-wait", "`\"0s\"`, `\"300ms\"` or `\"5s\"`")
             .unwrap_or(defaults.listing_wait),
     };
+    let body = sections.limits.body;
+    if sections.limits.client_memory.is_some_and(|memory| memory < body.saturating_mul(2)) {
+        let message = "`limits.client-memory` must be at least twice `limits.body`";
+        let hint = format!("write at least `client-memory = \"{}MiB\"`", (body >> 19).max(1));
+        reader.error_at_value("client-memory", message, hint);
+    }
     let servers = count(reader.count("servers-running", 1));
     sections.usage_limits.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
     sections.usage_limits.result_bytes = reader.size("results").map(|bytes| bytes as u64);
@@ -207,8 +214,9 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         }
         hosts.push(host.to_owned());
     }
+    let any_user = reader.boolean("any-user").unwrap_or(false);
     reader.finish();
-    ListenSpec { hosts }
+    ListenSpec { hosts, any_user }
 }
 
 fn read_servers(

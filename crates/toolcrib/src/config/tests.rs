@@ -6,6 +6,7 @@ mod json;
 mod keys;
 mod layers;
 mod problems;
+mod project;
 mod properties;
 mod quota;
 mod resolve_properties;
@@ -142,21 +143,34 @@ fn server_with_only_a_command_has_library_defaults() {
 #[test]
 fn gateway_sections_are_read() {
     let config = toml(
-        "[listen]\nhosts = ['still.local']\n[limits]\nbody = '1MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
+        "[listen]\nhosts = ['still.local']\nany-user = true\n[limits]\nbody = '1MiB'\nclient-memory = '2MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
     assert_eq!(problem_lines(&config), [""; 0]);
-    assert_eq!(config.listen.hosts, ["still.local"]);
+    assert_eq!(config.listen, ListenSpec { hosts: vec!["still.local".to_owned()], any_user: true });
     assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30), cache: 8 << 20 });
     assert_eq!(
         config.limits,
         GatewayLimits {
             body: 1 << 20,
             sessions: 7,
+            client_memory: Some(2 << 20),
             drain: Duration::from_secs(1),
             listing_wait: Duration::ZERO,
             ..GatewayLimits::default()
         }
     );
+}
+
+#[test]
+fn client_memory_has_room_for_bodies() {
+    let memory = |text: &str| toml(&format!("[limits]\n{text}")).limits.client_memory();
+    assert_eq!(memory(""), 256 << 20);
+    assert_eq!(memory("body = '100MiB'"), 400 << 20);
+    assert_eq!(memory("body = '100MiB'\nclient-memory = '200MiB'"), 200 << 20);
+    let config = toml("[limits]\nclient-memory = '63MiB'");
+    let expected = "2:17 CONFIG: `limits.client-memory` must be at least twice `limits.body`";
+    assert_eq!(problem_lines(&config), [expected]);
+    assert!(config.is_refused());
 }
 
 #[test]

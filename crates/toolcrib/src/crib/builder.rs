@@ -42,6 +42,7 @@ use crate::store::{
 };
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
+use crate::util::tasks::SpawnBoxed as _;
 use crate::util::{encoding, panics};
 
 /// Servers that are called by their spec without being declared, unless the embedder sets another number.
@@ -453,10 +454,10 @@ impl StoreNotices {
     /// Spawns the tasks that take over what other cribs change.
     fn spawn_watchers(self, services: &SupervisorServices, stop: &CancellationToken) {
         let cache = Arc::downgrade(&services.cache);
-        services.tasks.spawn(watch_peers(cache, self.responses, stop.clone()));
+        services.tasks.spawn_boxed(watch_peers(cache, self.responses, stop.clone()));
         let pins = Arc::downgrade(&services.pins);
         let changed = services.listing_changed.clone();
-        services.tasks.spawn(watch_pins(pins, self.pins, changed, stop.clone()));
+        services.tasks.spawn_boxed(watch_pins(pins, self.pins, changed, stop.clone()));
     }
 }
 
@@ -479,7 +480,7 @@ fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBu
     let memory = Arc::downgrade(memory);
     let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
     let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
-    inner.router.services.tasks.spawn(writer);
+    inner.router.services.tasks.spawn_boxed(writer);
 }
 
 /// Spawns the tasks that watch the store, the memory of servers, and their listings.
@@ -505,7 +506,7 @@ fn spawn_memory_watch(inner: &CribInner) {
         })
     };
     let watch = memory_watch::watch(servers, inner.capacity.subscribe(), inner.stop_tasks.clone());
-    inner.router.services.tasks.spawn(watch);
+    inner.router.services.tasks.spawn_boxed(watch);
 }
 
 /// Tools above which a catalog is built on a blocking thread, so that calls go on meanwhile.
@@ -516,7 +517,7 @@ fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Ca
     let weak = Arc::downgrade(inner);
     let listing_changed = inner.router.services.listing_changed.clone();
     let stop = inner.stop_tasks.clone();
-    inner.router.services.tasks.spawn(async move {
+    inner.router.services.tasks.spawn_boxed(async move {
         loop {
             tokio::select! {
                 () = listing_changed.notified() => {}

@@ -1,10 +1,15 @@
-//! The tools of every server, one by one, with the errors of those that cannot be listed.
+//! Lists for clients of either era, and the tools of every server, one by one, with the errors of those that cannot be
+//! listed.
+
+use std::sync::Arc;
 
 use super::Crib;
-use crate::catalog::Tool;
+use crate::call::Call;
+use crate::catalog::{Catalog, Tool};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::list_kind::{ListKind, ListKinds};
+use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
 use crate::spec::ServerId;
 
@@ -23,6 +28,38 @@ pub struct Discovery {
 }
 
 impl Crib {
+    /// Returns what is listed to the client of a call, if own instances of that client list something else than their servers:
+    /// a server with one instance per client may list more for a client with extensions. Starts nothing.
+    pub fn own_catalog(&self, call: &Call) -> Option<Arc<Catalog>> {
+        self.router().own_catalog(call).map(|visible| visible.listed)
+    }
+
+    /// Like [`Crib::list_for`], for a client of an era. Servers that are started for the list and speak both eras are
+    /// started in that one; without a client, it is a session.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn list_for_era(&self, caller: &Caller, era: Era) -> Arc<Catalog> {
+        self.router().list(caller, ListKinds::ALL, era).await
+    }
+
+    /// Like [`Crib::list_server_for`], for a client of an era. A server that is started for the list and speaks both eras is
+    /// started in that one; without a client, it is a session.
+    ///
+    /// # Errors
+    /// As [`Crib::list_server_for`].
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn list_server_for_era(
+        &self,
+        server: &ServerId,
+        caller: &Caller,
+        era: Era,
+    ) -> Result<Arc<Catalog>, Error> {
+        self.list_on_server(server, caller, ListKinds::ALL, era).await
+    }
+
     /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
     /// and waited for until each is listed or its first start has failed; one that fails is returned with its error.
     ///
@@ -38,7 +75,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn discover_for(&self, caller: &Caller) -> Vec<Discovery> {
         let servers = self.visible_servers(caller);
-        self.router().discover(caller, &servers).await;
+        self.router().discover(caller, Era::Session, &servers).await;
         self.discoveries(caller, &servers)
     }
 
@@ -49,7 +86,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn discover_briefly_for(&self, caller: &Caller) -> Vec<Discovery> {
         let servers = self.visible_servers(caller);
-        self.router().discover_briefly(caller, &servers).await;
+        self.router().discover_briefly(caller, Era::Session, &servers).await;
         self.discoveries(caller, &servers)
     }
 

@@ -16,6 +16,7 @@ use crate::call::client_handlers::{
 };
 use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::protocol::era::client::ROOTS_CHANGED;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The builder's settings about the client that servers see.
 #[derive(Default)]
@@ -186,7 +187,7 @@ pub(super) fn spawn_notification_handler(inner: &CribInner) {
     let mut notifications = services.notifications.subscribe();
     let mut catalog = inner.router.catalog.clone();
     let stop = inner.stop_tasks.clone();
-    services.tasks.spawn(async move {
+    services.tasks.spawn_boxed(async move {
         loop {
             tokio::select! {
                 received = notifications.recv() => match received {

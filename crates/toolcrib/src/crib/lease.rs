@@ -21,6 +21,7 @@ use crate::spec::ServerId;
 use crate::supervisor::Lease;
 use crate::upstream::Connection;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The pause before a server that could not be started again is tried again for a lease.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -212,7 +213,7 @@ impl Crib {
         };
         let LeaseWithOrigin { lease, origin } = first;
         let first = keeper.hold(lease, origin);
-        self.router().services.tasks.spawn(keeper.run(first));
+        self.router().services.tasks.spawn_boxed(keeper.run(first));
         Ok(ServerLease { crib: self.clone(), options, held, _cancel: cancel.drop_guard() })
     }
 

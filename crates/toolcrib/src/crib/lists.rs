@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, ListKind};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::protocol::list_kind::ListKinds;
+use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 
 impl Crib {
@@ -32,15 +33,15 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        self.router().list(caller, ListKinds::ALL).await
+        self.list_for_era(caller, Era::Session).await
     }
 
-    /// Like [`Crib::list_for`], but fetches only lists of this kind again that are out of date.
+    /// Like [`Crib::list_for_era`], but fetches only lists of this kind again that are out of date.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
-    pub async fn list_kind_for(&self, kind: ListKind, caller: &Caller) -> Arc<Catalog> {
-        self.router().list(caller, kind.into()).await
+    pub async fn list_kind_for(&self, kind: ListKind, caller: &Caller, era: Era) -> Arc<Catalog> {
+        self.router().list(caller, kind.into(), era).await
     }
 
     /// Returns the time that [`Crib::list`] waits for servers that were never listed, and for lists that are out of date.
@@ -72,10 +73,10 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
-        self.list_on_server(server, caller, ListKinds::ALL).await
+        self.list_server_for_era(server, caller, Era::Session).await
     }
 
-    /// Like [`Crib::list_server_for`], but fetches only a list of this kind again that is out of date.
+    /// Like [`Crib::list_server_for_era`], but fetches only a list of this kind again that is out of date.
     ///
     /// # Errors
     /// As [`Crib::list_server_for`].
@@ -87,35 +88,42 @@ impl Crib {
         kind: ListKind,
         server: &ServerId,
         caller: &Caller,
+        era: Era,
     ) -> Result<Arc<Catalog>, Error> {
-        self.list_on_server(server, caller, kind.into()).await
+        self.list_on_server(server, caller, kind.into(), era).await
     }
 
-    /// Like [`Crib::list_server_for`], but fetches nothing again: the server is only started if it was never listed.
+    /// Like [`Crib::list_server_for_era`], but fetches nothing again: the server is only started if it was never listed.
     ///
     /// # Errors
     /// As [`Crib::list_server_for`].
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
-    pub async fn load_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
-        self.list_on_server(server, caller, ListKinds::default()).await
+    pub async fn load_server_for(
+        &self,
+        server: &ServerId,
+        caller: &Caller,
+        era: Era,
+    ) -> Result<Arc<Catalog>, Error> {
+        self.list_on_server(server, caller, ListKinds::default(), era).await
     }
 
-    async fn list_on_server(
+    pub(super) async fn list_on_server(
         &self,
         server: &ServerId,
         caller: &Caller,
         kinds: ListKinds,
+        era: Era,
     ) -> Result<Arc<Catalog>, Error> {
         if !self.can_see(caller, server) {
             return Err(self.router().hidden_server_error(caller, server));
         }
         let entry = [self.registered(server)?];
-        self.router().discover_server(server).await?;
+        self.router().discover_server(server, era).await?;
         if !kinds.is_empty() {
             // Starts a server again that could not tell its tools, without waiting for it.
-            self.router().discoverer.request(caller, &entry);
+            self.router().discoverer.request(caller, era, &entry);
             self.router().refresh(&entry, kinds).await;
         }
         Ok(self.catalog_for(caller))

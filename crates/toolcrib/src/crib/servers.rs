@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{BuildError, Crib, Settings};
+use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::registry::{self, AppliedRoster, RosterChanges};
 use crate::spec::{Roster, ServerId, ServerSpec};
@@ -139,6 +140,12 @@ impl Crib {
     pub async fn remove(&self, server: &ServerId) -> Result<RosterChanges, Error> {
         let applied = self.check_open().and_then(|()| self.router().registry.remove(server))?;
         Ok(self.wait_for_boot(applied).await)
+    }
+
+    /// Returns whether the rules let a caller use everything of a server. If not, requests that no rule can describe are denied.
+    pub fn can_use_everything(&self, caller: &Caller, server: &ServerId) -> bool {
+        let policy = self.router().visible_catalogs.policy_for(caller);
+        policy.is_ok_and(|policy| policy.is_none_or(|policy| policy.is_unrestricted(caller, server)))
     }
 
     /// Returns the specs of all declared servers, also of disabled ones.

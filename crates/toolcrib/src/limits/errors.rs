@@ -79,6 +79,16 @@ pub(super) fn result_too_large_error(bytes: u64, remaining: u64, max_bytes: u64,
     error.with_hint("request less data, or start a new session").for_model()
 }
 
+pub(super) fn in_flight_error(max_calls: u32, call: &Call, target: &Target) -> Error {
+    let Target { server, name } = target;
+    let caller = call.caller.as_str();
+    let rule = format!("`callers.{caller}.in-flight` is {max_calls}");
+    let message =
+        format!("`{server}.{name}` was not called, because `{caller}` has too many calls in flight: {rule}");
+    let error = over_quota(call, message, Denial { rule, origin: None }).with_server(server);
+    error.with_hint("wait for the other calls, then try again")
+}
+
 /// Returns the error for a call whose limits could not be checked.
 pub(super) fn store_error(error: &StoreError, target: &Target) -> Error {
     let Target { server, name } = target;

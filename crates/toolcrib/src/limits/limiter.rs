@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::client_activity::{self, ClientActivity};
+use super::in_flight_limits::InFlightLimits;
 use super::pending_admission::PendingAdmission;
 use super::{CountedLimits, LimitKind, UsageLimits, errors};
 use crate::call::Call;
@@ -34,6 +36,7 @@ pub(crate) struct Limiter {
     has_limits: AtomicBool,
     limits_results: AtomicBool,
     limits_identical_calls: AtomicBool,
+    limits_in_flight: AtomicBool,
     state: Mutex<LimiterState>,
     store: Arc<dyn Store>,
     /// Owns the operations of the store that no call waits for.
@@ -46,9 +49,13 @@ struct LimiterState {
     result_bytes: Option<u64>,
     identical_calls: Option<NonZeroU32>,
     clients: ClientActivity,
+    in_flight: InFlightLimits,
     /// Callers whose calls matched no limit. The store does not know them, and the status shows them.
     uncounted_callers: BTreeSet<String>,
 }
+
+/// Longest wait for the other calls of the same caller, unless the call has a timeout of its own.
+const MAX_TURN_WAIT: Duration = Duration::from_secs(60);
 
 /// Callers without counted calls that are remembered for the status.
 const MAX_UNCOUNTED_CALLERS: usize = 1000;
@@ -61,6 +68,8 @@ pub(crate) struct Reservation<'a> {
     target: &'a Target,
     limiter: &'a Limiter,
     reserved: Option<ReservedUsage>,
+    /// The place among the caller's calls in flight, if their number is limited.
+    in_flight: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -108,6 +117,7 @@ impl Limiter {
             has_limits: AtomicBool::new(false),
             limits_results: AtomicBool::new(false),
             limits_identical_calls: AtomicBool::new(false),
+            limits_in_flight: AtomicBool::new(false),
             state: Mutex::default(),
             store,
             tasks,
@@ -126,6 +136,8 @@ impl Limiter {
         self.has_limits.store(!limits.is_empty(), Ordering::Release);
         self.limits_results.store(limits.result_bytes.is_some(), Ordering::Release);
         self.limits_identical_calls.store(limits.identical_calls.is_some(), Ordering::Release);
+        self.limits_in_flight.store(!limits.callers_in_flight.is_empty(), Ordering::Release);
+        state.in_flight = state.in_flight.replace(limits.callers_in_flight.clone());
         state.result_bytes = limits.result_bytes;
         state.identical_calls = limits.identical_calls;
         let current = Arc::new(CountedLimits::new(limits));
@@ -151,7 +163,7 @@ impl Limiter {
         });
     }
 
-    fn has_limits(&self) -> bool {
+    pub(crate) fn has_limits(&self) -> bool {
         self.has_limits.load(Ordering::Acquire)
     }
 
@@ -166,7 +178,7 @@ impl Limiter {
             && !call.dispatched
             && !call.method.starts_with("tasks/");
         if !is_counted {
-            return Ok(Reservation { call, target, limiter: self, reserved: None });
+            return Ok(Reservation { call, target, limiter: self, reserved: None, in_flight: None });
         }
         let now = Instant::now();
         let reserved = match self.reserve(call, target, now)? {
@@ -175,11 +187,29 @@ impl Limiter {
             ReserveStep::Pending(pending) => Box::pin(self.wait_for_store(call, target, pending)).await?,
         };
         let send_at = reserved.send_at;
-        let reservation = Reservation { call, target, limiter: self, reserved: Some(reserved) };
+        let mut reservation =
+            Reservation { call, target, limiter: self, reserved: Some(reserved), in_flight: None };
         if send_at > now {
             Box::pin(sleep_until(send_at)).await;
         }
+        if self.limits_in_flight.load(Ordering::Acquire) {
+            reservation.in_flight = Box::pin(self.wait_for_turn(reservation.call, target)).await?;
+        }
         Ok(reservation)
+    }
+
+    /// Waits until the caller has fewer calls in flight than its limit, if it has one.
+    async fn wait_for_turn(
+        &self,
+        call: &Call,
+        target: &Target,
+    ) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        let Some(calls) = self.lock().in_flight.of_caller(call.caller.as_str()) else { return Ok(None) };
+        let max_wait = call.timeout.unwrap_or(MAX_TURN_WAIT);
+        match timeout(max_wait, calls.acquire()).await {
+            Ok(Some(turn)) => Ok(Some(turn)),
+            Ok(None) | Err(_) => Err(errors::in_flight_error(calls.limit.get(), call, target)),
+        }
     }
 
     /// Reserves usage in every limit, or in none.

@@ -7,6 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::model::caller::Caller;
 use crate::store::{Admission, LimitCounter, LimitRequest, Store, StoreError, StoreFuture, UsageRelease};
+use crate::util::tasks::SpawnBoxed as _;
 
 /// A reservation that the store is making. If its call is dropped, the reservation is released as soon as it is made.
 pub(super) struct PendingAdmission {
@@ -49,7 +50,7 @@ impl PendingAdmission {
         let Self { reply, owner } = self;
         let (sender, receiver) = oneshot::channel();
         let tasks = owner.tasks.clone();
-        tasks.spawn(async move {
+        tasks.spawn_boxed(async move {
             let unclaimed = UnclaimedAdmission { reply: Some(reply.await), owner };
             // If the call was dropped, the value comes back and releases the reservation.
             drop(sender.send(unclaimed));

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::model::denial::Denial;
@@ -31,6 +32,7 @@ struct ErrorInner {
     denial: Option<Denial>,
     for_model: bool,
     approval_id: Option<String>,
+    server_error: Option<Bytes>,
 }
 
 /// The kinds of call failures. A new kind needs a row in [`ErrorKind::facts`].
@@ -61,7 +63,7 @@ pub enum ErrorKind {
     BadReply,
     /// The server requires authentication.
     AuthNeeded,
-    /// Too many calls wait for the server.
+    /// Too many calls wait for the server, or clients use too much memory.
     Overloaded,
     /// The crib is shutting down.
     ShuttingDown,
@@ -157,7 +159,7 @@ impl ErrorKind {
             Self::ShuttingDown => row("shutting_down", B::Crib, R::Elsewhere, -31017, "toolcrib is shutting down"),
             Self::BadReply => row("bad_reply", B::Server, R::No, -31018, "the server's answer is invalid"),
             Self::AuthNeeded => row("auth_needed", B::Crib, R::No, -31019, "the server requires authentication"),
-            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server"),
+            Self::Overloaded => row("overloaded", B::Server, R::Later, -31020, "too many calls wait for the server, or clients use too much memory"),
             Self::Unrecorded => row("unrecorded", B::Crib, R::Later, -31021, "calls must be recorded and recording fails"),
             Self::StoreUnavailable => row("store_unavailable", B::Crib, R::Later, -31022, "the store that gateways share did not answer"),
         }
@@ -200,6 +202,7 @@ impl Error {
             denial: None,
             for_model: false,
             approval_id: None,
+            server_error: None,
         }))
     }
 
@@ -243,7 +246,9 @@ impl Error {
     }
 
     /// Records that a server may have executed the call.
-    pub(crate) fn mark_maybe_sent(mut self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mark_maybe_sent(mut self) -> Self {
         self.0.delivery = Some(Delivery::MaybeSent);
         self
     }
@@ -251,6 +256,12 @@ impl Error {
     /// Sets the id of the approval that the call waits for.
     pub(crate) fn with_approval_id(mut self, id: String) -> Self {
         self.0.approval_id = Some(id);
+        self
+    }
+
+    /// Sets the error object that the server sent.
+    pub(crate) fn with_server_error(mut self, error: Bytes) -> Self {
+        self.0.server_error = Some(error);
         self
     }
 
@@ -326,6 +337,7 @@ impl Error {
         use ErrorKind as K;
         match (self.0.delivery, self.0.kind) {
             (Some(delivery), _) => delivery,
+            (None, _) if self.0.server_error.is_some() => Delivery::MaybeSent,
             (None, K::Lost | K::TimedOut | K::BadReply) => Delivery::MaybeSent,
             (None, _) => Delivery::NotSent,
         }
@@ -344,6 +356,11 @@ impl Error {
     /// Returns the exit status and stderr tail of the server, if it exited.
     pub fn exit_report(&self) -> Option<&ExitReport> {
         self.0.exit_report.as_ref()
+    }
+
+    /// Returns the error object that the server sent, if the failure is its answer.
+    pub fn server_error(&self) -> Option<&Bytes> {
+        self.0.server_error.as_ref()
     }
 
     /// Returns the hint that replaces the one of the error's kind.

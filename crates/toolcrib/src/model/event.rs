@@ -104,13 +104,13 @@ pub enum Event {
         /// The server.
         server: ServerId,
     },
-    /// A server lists tools whose definitions differ from the approved ones.
+    /// A server offers tools, other items or instructions that differ from the approved ones.
     Unapproved {
         /// The server.
         server: ServerId,
-        /// The tools that were not reported before, by the server's own names.
+        /// The items that were not reported before, by the server's own names.
         tools: Vec<ToolPinStatus>,
-        /// Whether the tools are hidden until they are approved.
+        /// Whether the items are hidden until they are approved.
         withheld: bool,
     },
     /// A call ended.
@@ -247,6 +247,8 @@ pub enum ServerNotification {
         instance: InstanceKey,
         /// The server's own URI of the resource.
         uri: Arc<str>,
+        /// The other parameters of the notification, as a JSON object, if there are any.
+        details: Option<Bytes>,
     },
     /// The lists of one instance changed, or it announced that they did; the listing of the server as a whole did not change.
     ListChanged {
@@ -268,12 +270,14 @@ pub enum ServerNotification {
         /// The parameters of the notification.
         params: Bytes,
     },
-    /// A log message that does not belong to a call.
+    /// A log message that does not belong to a call in flight.
     Log {
         /// The server.
         server: ServerId,
         /// The instance of the server.
         instance: InstanceKey,
+        /// The number of the client whose call it is most likely about, if that call has just ended.
+        client: Option<u64>,
         /// The parameters of the notification.
         params: Bytes,
     },

@@ -24,6 +24,8 @@ pub enum ProcessExit {
     Signal(i32),
     /// Killed because its process tree grew to this many processes.
     TooManyProcesses(u32),
+    /// Together with the shim process that supervised it, which was killed.
+    ShimKilled,
     /// Not a child process: the connection was lost.
     Disconnected,
 }
@@ -33,6 +35,7 @@ impl fmt::Display for ProcessExit {
         match self {
             Self::Disconnected => f.write_str("connection closed"),
             Self::TooManyProcesses(count) => write!(f, "killed for running {count} processes"),
+            Self::ShimKilled => f.write_str("its shim process was killed"),
             Self::Status(status) => write!(f, "exit status {status}"),
             Self::Signal(signal) => match signal_name(*signal) {
                 Some(name) => write!(f, "killed by {name}"),

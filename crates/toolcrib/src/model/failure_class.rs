@@ -27,6 +27,8 @@ pub enum FailureClass {
     Unreachable,
     /// It used more memory than allowed.
     OverMemory,
+    /// The process that supervises it was killed, perhaps by the server itself.
+    ShimKilled,
 }
 
 /// The treatment of a failure.
@@ -35,6 +37,8 @@ pub enum FailureClass {
 pub enum Treatment {
     /// Restarted with backoff; ejected once the restart budget is spent.
     Restart,
+    /// Restarted with backoff; ejected if it happens again while the first time counts for the restart budget.
+    RestartOnce,
     /// Ejected immediately, because a retry cannot help.
     Eject,
     /// Calls are refused for this long; then the next call tries again.
@@ -63,7 +67,7 @@ pub struct ClassFacts {
 
 impl FailureClass {
     /// All classes, in the order of the documentation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Crashed,
         Self::Hung,
         Self::SlowToStart,
@@ -73,6 +77,7 @@ impl FailureClass {
         Self::RateLimited,
         Self::Unreachable,
         Self::OverMemory,
+        Self::ShimKilled,
     ];
 
     /// Returns the row of this class.
@@ -92,6 +97,7 @@ impl FailureClass {
             Self::RateLimited => row("rate_limited", T::PauseAsAdvised, false, true, "it asked for a pause"),
             Self::Unreachable => row("unreachable", T::PauseWithBackoff, false, true, "it is remote and cannot be reached"),
             Self::OverMemory => row("over_memory", T::Restart, true, true, "it used more memory than allowed"),
+            Self::ShimKilled => row("shim_killed", T::RestartOnce, true, true, "its shim process was killed, so that processes which it started may still run"),
         }
     }
 
@@ -141,7 +147,7 @@ mod tests {
         assert_eq!(names.len(), FailureClass::ALL.len());
         for class in FailureClass::ALL {
             let facts = class.facts();
-            let restarts = facts.treatment == Treatment::Restart;
+            let restarts = matches!(facts.treatment, Treatment::Restart | Treatment::RestartOnce);
             assert!(restarts || !facts.worth_waiting, "{class:?}: only a restart is worth waiting for");
             assert!(
                 facts.treatment != Treatment::Eject || !facts.retried_in_background,

@@ -32,12 +32,28 @@ pub enum InstanceKey {
     },
     /// The instance of one caller.
     Caller(Caller),
+    /// The instance for the stateless clients of a remote server that speaks both eras. The inner key is that of the
+    /// instance for clients in a session.
+    Stateless(Box<InstanceKey>),
 }
 
 impl InstanceKey {
     /// Returns whether this is the instance of one client.
     pub fn belongs_to(&self, client: u64) -> bool {
-        matches!(self, Self::Client { number, .. } if *number == client)
+        matches!(self.without_era(), Self::Client { number, .. } if *number == client)
+    }
+
+    /// Returns the key that clients of both eras have in common.
+    pub fn without_era(&self) -> &Self {
+        match self {
+            Self::Stateless(key) => key.without_era(),
+            key => key,
+        }
+    }
+
+    /// Returns whether all callers share the instance.
+    pub fn is_shared(&self) -> bool {
+        *self.without_era() == Self::Shared
     }
 }
 
@@ -56,6 +72,7 @@ impl fmt::Display for InstanceKey {
                 }
             }
             Self::Caller(caller) => write!(f, "caller {}", caller.as_str()),
+            Self::Stateless(key) => write!(f, "{key} (modern)"),
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Listing {
     pub(crate) prompts: Vec<ListedItem>,
     pub(crate) resources: Vec<ListedItem>,
     pub(crate) templates: Vec<ListedItem>,
+    /// The name and version that it gave itself, byte for byte.
+    pub(crate) server_info: Option<Bytes>,
     /// Its capabilities, byte for byte.
     pub(crate) capabilities: Bytes,
     /// Its instructions for use, if any.
@@ -34,6 +36,9 @@ pub(crate) struct Listing {
     /// The reasons why items of each list were left out.
     pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
     pub(crate) times: ListTimes,
+    /// True if it is made from a card, which says nothing about anything but tools.
+    pub(crate) is_from_card: bool,
+    pub(crate) page_ends: ListPageEnds,
     /// Facts about its tools that do not come from the server.
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
 }
@@ -56,6 +61,27 @@ struct ListTime {
     ttl: ListTtl,
     /// When it was last requested from the server; `None` if it comes from disk.
     requested_at: Option<Instant>,
+}
+
+/// The pages in which the server sent each list. Always equal, because a server may choose other cursors every time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ListPageEnds([Arc<[PageEnd]>; ListKind::ALL.len()]);
+
+impl PartialEq for ListPageEnds {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for ListPageEnds {}
+
+/// The end of one page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PageEnd {
+    /// The number of items on this page and those before it.
+    pub(crate) end: usize,
+    /// The cursor of the next page; none after the last one.
+    pub(crate) next_cursor: Option<Arc<str>>,
 }
 
 /// Time to live of one list.
@@ -124,6 +150,16 @@ pub(crate) struct ListPages {
     pub(crate) requested_at: Instant,
     /// The reasons why items were left out.
     pub(crate) left_out: Vec<String>,
+    pub(crate) page_ends: Vec<PageEnd>,
+}
+
+impl ListPages {
+    /// Creates an empty list that is requested now.
+    pub(crate) fn new(requested_at: Instant) -> Self {
+        let items = Vec::new();
+        let ttl = ListTtl::NoList;
+        Self { items, ttl, requested_at, left_out: Vec::new(), page_ends: Vec::new() }
+    }
 }
 
 /// A list that could not be read.
@@ -322,6 +358,25 @@ impl Listing {
         ListKind::ALL.into_iter().filter(differs).collect()
     }
 
+    /// Returns the ends of the pages in which the server sent a list; none if that is not known.
+    pub(crate) fn page_ends(&self, kind: ListKind) -> &[PageEnd] {
+        &self.page_ends.0[kind as usize]
+    }
+
+    /// Keeps the items of a list for which `keep` returns true, on the same pages.
+    pub(crate) fn retain(&mut self, kind: ListKind, keep: impl Fn(&ListedItem) -> bool) {
+        let kept: Vec<bool> = self.items(kind).iter().map(keep).collect();
+        if kept.iter().all(|kept| *kept) {
+            return;
+        }
+        let count = |end: usize| kept.iter().take(end).filter(|kept| **kept).count();
+        let page_ends = self.page_ends(kind).iter();
+        let page_ends = page_ends.map(|page| PageEnd { end: count(page.end), ..page.clone() }).collect();
+        self.page_ends.0[kind as usize] = page_ends;
+        let mut kept = kept.into_iter();
+        self.list_mut(kind).retain(|_| kept.next().unwrap_or(true));
+    }
+
     /// Returns whether a tool may be called twice: it is read-only or idempotent.
     pub(crate) fn is_repeatable(&self, tool: &str) -> bool {
         let listed = self.tools.iter().find(|listed| *listed.name == *tool);
@@ -336,6 +391,7 @@ impl Listing {
         *self.list_mut(kind) = other.items(kind).to_vec();
         self.left_out[index].clone_from(&other.left_out[index]);
         self.unknown[index].clone_from(&other.unknown[index]);
+        self.page_ends.0[index] = other.page_ends.0[index].clone();
         Arc::make_mut(&mut self.times.0)[index] = other.times.0[index];
     }
 
@@ -349,14 +405,11 @@ impl Listing {
 
     /// Returns this listing with only the names for which `keep` returns true.
     pub(crate) fn filtered(&self, keep: impl Fn(&str) -> bool) -> Self {
-        let kept = |kind| self.items(kind).iter().filter(|listed| keep(&listed.name)).cloned().collect();
-        Self {
-            tools: kept(ListKind::Tools),
-            prompts: kept(ListKind::Prompts),
-            resources: kept(ListKind::Resources),
-            templates: kept(ListKind::Templates),
-            ..self.clone()
+        let mut kept = self.clone();
+        for kind in ListKind::ALL {
+            kept.retain(kind, |listed| keep(&listed.name));
         }
+        kept
     }
 
     /// Returns this listing with the lists replaced that differ between `before` and `now`.
@@ -379,6 +432,7 @@ impl Listing {
     pub(crate) fn set_list(&mut self, kind: ListKind, pages: ListPages) {
         *self.list_mut(kind) = pages.items;
         self.left_out[kind as usize] = pages.left_out;
+        self.page_ends.0[kind as usize] = pages.page_ends.into();
         let requested_at = Some(pages.requested_at);
         Arc::make_mut(&mut self.times.0)[kind as usize] = ListTime { ttl: pages.ttl, requested_at };
     }

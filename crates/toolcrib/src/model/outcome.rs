@@ -21,12 +21,19 @@ pub struct Outcome {
     pub era: Era,
     /// The server that answered; `None` for a fallback.
     pub server: Option<ServerId>,
+    /// The name and version that the server gave itself, as JSON, if they are known.
+    pub server_info: Option<Bytes>,
 }
 
 impl Outcome {
     /// Creates an outcome from a result, for fallbacks and in-process tools.
     pub fn result(result: &Value) -> Self {
-        Self { answer: ResponsePayload::Result(result.to_string().into()), era: Era::Session, server: None }
+        Self {
+            answer: ResponsePayload::Result(result.to_string().into()),
+            era: Era::Session,
+            server: None,
+            server_info: None,
+        }
     }
 
     /// Returns whether the result is marked `isError`, or the server returned an error object.

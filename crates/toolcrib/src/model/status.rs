@@ -14,7 +14,7 @@ use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::era::handshake::error_message;
 use crate::protocol::json::object::Object;
 use crate::protocol::list_kind::ListKind;
-use crate::protocol::versions::Revision;
+use crate::protocol::versions::{Era, Revision};
 use crate::spec::{Pinning, ServerCard, ServerId, Sharing, StartPolicy};
 
 /// The state of a server.
@@ -57,6 +57,17 @@ impl ServerState {
         }
     }
 }
+
+/// States in the order in which they represent a server with several instances: the first that any instance has is shown.
+pub(crate) const STATE_PRIORITY: [ServerState; 7] = [
+    ServerState::Ready,
+    ServerState::Probing,
+    ServerState::Tripped,
+    ServerState::Starting,
+    ServerState::BackingOff,
+    ServerState::Ejected,
+    ServerState::Stopping,
+];
 
 /// The last failure of a server.
 #[derive(Debug, Clone)]
@@ -163,8 +174,10 @@ pub struct ServerStatus {
     pub p99: Option<Duration>,
     /// When the server is started.
     pub start: StartPolicy,
-    /// The negotiated protocol revision.
+    /// The negotiated protocol revision, the newest one if connections of both eras are open.
     pub protocol: Option<Revision>,
+    /// The protocol era; both if a remote server has connections of both.
+    pub eras: Vec<Era>,
     /// The `serverInfo` of the handshake, as JSON.
     pub server_info: Option<Bytes>,
     /// Title, description, tags and tools that were declared for it; title and description that it published itself where

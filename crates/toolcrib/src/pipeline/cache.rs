@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::send_to_server;
+use super::{KeptLease, send_to_server};
 use crate::cache::{
     CacheKey, CacheResult, CacheSettings, CacheSubject, CachedItem, FlightResult, SingleFlight,
 };
@@ -137,6 +137,7 @@ impl CacheableCall {
         router: &CallRouter,
         call: &mut Call,
         target: &Target,
+        kept: &mut KeptLease,
     ) -> Result<Outcome, Error> {
         let Self { entry, state } = self;
         let spec = entry.spec();
@@ -147,7 +148,7 @@ impl CacheableCall {
                 search_later(router, call, target, &entry, subject, definition, request).await
             }
         };
-        let Some(mut result) = result else { return send_to_server(router, call, target, None).await };
+        let Some(mut result) = result else { return send_to_server(router, call, target, None, kept).await };
         let flight = loop {
             match result {
                 CacheResult::Hit(outcome) => {
@@ -178,7 +179,7 @@ impl CacheableCall {
             }
         };
         call.trace.record(|facts| facts.cache = Some(CacheUse::Miss));
-        send_merged(router, call, target, &entry, flight).await
+        send_merged(router, call, target, &entry, flight, kept).await
     }
 }
 
@@ -196,7 +197,7 @@ async fn search_later(
     let cache = &router.services.cache;
     if definition.is_none() {
         // If discovery fails, sending the call returns the error.
-        let _ = router.discover_server(&target.server).await;
+        let _ = router.discover_server(&target.server, call.client.era).await;
         let is_configured = spec.tools.is_cacheable(&target.name);
         definition = find_definition(router, spec, target, is_configured).flatten();
     }
@@ -226,10 +227,11 @@ async fn send_merged(
     target: &Target,
     entry: &RegisteredServer,
     flight: SingleFlight,
+    kept: &mut KeptLease,
 ) -> Result<Outcome, Error> {
     let sink = call.update_sink.clone();
     call.update_sink = sink.clone().map(|sink| flight.wrap_updates(sink));
-    let outcome = send_to_server(router, call, target, Some(&flight)).await;
+    let outcome = send_to_server(router, call, target, Some(&flight), kept).await;
     call.update_sink = sink;
     let settings = cache_settings(entry.spec());
     match &outcome {

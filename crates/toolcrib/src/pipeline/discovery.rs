@@ -20,10 +20,12 @@ use crate::access::visible_catalogs::VisibleCatalogs;
 use crate::catalog::Catalog;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
+use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The time that a list waits for servers, unless it is set.
 pub(crate) const DEFAULT_LISTING_WAIT: Duration = Duration::from_millis(300);
@@ -63,6 +65,8 @@ struct DiscoveryShared {
 #[derive(Debug)]
 struct DiscoveryProgress {
     requested_at: Instant,
+    /// The era of the first client that asked, in which the server is started.
+    era: Era,
     /// The callers that asked for the listing.
     requesters: Vec<Caller>,
     /// The last failed start.
@@ -127,15 +131,15 @@ impl Discoverer {
 
     /// Asks for the listings of servers that have none, on behalf of a caller that may see them. An ejected server is not
     /// started.
-    pub(crate) fn request(&self, caller: &Caller, servers: &[RegisteredServer]) {
+    pub(crate) fn request(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
         if self.stop.is_cancelled() {
             return;
         }
         let now = Instant::now();
         for entry in servers.iter().filter(|entry| entry.needs_discovery(now) && !entry.is_ejected()) {
             let server = entry.spec().id.clone();
-            if let Some(replaced) = self.shared.begin(&server, caller) {
-                self.tasks.spawn(run(self.shared.clone(), server, replaced, self.stop.clone()));
+            if let Some(replaced) = self.shared.begin(&server, caller, era) {
+                self.tasks.spawn_boxed(run(self.shared.clone(), server, replaced, self.stop.clone()));
             }
         }
     }
@@ -245,7 +249,7 @@ impl DiscoveryShared {
 
     /// Records that a discovery begins, and returns what is notified when the server is replaced. Returns `None` if one is
     /// running, which then has one more requester.
-    fn begin(&self, server: &ServerId, caller: &Caller) -> Option<Arc<Notify>> {
+    fn begin(&self, server: &ServerId, caller: &Caller, era: Era) -> Option<Arc<Notify>> {
         match self.lock().entry(server.clone()) {
             Entry::Occupied(mut running) => {
                 running.get_mut().add_requester(caller);
@@ -254,6 +258,7 @@ impl DiscoveryShared {
             Entry::Vacant(vacant) => {
                 let progress = DiscoveryProgress {
                     requested_at: Instant::now(),
+                    era,
                     requesters: vec![caller.clone()],
                     failure: None,
                     has_ended: false,
@@ -332,7 +337,8 @@ impl DiscoveryShared {
         entry: &RegisteredServer,
         mut permit: Option<SemaphorePermit<'_>>,
     ) -> AttemptEnd {
-        let mut start = std::pin::pin!(entry.discover());
+        let era = self.lock().get(server).map_or(Era::Session, |progress| progress.era);
+        let mut start = std::pin::pin!(entry.discover(era));
         let mut failure = std::pin::pin!(entry.failure_after(entry.failure_count()));
         let mut counted = std::pin::pin!(sleep(COUNTED_START));
         loop {

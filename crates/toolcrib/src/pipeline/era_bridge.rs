@@ -5,6 +5,8 @@
 //! the answers. If client and server are of the same era, the bytes pass unchanged.
 
 use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +38,21 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 const REPEAT_DELAY: Duration = Duration::from_millis(250);
 
 /// Runs one call and passes the server's requests to the client.
-pub(crate) async fn run(
+///
+/// Boxed, because the code of an async function is compiled again in every crate whose futures contain it: the whole pipeline
+/// would be in the program three times.
+pub(crate) fn run<'a>(
+    router: &'a Arc<CallRouter>,
+    suspended: &'a Arc<SuspendedCalls>,
+    call: &'a mut Call,
+) -> CallFuture<'a> {
+    Box::pin(run_bridged(router, suspended, call))
+}
+
+/// The future of a call.
+type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send + 'a>>;
+
+async fn run_bridged(
     router: &Arc<CallRouter>,
     suspended: &Arc<SuspendedCalls>,
     call: &mut Call,
@@ -55,7 +71,7 @@ pub(crate) async fn run(
         .map(Cow::into_owned);
     let outcome = match own_state {
         // Boxed to keep the future of an ordinary call small.
-        Some(state) => Box::pin(suspended.resume(&state, call.clone())).await,
+        Some(state) => Box::pin(suspended.resume(router, &state, call.clone())).await,
         None if capabilities.has_any() => Box::pin(suspended.run(router, call.clone())).await,
         None => pipeline::run(router, call).await,
     };
@@ -72,7 +88,10 @@ fn url_error_to_input_request(outcome: Outcome, capabilities: &ClientCapabilitie
         .find_map(|request| capabilities.missing_for(&request.method, request.params.as_ref()));
     let answer = match missing {
         Some(missing) => ResponsePayload::Error(missing_capability_error(&missing)),
-        None => ResponsePayload::Result(input::input_required_result(&questions, None)),
+        None => {
+            let info = outcome.server_info.as_ref();
+            ResponsePayload::Result(input::input_required_result(&questions, None, info))
+        }
     };
     Outcome { answer, era: Era::Stateless, ..outcome }
 }

@@ -6,10 +6,12 @@ use bytes::Bytes;
 
 use crate::call::Call;
 use crate::catalog::Catalog;
+use crate::catalog::results::publish_pages;
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::pipeline::task_owners::TaskOwners;
+use crate::protocol::era::extensions::{GET_SKILL, READ_DIRECTORY};
 use crate::protocol::json::object::{self, Object, parse_array};
 use crate::protocol::jsonrpc::ResponsePayload;
 
@@ -36,6 +38,30 @@ pub(crate) fn with_public_names(
     };
     if let Some(renamed) = renamed {
         *result = renamed;
+    }
+    outcome
+}
+
+/// Returns the outcome with public addresses of pages, and of skills if the request was about them. A call addressed to one
+/// server by its own names keeps the server's bytes.
+pub(crate) fn with_public_uris(
+    mut outcome: Outcome,
+    call: &Call,
+    target: &Target,
+    catalog: &Catalog,
+) -> Outcome {
+    let server = &target.server;
+    let is_about_skills = matches!(call.method(), GET_SKILL | READ_DIRECTORY);
+    if matches!(call.selector, Selector::OnServer(..)) || !is_about_skills && !catalog.has_pages(server) {
+        return outcome;
+    }
+    let ResponsePayload::Result(result) = &mut outcome.answer else { return outcome };
+    let published = match is_about_skills {
+        true => catalog.publish_skill_uris(server, call.method(), result),
+        false => publish_pages(server, call.name(), result),
+    };
+    if let Some(published) = published {
+        *result = published;
     }
     outcome
 }
@@ -98,7 +124,7 @@ mod tests {
         let params = Object::parse(&Bytes::from_static(params.as_bytes())).unwrap();
         let target = Target { server: "a".parse().unwrap(), name: "own:x".into() };
         let answer = ResponsePayload::Result(Bytes::from_static(result.as_bytes()));
-        let outcome = Outcome { answer, era: Era::Stateless, server: None };
+        let outcome = Outcome { answer, era: Era::Stateless, server: None, server_info: None };
         let outcome = with_public_names(
             outcome,
             &Call::request(method, selector, params),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 use tracing::warn;
 
 use crate::access::approvals::Approvals;
@@ -25,12 +25,13 @@ use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::pipeline::discovery::{Discoverer, DiscoveryState};
 use crate::pipeline::task_owners::TaskOwners;
-use crate::protocol::list_kind::{ListKind, ListKinds};
+use crate::protocol::list_kind::ListKinds;
+use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
-use crate::upstream::relist::PendingRelist;
 use crate::util::panics;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The time that a supervisor has to report that a start took too long.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
@@ -129,11 +130,12 @@ impl CallRouter {
 
     /// Finds the target of a selector, and the catalog in which it was found. If the name points at a server without a known
     /// listing, that server is listed first. For a bare name or an unknown URI, every such server is, so that the answer does
-    /// not depend on which servers were seen before.
+    /// not depend on which servers were seen before. Servers that are started for that follow the era of the client.
     pub(crate) async fn find_target(
         &self,
         caller: &Caller,
         selector: &Selector,
+        era: Era,
     ) -> Result<(Target, VisibleCatalog), Error> {
         if let Selector::OnServer(server, _) = selector
             && let Some(Err(disabled)) = self.registry.get(server)
@@ -149,7 +151,7 @@ impl CallRouter {
             _ if visible.callable.is_certain(selector) => {
                 self.find_allowed(&visible.callable, caller, selector)
             }
-            _ => Box::pin(self.find_after_discovery(&visible.callable, caller, selector)).await,
+            _ => Box::pin(self.find_after_discovery(&visible.callable, caller, selector, era)).await,
         };
         found.map(|target| (target, visible)).map_err(|error| match error.kind() {
             // The catalog loses all servers when they are stopped.
@@ -158,17 +160,36 @@ impl CallRouter {
         })
     }
 
+    /// Returns what a caller may use if own instances of the client list something else than their servers do: a server may
+    /// list more for a client with extensions.
+    pub(crate) fn own_catalog(&self, call: &Call) -> Option<VisibleCatalog> {
+        if !call.has_client_extensions() {
+            return None;
+        }
+        let listings = self.registry.listings_for_client(call)?;
+        let full = Arc::new(Catalog::build(self.catalog().revision(), &listings));
+        Some(self.visible_catalogs.for_caller_uncached(full, &call.caller))
+    }
+
+    /// Finds the target of a call among what own instances of its client list.
+    pub(crate) fn find_in_own_catalog(&self, call: &Call) -> Option<(Target, VisibleCatalog)> {
+        let visible = self.own_catalog(call)?;
+        let target = visible.callable.find_listed(&call.selector).ok()?;
+        Some((target, visible))
+    }
+
     async fn find_after_discovery(
         &self,
         catalog: &Catalog,
         caller: &Caller,
         selector: &Selector,
+        era: Era,
     ) -> Result<Target, Error> {
         // The guard is asked before a server is started.
         let can_see = |server: &ServerId| self.visible_catalogs.can_see(caller, server);
         if let Some(server) = catalog.undiscovered_by_prefix(selector.name()).filter(|server| can_see(server))
         {
-            let discovered = self.discover_server(server).await;
+            let discovered = self.discover_server(server, era).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
                 Ok(()) => error,
@@ -176,7 +197,7 @@ impl CallRouter {
         }
         let mut servers = self.undiscovered_servers(catalog);
         servers.retain(|entry| can_see(&entry.spec().id));
-        self.discover_within_start_timeout(caller, &servers).await;
+        self.discover_within_start_timeout(caller, era, &servers).await;
         self.find_among_known(caller, selector, &servers)
     }
 
@@ -232,16 +253,15 @@ impl CallRouter {
             && policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
         {
-            self.discover_server(&target.server).await?;
+            self.discover_server(&target.server, call.client.era).await?;
             visible = self.adhoc_catalog(policy, &call.caller, &target.server);
         }
-        if matches!(call.selector, Selector::OnServer(..))
-            && policy.can_see(&call.caller, &target.server)
+        if policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
             && visible.is_undiscovered(&target.server)
         {
             // The rules need the server's listing.
-            self.discover_server(&target.server).await?;
+            self.discover_server(&target.server, call.client.era).await?;
             visible = by_rules();
         }
         let find_tool =
@@ -254,6 +274,16 @@ impl CallRouter {
                 self.approvals.require(call, target, &finding).await.map(|()| Decision::Approved)
             }
         }
+    }
+
+    /// Returns whether the caller of a subscription may be told about another URI of the server.
+    pub(crate) fn can_subscribe(&self, call: &Call, server: &ServerId, uri: &Arc<str>) -> bool {
+        let Ok(policy) = self.visible_catalogs.policy_for(&call.caller) else { return false };
+        let Some(policy) = policy else { return true };
+        let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let target = Target { server: server.clone(), name: uri.clone() };
+        let unknown_server = || self.hidden_server_error(&call.caller, server);
+        visible_catalogs::authorize(&policy, &visible, call, &target, |_| None, unknown_server).is_ok()
     }
 
     /// Returns the catalog of a server that is not in the roster, as far as a caller may use it.
@@ -329,12 +359,23 @@ impl CallRouter {
         })
     }
 
-    /// Passes the call to the fallback, or returns the error with a suggestion.
-    pub(crate) async fn run_fallback(&self, call: Call, error: Error) -> Result<Outcome, Error> {
+    /// Passes the call to the fallback or to the server that its unknown name refers to, or returns the error with a
+    /// suggestion.
+    pub(crate) async fn run_fallback(&self, mut call: Call, error: Error) -> Result<Outcome, Error> {
         if let Some(denied) = self.denial_error(&call).or_else(|| self.withheld_error(&call)) {
             return Err(denied);
         }
         let catalog = self.callable_catalog(&call.caller);
+        // A typing error is better explained here, and an unknown name must not count towards limits.
+        let is_forwarded = call.forwards_unknown
+            && error.kind() == ErrorKind::Unknown
+            && self.fallback.is_none()
+            && !self.limiter.has_limits()
+            && !catalog.has_suggestion(&call.selector);
+        if is_forwarded && let Some(Target { server, name }) = catalog.guess_target(&call.selector) {
+            call.selector = Selector::OnServer(server, name.to_string());
+            return Box::pin(super::run(self, &mut call)).await;
+        }
         match &self.fallback {
             Some(fallback)
                 if matches!(call.selector, Selector::Tool(_))
@@ -354,7 +395,7 @@ impl CallRouter {
 
     /// Returns what is listed to a caller, with current lists of these kinds. Servers that were never listed are discovered
     /// in the background; the list waits for them, and for running servers with outdated lists, only briefly.
-    pub(crate) async fn list(&self, caller: &Caller, kinds: ListKinds) -> Arc<Catalog> {
+    pub(crate) async fn list(&self, caller: &Caller, kinds: ListKinds, era: Era) -> Arc<Catalog> {
         let catalog = self.callable_catalog(caller);
         let mut servers = self.undiscovered_servers(&catalog);
         servers.extend(self.servers_without_tools(&catalog));
@@ -363,7 +404,7 @@ impl CallRouter {
         tokio::join!(
             async {
                 if !servers.is_empty() {
-                    self.discover_briefly(caller, &servers).await;
+                    self.discover_briefly(caller, era, &servers).await;
                 }
             },
             self.refresh(&entries, kinds),
@@ -371,59 +412,9 @@ impl CallRouter {
         self.listed_catalog(caller)
     }
 
-    /// Returns the servers that have to be started again, because they could not tell their tools.
-    fn servers_without_tools(&self, catalog: &Catalog) -> Vec<RegisteredServer> {
-        let now = Instant::now();
-        let unlisted =
-            catalog.servers().filter(|server| catalog.list_error(ListKind::Tools, server).is_some());
-        let entries = unlisted.filter_map(|server| self.registry.get(server)?.ok());
-        entries.filter(|entry| entry.needs_discovery(now)).collect()
-    }
-
-    /// Asks running servers for those of their lists that are out of date, and waits briefly until the catalog has them.
-    pub(crate) async fn refresh(&self, servers: &[RegisteredServer], kinds: ListKinds) {
-        let now = Instant::now();
-        let wait = self.discoverer.listing_wait();
-        let is_awaited = |pending: &PendingRelist| now.saturating_duration_since(pending.since) < wait;
-        let pending: Vec<OutdatedServer<'_>> = servers
-            .iter()
-            .map(|entry| OutdatedServer { entry, relists: entry.refresh(kinds, now) })
-            .filter(|outdated| outdated.relists.iter().any(is_awaited))
-            .collect();
-        if !pending.is_empty() {
-            // The rest is announced when it arrives.
-            let _ = timeout_at(now + wait, self.wait_for_relists(&pending)).await;
-        }
-    }
-
-    /// Asks running servers for all their lists, and waits until the catalog has them, as long as the slowest of the servers
-    /// may take to start. Returns the servers that do not run.
-    pub(crate) async fn relist(&self, servers: &[RegisteredServer]) -> Vec<ServerId> {
-        let asked = servers.iter().map(|entry| OutdatedServer { entry, relists: entry.relist() });
-        let (running, stopped): (Vec<OutdatedServer<'_>>, Vec<OutdatedServer<'_>>) =
-            asked.partition(|server| !server.relists.is_empty());
-        let limits = running.iter().map(|server| server.entry.spec().lifecycle.start_timeout);
-        if let Some(limit) = limits.max() {
-            let _ = timeout(limit, self.wait_for_relists(&running)).await;
-        }
-        stopped.iter().map(|server| server.entry.spec().id.clone()).collect()
-    }
-
-    async fn wait_for_relists(&self, servers: &[OutdatedServer<'_>]) {
-        for server in servers {
-            for relist in &server.relists {
-                relist.wait().await;
-            }
-            let id = &server.entry.spec().id;
-            let mut catalog = self.catalog.clone();
-            // An error means that the crib is being dropped.
-            let _ = catalog.wait_for(|catalog| self.registry.is_listed_in(id, catalog)).await;
-        }
-    }
-
     /// Asks for the listings of servers that a caller may see, and waits for those that were not asked for before.
-    pub(crate) async fn discover_briefly(&self, caller: &Caller, servers: &[RegisteredServer]) {
-        self.discoverer.request(caller, servers);
+    pub(crate) async fn discover_briefly(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
+        self.discoverer.request(caller, era, servers);
         if let Some(deadline) = self.discoverer.listing_deadline(servers) {
             // The rest is announced when it arrives.
             let _ = timeout_at(deadline, self.wait_for_first_starts(servers)).await;
@@ -431,8 +422,8 @@ impl CallRouter {
     }
 
     /// Asks for the listings of servers, and waits until each has been listed or its first start has failed.
-    pub(crate) async fn discover(&self, caller: &Caller, servers: &[RegisteredServer]) {
-        self.discoverer.request(caller, servers);
+    pub(crate) async fn discover(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
+        self.discoverer.request(caller, era, servers);
         self.wait_for_first_starts(servers).await;
     }
 
@@ -443,10 +434,10 @@ impl CallRouter {
 
     /// Asks for the listings of servers, and waits until each has been listed or cannot be started, as long as the slowest
     /// of them may take to start.
-    async fn discover_within_start_timeout(&self, caller: &Caller, servers: &[RegisteredServer]) {
+    async fn discover_within_start_timeout(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
         let limits = servers.iter().map(|entry| entry.spec().lifecycle.start_timeout);
         let Some(limit) = limits.max() else { return };
-        self.discoverer.request(caller, servers);
+        self.discoverer.request(caller, era, servers);
         let may_come_up =
             |state: &DiscoveryState| matches!(state, DiscoveryState::Pending | DiscoveryState::Restarting(_));
         let settled = self.discoverer.wait_while(servers, self.catalog.clone(), may_come_up);
@@ -464,11 +455,11 @@ impl CallRouter {
 
     /// Lists one server that was never listed, or its replacement if the roster changes in the meantime. Waits as long as
     /// its start may take.
-    pub(crate) async fn discover_server(&self, server: &ServerId) -> Result<(), Error> {
+    pub(crate) async fn discover_server(&self, server: &ServerId, era: Era) -> Result<(), Error> {
         loop {
             let Some(Ok(entry)) = self.registry.get(server) else { return Ok(()) };
             if entry.listing().is_none() {
-                match self.start_and_list(&entry).await {
+                match self.start_and_list(&entry, era).await {
                     Ok(()) => {}
                     Err(failure)
                         if failure.kind() == ErrorKind::ShuttingDown && self.registry.is_replaced(&entry) =>
@@ -486,9 +477,9 @@ impl CallRouter {
     }
 
     /// Starts a server in a task of its own, which continues if the caller does not wait.
-    async fn start_and_list(&self, entry: &RegisteredServer) -> Result<(), Error> {
+    async fn start_and_list(&self, entry: &RegisteredServer, era: Era) -> Result<(), Error> {
         let server = entry.clone();
-        let start = self.services.tasks.spawn(async move { server.discover().await });
+        let start = self.services.tasks.spawn_boxed(async move { server.discover(era).await });
         let limit = entry.spec().lifecycle.start_timeout + REPORT_GRACE;
         match timeout(limit, start).await {
             Ok(Ok(listed)) => listed,
@@ -518,12 +509,6 @@ impl CallRouter {
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
     }
-}
-
-/// A server with lists that are being fetched again.
-struct OutdatedServer<'a> {
-    entry: &'a RegisteredServer,
-    relists: Vec<PendingRelist>,
 }
 
 /// Returns whether a caller may know that a server exists which it may not use. The local user wrote the rules.

@@ -1,5 +1,6 @@
 //! Resource subscriptions that survive restarts of their server.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::call::Call;
+use crate::catalog::Catalog;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::instance_key::InstanceKey;
@@ -16,6 +18,7 @@ use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The pause before a failed subscription is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -24,13 +27,24 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 type SubscribedInstance = Arc<Mutex<InstanceKey>>;
 
 /// A subscription to changes of one resource. It keeps the server running; dropping it ends the subscription.
-#[derive(Debug)]
 pub struct Subscription {
     uri: String,
     server: ServerId,
     own_uri: Arc<str>,
     instance: SubscribedInstance,
+    router: Weak<CallRouter>,
+    /// The subscribe request, with its caller.
+    call: Call,
     _cancel: DropGuard,
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscription")
+            .field("uri", &self.uri)
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Subscription {
@@ -41,12 +55,36 @@ impl Subscription {
 
     /// Returns whether a notification belongs to this subscription.
     pub fn matches(&self, notification: &ServerNotification) -> bool {
-        let ServerNotification::ResourceUpdated { server, instance, uri } = notification else {
-            return false;
-        };
-        let subscribed = self.instance.lock().ignore_poison();
-        *server == self.server && *uri == self.own_uri && *instance == *subscribed
+        self.updated_uri(notification).is_some()
     }
+
+    /// Returns the URI of the resource that a notification of this subscription is about: the requested one, or the public
+    /// URI of a sub-resource that the caller may read. A sub-resource is below the subscribed URI: that URI is followed by
+    /// `/`, `?` or `#`.
+    pub fn updated_uri(&self, notification: &ServerNotification) -> Option<Cow<'_, str>> {
+        let ServerNotification::ResourceUpdated { server, instance, uri, .. } = notification else {
+            return None;
+        };
+        if *server != self.server || *instance != *self.instance.lock().ignore_poison() {
+            return None;
+        }
+        if *uri == self.own_uri {
+            return Some(Cow::Borrowed(&self.uri));
+        }
+        let is_visible =
+            || self.router.upgrade().is_some_and(|router| router.can_subscribe(&self.call, server, uri));
+        if !is_sub_resource(&self.own_uri, uri) || !is_visible() {
+            return None;
+        }
+        let is_own = *self.uri == *self.own_uri;
+        Some(Cow::Owned(if is_own { uri.to_string() } else { Catalog::qualified_uri(server, uri) }))
+    }
+}
+
+/// Returns whether a URI is below another one.
+fn is_sub_resource(parent: &str, uri: &str) -> bool {
+    let Some(rest) = uri.strip_prefix(parent) else { return false };
+    parent.ends_with('/') || rest.starts_with(['/', '?', '#'])
 }
 
 /// A subscription that the server has not confirmed yet.
@@ -67,7 +105,7 @@ impl PendingSubscription {
 
 /// Starts a subscription.
 pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<PendingSubscription, Error> {
-    let found = router.find_target(&call.caller, &call.selector).await;
+    let found = router.find_target(&call.caller, &call.selector, call.client.era).await;
     let (target, visible) = found.map_err(|error| router.denial_error(&call).unwrap_or(error))?;
     router.authorize(&call, &target, Some(visible)).await?;
     let (Selector::Resource(uri) | Selector::OnServer(_, uri)) = &call.selector else {
@@ -81,6 +119,8 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
         server: target.server.clone(),
         own_uri: target.name.clone(),
         instance: instance.clone(),
+        router: Arc::downgrade(router),
+        call: call.clone(),
         _cancel: cancel.clone().drop_guard(),
     };
     let task = SubscriptionTask {
@@ -90,9 +130,7 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
         own_uri: target.name,
         instance,
     };
-    router.services.tasks.spawn(async move {
-        tokio::select! { () = task.run(confirm, &cancel) => {}, () = task.wait_for_shutdown() => {} }
-    });
+    task.spawn(router, confirm, cancel);
     Ok(PendingSubscription { subscription, confirmed })
 }
 
@@ -114,6 +152,17 @@ enum SubscriptionRound {
 }
 
 impl SubscriptionTask {
+    fn spawn(
+        self,
+        router: &CallRouter,
+        confirm: oneshot::Sender<Result<(), Error>>,
+        cancel: CancellationToken,
+    ) {
+        router.services.tasks.spawn_boxed(async move {
+            tokio::select! { () = self.run(confirm, &cancel) => {}, () = self.wait_for_shutdown() => {} }
+        });
+    }
+
     async fn wait_for_shutdown(&self) {
         if let Some(shutdown) = self.router.upgrade().map(|router| router.services.abort_drain.clone()) {
             shutdown.cancelled().await;
@@ -142,6 +191,7 @@ impl SubscriptionTask {
             server: self.server.clone(),
             instance,
             uri: self.own_uri.clone(),
+            details: None,
         }
     }
 
@@ -200,5 +250,28 @@ impl SubscriptionTask {
             () = cancel.cancelled() => SubscriptionRound::Ended,
             () = origin.wait_until_up() => SubscriptionRound::Retry,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub_resource_is_below_the_subscribed_uri() {
+        for (uri, expected) in [
+            ("note://a/b", true),
+            ("note://a?x=1", true),
+            ("note://a#part", true),
+            ("note://ab", false),
+            ("note://b/a", false),
+            ("note://", false),
+        ] {
+            assert_eq!(is_sub_resource("note://a", uri), expected, "{uri}");
+        }
+        assert!(
+            is_sub_resource("file:///dir/", "file:///dir/x")
+                && !is_sub_resource("file:///dir/", "file:///dir")
+        );
     }
 }

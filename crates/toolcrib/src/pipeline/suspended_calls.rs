@@ -2,12 +2,17 @@
 //!
 //! The client gets a signed state. It is valid once, for a limited time, and only for the same caller and the same call.
 //! The call itself stays in this process. The store has a record of it, so that the state is valid once across replicas.
+//!
+//! A stateless server ends its call to ask, and the client could repeat it at any instance. If the instance belongs to one
+//! client, only that instance knows its state: the client may return on another connection, so the lease on the instance
+//! is kept, and the client gets a signed state in place of the server's own.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -22,15 +27,17 @@ use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
-use crate::pipeline;
 use crate::pipeline::router::CallRouter;
+use crate::pipeline::{self, KeptLease};
 use crate::protocol::era::input::{self, InputRequest};
-use crate::protocol::json::object::Object;
+use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
 use crate::store::{SigningKey, Store, StoreError, StoreKey, StoreKind};
+use crate::supervisor::Lease;
 use crate::util::encoding;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The time that a suspended call waits for its client.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(600);
@@ -61,6 +68,8 @@ pub(crate) struct SuspendedCalls {
 #[derive(Debug, Default)]
 struct SuspendedState {
     calls: HashMap<String, SuspendedCall>,
+    /// Instances that asked for input and wait for the call to be repeated.
+    instances: HashMap<String, AskingInstance>,
     /// Whether no further calls are suspended.
     closed: bool,
 }
@@ -82,6 +91,29 @@ struct SuspendedCall {
     trace: CallTrace,
     /// Drops the call when the time is up.
     _timer: AbortOnDropHandle<()>,
+}
+
+/// The instance of one client that asked for input by the result of a call.
+#[derive(Debug)]
+struct AskingInstance {
+    lease: Lease,
+    caller: Caller,
+    /// The state that the server itself wants back, as raw JSON.
+    server_state: Option<Bytes>,
+    /// Releases the instance when the time is up.
+    _timer: AbortOnDropHandle<()>,
+}
+
+impl SuspendedState {
+    /// Returns whether one more call of a caller may wait.
+    fn has_room_for(&self, caller: &Caller) -> bool {
+        let of_calls = self.calls.values().map(|waiting| &waiting.caller);
+        let of_instances = self.instances.values().map(|waiting| &waiting.caller);
+        let caller_count = of_calls.chain(of_instances).filter(|waiting| *waiting == caller).count();
+        !self.closed
+            && self.calls.len() + self.instances.len() < MAX_SUSPENDED
+            && caller_count < MAX_PER_CALLER
+    }
 }
 
 impl std::fmt::Debug for SuspendedCall {
@@ -190,12 +222,69 @@ impl SuspendedCalls {
         let sink = call.update_sink.replace(Arc::new(sender));
         let request = call.clone();
         let router = router.clone();
-        let work = Box::pin(async move { pipeline::run(&router, &mut call).await });
+        let suspended = self.clone();
+        let work =
+            Box::pin(async move { suspended.run_once(&router, &mut call, KeptLease::default()).await });
         self.run_or_suspend(RunningCall { work, updates }, request, sink).await
     }
 
+    /// Runs a call of a stateless client, on a lease that was kept for it if there is one.
+    pub(super) async fn run_once(
+        self: &Arc<Self>,
+        router: &CallRouter,
+        call: &mut Call,
+        mut kept: KeptLease,
+    ) -> Result<Outcome, Error> {
+        let outcome = pipeline::run_keeping_lease(router, call, &mut kept).await?;
+        match kept.into_inner() {
+            Some(lease) => Ok(self.keep_instance(lease, call, outcome)),
+            None => Ok(outcome),
+        }
+    }
+
+    /// Keeps the instance that asks for input, and replaces the state of the server in its result by a signed one. If too
+    /// many calls wait, the result stays as it is.
+    fn keep_instance(self: &Arc<Self>, lease: Lease, call: &Call, outcome: Outcome) -> Outcome {
+        let ResponsePayload::Result(result) = &outcome.answer else { return outcome };
+        let signed = encoding::random_hex().and_then(|id| Some((id.clone(), self.sign(&id, call)?)));
+        let (Some((id, token)), Ok(mut result)) = (signed, Object::parse(result)) else { return outcome };
+        let mut state = self.lock();
+        if !state.has_room_for(&call.caller) {
+            return outcome;
+        }
+        let timer = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.clone())));
+        let server_state = result.get(input::REQUEST_STATE).map(|raw| Bytes::copy_from_slice(raw));
+        let caller = call.caller.clone();
+        state.instances.insert(id, AskingInstance { lease, caller, server_state, _timer: timer });
+        drop(state);
+        result.set_unchecked(input::REQUEST_STATE, object::to_json_string(&token));
+        Outcome { answer: ResponsePayload::Result(result.to_bytes()), ..outcome }
+    }
+
+    /// Removes and returns the instance that a state belongs to.
+    fn take_instance(&self, state: &str) -> Option<AskingInstance> {
+        self.lock().instances.remove(state_id(state)?)
+    }
+
+    /// Continues a call whose state was signed here.
+    pub(super) async fn resume(
+        self: &Arc<Self>,
+        router: &Arc<CallRouter>,
+        state: &str,
+        mut call: Call,
+    ) -> Result<Outcome, Error> {
+        let Some(AskingInstance { lease, server_state, .. }) = self.take_instance(state) else {
+            return self.resume_suspended(state, call).await;
+        };
+        match server_state {
+            Some(server_state) => call.params.set_unchecked(input::REQUEST_STATE, server_state),
+            None => drop(call.params.remove(input::REQUEST_STATE)),
+        }
+        self.run_once(router, &mut call, KeptLease::new(lease)).await
+    }
+
     /// Continues a suspended call with the client's answers. Missing answers are requested again.
-    pub(super) async fn resume(self: &Arc<Self>, state: &str, mut call: Call) -> Result<Outcome, Error> {
+    async fn resume_suspended(self: &Arc<Self>, state: &str, mut call: Call) -> Result<Outcome, Error> {
         let Some(SuspendedCall { running, requests, trace, .. }) = self.take(state, &call).await? else {
             return Ok(stateless(ResponsePayload::Error(input::invalid_state_error())));
         };
@@ -254,6 +343,7 @@ impl SuspendedCalls {
             params: request.params.clone(),
         };
         let questions: Vec<InputRequest> = requests.iter().map(question).collect();
+        let server_info = requests.iter().find_map(|(_, request)| request.server_info.clone());
         let record = json!({"owner": self.owner, "caller": call.caller.as_str()}).to_string();
         let stored = self.store.put(record_key(&id), record.into(), Some(SUSPEND_TIMEOUT)).wait().await;
         if let Err(error) = stored {
@@ -264,7 +354,8 @@ impl SuspendedCalls {
             let _ = self.store.remove(record_key(&id)).wait().await;
             return Ok(refusal("too many calls wait for input; answer some of them first"));
         }
-        Ok(stateless(ResponsePayload::Result(input::input_required_result(&questions, Some(&token)))))
+        let result = input::input_required_result(&questions, Some(&token), server_info.as_ref());
+        Ok(stateless(ResponsePayload::Result(result)))
     }
 
     /// Keeps a call until it is resumed or its time is up. Returns `false` if there are too many.
@@ -276,11 +367,11 @@ impl SuspendedCalls {
         call: Call,
     ) -> bool {
         let mut state = self.lock();
-        let caller_count = state.calls.values().filter(|waiting| waiting.caller == call.caller).count();
-        if state.closed || state.calls.len() >= MAX_SUSPENDED || caller_count >= MAX_PER_CALLER {
+        if !state.has_room_for(&call.caller) {
             return false;
         }
-        let timer = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.to_owned())));
+        let timer =
+            AbortOnDropHandle::new(self.tasks.spawn_boxed(expire(Arc::downgrade(self), id.to_owned())));
         let suspended = SuspendedCall {
             running,
             requests,
@@ -351,17 +442,20 @@ fn state_id(state: &str) -> Option<&str> {
 async fn expire(suspended: Weak<SuspendedCalls>, id: String) {
     sleep(SUSPEND_TIMEOUT).await;
     if let Some(suspended) = suspended.upgrade() {
-        let expired = suspended.lock().calls.remove(&id);
-        drop(expired);
+        let mut state = suspended.lock();
+        let expired_call = state.calls.remove(&id);
+        let expired_instance = state.instances.remove(&id);
+        drop(state);
+        drop(expired_call);
+        drop(expired_instance);
     }
 }
 
 /// Returns whether two requests are equal except for members that differ between attempts.
 fn is_same_call(first: &Object, second: &Object) -> bool {
-    let is_compared = |(key, _): &(&str, &bytes::Bytes)| {
-        !matches!(*key, input::INPUT_RESPONSES | input::REQUEST_STATE | "_meta")
-    };
-    let value = |raw: &bytes::Bytes| serde_json::from_slice::<Value>(raw).ok();
+    let is_compared =
+        |(key, _): &(&str, &Bytes)| !matches!(*key, input::INPUT_RESPONSES | input::REQUEST_STATE | "_meta");
+    let value = |raw: &Bytes| serde_json::from_slice::<Value>(raw).ok();
     first.iter().filter(is_compared).count() == second.iter().filter(is_compared).count()
         && first.iter().filter(is_compared).all(|(key, raw)| {
             second
@@ -371,7 +465,7 @@ fn is_same_call(first: &Object, second: &Object) -> bool {
 }
 
 fn stateless(answer: ResponsePayload) -> Outcome {
-    Outcome { answer, era: Era::Stateless, server: None }
+    Outcome { answer, era: Era::Stateless, server: None, server_info: None }
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub(super) const REPORT_LEN: usize = 5;
 /// A message from a shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShimReport {
+    /// The server is being started. Without a further report, the shim was killed meanwhile.
+    Starting,
     /// The server runs with this pid.
     Started(i32),
     /// The server could not be started, with this errno.
@@ -42,6 +44,7 @@ pub(super) enum ShimReport {
 impl ShimReport {
     pub(super) fn to_bytes(self) -> [u8; REPORT_LEN] {
         let (kind, number) = match self {
+            Self::Starting => (b'b', 0),
             Self::Started(pid) => (b'p', pid),
             Self::Failed(errno) => (b'f', errno),
             Self::Exited(status) => (b'e', status),
@@ -56,6 +59,7 @@ impl ShimReport {
     pub(super) fn from_bytes([kind, number @ ..]: [u8; REPORT_LEN]) -> Option<Self> {
         let number = i32::from_le_bytes(number);
         Some(match kind {
+            b'b' => Self::Starting,
             b'p' => Self::Started(number),
             b'f' => Self::Failed(number),
             b'e' => Self::Exited(number),
@@ -139,9 +143,16 @@ mod tests {
 
     #[test]
     fn reports_round_trip() {
-        use ShimReport::{Exited, Failed, InOtherSession, Killed, Started, TooManyProcesses};
-        let reports =
-            [Started(7), Failed(2), Exited(-1), Killed(9), TooManyProcesses(600), InOtherSession(8)];
+        use ShimReport::{Exited, Failed, InOtherSession, Killed, Started, Starting, TooManyProcesses};
+        let reports = [
+            Starting,
+            Started(7),
+            Failed(2),
+            Exited(-1),
+            Killed(9),
+            TooManyProcesses(600),
+            InOtherSession(8),
+        ];
         for report in reports {
             assert_eq!(ShimReport::from_bytes(report.to_bytes()), Some(report));
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -100,11 +101,19 @@ impl ShimProcess {
             self.kill_sent.cancelled().await;
             sleep(SHIM_TIMEOUT).await;
         };
+        let mut is_starting = false;
         tokio::select! {
-            () = forward_reports(&mut self.reports, self.pid, &request, &mut tracker) => {}
+            () = forward_reports(&mut self.reports, self.pid, &request, &mut tracker, &mut is_starting) => {}
             () = overdue => drop(self.child.start_kill()),
         }
+        let is_unasked = !self.kill_sent.is_cancelled();
         let status = self.child.wait().await;
+        if is_unasked && status.as_ref().is_ok_and(|status| status.signal().is_some()) {
+            tracker.report_exit(ProcessExit::ShimKilled);
+            if is_starting {
+                tracker.report_failure(SpawnError::shim_killed());
+            }
+        }
         // The server dies with a killed shim, but the rest of the tree does not.
         if !status.is_ok_and(|status| status.success()) {
             tracker.kill_orphans().await;
@@ -114,16 +123,18 @@ impl ShimProcess {
     }
 }
 
-/// Forwards the reports of a shim until it closes the socket.
+/// Forwards the reports of a shim until it closes the socket. Sets `is_starting` once the server may run.
 async fn forward_reports(
     reports: &mut OwnedReadHalf,
     shim: u32,
     request: &SpawnRequest,
     tracker: &mut TreeTracker,
+    is_starting: &mut bool,
 ) {
     let mut bytes = [0; REPORT_LEN];
     while reports.read_exact(&mut bytes).await.is_ok() {
         match ShimReport::from_bytes(bytes) {
+            Some(ShimReport::Starting) => *is_starting = true,
             Some(ShimReport::Started(pid)) => {
                 // If the spawning future was dropped, so was the control socket, and the shim ends the server.
                 tracker.report_started(pid.cast_unsigned(), Some(shim));

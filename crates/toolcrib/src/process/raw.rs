@@ -1,8 +1,9 @@
-//! All unsafe code of the crate: what a child does between fork and exec, and the signal mask of a shim.
+//! All unsafe code of the crate: what a child does between fork and exec, the signal mask of a shim, and functions of the C
+//! library for the environment and for memory.
 
 #![expect(unsafe_code, reason = "std and rustix have no safe form of `pre_exec`, `execve` and signal masks")]
 
-use std::ffi::{CString, OsString, c_char};
+use std::ffi::{CStr, CString, OsString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt as _;
@@ -83,6 +84,34 @@ impl ExecImage {
             }
         }
         denied.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    }
+}
+
+/// Removes a variable from the environment and overwrites its value, which other processes could read in `/proc` otherwise.
+/// Returns the value. Does nothing if another thread may use the environment, or that cannot be found out.
+pub(super) fn take_variable(name: &CStr) -> Option<Vec<u8>> {
+    if std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) != 1 {
+        return None;
+    }
+    // SAFETY: there is no other thread. The value ends with a null byte, is not used after it was removed, and may be written to.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if value.is_null() {
+            return None;
+        }
+        let bytes = CStr::from_ptr(value).to_bytes().to_vec();
+        std::ptr::write_bytes(value, 0, bytes.len());
+        libc::unsetenv(name.as_ptr());
+        Some(bytes)
+    }
+}
+
+/// Returns memory that the allocator keeps for later to the system.
+pub(super) fn return_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes only the locks of the allocator.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -77,6 +77,8 @@ fn start_and_watch() -> io::Result<()> {
     let _ = std::fs::write("/proc/self/comm", "toolcrib-shim");
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (request, files) = control::receive_request(&control)?;
+    // Before the server runs, because it may kill this process immediately.
+    (&control).write_all(&ShimReport::Starting.to_bytes())?;
     let started = request.to_command(files).and_then(|mut command| command.spawn());
     drop(request);
     match started {

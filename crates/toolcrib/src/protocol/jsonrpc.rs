@@ -46,7 +46,7 @@ const OWN_CODES: std::ops::RangeInclusive<f64> = -31099.0..=-31000.0;
 const MAX_DEPTH: usize = 512;
 
 /// A request's id as its sender spelled it: a JSON string or integer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Bytes);
 
 impl RequestId {
@@ -119,19 +119,22 @@ struct Envelope {
 
 impl Envelope {
     /// Sets a member. Returns `false` if JSON-RPC has no such member.
-    fn set(&mut self, key: &str, value: Bytes) -> Result<bool, BadJson> {
+    fn set(&mut self, key: &[u8], value: Bytes) -> Result<bool, BadJson> {
         let slot = match key {
-            "jsonrpc" => &mut self.version,
-            "id" => &mut self.id,
-            "method" => &mut self.method,
-            "params" => &mut self.params,
-            "result" => &mut self.result,
-            "error" => &mut self.error,
+            b"jsonrpc" => &mut self.version,
+            b"id" => &mut self.id,
+            b"method" => &mut self.method,
+            b"params" => &mut self.params,
+            b"result" => &mut self.result,
+            b"error" => &mut self.error,
             _ => return Ok(false),
         };
         match slot.replace(value) {
             None => Ok(true),
-            Some(_) => Err(BadJson::unexpected_shape(format!("the member `{key}` appears twice"))),
+            Some(_) => {
+                let key = String::from_utf8_lossy(key);
+                Err(BadJson::unexpected_shape(format!("the member `{key}` appears twice")))
+            }
         }
     }
 
@@ -148,9 +151,12 @@ impl ClientMessage {
     pub fn parse(source: &Bytes) -> Result<Self, MalformedMessage> {
         let mut envelope = Envelope::default();
         let read = for_each_member(source, MAX_DEPTH, |key, value| {
-            match envelope.set(&key, source.slice_ref(value.as_bytes()))? {
+            match envelope.set(&key, source.slice_ref(value))? {
                 true => Ok(()),
-                false => Err(BadJson::unexpected_shape(format!("unknown member `{key}`"))),
+                false => {
+                    let key = String::from_utf8_lossy(&key);
+                    Err(BadJson::unexpected_shape(format!("unknown member `{key}`")))
+                }
             }
         });
         let id = envelope.id.clone().and_then(RequestId::parse);
@@ -282,7 +288,7 @@ impl ServerMessage {
         }
         let mut envelope = Envelope::default();
         let set_member =
-            |key: Cow<'_, str>, value: &str| envelope.set(&key, line.slice_ref(value.as_bytes())).map(|_| ());
+            |key: Cow<'_, [u8]>, value: &[u8]| envelope.set(&key, line.slice_ref(value)).map(|_| ());
         if let Err(bad) = for_each_member(line, usize::MAX, set_member) {
             return Self::from_broken_line(line, bad.reason);
         }

@@ -21,6 +21,15 @@ impl Era {
             Self::Stateless => "modern",
         }
     }
+
+    /// Returns the other era.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Session => Self::Stateless,
+            Self::Stateless => Self::Session,
+        }
+    }
 }
 
 /// A released revision of the protocol.

@@ -22,6 +22,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::process::stderr::StderrTail;
+use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec, StartPolicy};
 use crate::supervisor::cards::ServerCards;
 use crate::supervisor::listing_store::ListingStore;
@@ -29,6 +30,7 @@ use crate::supervisor::metrics::ServerMetrics;
 use crate::supervisor::start_gate::StartGate;
 use crate::supervisor::{Lease, ServerRecords, SleepWatch, Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// The instances of one server.
 #[derive(Debug)]
@@ -149,16 +151,21 @@ impl Instances {
         table.instances.is_empty() && self.listing().is_some_and(|listing| is_unknown(&listing))
     }
 
+    /// Returns the listing of the instance with this key, if there is one.
+    pub(crate) fn listing_of(&self, key: &InstanceKey) -> Option<Arc<Listing>> {
+        self.lock().instances.get(key)?.supervisor.listing()
+    }
+
     /// Returns the gate that decides when an instance may start.
     pub(crate) fn start_gate(&self) -> &Arc<StartGate> {
         &self.records.start_gate
     }
 
-    /// Starts a temporary instance to find out what the server lists.
-    pub(crate) async fn discover(self: &Arc<Self>) -> Result<(), Error> {
-        let owner = || InstanceOwner { key: InstanceKey::Discovery, ..InstanceOwner::default() };
-        drop(self.lease_key(&InstanceKey::Discovery, owner).await?);
-        self.drain_matching(|key| *key == InstanceKey::Discovery);
+    /// Starts a temporary instance to find out what the server lists, in this era if it speaks both.
+    pub(crate) async fn discover(self: &Arc<Self>, era: Era) -> Result<(), Error> {
+        let owner = |key| InstanceOwner { key, ..InstanceOwner::default() };
+        drop(self.lease_in_era(InstanceKey::Discovery, era, owner).await?);
+        self.drain_matching(is_discovery);
         Ok(())
     }
 
@@ -166,22 +173,57 @@ impl Instances {
     pub(crate) async fn lease(self: &Arc<Self>, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
         let sharing = self.lock().spec.sharing;
         let key = call.instance_key(sharing).await;
-        let (lease, supervisor) = self.lease_key(&key, || InstanceOwner::for_call(key.clone(), call)).await?;
-        Ok((lease, LeaseOrigin { instances: Some(Arc::downgrade(self)), key, supervisor }))
+        self.lease_in_era(key, call.client.era, |key| InstanceOwner::for_call(key, call)).await
+    }
+
+    /// Returns a lease on the instance with a key, for clients of an era. If the server turns out to speak only the other
+    /// era, the lease is on the instance for that one.
+    async fn lease_in_era(
+        self: &Arc<Self>,
+        key: InstanceKey,
+        era: Era,
+        owner: impl Fn(InstanceKey) -> InstanceOwner,
+    ) -> Result<(Lease, LeaseOrigin), Error> {
+        let known_eras = self.records.listing_store.eras();
+        let mut asked = self.key_in_era(&key, era);
+        let mut leased = self.lease_key(&asked, era, &owner).await;
+        if leased.is_err() && self.records.listing_store.eras() != known_eras {
+            asked = self.key_in_era(&key, era);
+            leased = self.lease_key(&asked, era, &owner).await;
+        }
+        let (lease, supervisor) = leased?;
+        Ok((lease, LeaseOrigin { instances: Some(Arc::downgrade(self)), key: asked, supervisor }))
+    }
+
+    /// Returns the key of the instance for clients of an era. Those of both use the same one, unless the server is remote
+    /// and speaks both or may do so.
+    fn key_in_era(&self, key: &InstanceKey, era: Era) -> InstanceKey {
+        let table = self.lock();
+        if !table.spec.has_connection_per_era() {
+            return key.clone();
+        }
+        let stateless = InstanceKey::Stateless(Box::new(key.clone()));
+        let uses_stateless = match self.records.listing_store.eras().only() {
+            Some(Era::Session) => false,
+            Some(Era::Stateless) => table.instances.contains_key(&stateless),
+            None => era == Era::Stateless,
+        };
+        if uses_stateless { stateless } else { key.clone() }
     }
 
     async fn lease_key(
         self: &Arc<Self>,
         key: &InstanceKey,
-        owner: impl Fn() -> InstanceOwner,
+        era: Era,
+        owner: &impl Fn(InstanceKey) -> InstanceOwner,
     ) -> Result<(Lease, Supervisor), Error> {
         loop {
             let existing = self.lock().claim(key);
             let claim = match existing {
                 Some(claim) => claim,
-                None => self.add_instance(key, owner(), project_folder(key).await)?,
+                None => self.add_instance(key, owner(key.clone()), project_folder(key).await)?,
             };
-            match claim.supervisor.lease().await {
+            match claim.supervisor.lease(era).await {
                 // The instance was retired at the same time.
                 Err(error) if error.kind() == ErrorKind::ShuttingDown && !self.lock().is_closed => {
                     self.remove(key, &claim.claims);
@@ -208,9 +250,9 @@ impl Instances {
         let mut replaced = table.replaced_by(key);
         let spec = table.spec.clone();
         // An instance that runs only to be listed must not keep a client from getting its own.
-        let of_clients = || table.instances.iter().filter(|(key, _)| **key != InstanceKey::Discovery);
+        let of_clients = || table.instances.iter().filter(|(key, _)| !is_discovery(key));
         let is_full = of_clients().count() >= spec.limits.instances.get();
-        if is_full && *key != InstanceKey::Discovery {
+        if is_full && !is_discovery(key) {
             let idle = of_clients().filter(|(_, instance)| instance.is_idle());
             let oldest = idle.min_by_key(|(_, instance)| instance.last_used).map(|(key, _)| key.clone());
             let oldest = oldest.ok_or_else(|| all_busy_error(&spec))?;
@@ -232,7 +274,7 @@ impl Instances {
         table.instances.insert(key.clone(), instance);
         drop(table);
         self.instance_added.notify_waiters();
-        self.services.tasks.spawn(remove_when_asleep);
+        self.services.tasks.spawn_boxed(remove_when_asleep);
         Ok(claim)
     }
 
@@ -311,6 +353,8 @@ impl Instances {
     /// Resets the start gate and restarts every instance that is not asleep.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
         self.records.start_gate.reset();
+        // The server may speak other eras now.
+        self.records.listing_store.forget_eras();
         let mut restarts = JoinSet::new();
         for supervisor in self.supervisors().into_iter().filter(|supervisor| !supervisor.is_asleep()) {
             restarts.spawn(async move { supervisor.restart().await });
@@ -329,8 +373,8 @@ pub(crate) struct LeaseOrigin {
 }
 
 impl LeaseOrigin {
-    pub(super) fn shared(supervisor: &Supervisor) -> Self {
-        Self { instances: None, key: InstanceKey::Shared, supervisor: supervisor.clone() }
+    pub(super) fn shared(key: InstanceKey, supervisor: &Supervisor) -> Self {
+        Self { instances: None, key, supervisor: supervisor.clone() }
     }
 
     /// Returns whether the instance is one of these.
@@ -364,7 +408,7 @@ impl InstanceTable {
 
     /// Returns the instances of the previous spec that an instance with this key replaces.
     fn replaced_by(&self, key: &InstanceKey) -> Vec<Supervisor> {
-        let is_replaced = |old: &&KeyedSupervisor| old.key == *key || old.key == InstanceKey::Shared;
+        let is_replaced = |old: &&KeyedSupervisor| old.key == *key || old.key.is_shared();
         self.replaced.iter().filter(is_replaced).map(|old| old.supervisor.clone()).collect()
     }
 }
@@ -389,9 +433,14 @@ fn all_busy_error(spec: &ServerSpec) -> Error {
     Error::new(ErrorKind::OverQuota, message).with_server(server).with_hint(hint)
 }
 
+/// Returns whether an instance runs only to be listed.
+fn is_discovery(key: &InstanceKey) -> bool {
+    *key.without_era() == InstanceKey::Discovery
+}
+
 /// Returns the working directory of an instance, if its key is a project folder that exists.
 async fn project_folder(key: &InstanceKey) -> Option<PathBuf> {
-    let InstanceKey::Project { project, .. } = key else { return None };
+    let InstanceKey::Project { project, .. } = key.without_era() else { return None };
     let folder = project.folder()?;
     let is_folder = tokio::fs::metadata(folder).await.is_ok_and(|metadata| metadata.is_dir());
     is_folder.then(|| folder.to_owned())

@@ -1,4 +1,4 @@
-//! The listings of all servers, with the configured names and without withheld tools, and their renewal.
+//! The listings of all servers, with the configured names and without what is withheld, and their renewal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use tokio::time::Instant;
 
 use super::{RegisteredServer, Registry};
 use crate::access::pins::withheld_error;
+use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::error::Error;
 use crate::model::listing::{DeclaredToolFacts, ListFailure, Listing};
-use crate::model::pin_status::ToolPinStatus;
+use crate::model::pin_status::{PinnedKind, ToolPinStatus};
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
 use crate::supervisor::Supervisor;
@@ -21,21 +22,25 @@ impl RegisteredServer {
     /// Requests those of the lists that are out of date from every running instance, and returns the listings to wait for.
     pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
         match self {
-            Self::Shared(supervisor) => supervisor.refresh(kinds, now).into_iter().collect(),
+            // The connection for the other era may list something else, and only one of them is shown.
+            Self::Shared(server) => server.for_listing().refresh(kinds, now).into_iter().collect(),
             _ => self.supervisors().iter().filter_map(|instance| instance.refresh(kinds, now)).collect(),
         }
     }
 
     /// Requests all lists from every running instance, and returns the listings to wait for.
     pub(crate) fn relist(&self) -> Vec<PendingRelist> {
-        self.supervisors().iter().filter_map(Supervisor::relist).collect()
+        match self {
+            Self::Shared(server) => server.for_listing().relist().into_iter().collect(),
+            _ => self.supervisors().iter().filter_map(Supervisor::relist).collect(),
+        }
     }
 
     /// Returns whether the server must be started to find out what it lists: it was never listed, or could not tell its
     /// tools when it last ran.
     pub(crate) fn needs_discovery(&self, now: Instant) -> bool {
         let is_unlisted = || match self {
-            Self::Shared(supervisor) => supervisor.is_unlisted(now),
+            Self::Shared(server) => server.for_listing().is_unlisted(now),
             Self::PerKey { instances, .. } => instances.is_unlisted(now),
             Self::Disabled(_) => false,
         };
@@ -64,6 +69,31 @@ impl Registry {
         self.enabled().iter().map(|entry| (entry.spec().id.clone(), visible(entry))).collect()
     }
 
+    /// Returns the visible listings with those of the own instances of a call's client in place of the servers'; `None` if
+    /// no own instance lists something else.
+    pub(crate) fn listings_for_client(
+        &self,
+        call: &Call,
+    ) -> Option<BTreeMap<ServerId, Option<Arc<Listing>>>> {
+        let mut own_listings = Vec::new();
+        for entry in self.enabled() {
+            if let RegisteredServer::PerKey { spec, instances } = &entry
+                && spec.sharing == Sharing::PerClient
+                && let Some(key) = call.try_instance_key(spec.sharing)
+                && let Some(own) = instances.listing_of(&key)
+                && entry.listing().as_ref() != Some(&own)
+            {
+                own_listings.push((spec.id.clone(), self.visible_listing(spec, own)));
+            }
+        }
+        if own_listings.is_empty() {
+            return None;
+        }
+        let mut listings = self.listings();
+        listings.extend(own_listings.into_iter().map(|(server, own)| (server, Some(own))));
+        Some(listings)
+    }
+
     /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.
     pub(crate) fn is_listed_in(&self, server: &ServerId, catalog: &Catalog) -> bool {
         let Some(Ok(entry)) = self.get(server) else { return true };
@@ -71,26 +101,30 @@ impl Registry {
         catalog.listing(server) == listing.as_ref()
     }
 
-    /// Adds the configured tool names and pin states to a listing, and removes withheld tools.
-    fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
+    /// Adds the configured tool names and pin states to a listing, and removes what is withheld.
+    pub(crate) fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
         let pins = self.services.check_pins(spec, &listing, spec.sharing == Sharing::Shared);
-        let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_tools()).unwrap_or_default();
+        let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_items()).unwrap_or_default();
         if pin_statuses.is_empty() && spec.tools.rename.is_empty() {
             return listing;
         }
         let mut visible = Listing::clone(&listing);
         if let Some(pins) = pins.filter(|_| spec.pin == Pinning::Strict) {
-            visible.tools.retain(|tool| pins.check_tool(tool).is_none());
+            ListKind::ALL.into_iter().for_each(|list| {
+                visible.retain(list, |item| pins.check_item(list, item).is_none());
+            });
+            visible.instructions.take_if(|_| pins.has_unapproved_instructions(&listing));
         }
         let public_names = spec.tools.rename.clone();
-        let pin_statuses = pin_statuses.into_iter().map(|found| (found.tool, found.status)).collect();
+        let tools = pin_statuses.into_iter().filter(|found| found.kind == PinnedKind::Tool);
+        let pin_statuses = tools.map(|found| (found.tool, found.status)).collect();
         visible.tool_facts = Arc::new(DeclaredToolFacts { public_names, pin_statuses });
         Arc::new(visible)
     }
 
-    /// Returns the tools of a server that are not what was approved.
-    pub(crate) fn unapproved_tools(&self, spec: &ServerSpec) -> Vec<ToolPinStatus> {
-        self.services.pins.for_server(spec).map(|pins| pins.unapproved_tools()).unwrap_or_default()
+    /// Returns the items of a server that are not what was approved.
+    pub(crate) fn unapproved_items(&self, spec: &ServerSpec) -> Vec<ToolPinStatus> {
+        self.services.pins.for_server(spec).map(|pins| pins.unapproved_items()).unwrap_or_default()
     }
 
     /// Returns an error if `name` is the public or bare name of a withheld tool that the caller may see.
@@ -101,9 +135,10 @@ impl Registry {
     ) -> Option<Error> {
         let servers = self.enabled();
         let strict = servers.iter().map(RegisteredServer::spec).filter(|spec| spec.pin == Pinning::Strict);
-        let mut tools =
-            strict.flat_map(|spec| self.unapproved_tools(spec).into_iter().map(move |tool| (spec, tool)));
-        tools.find_map(|(spec, ToolPinStatus { tool, status })| {
+        let items =
+            strict.flat_map(|spec| self.unapproved_items(spec).into_iter().map(move |item| (spec, item)));
+        let mut tools = items.filter(|(_, item)| item.kind == PinnedKind::Tool);
+        tools.find_map(|(spec, ToolPinStatus { tool, status, .. })| {
             let renamed = spec.tools.rename.get(&*tool).map_or(&*tool, String::as_str);
             let is_match = name == renamed || name == public_name(&spec.id, renamed);
             (is_match && is_visible(&spec.id, &tool)).then(|| withheld_error(&spec.id, &tool, status))

@@ -110,7 +110,7 @@ impl RosterEdit<'_> {
         let changed = self.changes.added.iter().chain(&self.changes.changed).filter(|id| !was_started(id));
         let entries = changed.filter_map(|id| self.servers.get(id));
         let supervisor = |entry: &RegisteredServer| match entry {
-            RegisteredServer::Shared(supervisor) if entry.starts_at_boot() => Some(supervisor.clone()),
+            RegisteredServer::Shared(server) if entry.starts_at_boot() => Some(server.main().clone()),
             _ => None,
         };
         entries.filter_map(supervisor).collect()

@@ -1,8 +1,10 @@
-//! Removes the secrets of one connection from messages and logs. Answers to callers pass unchanged.
+//! Removes the secrets of one connection from messages, logs and errors. Results of calls pass unchanged.
 
 use std::borrow::Cow;
 use std::fmt;
 
+use bytes::Bytes;
+use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
 use crate::util::encoding;
@@ -74,6 +76,51 @@ impl Redactor {
         }
     }
 
+    /// Returns JSON with the values replaced in all its texts, or unchanged if there are none in it.
+    pub(crate) fn redact_json(&self, json: Bytes) -> Bytes {
+        if self.forms.is_empty() {
+            return json;
+        }
+        match serde_json::from_slice(&json) {
+            Ok(value) => match self.redact_value(&value) {
+                Some(redacted) => redacted.to_string().into(),
+                None => json,
+            },
+            // Nested too deeply to be read.
+            Err(_) => self.redact_bytes(&json).into_owned().into(),
+        }
+    }
+
+    /// Returns a value with the secrets in it replaced, or `None` if it has none.
+    fn redact_value(&self, value: &Value) -> Option<Value> {
+        match value {
+            Value::String(text) => match self.redact(text) {
+                Cow::Owned(redacted) => Some(redacted.into()),
+                Cow::Borrowed(_) => None,
+            },
+            Value::Array(elements) => {
+                let redacted: Vec<Option<Value>> =
+                    elements.iter().map(|element| self.redact_value(element)).collect();
+                let is_changed = redacted.iter().any(Option::is_some);
+                let merged =
+                    redacted.into_iter().zip(elements).map(|(new, old)| new.unwrap_or_else(|| old.clone()));
+                is_changed.then(|| merged.collect())
+            }
+            Value::Object(members) => {
+                let mut is_changed = false;
+                let mut redacted = Map::new();
+                for (key, member) in members {
+                    let new_key = self.redact(key);
+                    let new_member = self.redact_value(member);
+                    is_changed |= matches!(new_key, Cow::Owned(_)) || new_member.is_some();
+                    redacted.insert(new_key.into_owned(), new_member.unwrap_or_else(|| member.clone()));
+                }
+                is_changed.then_some(Value::Object(redacted))
+            }
+            _ => None,
+        }
+    }
+
     /// Like [`Redactor::redact`], for bytes; they are returned unchanged if there are no values.
     pub(crate) fn redact_bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         if self.forms.is_empty() {
@@ -111,6 +158,23 @@ mod tests {
             assert!(redacted.contains(PLACEHOLDER) && !redacted.contains("ss"), "{text}: {redacted}");
         }
         assert!(matches!(redactor.redact("nothing here"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn secret_is_redacted_in_json_in_any_escaping() {
+        let redactor = redactor(&["p&ss/w\"rd"]);
+        for text in [
+            r#"{"message":"no p&ss/w\"rd","data":[1,{"p&ss\/w\u0022rd":2}]}"#,
+            r#"{"message":"\u0070&ss\/w\"rd"}"#,
+        ] {
+            let redacted = redactor.redact_json(Bytes::from_static(text.as_bytes()));
+            let redacted = String::from_utf8(redacted.to_vec()).unwrap();
+            assert!(redacted.contains(PLACEHOLDER) && !redacted.contains("&ss"), "{redacted}");
+        }
+        let deep = format!("{}\"p&ss/w\\\"rd\"{}", "[".repeat(500), "]".repeat(500));
+        assert_eq!(redactor.redact_json(Bytes::from_static(b"{ \"x\": 1.0 }")), &b"{ \"x\": 1.0 }"[..]);
+        let redacted = redactor.redact_json(deep.into());
+        assert!(!String::from_utf8_lossy(&redacted).contains("&ss"), "too deep to be read");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::serialize_as_text;
 use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
-use crate::model::pin_status::{PinStatus, ToolPinStatus};
+use crate::model::pin_status::{PinStatus, PinnedKind, ToolPinStatus};
 use crate::model::status::{InstanceStatus, LastError, ListingError, ServerState, ServerStatus};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
@@ -26,15 +26,22 @@ serialize_as_text! {
     PinStatus => |status| status.as_str(),
 }
 
-/// A tool that differs from the approved ones.
+/// An item that differs from the approved ones. `kind` is left out for tools.
 #[derive(Serialize)]
 pub(super) struct UnapprovedForm<'a> {
     tool: &'a str,
     change: PinStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
 }
 
 pub(super) fn unapproved_forms(tools: &[ToolPinStatus]) -> Vec<UnapprovedForm<'_>> {
-    tools.iter().map(|found| UnapprovedForm { tool: &found.tool, change: found.status }).collect()
+    let kind =
+        |found: &'_ ToolPinStatus| Some(found.kind.as_str()).filter(|_| found.kind != PinnedKind::Tool);
+    tools
+        .iter()
+        .map(|found| UnapprovedForm { tool: &found.tool, change: found.status, kind: kind(found) })
+        .collect()
 }
 
 #[derive(Serialize)]
@@ -111,7 +118,7 @@ struct ServerStatusForm<'a> {
     /// The number of running instances.
     instances: usize,
     instances_list: &'a [InstanceStatus],
-    era: Option<Era>,
+    era: ErasForm<'a>,
     protocol_version: Option<Revision>,
     server_info: Option<Cow<'a, RawValue>>,
     title: Option<String>,
@@ -157,7 +164,7 @@ impl Serialize for ServerStatus {
             sharing: self.sharing,
             instances: running_instances(self),
             instances_list: &self.instances,
-            era: self.protocol.map(Revision::era),
+            era: ErasForm(&self.eras),
             protocol_version: self.protocol,
             server_info: server_info.map_err(S::Error::custom)?.map(Cow::Borrowed),
             title: self.title(),
@@ -165,6 +172,19 @@ impl Serialize for ServerStatus {
             card_tags: self.card.as_ref().map_or(&[], |card| &card.tags),
         }
         .serialize(serializer)
+    }
+}
+
+/// The name of an era; a list of names if there are several.
+struct ErasForm<'a>(&'a [Era]);
+
+impl Serialize for ErasForm<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            [] => serializer.serialize_none(),
+            [era] => era.serialize(serializer),
+            eras => eras.serialize(serializer),
+        }
     }
 }
 

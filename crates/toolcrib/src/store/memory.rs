@@ -7,6 +7,7 @@ pub(crate) mod usage_file;
 mod values;
 mod window;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -30,7 +31,6 @@ const NOTICE_BUFFER: usize = 256;
 
 /// A store in the memory of one process. Every reply is ready. Approved tools can be kept in files; only operations on these
 /// block.
-#[derive(Debug)]
 pub struct MemoryStore {
     kinds: [KindState; StoreKind::ALL.len()],
     usage: Mutex<Usage>,
@@ -39,6 +39,12 @@ pub struct MemoryStore {
     pin_files: Option<PinFiles>,
     /// Reservation tokens are nanoseconds since this time.
     created_at: Instant,
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
 }
 
 /// The values and watchers of one kind.

@@ -4,6 +4,7 @@
 //! wait in `lease_waiters`. Only while waiting for the processes of an earlier start to end is the mailbox not read.
 
 mod bounds;
+mod eras;
 mod failing;
 mod relisting;
 mod running;
@@ -25,8 +26,8 @@ use super::listing_store::{KnownListing, ListingStore};
 use super::metrics::ServerMetrics;
 use super::slots::Slot;
 use super::start_gate::{Penalty, StartDecision, StartGate, StartPermit};
-use super::{ActorCommand, Lease, ServerRecords, Snapshot, SupervisorServices, WatchEvent};
-use crate::access::pins::PinnedTools;
+use super::{ActorCommand, Lease, LeaseRequest, ServerRecords, Snapshot, SupervisorServices, WatchEvent};
+use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
@@ -36,10 +37,11 @@ use crate::model::listing::{FetchedListing, ListFailure, Listing};
 use crate::model::status::{LastError, ServerState};
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::{ListKind, ListKinds};
-use crate::protocol::versions::{Era, Revision};
+use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, StartPolicy};
 use crate::upstream::Connection;
-use crate::upstream::launch::{LaunchContext, StartFailure, launch, wait_until_exited};
+use crate::upstream::handshake::HandshakePlan;
+use crate::upstream::launch::{LaunchContext, Launched, StartFailure, launch, wait_until_exited};
 use crate::util::clock;
 use relisting::ConnectionWatcher;
 pub(super) use relisting::Relisted;
@@ -58,7 +60,7 @@ pub(super) struct Actor {
     generation: u64,
     known_listing: Option<KnownListing>,
     /// The tools that leases may call, if the server is pinned strictly.
-    pinned_tools: Option<PinnedTools>,
+    pinned_items: Option<PinnedItems>,
     listing_store: ListingStore,
     /// The lists that could not be read.
     list_failures: Vec<ListFailure>,
@@ -68,7 +70,7 @@ pub(super) struct Actor {
     last_error: Option<LastError>,
     /// The reason for `last_error`, until a start succeeds.
     failure: Option<Error>,
-    lease_waiters: Vec<oneshot::Sender<Result<Lease, Error>>>,
+    lease_waiters: Vec<LeaseRequest>,
     /// Answered when the server's processes have ended.
     stop_waiters: Vec<oneshot::Sender<()>>,
     /// Tracks processes and tasks of the server that have not ended yet.
@@ -105,7 +107,7 @@ impl Actor {
             start_gate: records.start_gate,
             generation: 0,
             known_listing,
-            pinned_tools: None,
+            pinned_items: None,
             listing_store: records.listing_store,
             list_failures: Vec::new(),
             last_announcement: None,
@@ -185,18 +187,12 @@ impl Actor {
         let began = Instant::now();
         let spec = self.spec.clone();
         let context = self.launch_context();
-        let revision = match self.start_gate.needs_session_era() {
-            true => Some(Revision::newest(Era::Session)),
-            false => {
-                let known = self.known_listing.clone().or_else(|| self.listing_store.get());
-                known.map(|known| known.revision)
-            }
-        };
+        let plan = self.handshake_plan();
         let limit = spec.lifecycle.start_timeout;
         let pins = self.services.pins.for_server(&spec);
         let launch_and_prepare = async {
-            let launched = launch(&spec, revision, &context).await;
-            if let (Ok((_, fetched)), Some(pins)) = (&launched, &pins) {
+            let launched = launch(&spec, plan, &context).await;
+            if let (Ok(Launched { fetched, .. }), Some(pins)) = (&launched, &pins) {
                 pins.prepare(&fetched.listing).await;
             }
             launched
@@ -205,7 +201,7 @@ impl Actor {
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
-                    Ok(Ok((connection, fetched))) => self.handle_started(connection, &fetched, began),
+                    Ok(Ok(launched)) => self.handle_started(launched, began),
                     Ok(Err(failure)) => self.handle_start_failure(failure),
                     Err(_) => self.handle_start_failure(self.start_timeout_failure(limit, &context)),
                 },

@@ -67,6 +67,7 @@ fn to_listing(card: &ServerCard) -> Listing {
     Listing {
         tools: card.tools.iter().filter_map(item).collect(),
         capabilities: Bytes::from_static(br#"{"tools":{}}"#),
+        is_from_card: true,
         ..Listing::default()
     }
 }

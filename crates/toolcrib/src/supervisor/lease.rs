@@ -13,7 +13,7 @@ use super::lease_gate::LeaseGate;
 use super::metrics::ServerMetrics;
 use super::recent_callers::RecentCallers;
 use super::slots::SlotPool;
-use crate::access::pins::PinnedTools;
+use crate::access::pins::PinnedItems;
 use crate::call::Call;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
@@ -29,6 +29,8 @@ const PING_AFTER: Duration = Duration::from_secs(10);
 pub(super) struct LeasedServer {
     pub(super) connection: Arc<Connection>,
     pub(super) generation: u64,
+    /// True if the instance belongs to one client.
+    pub(super) is_for_one_client: bool,
     pub(super) gate: LeaseGate,
     pub(super) recent_callers: RecentCallers,
     pub(super) metrics: Arc<ServerMetrics>,
@@ -62,8 +64,8 @@ pub(crate) struct Lease {
     in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     timed_out: bool,
-    /// The tools that may be called, if the server is pinned strictly.
-    pinned_tools: Option<PinnedTools>,
+    /// The items that may be used, if the server is pinned strictly.
+    pinned_items: Option<PinnedItems>,
     mailbox: mpsc::UnboundedSender<ActorCommand>,
 }
 
@@ -71,7 +73,7 @@ impl Lease {
     /// Returns a lease that the gate of the server has already counted.
     pub(super) fn new(
         server: Arc<LeasedServer>,
-        pinned_tools: Option<PinnedTools>,
+        pinned_items: Option<PinnedItems>,
         mailbox: mpsc::UnboundedSender<ActorCommand>,
     ) -> Self {
         server.metrics.set_idle_rank(0);
@@ -82,7 +84,7 @@ impl Lease {
             failing_caller: None,
             in_flight_since: None,
             timed_out: false,
-            pinned_tools,
+            pinned_items,
             mailbox,
         }
     }
@@ -95,6 +97,11 @@ impl Lease {
 
     pub(crate) fn is_probe(&self) -> bool {
         self.is_probe
+    }
+
+    /// Returns whether the server is an instance that belongs to one client.
+    pub(crate) fn is_for_one_client(&self) -> bool {
+        self.server.is_for_one_client
     }
 
     /// Releases the server and reports it as healthy.
@@ -114,10 +121,8 @@ impl Lease {
         tool: &str,
         began: Instant,
     ) -> Result<Outcome, Error> {
-        if let Some(pinned) = &self.pinned_tools
-            && call.method == "tools/call"
-        {
-            pinned.check_call(&self.server.connection.server, tool).await?;
+        if let Some(pinned) = &self.pinned_items {
+            pinned.check_call(&self.server.connection.server, call.method(), tool).await?;
         }
         self.in_flight_since = Some(began);
         let outcome = self.server.connection.call(call, tool, began).await;

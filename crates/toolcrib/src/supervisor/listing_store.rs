@@ -3,15 +3,17 @@
 //! There is one file per server and spec digest. A file that cannot be read or written costs a listing, never a call.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::{ListFailure, ListedItem, Listing};
+use crate::model::spoken_eras::SpokenEras;
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::list_kind::ListKind;
-use crate::protocol::versions::Revision;
+use crate::protocol::versions::{Era, Revision};
 use crate::spec::{ServerSpec, TransportKind};
 use crate::util::files::{self, FileMode, ReplaceOptions};
 use crate::util::locks::IgnorePoison as _;
@@ -19,13 +21,21 @@ use crate::util::locks::IgnorePoison as _;
 /// The name of the HTTP+SSE transport.
 const SSE: &str = TransportKind::Sse.as_str();
 
+/// The member for the eras that the server speaks.
+const ERAS: &str = "eras";
+
+/// The content of a file.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SavedListing {
+    pub(crate) known: KnownListing,
+    pub(crate) eras: SpokenEras,
+}
+
 /// A server's listing together with the facts from its handshake.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KnownListing {
     /// The protocol revision the server spoke.
     pub(crate) revision: Revision,
-    /// The `serverInfo` it sent.
-    pub(crate) server_info: Option<Bytes>,
     /// True if the server speaks HTTP+SSE.
     pub(crate) is_legacy_sse: bool,
     pub(crate) listing: Arc<Listing>,
@@ -44,6 +54,8 @@ impl KnownListing {
 pub(crate) struct ListingStore {
     file: Option<PathBuf>,
     shared: Arc<Mutex<SharedListing>>,
+    /// The [`SpokenEras`] of the server, as bits.
+    eras: Arc<AtomicU8>,
 }
 
 /// The listing of a server across all its instances.
@@ -52,6 +64,8 @@ struct SharedListing {
     base: Option<KnownListing>,
     /// True if an instance has sent the base since this process started, so that it does not come from disk.
     is_confirmed: bool,
+    /// The shared instance that sent the base, while it runs.
+    source: Option<InstanceKey>,
     announced: Option<AnnouncedChange>,
 }
 
@@ -77,7 +91,25 @@ impl ListingStore {
         let file = folder
             .zip(spec.digest())
             .map(|(folder, digest)| folder.join(format!("{}-{}.json", spec.id, digest.as_str())));
-        Self { file, shared: Arc::default() }
+        Self { file, shared: Arc::default(), eras: Arc::default() }
+    }
+
+    /// Returns the eras that the server is known to speak.
+    pub(crate) fn eras(&self) -> SpokenEras {
+        SpokenEras::from_bits(self.eras.load(Ordering::Relaxed))
+    }
+
+    /// Records whether the server speaks an era, and returns whether that was not known.
+    pub(crate) fn record_era(&self, era: Era, speaks: bool) -> bool {
+        let _held = self.lock();
+        let before = self.eras();
+        self.eras.store(before.with(era, speaks).to_bits(), Ordering::Relaxed);
+        before.speaks(era) != Some(speaks)
+    }
+
+    /// Forgets the eras that the server speaks.
+    pub(crate) fn forget_eras(&self) {
+        self.eras.store(SpokenEras::default().to_bits(), Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, SharedListing> {
@@ -88,7 +120,11 @@ impl ListingStore {
     pub(crate) fn get(&self) -> Option<KnownListing> {
         let mut shared = self.lock();
         if shared.base.is_none() {
-            shared.base = self.load();
+            let saved = self.load();
+            if let Some(saved) = &saved {
+                self.eras.store(saved.eras.to_bits(), Ordering::Relaxed);
+            }
+            shared.base = saved.map(|saved| saved.known);
         }
         shared.current().cloned()
     }
@@ -108,14 +144,12 @@ impl ListingStore {
         let mut shared = self.lock();
         let before = shared.current().cloned();
         // Otherwise what another instance announced would become the change of this one.
-        if is_change
-            && *key != InstanceKey::Shared
-            && previous.is_some_and(|previous| previous.listing == known.listing)
+        if is_change && !key.is_shared() && previous.is_some_and(|previous| previous.listing == known.listing)
         {
             return None;
         }
         match (&before, previous) {
-            (Some(current), Some(previous)) if is_change && *key != InstanceKey::Shared => {
+            (Some(current), Some(previous)) if is_change && !key.is_shared() => {
                 let listing = Arc::new(current.listing.with_changed_lists(&previous.listing, &known.listing));
                 let listing = KnownListing { listing, ..known };
                 shared.announced = Some(AnnouncedChange { instance: key.clone(), listing });
@@ -126,10 +160,15 @@ impl ListingStore {
                 let is_covered = |base: &KnownListing| {
                     shared.is_confirmed && base.listing.is_known() || base.listing.covers(&known.listing)
                 };
-                let keeps_base = *key != InstanceKey::Shared && base.is_some_and(is_covered);
+                let keeps_base = match key.is_shared() {
+                    // The connection for the other era has listed the server, and runs.
+                    true => !is_change && shared.source.as_ref().is_some_and(|source| source != key),
+                    false => base.is_some_and(is_covered),
+                };
                 if !keeps_base {
                     shared.base = Some(known);
                     shared.is_confirmed = true;
+                    shared.source = key.is_shared().then(|| key.clone());
                 }
             }
         }
@@ -138,11 +177,13 @@ impl ListingStore {
 
     /// Discards what a stopped instance has announced, and returns whether that changes the server's listing.
     pub(crate) fn instance_stopped(&self, key: &InstanceKey) -> bool {
-        self.lock().remove_announced(key)
+        let mut shared = self.lock();
+        shared.source.take_if(|source| source == key);
+        shared.remove_announced(key)
     }
 
     /// Reads the file. A file from before prompts and resources were listed counts as missing.
-    pub(crate) fn load(&self) -> Option<KnownListing> {
+    pub(crate) fn load(&self) -> Option<SavedListing> {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
         let known = Object::parse(&text).ok()?;
         let list = |kind: ListKind| {
@@ -160,16 +201,27 @@ impl ListingStore {
             prompts: list(ListKind::Prompts)?,
             resources: list(ListKind::Resources)?,
             templates: list(ListKind::Templates)?,
+            server_info: known.get("serverInfo").cloned(),
             capabilities: known.get("capabilities")?.clone(),
             instructions: known.get_string("instructions").map(std::borrow::Cow::into_owned),
             ..Listing::default()
         };
-        Some(KnownListing {
-            revision: known.get_string("revision")?.parse().ok()?,
-            server_info: known.get("serverInfo").cloned(),
+        let revision: Revision = known.get_string("revision")?.parse().ok()?;
+        let eras = known.get(ERAS).and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+        let spoken = SpokenEras::default().with(revision.era(), true);
+        let eras = [Era::Session, Era::Stateless].into_iter().fold(spoken, |spoken, era| {
+            match eras.get(era.as_str()).map(|raw| &**raw) {
+                Some(b"true") => spoken.with(era, true),
+                Some(b"false") => spoken.with(era, false),
+                _ => spoken,
+            }
+        });
+        let known = KnownListing {
+            revision,
             is_legacy_sse: known.get_string("transport").as_deref() == Some(SSE),
             listing: Arc::new(listing),
-        })
+        };
+        Some(SavedListing { known, eras })
     }
 
     /// Writes a listing to disk. Readers never see an incomplete one.
@@ -179,12 +231,20 @@ impl ListingStore {
         files::create_private_folder(folder)?;
         let mut text = Object::default();
         text.set_unchecked("revision", object::to_json_string(known.revision.as_str()));
-        if let Some(info) = &known.server_info {
+        if let Some(info) = &known.listing.server_info {
             text.set_unchecked("serverInfo", info.clone());
         }
         if known.is_legacy_sse {
             text.set_unchecked("transport", object::to_json_string(SSE));
         }
+        let eras = self.eras();
+        let mut spoken = Object::default();
+        for era in [Era::Session, Era::Stateless] {
+            if let Some(speaks) = eras.speaks(era) {
+                spoken.set_unchecked(era.as_str(), if speaks { "true" } else { "false" });
+            }
+        }
+        text.set_unchecked(ERAS, spoken.to_bytes());
         text.set_unchecked("capabilities", known.listing.capabilities.clone());
         if let Some(instructions) = &known.listing.instructions {
             text.set_unchecked("instructions", object::to_json_string(instructions));
@@ -222,16 +282,12 @@ mod tests {
             prompts: vec![item(ListKind::Prompts, r#"{"name":"p", "arguments":[]}"#)],
             resources: vec![item(ListKind::Resources, r#"{"uri":"file:///x","name":"x"}"#)],
             templates: vec![item(ListKind::Templates, r#"{"uriTemplate":"file:///{+x}","name":"x"}"#)],
+            server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
             capabilities: Bytes::from_static(br#"{"tools":{ },"resources":{"subscribe":true}}"#),
             instructions: Some("say \"please\"\n".into()),
             ..Listing::default()
         });
-        KnownListing {
-            revision: Revision::V2025_06_18,
-            server_info: Some(Bytes::from_static(b"{\"v\":1e2}")),
-            is_legacy_sse: true,
-            listing,
-        }
+        KnownListing { revision: Revision::V2025_06_18, is_legacy_sse: true, listing }
     }
 
     #[test]
@@ -241,7 +297,8 @@ mod tests {
         let store = ListingStore::new(&spec("x"), Some(&listings));
         assert_eq!(store.load(), None);
         store.save(&full_listing()).unwrap();
-        assert_eq!(store.load(), Some(full_listing()));
+        let eras = SpokenEras::default().with(Era::Session, true);
+        assert_eq!(store.load(), Some(SavedListing { known: full_listing(), eras }));
         #[cfg(unix)]
         for path in [&listings, store.file.as_ref().unwrap()] {
             use std::os::unix::fs::PermissionsExt as _;
@@ -261,7 +318,7 @@ mod tests {
         listing.unknown[ListKind::Prompts as usize] =
             Some(Arc::new(ListFailure::from_disk(ListKind::Prompts)));
         store.save(&known).unwrap();
-        assert_eq!(store.load(), Some(known));
+        assert_eq!(store.load().map(|saved| saved.known), Some(known));
     }
 
     #[test]
@@ -283,7 +340,7 @@ mod tests {
         };
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
         let listing = Arc::new(listing);
-        KnownListing { revision: Revision::V2025_06_18, server_info: None, is_legacy_sse: false, listing }
+        KnownListing { revision: Revision::V2025_06_18, is_legacy_sse: false, listing }
     }
 
     fn client(number: u64) -> InstanceKey {
@@ -316,6 +373,36 @@ mod tests {
         assert_eq!(store.get(), Some(full_listing()));
         assert_eq!(store.record(&client(1), listing(&[], &[]), None, false), None);
         assert!(store.record(&client(1), listing(&["new"], &[]), None, false).is_some());
+    }
+
+    #[test]
+    fn spoken_eras_are_saved_with_the_listing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        assert!(store.record_era(Era::Session, true) && !store.record_era(Era::Session, true));
+        assert!(store.record_era(Era::Stateless, false));
+        store.save(&full_listing()).unwrap();
+        let restarted = ListingStore::new(&spec("x"), Some(folder.path()));
+        assert_eq!(restarted.eras(), SpokenEras::default());
+        restarted.get();
+        assert_eq!(restarted.eras().only(), Some(Era::Session));
+        restarted.forget_eras();
+        assert_eq!(restarted.eras().speaks(Era::Session), None);
+    }
+
+    #[test]
+    fn connection_for_the_other_era_does_not_replace_the_listing() {
+        let store = ListingStore::new(&spec("x"), None);
+        let stateless = InstanceKey::Stateless(Box::default());
+        let first = listing(&["a"], &[]);
+        let other = listing(&["a", "b"], &[]);
+        assert_eq!(store.record(&InstanceKey::Shared, first.clone(), None, false), Some(first.clone()));
+        assert_eq!(store.record(&stateless, other.clone(), None, false), None);
+        // What it announces counts, and so does what it lists when the first connection is gone.
+        assert_eq!(store.record(&stateless, other.clone(), Some(&first), true), Some(other));
+        assert_eq!(store.record(&InstanceKey::Shared, first.clone(), Some(&first), false), None);
+        assert!(!store.instance_stopped(&stateless));
+        assert_eq!(store.record(&InstanceKey::Shared, first.clone(), None, false), Some(first));
     }
 
     /// A file from before prompts and resources were listed.

@@ -25,6 +25,7 @@ use crate::secrets::SecretStoreHandle;
 use crate::spec::{Pinning, ServerId, ServerSpec};
 use crate::util::clock::SuspendClock;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Pause before the store is asked again which tools are approved.
 const LOAD_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -87,7 +88,7 @@ impl SupervisorServices {
         let server = &spec.id;
         let check = pins.check_listing(listing, is_complete);
         if let Some(error) = check.read_error {
-            warn!(%server, "no tool of it counts as approved: {error}");
+            warn!(%server, "nothing of it counts as approved: {error}");
         }
         if check.is_first {
             self.save_pins(server, pins.clone(), listing.clone());
@@ -99,7 +100,7 @@ impl SupervisorServices {
             let count = check.newly_unapproved.len();
             let first = check.newly_unapproved.iter().take(MAX_LOGGED_TOOLS);
             let mut tools: Vec<String> =
-                first.map(|found| format!("{} ({})", found.tool, found.status.as_str())).collect();
+                first.map(|found| format!("{found} ({})", found.status.as_str())).collect();
             if count > tools.len() {
                 tools.push(format!("and {} more", count - tools.len()));
             }
@@ -108,7 +109,7 @@ impl SupervisorServices {
                 %server,
                 tools = tools.join(", "),
                 withheld,
-                "lists tools that are not what was approved"
+                "offers definitions that are not what was approved"
             );
             let tools = check.newly_unapproved;
             self.emit(server, Event::Unapproved { server: server.clone(), tools, withheld });
@@ -120,19 +121,19 @@ impl SupervisorServices {
         let server = server.clone();
         self.tasks.spawn_blocking(move || {
             if let Err(error) = pins.save_first_seen(&listing) {
-                warn!(%server, %error, "cannot save its pinned tools");
+                warn!(%server, %error, "cannot save its pinned definitions");
             }
         });
     }
 
-    /// Asks the store which tools are approved, until it answers. The listing is compared again then.
+    /// Asks the store which definitions are approved, until it answers. The listing is compared again then.
     fn load_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
         let server = server.clone();
         let listing_changed = self.listing_changed.clone();
         let stop = self.abort_drain.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn_boxed(async move {
             while let Err(error) = pins.load(&listing).await {
-                warn!(%server, "no tool of it counts as approved: {error}");
+                warn!(%server, "nothing of it counts as approved: {error}");
                 tokio::select! {
                     () = sleep(LOAD_RETRY_DELAY) => {}
                     () = stop.cancelled() => return,

@@ -31,14 +31,16 @@ struct GateState {
     last_start_succeeded: bool,
     /// True if an instance is starting while no start has succeeded yet.
     trial_in_progress: bool,
-    /// True if the server exited when probed for the stateless era and has not been up since.
+    /// True if the server exited when either era was tried and has not been up since.
     needs_session_era: bool,
-    /// True if the next failure is the exit on that probe, which says nothing about the server.
+    /// True if the next failure is that exit, which says nothing about the server.
     probe_exited: bool,
     start_failures: StartFailures,
     /// True once a start has succeeded; never reset.
     has_been_ready: bool,
     last_error: Option<LastError>,
+    /// Time at which the shim of an instance was last killed.
+    shim_killed_at: Option<Instant>,
 }
 
 /// The failures since the last successful start.
@@ -103,6 +105,7 @@ impl StartGate {
             start_failures: StartFailures::default(),
             has_been_ready: false,
             last_error: None,
+            shim_killed_at: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
@@ -173,8 +176,15 @@ impl StartGate {
         state.last_start_succeeded = false;
         state.needs_session_era = false;
         state.start_failures.last = None;
+        state.shim_killed_at = None;
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Records that the shim of an instance was killed. Returns whether that had happened before, within `window`.
+    pub(super) fn record_killed_shim(&self, now: Instant, window: Duration) -> bool {
+        let before = self.lock().shim_killed_at.replace(now);
+        before.is_some_and(|before| now.duration_since(before) <= window)
     }
 
     /// Spends one restart and returns the wait before it; `None` if the budget is exhausted.
@@ -195,7 +205,7 @@ impl StartGate {
         self.lock().last_error.clone()
     }
 
-    /// Records that the server exited when it was probed for the stateless era.
+    /// Records that the server exited when either era was tried, so that only a session is tried from now on.
     pub(super) fn require_session_era(&self) {
         let mut state = self.lock();
         state.needs_session_era = true;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fair_queue::FairQueue;
-use super::handshake::{HandshakeError, HandshakePlan, perform_handshake};
+use super::handshake::{HandshakeError, HandshakePlan, HandshakeSuccess, perform_handshake};
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
@@ -25,13 +25,15 @@ use crate::model::listing::FetchedListing;
 use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
+use crate::protocol::era::shorten_server_info;
 use crate::protocol::list_kind::ListKind;
-use crate::protocol::versions::{Era, Revision};
+use crate::protocol::versions::Era;
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
 use crate::spec::secret::SecretError;
-use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec, TransportKind};
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec};
 use crate::upstream::listing::fetch_listing;
 use crate::upstream::transport::in_process::InProcessTransport;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Buffer size in each direction for an in-process server.
 const PIPE_CAPACITY: usize = 64 << 10;
@@ -41,8 +43,26 @@ const PIPE_CAPACITY: usize = 64 << 10;
 pub(crate) struct StartFailure {
     /// Always has a failure class.
     pub(crate) error: Error,
-    /// True if the server also exited when probed, so that probing again is pointless.
-    pub(crate) exited_on_probe: bool,
+    /// True if the server also exited when the other era was tried, so that trying both again is pointless.
+    pub(crate) exited_in_both_eras: bool,
+    /// The only era that the server speaks, if another one was required. The server itself is in order.
+    pub(crate) only_era: Option<Era>,
+}
+
+impl StartFailure {
+    /// Creates a failure that says nothing about the era.
+    pub(crate) fn new(error: Error) -> Self {
+        Self { error, exited_in_both_eras: false, only_era: None }
+    }
+}
+
+/// A server that was started.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) connection: Connection,
+    pub(crate) fetched: FetchedListing,
+    /// The era that the server does not speak, if the start has shown that.
+    pub(crate) refused_era: Option<Era>,
 }
 
 /// The services and identity that a connection is started with.
@@ -91,24 +111,15 @@ impl LaunchContext {
     }
 }
 
-/// Starts a server, performs the handshake and fetches the listing. A server that exits when probed is started again
-/// and offered a session.
+/// Starts a server, performs the handshake and fetches the listing. A server that exits when the first era is tried is
+/// started again for the other one.
 ///
 /// Dropping the future kills the started server. Earlier instances must be gone before the server is started.
 pub(crate) async fn launch(
     spec: &ServerSpec,
-    remembered: Option<Revision>,
+    plan: HandshakePlan,
     context: &LaunchContext,
-) -> Result<(Connection, FetchedListing), StartFailure> {
-    let is_legacy_sse =
-        matches!(&spec.endpoint, Endpoint::Http(http) if http.transport == TransportKind::Sse);
-    let plan = match HandshakePlan::choose(spec.era, remembered) {
-        // HTTP+SSE is older than the probe.
-        HandshakePlan::Probe | HandshakePlan::RememberedSession if is_legacy_sse => {
-            HandshakePlan::Session(Revision::newest(Era::Session))
-        }
-        plan => plan,
-    };
+) -> Result<Launched, StartFailure> {
     let secrets_and_redactor = match ResolvedSecrets::resolve(spec, context.secrets.as_ref(), &context.tasks)
         .await
     {
@@ -117,14 +128,20 @@ pub(crate) async fn launch(
             let error =
                 Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(secret_hint(&name, &error));
             let error = start_error(spec, &error, &Redactor::default()).with_class(FailureClass::NeedsAuth);
-            return Err(StartFailure { error, exited_on_probe: false });
+            return Err(StartFailure::new(error));
         }
     };
-    let mut exited_on_probe = false;
+    let mut exited_in = None;
+    // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
+    let mut refused_by_exit = None;
     let connected = match connect(spec, plan, context, &secrets_and_redactor).await {
-        Err(HandshakeError::ExitedOnProbe) => {
-            exited_on_probe = true;
-            connect(spec, HandshakePlan::AfterProbeExit, context, &secrets_and_redactor).await
+        Err(HandshakeError::Exited { tried, refusal }) => {
+            exited_in = Some(tried);
+            refused_by_exit = (tried == Era::Stateless || refusal.is_some()).then_some(tried);
+            let plan = HandshakePlan::AfterExit(tried.other());
+            let connected = connect(spec, plan, context, &secrets_and_redactor).await;
+            // The words of the server explain more than its exit.
+            connected.map_err(|error| refusal.map_or(error, HandshakeError::Failed))
         }
         connected => connected,
     };
@@ -137,18 +154,27 @@ pub(crate) async fn launch(
             }
             _ => start_error,
         };
-        StartFailure { error: start_error.with_class(class), exited_on_probe }
+        let error = start_error.with_class(class);
+        StartFailure { exited_in_both_eras: exited_in.is_some(), ..StartFailure::new(error) }
     };
-    let connection = connected.map_err(|error| match error {
+    let Connected { connection, refused_era } = connected.map_err(|error| match error {
         HandshakeError::Failed(error) => failed(error),
-        HandshakeError::ExitedOnProbe => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
+        HandshakeError::Exited { .. } => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
     })?;
+    let era = connection.era();
+    if let HandshakePlan::Require(required) = plan
+        && era != required
+    {
+        let error = misconfigured(format!("it speaks only the {} era", era.as_str()));
+        return Err(StartFailure { only_era: Some(era), ..failed(error) });
+    }
+    let refused_era = refused_era.or(refused_by_exit);
     let fetched = fetch_listing(&connection).await.map_err(failed)?;
     // An error that the server answered with concerns only the list.
     let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
     match causes.find_map(|failure| failure.cause.clone()) {
         Some(cause) => Err(failed(cause)),
-        None => Ok((connection, fetched)),
+        None => Ok(Launched { connection, fetched, refused_era }),
     }
 }
 
@@ -159,12 +185,19 @@ pub(crate) async fn wait_until_exited(running: &TaskTracker) {
     running.reopen();
 }
 
+/// A connection with a completed handshake.
+struct Connected {
+    connection: Connection,
+    /// The era that the server refused in the handshake.
+    refused_era: Option<Era>,
+}
+
 async fn connect(
     spec: &ServerSpec,
     plan: HandshakePlan,
     context: &LaunchContext,
     secrets_and_redactor: &SecretsAndRedactor,
-) -> Result<Connection, HandshakeError> {
+) -> Result<Connected, HandshakeError> {
     wait_until_exited(&context.running).await;
     let message_limit = MessageLimit::new(spec.limits.message);
     let (mux, peer) = match &spec.endpoint {
@@ -176,17 +209,26 @@ async fn connect(
         }
         Endpoint::InProcess(server) => open_in_process(spec, server, context, message_limit.clone()),
     };
-    let wait_for_probe = matches!(peer, Peer::Remote);
+    let waits_for_reply = matches!(peer, Peer::Remote);
     let client = context.declaration.handshake_client(&context.owner);
-    let handshake = match perform_handshake(&mux, plan, wait_for_probe, &client).await {
-        Ok(handshake) => handshake,
-        Err(error) => return Err(explain_failure(&mux, error, plan)),
-    };
+    let HandshakeSuccess { result: handshake, refused: refused_era } =
+        match perform_handshake(&mux, plan, waits_for_reply, &client).await {
+            Ok(success) => success,
+            Err(error) => return Err(explain_failure(&mux, error, plan)),
+        };
     if handshake.revision.era() == Era::Session {
         mux.enable_ping();
+        if matches!(peer, Peer::Remote) {
+            // Log messages may arrive on another stream than the response, and later.
+            mux.remember_last_client();
+        }
     }
-    Ok(Connection {
+    if let Some(info) = &handshake.server_info {
+        mux.set_server_info(shorten_server_info(info));
+    }
+    let connection = Connection {
         server: spec.id.clone(),
+        is_shared: context.owner.key.is_shared(),
         mux,
         peer,
         handshake,
@@ -196,20 +238,20 @@ async fn connect(
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
-    })
+    };
+    Ok(Connected { connection, refused_era })
 }
 
 /// Turns a handshake error into a better one if the peer is evidently not an MCP server.
 fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> HandshakeError {
-    let exited_on_probe = matches!(error, HandshakeError::ExitedOnProbe);
-    let cause = match error {
-        HandshakeError::ExitedOnProbe => mux.exit_error(Delivery::MaybeSent),
-        HandshakeError::Failed(error) => error,
+    let cause = match &error {
+        HandshakeError::Exited { .. } => mux.exit_error(Delivery::MaybeSent),
+        HandshakeError::Failed(error) => error.clone(),
     };
     let exited_silently = || {
         let success = cause.exit_report().is_some_and(|report| report.exit == Some(ProcessExit::Status(0)));
-        let session_only = matches!(plan, HandshakePlan::Session(_) | HandshakePlan::AfterProbeExit);
-        success && mux.received_count() == 0 && session_only
+        let is_last_attempt = matches!(plan, HandshakePlan::Session(_) | HandshakePlan::AfterExit(_));
+        success && mux.received_count() == 0 && is_last_attempt
     };
     let reason = match mux.not_mcp_reason() {
         Some(reason) => format!("{reason}: it is not an MCP server"),
@@ -217,8 +259,7 @@ fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> Han
             "it exited immediately with status 0 and no output: it is not an MCP server, or an argument is missing"
                 .to_owned()
         }
-        None if exited_on_probe => return HandshakeError::ExitedOnProbe,
-        None => return HandshakeError::Failed(cause),
+        None => return error,
     };
     HandshakeError::Failed(
         Error::new(ErrorKind::CouldNotStart, reason).with_class(FailureClass::Misconfigured),
@@ -305,7 +346,7 @@ fn open_in_process(
     let server = server.0.clone();
     let serving = server.clone();
     let served = async move { serving.serve(theirs).await };
-    let task = AbortOnDropHandle::new(context.tasks.spawn(context.running.track_future(served)));
+    let task = AbortOnDropHandle::new(context.tasks.spawn_boxed(context.running.track_future(served)));
     let transport = InProcessTransport { pipe: ours, message_limit };
     (context.new_mux(spec, Arc::default(), transport), Peer::InProcess(task, InProcessServer(server)))
 }

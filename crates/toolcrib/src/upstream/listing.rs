@@ -1,6 +1,7 @@
 //! The lists that a server offers, read page by page.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{
-    FetchedListing, ListFailure, ListPages, ListTtl, ListedItem, Listing, ParsedItems,
+    FetchedListing, ListFailure, ListPages, ListTtl, ListedItem, Listing, PageEnd, ParsedItems,
 };
 use crate::protocol::era::handshake::error_code;
 use crate::protocol::json::object::{self, Object};
@@ -70,6 +71,7 @@ pub(crate) async fn fetch_lists(connection: &Connection, kinds: ListKinds) -> Re
     );
     let handshake = &connection.handshake;
     let listing = Listing {
+        server_info: handshake.server_info.clone(),
         capabilities: handshake.capabilities.clone(),
         instructions: handshake.instructions.clone(),
         ..Listing::default()
@@ -85,7 +87,11 @@ pub(crate) async fn fetch_lists(connection: &Connection, kinds: ListKinds) -> Re
                 fetched.listing.set_list(kind, pages);
             }
             Some(Err(ListError::Failed(error))) if error.kind() == ErrorKind::Lost => return Err(error),
-            Some(Err(error)) => fetched.failures.push(connection.list_failure(kind, error)),
+            Some(Err(error)) => {
+                let failure = connection.list_failure(kind, error);
+                fetched.listing.unknown[kind as usize] = Some(Arc::new(failure.clone()));
+                fetched.failures.push(failure);
+            }
         }
     }
     Ok(fetched)
@@ -141,8 +147,7 @@ async fn fetch_optional_list(
 }
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, ListError> {
-    let requested_at = Instant::now();
-    let mut list = ListPages { items: Vec::new(), ttl: ListTtl::NoList, requested_at, left_out: Vec::new() };
+    let mut list = ListPages::new(Instant::now());
     if !connection.handshake.has_capability(kind.capability()) {
         return Ok(list);
     }
@@ -170,6 +175,8 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         parsed.append(page.parsed);
         // An empty string is a valid cursor.
         let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
+        list.page_ends
+            .push(PageEnd { end: parsed.items.len(), next_cursor: cursor.as_deref().map(Arc::from) });
         let Some(cursor) = cursor.filter(|_| parsed.items.len() <= max_items) else {
             list.left_out = omit_items(kind, &mut parsed, &settings.limits);
             list.items = parsed.items;

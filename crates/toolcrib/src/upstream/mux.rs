@@ -30,10 +30,12 @@ use crate::model::failure_class::Delivery;
 use crate::observer::event_channel::EventChannel;
 use crate::protocol::era::client::PING;
 use crate::protocol::framing::replace_line_breaks;
+use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
 
 use link::CloseOnDrop;
 pub(super) use pending_reply::PendingReply;
@@ -69,6 +71,10 @@ struct MuxInner {
     not_mcp_reason: OnceLock<String>,
     /// Set when the server has methods of the session era, such as `ping`.
     has_ping: AtomicBool,
+    /// Set when a client has chosen the log level of the server.
+    is_log_level_set: AtomicBool,
+    /// The name and version of the server as results show them, after the handshake.
+    server_info: OnceLock<Bytes>,
     /// Set when the server turns out to speak HTTP+SSE.
     legacy_sse: AtomicBool,
     /// Set when the server is declared hung.
@@ -157,6 +163,8 @@ impl Mux {
             redactor,
             not_mcp_reason: OnceLock::new(),
             has_ping: AtomicBool::new(false),
+            is_log_level_set: AtomicBool::new(false),
+            server_info: OnceLock::new(),
             legacy_sse: AtomicBool::new(false),
             hung: AtomicBool::new(false),
             oversize_unidentified: AtomicBool::new(false),
@@ -177,7 +185,7 @@ impl Mux {
         let queue = OutgoingQueue::new(inner.clone(), messages);
         let closer = CloseOnDrop::new(link.clone());
         let running = Box::new(transport).run(link, queue);
-        inner.tasks.spawn(async move { closer.close(running.await) });
+        inner.tasks.spawn_boxed(async move { closer.close(running.await) });
         Self { inner }
     }
 
@@ -204,15 +212,35 @@ impl Mux {
         jsonrpc::write_request_head(&mut line, id, method);
         params(id, &mut line);
         line.push(b'}');
-        let queued = self.inner.queued_bytes.load(Ordering::Relaxed);
-        if queued > 0 && queued + line.len() > MAX_QUEUED_BYTES {
+        if let Err(error) = self.check_queue(line.len()) {
             self.inner.pending().remove(id); // never sent, so there is nothing to cancel
-            let server = &self.inner.server;
-            let error = Error::new(ErrorKind::TimedOut, format!("`{server}` does not read its input"));
-            return Err(error.with_server(server).mark_not_sent());
+            return Err(error);
         }
         self.inner.send(Some(id), line);
         Ok(pending_reply)
+    }
+
+    /// Returns an error if a message of this size has to wait for too many others.
+    fn check_queue(&self, len: usize) -> Result<(), Error> {
+        let queued = self.inner.queued_bytes.load(Ordering::Relaxed);
+        if queued == 0 || queued + len <= MAX_QUEUED_BYTES {
+            return Ok(());
+        }
+        let server = &self.inner.server;
+        let error = Error::new(ErrorKind::TimedOut, format!("`{server}` does not read its input"));
+        Err(error.with_server(server).mark_not_sent())
+    }
+
+    /// Sends a notification with these parameters.
+    pub(super) fn send_notification(&self, method: &str, params: &Object) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(self.exit_error(Delivery::NotSent));
+        }
+        let params = (!params.is_empty()).then(|| params.to_bytes());
+        let line = jsonrpc::encode_notification(method, params.as_deref());
+        self.check_queue(line.len())?;
+        self.inner.send(None, line);
+        Ok(())
     }
 
     pub(super) fn notify(&self, method: &str) {
@@ -272,6 +300,27 @@ impl Mux {
     pub(super) fn mark_hung(&self) {
         self.inner.hung.store(true, Ordering::Relaxed);
         self.inner.broken.cancel();
+    }
+
+    /// Remembers the client of the last call, for log messages that arrive after its response.
+    pub(super) fn remember_last_client(&self) {
+        self.inner.pending().remember_last_client();
+    }
+
+    /// Sets the name and version of the server as results show them.
+    pub(super) fn set_server_info(&self, info: Bytes) {
+        // There is one handshake.
+        let _ = self.inner.server_info.set(info);
+    }
+
+    /// Returns the name and version of the server as results show them.
+    pub(super) fn server_info(&self) -> Option<Bytes> {
+        self.inner.server_info.get().cloned()
+    }
+
+    /// Records that a client has chosen the log level of the server.
+    pub(super) fn mark_log_level_set(&self) {
+        self.inner.is_log_level_set.store(true, Ordering::Relaxed);
     }
 
     /// Records that the server can be pinged.

@@ -17,6 +17,12 @@ use crate::protocol::jsonrpc::{RequestId, ResponsePayload};
 /// Open questions that one call may have.
 const MAX_QUESTIONS_PER_CALL: usize = 64;
 
+/// Time that a client has to answer a question while another client's question is refused because of it.
+const CONTESTED_QUESTION_TIME: Duration = Duration::from_secs(60);
+
+/// Time in which a log message may arrive after the response to its call, on another stream.
+const LATE_LOG_GRACE: Duration = Duration::from_secs(2);
+
 /// Time in which a server that answers no ping may still act on a call after it was cancelled.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
@@ -57,6 +63,16 @@ struct PendingQuestion {
     client: u64,
     /// True if it arrived on the call's own stream. If not, it may belong to an earlier call of the same client.
     is_certain: bool,
+    asked_at: Instant,
+}
+
+/// A question that was closed because it took too long.
+#[derive(Debug)]
+pub(super) struct ExpiredQuestion {
+    /// The id that the server gave it.
+    pub(super) id: RequestId,
+    /// The sink of the client that was asked.
+    pub(super) updates: Option<Arc<dyn UpdateSink>>,
 }
 
 /// The client behind a request, and the sink for updates that arrive before the response.
@@ -97,7 +113,21 @@ struct CancelledClient {
     ping: Option<u64>,
 }
 
+/// The client whose call was answered last.
+#[derive(Debug)]
+struct LastClient {
+    client: Client,
+    answered: Instant,
+    /// When a call of another client was answered last.
+    other_answered: Option<Instant>,
+}
+
 impl PendingRequest {
+    /// Returns the reason that the client gave for a cancellation.
+    pub(super) fn cancel_reason(&self) -> Option<String> {
+        self.receiver.as_ref()?.updates.as_ref()?.cancel_reason_contained()
+    }
+
     pub(super) fn new(reply: oneshot::Sender<RequestEnd>, receiver: Option<ResponseReceiver>) -> Self {
         Self { reply, receiver, delivery: Delivery::MaybeSent, progress: None, open_questions: 0 }
     }
@@ -130,6 +160,9 @@ pub(super) struct PendingRequests {
     last_id: u64,
     last_question_id: u64,
     closed: bool,
+    /// True if log messages may arrive later than the response to their call.
+    remembers_last_client: bool,
+    last_client: Option<LastClient>,
 }
 
 impl PendingRequests {
@@ -148,7 +181,34 @@ impl PendingRequests {
         if !self.recently_cancelled.is_empty() {
             self.recently_cancelled.retain(|cancelled| cancelled.ping != Some(id));
         }
-        self.requests.remove(&id)
+        let request = self.requests.remove(&id);
+        if self.remembers_last_client
+            && let Some(receiver) = request.as_ref().and_then(|request| request.receiver.as_ref())
+        {
+            self.set_last_client(&receiver.client);
+        }
+        request
+    }
+
+    /// Remembers the client of the last call from now on.
+    pub(super) fn remember_last_client(&mut self) {
+        self.remembers_last_client = true;
+    }
+
+    fn set_last_client(&mut self, client: &Client) {
+        let other_answered = self.last_client.take().and_then(|last| match last.client.key == client.key {
+            true => last.other_answered,
+            false => Some(last.answered),
+        });
+        self.last_client =
+            Some(LastClient { client: client.clone(), answered: Instant::now(), other_answered });
+    }
+
+    /// Returns the client that a late log message belongs to: the only one whose calls were answered a moment ago.
+    pub(super) fn find_last_client(&self) -> Option<&Client> {
+        let is_recent = |answered: Instant| answered.elapsed() < LATE_LOG_GRACE;
+        let last = self.last_client.as_ref().filter(|last| is_recent(last.answered))?;
+        (!last.other_answered.is_some_and(is_recent)).then_some(&last.client)
     }
 
     /// Adds a ping if a cancelled request makes it unclear which client a question belongs to, and returns its id. Its
@@ -206,12 +266,14 @@ impl PendingRequests {
         receiver.turn = None;
         request.open_questions += 1;
         let client = receiver.client.key;
-        Some((self.insert_question(PendingQuestion { id, call: Some(call), client, is_certain }), updates))
+        let question = PendingQuestion { id, call: Some(call), client, is_certain, asked_at: Instant::now() };
+        Some((self.insert_question(question), updates))
     }
 
     /// Opens a question to the owner of the instance and returns its id.
     pub(super) fn open_owner_question(&mut self, id: RequestId) -> u64 {
-        self.insert_question(PendingQuestion { id, call: None, client: 0, is_certain: false })
+        let asked_at = Instant::now();
+        self.insert_question(PendingQuestion { id, call: None, client: 0, is_certain: false, asked_at })
     }
 
     fn insert_question(&mut self, question: PendingQuestion) -> u64 {
@@ -231,6 +293,25 @@ impl PendingRequests {
             Some(call) if question.is_certain => self.is_pending(call),
             Some(call) => self.requests.range(..=call).any(|(_, request)| is_from_client(request)),
         }
+    }
+
+    /// Closes the questions to clients that have been open for too long, and returns them. Called when their calls keep
+    /// another client from being asked: one client that does not answer must not stop the questions of all others.
+    pub(super) fn close_contested_questions(&mut self, now: Instant) -> Vec<ExpiredQuestion> {
+        let is_old = |question: &PendingQuestion| {
+            question.call.is_some()
+                && now.saturating_duration_since(question.asked_at) >= CONTESTED_QUESTION_TIME
+        };
+        let old: Vec<u64> =
+            self.questions.iter().filter(|(_, question)| is_old(question)).map(|(id, _)| *id).collect();
+        let expire = |id: u64| {
+            let question = self.questions.get(&id)?;
+            let request = question.call.and_then(|call| self.requests.get(&call));
+            let updates = request.and_then(|request| request.receiver.as_ref()?.updates.clone());
+            let expired = ExpiredQuestion { id: question.id.clone(), updates };
+            self.close_question(id).then_some(expired)
+        };
+        old.into_iter().filter_map(expire).collect()
     }
 
     /// Removes a question that the server withdrew. Returns the client's sink, or `None` if the owner was asked.

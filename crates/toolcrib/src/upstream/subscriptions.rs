@@ -21,6 +21,7 @@ use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
 use crate::util::locks::IgnorePoison as _;
+use crate::util::maps::collect_map;
 
 /// Time limit for a stateless server to acknowledge a listen request.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,7 +64,7 @@ impl Connection {
             }
             self.remove_subscriber(uri);
             let reason = format!("it does not confirm the subscription to `{uri}`");
-            return Err(Error::new(ErrorKind::Unknown, reason).with_server(&self.server));
+            return Err(Error::new(ErrorKind::Unknown, reason).with_server(&self.server).mark_maybe_sent());
         }
         let _guard = self.subscriptions.request_lock.lock().await;
         if self.add_subscriber(uri) {
@@ -120,7 +121,8 @@ impl Connection {
         match self.request(method, params).await? {
             ResponsePayload::Result(_) => Ok(()),
             ResponsePayload::Error(error) => {
-                Err(Error::new(ErrorKind::Unknown, error_message(&error)).with_server(&self.server))
+                let refusal = Error::new(ErrorKind::Unknown, error_message(&error)).with_server(&self.server);
+                Err(refusal.with_server_error(error))
             }
         }
     }
@@ -130,6 +132,8 @@ impl Connection {
         if self.era() == Era::Stateless || !self.handshake.has_capability("logging") {
             return;
         }
+        // Other clients of a shared server set no level, and still want more than errors.
+        let level = if self.is_shared { level.min(LogLevel::Info) } else { level };
         {
             let mut current = self.subscriptions.log_level.lock().ignore_poison();
             if current.is_some_and(|current| current <= level) {
@@ -137,6 +141,7 @@ impl Connection {
             }
             *current = Some(level);
         }
+        self.mux.mark_log_level_set();
         let mut params = Object::default();
         params.set_unchecked("level", object::to_json_string(level.as_str()));
         // If this fails, the server logs at its own level and the gateway filters.
@@ -174,7 +179,7 @@ impl Connection {
                 }
                 let accepted = ack.as_ref().map(acknowledged_uris).unwrap_or_default();
                 let acknowledged = uris.iter().map(|uri| (uri.clone(), accepted.contains(&**uri)));
-                self.subscriptions.acknowledged.send_replace(acknowledged.collect());
+                self.subscriptions.acknowledged.send_replace(collect_map(acknowledged));
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -184,7 +189,7 @@ impl Connection {
                     // The server does not support listening; retrying would not help.
                     Ok(ResponsePayload::Error(_)) => {
                         let acknowledged = uris.iter().map(|uri| (uri.clone(), false));
-                        self.subscriptions.acknowledged.send_replace(acknowledged.collect());
+                        self.subscriptions.acknowledged.send_replace(collect_map(acknowledged));
                         drop(subscribers.changed().await);
                     }
                     _ => {

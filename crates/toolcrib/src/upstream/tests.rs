@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::handshake::HandshakePlan;
 use super::launch::{LaunchContext, StartFailure, launch};
 use super::mux::MuxContext;
 use super::*;
@@ -51,8 +52,15 @@ async fn try_connect_with(
     secrets: Option<SecretStoreHandle>,
 ) -> (Result<(Connection, Listing), StartFailure>, Arc<StderrTail>) {
     let context = launch_context(secrets);
-    let launched = launch(spec, remembered, &context).await;
-    let listed = launched.map(|(connection, fetched)| (connection, fetched.merge(None, Instant::now())));
+    let plan = HandshakePlan::from_config(spec).unwrap_or(match remembered {
+        Some(revision) => HandshakePlan::Expect(revision.era()),
+        None => HandshakePlan::Prefer(Era::Stateless),
+    });
+    let launched = launch(spec, plan, &context).await;
+    let listed = launched.map(|launched| {
+        let listing = launched.fetched.merge(None, Instant::now());
+        (launched.connection, listing)
+    });
     (listed, context.stderr)
 }
 

@@ -9,7 +9,7 @@ const MIN_SUSPENSION: Duration = Duration::from_secs(2);
 
 /// Returns the current wall time.
 #[expect(clippy::disallowed_methods, reason = "reports need the wall time")]
-pub(crate) fn wall_time() -> SystemTime {
+pub fn wall_time() -> SystemTime {
     SystemTime::now()
 }
 

@@ -74,6 +74,8 @@ async fn refused_subscription_is_an_error_of_the_server() {
     let crib = crib_of(&server);
     let error = crib.subscribe(&Selector::OnServer(id("t"), "x:two".into())).await.unwrap_err();
     assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Unknown, "no such thing"));
+    assert_eq!(error.delivery(), toolcrib::Delivery::MaybeSent);
+    assert!(error.server_error().is_some());
 }
 
 #[tokio::test(start_paused = true)]

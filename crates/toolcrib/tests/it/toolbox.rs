@@ -152,6 +152,7 @@ async fn progress_and_logs_arrive_before_the_result() {
     let expected = [
         json!({"progress": 1.0, "total": 2.0, "message": "half"}),
         json!({"level": "info", "data": "working"}),
+        json!({"level": "debug", "data": "details"}),
         json!({"progress": 2.0}),
     ];
     assert_eq!(updates(&crib, on("own", "work")).await, expected);

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 /// Returns the result of `server/discover`.
-pub(crate) fn discover_result() -> Value {
+pub(crate) fn discover_result(instructions: &str) -> Value {
     json!({
         "resultType": "complete",
         "supportedVersions": ["2026-07-28"],
         "capabilities": capabilities(),
-        "instructions": "Ask the fake server for anything.",
+        "instructions": instructions,
         "ttlMs": 0,
         "cacheScope": "private",
         "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "fake-server", "version": "1"}},
@@ -26,11 +26,11 @@ fn capabilities() -> Value {
 }
 
 /// Returns the result of `initialize`, in the requested revision.
-pub(crate) fn initialize_result(params: &Value) -> Value {
+pub(crate) fn initialize_result(params: &Value, instructions: &str) -> Value {
     json!({
         "protocolVersion": params["protocolVersion"],
         "capabilities": capabilities(),
-        "instructions": "Ask the fake server for anything.",
+        "instructions": instructions,
         "serverInfo": {"name": "fake-server", "version": "1"},
     })
 }

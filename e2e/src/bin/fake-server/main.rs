@@ -8,6 +8,7 @@
 )]
 
 mod answers;
+mod extensions;
 mod offers;
 mod records;
 mod script;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::extensions;
 use crate::server::{Request, Server};
 
 /// Methods that are answered by this module.
@@ -26,12 +27,16 @@ const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
     let text = |key: &str| request.params[key].as_str().unwrap_or_default().to_owned();
     let mut result = match method {
+        "prompts/list" if server.script.instructions_file.is_some() => {
+            let description = server.script.instructions();
+            json!({"prompts": [{"name": "greet", "description": description, "arguments": [{"name": "who"}]}]})
+        }
         "prompts/list" => json!({"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]}),
         "prompts/get" if text("name") == "greet" => {
             let greeting = format!("Greet {}", request.params["arguments"]["who"].as_str().unwrap_or("you"));
             json!({"messages": [{"role": "user", "content": {"type": "text", "text": greeting}}]})
         }
-        "resources/list" => json!({"resources": [{"uri": "note://one", "name": "one"}]}),
+        "resources/list" => json!({"resources": resources(server)}),
         "resources/templates/list" => {
             json!({"resourceTemplates": [{"uriTemplate": "note://{name}", "name": "note"}]})
         }
@@ -60,6 +65,7 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
             json!({"completion": {"values": [value]}})
         }
         "logging/setLevel" => json!({}),
+        "resources/read" if let Some(page) = extensions::read_page(server, &text("uri")) => page,
         _ => {
             let code = if server.script.era.is_stateless() { -32602 } else { -32002 };
             return server.refuse(&request.id, code, "not found");
@@ -78,6 +84,12 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
         }
     }
     server.answer(&request.id, &result);
+}
+
+/// Returns the listed resources.
+fn resources(server: &Server) -> Vec<Value> {
+    let note = json!({"uri": "note://one", "name": "one"});
+    [note].into_iter().chain(extensions::listed_page(server)).collect()
 }
 
 /// Opens a stream that stays open, with every subscription that was requested.

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// The protocol eras that the server speaks, and its behaviour when it is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Era {
@@ -14,15 +16,17 @@ pub(crate) enum Era {
     Both,
     ExitsOnProbe,
     SilentOnProbe,
+    /// Like `Stateless`, and exits on `initialize`.
+    ExitsOnInitialize,
 }
 
 impl Era {
     pub(crate) fn has_sessions(self) -> bool {
-        self != Self::Stateless
+        !matches!(self, Self::Stateless | Self::ExitsOnInitialize)
     }
 
     pub(crate) fn is_stateless(self) -> bool {
-        matches!(self, Self::Stateless | Self::Both)
+        matches!(self, Self::Stateless | Self::Both | Self::ExitsOnInitialize)
     }
 }
 
@@ -53,11 +57,28 @@ pub(crate) struct Script {
     pub(crate) list_errors: Option<PathBuf>,
     /// A file whose content, if it exists, is the description of `echo`.
     pub(crate) description_file: Option<PathBuf>,
+    /// A file whose content, if it exists, is the text of the instructions and the description of the prompt.
+    pub(crate) instructions_file: Option<PathBuf>,
+    /// Capabilities that are announced beside the fixed ones.
+    pub(crate) capabilities: Value,
+    /// The address of the page of the tool `show`.
+    pub(crate) page: Option<String>,
+    /// Whether the page is a listed resource.
+    pub(crate) list_page: bool,
+    /// A name in the answers, so that servers can be told apart.
+    pub(crate) name: String,
     /// Run as that grandchild.
     pub(crate) linger: bool,
 }
 
 impl Script {
+    /// Returns the instructions of the server.
+    pub(crate) fn instructions(&self) -> String {
+        let file = self.instructions_file.as_ref();
+        file.and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_else(|| "Ask the fake server for anything.".to_owned())
+    }
+
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
         let mut script = Self::default();
         let mut args = args.iter();
@@ -82,6 +103,13 @@ impl Script {
                 "--record-dir" => script.record_dir = Some(value()?.into()),
                 "--list-errors" => script.list_errors = Some(value()?.into()),
                 "--description-file" => script.description_file = Some(value()?.into()),
+                "--instructions-file" => script.instructions_file = Some(value()?.into()),
+                "--capabilities" => {
+                    script.capabilities = value()?.parse().map_err(|_| "--capabilities is not JSON")?;
+                }
+                "--page" => script.page = Some(value()?.clone()),
+                "--list-page" => script.list_page = true,
+                "--name" => script.name.clone_from(value()?),
                 "--linger" => script.linger = true,
                 _ => return Err(format!("unknown flag {flag}")),
             }
@@ -113,6 +141,7 @@ fn parse_era(text: &str) -> Result<Era, String> {
         "both" => Era::Both,
         "exits-on-probe" => Era::ExitsOnProbe,
         "silent-on-probe" => Era::SilentOnProbe,
+        "exits-on-initialize" => Era::ExitsOnInitialize,
         _ => return Err(format!("unknown era {text}")),
     })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::script::{Era, Script};
-use crate::{answers, offers, records, tools};
+use crate::{answers, extensions, offers, records, tools};
 
 /// Lines on stdout that are not messages.
 pub(crate) const GARBAGE: &[u8] =
@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) client_answers: HashMap<String, Vec<Value>>,
     /// Number of reads of cacheable resources.
     pub(crate) reads: u64,
+    /// Notifications of the client that belong to extensions.
+    pub(crate) notifications: Vec<Value>,
     /// Texts stored by the tool `remember`.
     pub(crate) remembered: Vec<String>,
     /// The client's capabilities from `initialize`.
@@ -76,7 +78,10 @@ impl Server {
             "" => self.store_client_answer(&id, message),
             "notifications/initialized" => self.state().session_open = true,
             "notifications/cancelled" => self.state().cancelled.push(message["params"]["requestId"].clone()),
-            _ if id.is_null() => {}
+            _ if id.is_null() => {
+                let received = json!({"method": method, "params": message["params"]});
+                self.state().notifications.push(received);
+            }
             _ => self.handle_request(&method, Request { id, params: message["params"].clone(), line }),
         }
     }
@@ -107,11 +112,21 @@ impl Server {
                 let _ = writeln!(std::io::stderr(), "expected initialize, got server/discover");
                 std::process::exit(1);
             }
+            "initialize" if era == Era::ExitsOnInitialize => {
+                let _ = writeln!(std::io::stderr(), "expected server/discover, got initialize");
+                std::process::exit(1);
+            }
             "server/discover" if era == Era::SilentOnProbe => {}
-            "server/discover" if era.is_stateless() => self.answer(&request.id, &answers::discover_result()),
+            "server/discover" if era.is_stateless() => {
+                let mut result = answers::discover_result(&self.script.instructions());
+                extensions::add_capabilities(&self.script, &mut result);
+                self.answer(&request.id, &result);
+            }
             "initialize" if era.has_sessions() => {
                 self.state().client_capabilities = request.params["capabilities"].clone();
-                self.answer(&request.id, &answers::initialize_result(&request.params));
+                let mut result = answers::initialize_result(&request.params, &self.script.instructions());
+                extensions::add_capabilities(&self.script, &mut result);
+                self.answer(&request.id, &result);
             }
             "ping" if era.has_sessions() => self.answer(&request.id, &json!({})),
             "tools/list" | "tools/call" => match self.check_era(&request.params) {
@@ -124,7 +139,10 @@ impl Server {
                 Some(error) => self.refuse(&request.id, -32602, error),
                 None => offers::answer(self, method, &request),
             },
-            _ => self.refuse(&request.id, -32601, "Method not found"),
+            _ => match extensions::answer(self, method, &request.params) {
+                Some(result) => self.answer(&request.id, &result),
+                None => self.refuse(&request.id, -32601, "Method not found"),
+            },
         }
     }
 
@@ -148,7 +166,9 @@ impl Server {
         let is_stateless = revision == "2026-07-28" && capabilities.is_object();
         match self.script.era {
             era if is_stateless && era.is_stateless() => None,
-            Era::Stateless => Some("the request lacks the _meta members of the stateless era"),
+            Era::Stateless | Era::ExitsOnInitialize => {
+                Some("the request lacks the _meta members of the stateless era")
+            }
             _ if !revision.is_null() => Some("a session-era server received stateless _meta"),
             _ if !self.state().session_open => Some("the session is not open"),
             _ => None,
@@ -159,6 +179,7 @@ impl Server {
         records::append(&self.script, "list");
         let mut all = tools::definitions(self.script.tools, self.state().added);
         all.extend(self.script.record_dir.is_some().then(records::definition));
+        all.extend(extensions::definitions(self));
         let description =
             self.script.description_file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
         if let Some(text) = description {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Request, Server};
-use crate::{answers, offers, records, script};
+use crate::{answers, extensions, offers, records, script};
 
 /// Every tool: its name and the names of its arguments.
 const TOOLS: [(&str, &[&str]); 30] = [
@@ -141,6 +141,7 @@ pub(crate) fn run(server: &Server, request: &Request) {
         "crash" | "exit" => exit(request),
         records::RECORD => records::record(server, request),
         "allocate" => allocate(server, request, &arguments),
+        _ if extensions::run(server, request, name) => {}
         _ => run_protocol_tool(server, request, name, &arguments),
     }
 }
@@ -275,13 +276,23 @@ fn ask_client(server: &Server, request: &Request, arguments: &Arguments<'_>) {
         _ => json!({}),
     };
     let stateless = request.params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string();
+    // Servers of either SDK can ask in one way only.
+    match arguments.text("via") {
+        "request" if stateless => return server.refuse(&request.id, -32603, "no back-channel"),
+        "result" if !stateless => return server.refuse(&request.id, -32603, "no input_required results"),
+        _ => {}
+    }
     if stateless {
         let response = &request.params["inputResponses"]["q"];
+        let own_state = std::process::id().to_string();
         if response.is_null() {
             let requests = json!({"q": {"method": method, "params": params}});
             let result =
-                json!({"resultType": "input_required", "inputRequests": requests, "requestState": "s"});
+                json!({"resultType": "input_required", "inputRequests": requests, "requestState": own_state});
             return server.answer(&request.id, &result);
+        }
+        if request.params["requestState"] != own_state {
+            return server.refuse(&request.id, -32602, "Invalid or expired requestState");
         }
         return answer_text(server, request, &response.to_string());
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 use serde_json::Value as Json;
+use toolcrib::util::maps::collect_map;
 
 use super::super::entry::EditError;
 
@@ -62,9 +63,9 @@ impl YamlNode {
         match &self.kind {
             YamlKind::Scalar(value) => value.clone(),
             YamlKind::List { items, .. } => items.iter().map(Self::to_json).collect::<Vec<_>>().into(),
-            YamlKind::Mapping { members, .. } => {
-                Json::Object(members.iter().map(|(key, value)| (key.name.clone(), value.to_json())).collect())
-            }
+            YamlKind::Mapping { members, .. } => Json::Object(collect_map(
+                members.iter().map(|(key, value)| (key.name.clone(), value.to_json())),
+            )),
         }
     }
 }

@@ -1,11 +1,16 @@
 //! Line diff of two tool definitions, with invisible characters escaped.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use toolcrib::util::maps::collect_map;
 
 use crate::visible_text::escape_invisible;
 
 /// The maximum number of line pairs to compare. Longer texts are shown one after the other.
 const MAX_COMPARISONS: usize = 4_000_000;
+
+/// The members that are shown first, in this order.
+const FIRST_MEMBERS: [&str; 6] =
+    ["name", "title", "description", "annotations", "inputSchema", "outputSchema"];
 
 /// The number of unchanged lines shown around a change.
 const CONTEXT_LINES: usize = 2;
@@ -25,21 +30,36 @@ pub(super) fn diff_lines(before: &Value, now: &Value) -> Vec<String> {
     format_with_context(&compare(&before, &now))
 }
 
-/// Formats a definition as lines: strings as text, everything else as JSON with sorted keys.
+/// Formats a definition as lines: strings as text, everything else as JSON with sorted keys. Instructions are only a text.
 fn definition_lines(definition: &Value) -> Vec<String> {
     let mut lines = Vec::new();
-    for key in ["name", "title", "description", "annotations", "inputSchema", "outputSchema"] {
-        let text = match &definition[key] {
-            Value::Null => continue,
-            Value::String(text) => text.clone(),
-            value => serde_json::to_string_pretty(&sort_keys(value)).unwrap_or_default(),
-        };
-        for (number, line) in text.split('\n').enumerate() {
-            let line = escape_invisible(line);
-            lines.push(if number == 0 { format!("{key}: {line}") } else { format!("  {line}") });
+    match definition {
+        Value::String(text) => push_member("text", text, &mut lines),
+        Value::Object(members) => {
+            let others = members.keys().map(String::as_str).filter(|key| !FIRST_MEMBERS.contains(key));
+            let mut others: Vec<&str> = others.collect();
+            others.sort_unstable();
+            for key in FIRST_MEMBERS.into_iter().chain(others) {
+                match members.get(key) {
+                    None | Some(Value::Null) => {}
+                    Some(Value::String(text)) => push_member(key, text, &mut lines),
+                    Some(value) => {
+                        let text = serde_json::to_string_pretty(&sort_keys(value)).unwrap_or_default();
+                        push_member(key, &text, &mut lines);
+                    }
+                }
+            }
         }
+        _ => {}
     }
     lines
+}
+
+fn push_member(key: &str, text: &str, lines: &mut Vec<String>) {
+    for (number, line) in text.split('\n').enumerate() {
+        let line = escape_invisible(line);
+        lines.push(if number == 0 { format!("{key}: {line}") } else { format!("  {line}") });
+    }
 }
 
 fn sort_keys(value: &Value) -> Value {
@@ -47,9 +67,7 @@ fn sort_keys(value: &Value) -> Value {
         Value::Object(members) => {
             let mut keys: Vec<&String> = members.keys().collect();
             keys.sort_unstable();
-            Value::Object(
-                keys.into_iter().map(|key| (key.clone(), sort_keys(&members[key]))).collect::<Map<_, _>>(),
-            )
+            Value::Object(collect_map(keys.into_iter().map(|key| (key.clone(), sort_keys(&members[key])))))
         }
         Value::Array(elements) => elements.iter().map(sort_keys).collect(),
         other => other.clone(),

@@ -13,6 +13,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use toolcrib::protocol::framing::{Frame, FrameDecoder};
 use toolcrib::protocol::jsonrpc::{code, encode_error_response, error_object, find_request_id};
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use super::connector::{GatewayConnector, GatewayPipe};
 use super::replay_log::{AgentLineAction, ReplayLog};
@@ -42,8 +43,8 @@ pub(super) async fn run(connector: &mut GatewayConnector<'_>, stream: UnixStream
     let (input_sender, input) = mpsc::channel(CHANNEL_CAPACITY);
     let (output, output_receiver) = mpsc::channel(CHANNEL_CAPACITY);
     let reader = read_agent(tokio::io::stdin(), connector.max_message_size(), input_sender);
-    let _reader = AbortOnDropHandle::new(tasks.spawn(reader));
-    let writer = AbortOnDropHandle::new(tasks.spawn(write_agent(tokio::io::stdout(), output_receiver)));
+    let _reader = AbortOnDropHandle::new(tasks.spawn_boxed(reader));
+    let writer = AbortOnDropHandle::new(tasks.spawn_boxed(write_agent(tokio::io::stdout(), output_receiver)));
     let mut agent = AgentPipe { input, output, log: Mutex::default() };
     let pipe = connector.upgrade(stream, 0).await.ok();
     let served = agent.serve_gateways(connector, pipe).await;

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::util::encoding;
+use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Crib, Project};
 use toolcrib_serve::{McpService, PROJECT_HEADER, PipeIdentity, serve_pipe};
 
@@ -128,7 +129,7 @@ impl<'a> GatewayConnector<'a> {
         let max_message_size = config.limits.body;
         let stop = CancellationToken::new();
         let serve = serve_pipe(reader, writer, service, max_message_size, identity, stop);
-        self.tasks.spawn(serve);
+        self.tasks.spawn_boxed(serve);
         let (from, to) = tokio::io::split(agent_end);
         Ok(GatewayPipe { from: Box::new(from), to: Box::new(to), buffered: Vec::new() })
     }

@@ -49,7 +49,7 @@ async fn stream_is_resumed_after_an_event() {
 }
 
 #[tokio::test]
-async fn kept_messages_are_bounded_and_the_newest_stays() {
+async fn kept_messages_are_bounded() {
     let streams = ReplayStreams::default();
     let log = streams.new_log();
     for number in 0..MAX_EVENTS + 10 {
@@ -58,10 +58,10 @@ async fn kept_messages_are_bounded_and_the_newest_stays() {
     let mut reader = EventLogReader::from_start(log.clone(), false);
     assert_eq!(next(&mut reader).await.unwrap(), "id: 1-11\ndata: 10\n\n");
     log.try_send(vec![b'x'; MAX_BYTES + 1]);
-    assert!(
-        next(&mut reader).await.unwrap().len() > MAX_BYTES,
-        "the newest message is kept regardless of size"
-    );
+    assert!(next(&mut reader).await.unwrap().len() > MAX_BYTES, "a client that reads gets every message");
+    assert_eq!(log.state().bytes, 0, "a large message is not kept");
+    drop(reader);
+    assert!(!log.try_send(vec![b'x'; MAX_BYTES + 1]), "no client reads it");
     for _ in 0..MAX_STREAMS + 5 {
         streams.keep(streams.new_log());
     }
@@ -132,4 +132,79 @@ async fn ended_stream_is_removed_after_its_retention() {
     assert_eq!(streams.kept().len(), 2);
     streams.remove_expired(Instant::now() + RETENTION);
     assert!(streams.kept().len() == 1 && !streams.is_empty());
+}
+
+/// Returns a response of this size.
+fn large_result(size: usize) -> ResponsePayload {
+    ResponsePayload::Result(Bytes::from(format!("\"{}\"", "x".repeat(size))))
+}
+
+#[tokio::test]
+async fn large_response_is_not_kept_for_a_client_that_left() {
+    let streams = ReplayStreams::default();
+    let log = streams.new_log();
+    assert!(log.try_send(b"a".to_vec()));
+    streams.keep(log.clone());
+    drop(EventLogReader::from_start(log.clone(), false));
+    log.finish(&id(), large_result(2 * MAX_BYTES));
+    assert!(log.state().bytes < 1000);
+    let mut reader = streams.resume_after("1-1").unwrap();
+    let response = next(&mut reader).await.unwrap();
+    assert!(response.starts_with("id: 1-2\n") && response.contains("-31020"), "{response}");
+    assert!(response.contains(r#""sent":"maybe""#), "{response}");
+    assert_eq!(next(&mut reader).await, None);
+}
+
+#[tokio::test]
+async fn large_response_is_passed_to_a_client_that_reads_and_not_kept() {
+    let streams = ReplayStreams::default();
+    let log = streams.new_log();
+    assert!(log.try_send(b"a".to_vec()));
+    streams.keep(log.clone());
+    let mut reader = EventLogReader::from_start(log.clone(), false);
+    log.finish(&id(), large_result(2 * MAX_BYTES));
+    assert_eq!(next(&mut reader).await.unwrap(), "id: 1-1\ndata: a\n\n");
+    assert!(next(&mut reader).await.unwrap().len() > 2 * MAX_BYTES);
+    assert_eq!(next(&mut reader).await, None);
+    drop(reader);
+    let mut resumed = streams.resume_after("1-1").unwrap();
+    assert!(
+        next(&mut resumed).await.unwrap().contains("-31020"),
+        "the connection was lost while it was sent"
+    );
+}
+
+#[tokio::test]
+async fn session_is_bounded_when_streams_end() {
+    let streams = ReplayStreams::default();
+    let logs: Vec<_> = (0..MAX_STREAMS).map(|_| streams.new_log()).collect();
+    for log in &logs {
+        assert!(log.try_send(b"a".to_vec()));
+        streams.keep(log.clone());
+        drop(EventLogReader::from_start(log.clone(), false));
+    }
+    for log in &logs {
+        log.finish(&id(), large_result(MAX_BYTES - 100));
+        streams.remove_excess();
+    }
+    let bytes: usize = streams.kept().iter().map(|log| log.state().bytes).sum();
+    assert!(bytes <= MAX_SESSION_BYTES && bytes > MAX_SESSION_BYTES / 2, "{bytes}");
+}
+
+#[tokio::test]
+async fn kept_messages_count_towards_the_memory_of_clients() {
+    let access = crate::callers::AuthenticatedCaller::trusted(toolcrib::Caller::new("a"), false);
+    let total = Arc::new(crate::client_memory::ClientMemory::new(160_000));
+    let account = MemoryAccount { total, caller: access.memory };
+    let streams = ReplayStreams::new(Some(Arc::new(account.clone())));
+    let logs = [(); 3].map(|()| streams.new_log());
+    assert!(logs[0].try_send(vec![b'x'; 60_000]));
+    assert!(!logs[1].try_send(vec![b'x'; 60_000]), "the caller leaves as much as it uses");
+    logs[1].finish(&id(), large_result(60_000));
+    let mut reader = EventLogReader::from_start(logs[1].clone(), false);
+    let response = next(&mut reader).await.unwrap();
+    assert!(response.contains("limits.client-memory") && response.contains("-31020"), "{response}");
+    drop(reader);
+    drop(logs);
+    assert!(account.claim(70_000).is_some(), "everything is released");
 }

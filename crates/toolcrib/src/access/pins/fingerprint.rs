@@ -1,4 +1,4 @@
-//! `Fingerprint`: a digest of a tool definition that does not depend on the order of members. An object with a duplicate
+//! `Fingerprint`: a digest of a definition that does not depend on the order of members. An object with a duplicate
 //! member is digested as written, because parsers disagree on its value.
 
 use std::fmt;
@@ -6,24 +6,38 @@ use std::fmt;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use crate::model::pin_status::PinnedKind;
 use crate::protocol::json::canonical;
 use crate::protocol::json::object::Object;
 use crate::util::encoding;
 
-/// The members of a definition that people and models read, or that decide how the tool is called.
-const PINNED_MEMBERS: [&str; 6] =
+/// The members of a tool that earlier releases pinned.
+const BASIC_MEMBERS: [&str; 6] =
     ["name", "title", "description", "inputSchema", "outputSchema", "annotations"];
 
-/// A digest of a tool's definition.
+/// The members of a definition that people and models read, or that decide how the item is used. Of `_meta` only the
+/// keys of user interfaces are pinned.
+const PINNED_MEMBERS: [&str; 13] = [
+    "name",
+    "title",
+    "description",
+    "inputSchema",
+    "outputSchema",
+    "annotations",
+    "icons",
+    "execution",
+    "_meta",
+    "arguments",
+    "uri",
+    "uriTemplate",
+    "mimeType",
+];
+
+/// A digest of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Computes the fingerprint of the pinned members of a definition.
-    pub(crate) fn from_definition(definition: &Bytes) -> Self {
-        Self::from_json(&pinned_members(definition))
-    }
-
     /// Computes the fingerprint of any JSON.
     pub(crate) fn from_json(json: &Bytes) -> Self {
         Self(Sha256::digest(canonical::canonicalize(json)).into())
@@ -41,15 +55,68 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// Returns a definition with only its pinned members.
-pub(crate) fn pinned_members(definition: &Bytes) -> Bytes {
+/// The fingerprints of one definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ItemFingerprint {
+    /// Of the members that earlier releases pinned.
+    pub(super) basic: Fingerprint,
+    /// Of all pinned members.
+    pub(super) full: Fingerprint,
+}
+
+impl ItemFingerprint {
+    /// Computes the fingerprints of a definition.
+    pub(super) fn from_definition(kind: PinnedKind, definition: &Bytes) -> Self {
+        let pinned = pinned_members(kind, definition);
+        let full = Fingerprint::from_json(&pinned);
+        let has_more = Object::parse(&pinned)
+            .is_ok_and(|members| members.iter().any(|(key, _)| !BASIC_MEMBERS.contains(&key)));
+        let basic = match kind == PinnedKind::Tool && has_more {
+            true => Fingerprint::from_json(&basic_members(definition)),
+            false => full,
+        };
+        Self { basic, full }
+    }
+}
+
+fn basic_members(definition: &Bytes) -> Bytes {
     match Object::parse(definition) {
         Ok(mut object) => {
-            object.retain(|key| PINNED_MEMBERS.contains(&key));
+            object.retain(|key| BASIC_MEMBERS.contains(&key));
             object.to_bytes()
         }
         Err(_) => definition.clone(),
     }
+}
+
+/// Returns a definition with only its pinned members.
+pub(super) fn pinned_members(kind: PinnedKind, definition: &Bytes) -> Bytes {
+    let Ok(mut object) = Object::parse(definition) else { return definition.clone() };
+    object.retain(|key| PINNED_MEMBERS.contains(&key));
+    reduce_member(&mut object, "_meta", is_user_interface_key);
+    if kind != PinnedKind::Tool {
+        // The time of the last change of a resource is not part of its definition.
+        reduce_member(&mut object, "annotations", |key| key != "lastModified");
+    }
+    object.to_bytes()
+}
+
+/// Keeps only some members of a member that is an object, and removes it if none is left.
+fn reduce_member(object: &mut Object, name: &'static str, keep: impl Fn(&str) -> bool) {
+    let Some(Ok(mut member)) = object.get(name).map(Object::parse) else { return };
+    if member.iter().all(|(key, _)| keep(key)) && !member.is_empty() {
+        return;
+    }
+    member.retain(|key| keep(key));
+    match member.is_empty() {
+        true => drop(object.remove(name)),
+        false => object.set_unchecked(name, member.to_bytes()),
+    }
+}
+
+/// Returns whether a key of `_meta` chooses the user interface that a client shows, such as `ui` or `openai/outputTemplate`.
+fn is_user_interface_key(key: &str) -> bool {
+    key.split(['/', '.']).any(|part| matches!(part, "ui" | "openai"))
 }
 
 #[cfg(test)]
@@ -57,7 +124,7 @@ mod tests {
     use super::*;
 
     fn fingerprint(text: &str) -> Fingerprint {
-        Fingerprint::from_definition(&Bytes::copy_from_slice(text.as_bytes()))
+        ItemFingerprint::from_definition(PinnedKind::Tool, &Bytes::copy_from_slice(text.as_bytes())).full
     }
 
     #[test]
@@ -67,7 +134,7 @@ mod tests {
         );
         let same = [
             r#"{ "inputSchema" : {"properties":{"y":{"enum":[1, 2]},"x":{ }},"type":"object"}, "description":"d","name":"a"}"#,
-            r#"{"name":"a","description":"\u0064","inputSchema":{"type":"object","properties":{"x":{},"y":{"enum":[1,2]}}},"_meta":{"n":7},"icons":[]}"#,
+            r#"{"name":"a","description":"\u0064","inputSchema":{"type":"object","properties":{"x":{},"y":{"enum":[1,2]}}},"_meta":{"n":7},"x":[]}"#,
         ];
         for text in same {
             assert_eq!(fingerprint(text), expected, "{text}");
@@ -83,6 +150,38 @@ mod tests {
         for text in different {
             assert_ne!(fingerprint(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn icons_execution_and_interface_keys_are_pinned() {
+        let plain = fingerprint(r#"{"name":"a"}"#);
+        for member in [
+            r#""icons":[{"src":"https://x.test/i.png"}]"#,
+            r#""execution":{"taskSupport":"required"}"#,
+            r#""_meta":{"ui":{"resourceUri":"ui://x"}}"#,
+            r#""_meta":{"io.modelcontextprotocol/ui":{}}"#,
+            r#""_meta":{"openai/outputTemplate":"ui://x"}"#,
+        ] {
+            assert_ne!(fingerprint(&format!(r#"{{"name":"a",{member}}}"#)), plain, "{member}");
+        }
+        let definition = |extra: &str| Bytes::from(format!(r#"{{"name":"a"{extra}}}"#));
+        let with_icons = definition(r#","icons":[1]"#);
+        let fingerprints = ItemFingerprint::from_definition(PinnedKind::Tool, &with_icons);
+        assert_eq!(fingerprints.basic, plain, "the previous release saw the same tool");
+        assert_eq!(fingerprint(r#"{"name":"a","_meta":{"traceparent":"1"}}"#), plain);
+    }
+
+    #[test]
+    fn resource_fingerprint_ignores_time_of_change() {
+        let resource = |annotations: &str| {
+            let text = format!(r#"{{"uri":"x:1","name":"one","size":1,"annotations":{annotations}}}"#);
+            ItemFingerprint::from_definition(PinnedKind::Resource, &Bytes::from(text)).full
+        };
+        assert_eq!(
+            resource(r#"{"lastModified":"1","priority":1}"#),
+            resource(r#"{"lastModified":"2","priority":1}"#)
+        );
+        assert_ne!(resource(r#"{"priority":1}"#), resource(r#"{"priority":2}"#));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::access::uri_forms::{self, UriForms};
 use crate::spec::{NamePattern, Origin, ServerId};
+use crate::util::unicode_fold::fold;
 
 /// A pattern `SERVER.NAME` over servers and their own names of items, split at the first `.`. `*` alone matches everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Rule {
     is_uri: bool,
     /// The canonical form of such a pattern.
     canonical: Option<NamePattern>,
+    /// Both, folded: some servers distinguish neither case nor the composition of letters.
+    folded: Vec<NamePattern>,
     /// The rule as written in the config; a tag, if the rule was made from one.
     text: String,
     /// Whether the rule was made from a tag.
@@ -75,10 +78,14 @@ impl Rule {
     /// Creates a rule over names for the list of one server.
     pub fn for_name(name: NamePattern) -> Self {
         let text = name.to_string();
+        let is_uri = text.contains([':', '/', '\\']);
+        let canonical = uri_forms::canonical_pattern(&text);
+        let patterns = [Some(&text), canonical.as_ref()].into_iter().flatten().filter(|_| is_uri);
         Self {
             server: NamePattern::any(),
-            is_uri: text.contains([':', '/', '\\']),
-            canonical: uri_forms::canonical_pattern(&text).and_then(|pattern| pattern.parse().ok()),
+            is_uri,
+            folded: patterns.filter_map(|pattern| fold(pattern).parse().ok()).collect(),
+            canonical: canonical.and_then(|pattern| pattern.parse().ok()),
             name,
             text,
             is_from_tag: false,
@@ -119,6 +126,11 @@ impl Rule {
         self.server.matches(server.as_str())
     }
 
+    /// Returns whether the rule is about URIs of a server.
+    pub(super) fn concerns_uris_of(&self, server: &ServerId) -> bool {
+        self.is_uri && self.matches_server(server)
+    }
+
     /// Returns whether the rule matches every item of a server.
     pub(crate) fn covers_server(&self, server: &ServerId) -> bool {
         self.name.is_any() && self.matches_server(server)
@@ -143,8 +155,10 @@ impl Rule {
         let matches_form = |form: &String| {
             self.name.matches(form) || self.canonical.as_ref().is_some_and(|pattern| pattern.matches(form))
         };
-        self.matches_server(server)
-            && (self.name.matches(name) || (self.is_uri && forms.get().iter().any(matches_form)))
+        let matches_folded = |form: &String| self.folded.iter().any(|pattern| pattern.matches(form));
+        let matches_uri =
+            || forms.get().iter().any(matches_form) || forms.folded().iter().any(matches_folded);
+        self.matches_server(server) && (self.name.matches(name) || (self.is_uri && matches_uri()))
     }
 
     /// Returns whether the rule, in an allow list, allows an item. It allows the server itself if it may match any of

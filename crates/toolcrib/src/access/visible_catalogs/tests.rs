@@ -7,18 +7,29 @@ use bytes::Bytes;
 use super::*;
 use crate::access::policy::Rules;
 use crate::catalog::Catalog;
+use crate::model::listing::{ListedItem, Listing};
 
 fn policy(deny: &str) -> Policy {
     Policy::for_everyone(Rules::default().denying([deny.parse().unwrap()]))
 }
 
-/// Authorizes a request to a server that lists nothing.
+/// Returns the catalog of a server that lists these templates.
+fn catalog_with_templates(templates: &[&str]) -> Catalog {
+    let item = |template: &&str| {
+        let text = format!(r#"{{"uriTemplate":"{template}","name":"x"}}"#);
+        ListedItem::parse(ListKind::Templates, Bytes::from(text)).unwrap()
+    };
+    let listing = Listing { templates: templates.iter().map(item).collect(), ..Listing::default() };
+    Catalog::build(1, &[("a".parse().unwrap(), Some(Arc::new(listing)))].into())
+}
+
+/// Authorizes a request to a server that lists templates for every URI in these tests.
 fn authorize_request(policy: &Policy, method: &'static str, name: &str, params: &str) -> Result<(), Error> {
     let server: ServerId = "a".parse().unwrap();
     let params = Object::parse(&Bytes::copy_from_slice(params.as_bytes())).unwrap();
     let call = Call::request(method, Selector::OnServer(server.clone(), name.to_owned()), params);
     let target = Target { server, name: name.into() };
-    let visible = Catalog::default();
+    let visible = catalog_with_templates(&["{+any}", "file:///{+path}"]);
     let unknown = || visible.unknown_server_error("a");
     authorize(policy, &visible, &call, &target, |_| None, unknown)
 }
@@ -52,7 +63,48 @@ fn denied_resource_is_denied_in_every_spelling() {
         }
     }
     assert!(!can_read("a.https://example.com/x*", "HTTPS://Example.COM:443//x"));
+    for (deny, uri) in [
+        ("a.file:///secret/*", "file:///Secret/b"),
+        ("a.file:///Secret/*", "FILE:/SECRET/b"),
+        ("a.file:///geh\u{e9}im/*", "file:///gehe\u{301}im/b"),
+        ("a.file:///gehe\u{301}im/*", "file:///Geh%C3%89im/b"),
+        ("a.*/secret/*", "file:///x/SECRET/b"),
+    ] {
+        assert!(!can_read(deny, uri), "{deny} {uri}");
+    }
     assert!(!can_read("a.note://one", "note:///one") && !can_read("a.note://one", "NOTE://one?q"));
+}
+
+#[test]
+fn allowed_uri_is_allowed_only_as_written() {
+    let policy = Policy::for_everyone(Rules::default().allowing(["a.file:///pub/*".parse().unwrap()]));
+    let can_read = |uri: &str| authorize_request(&policy, "resources/read", uri, "{}").is_ok();
+    assert!(can_read("file:///pub/a"));
+    for uri in ["file:///Pub/a", "FILE:///pub/a", "file:/pub/a"] {
+        assert!(!can_read(uri), "{uri}");
+    }
+}
+
+#[test]
+fn unlisted_uri_is_denied_where_uris_are_denied() {
+    let visible = catalog_with_templates(&["note://{id}"]);
+    let server: ServerId = "a".parse().unwrap();
+    let request = |policy: &Policy, method: &'static str, name: &str| {
+        let call =
+            Call::request(method, Selector::OnServer(server.clone(), name.to_owned()), Object::default());
+        let target = Target { server: server.clone(), name: name.into() };
+        authorize(policy, &visible, &call, &target, |_| None, || visible.unknown_server_error("a"))
+    };
+    let uris = policy("a.note://private*");
+    let tools = policy("a.push");
+    for (name, fits) in [("note://one", true), ("note:one", false), ("other:one", false)] {
+        for method in ["resources/read", SUBSCRIBE] {
+            assert_eq!(request(&uris, method, name).is_ok(), fits, "{method} {name}");
+            assert!(request(&tools, method, name).is_ok(), "no rule concerns URIs: {method} {name}");
+        }
+    }
+    assert!(request(&uris, "completion/complete", "note://{id}").is_ok());
+    assert!(request(&uris, "completion/complete", "note://{+id}").is_err());
 }
 
 #[test]

@@ -32,8 +32,12 @@ fn key(server: &str, tool: Option<&str>, caller: Option<&str>, request: &str) ->
 
 fn entry(text: &str, expires_at: Instant) -> CacheEntry {
     let result = format!(r#"{{"text":"{text}","ttlMs":1}}"#);
-    let outcome =
-        Outcome { answer: ResponsePayload::Result(result.into()), era: Era::Stateless, server: None };
+    let outcome = Outcome {
+        answer: ResponsePayload::Result(result.into()),
+        era: Era::Stateless,
+        server: None,
+        server_info: None,
+    };
     let directive = CacheDirective::from_outcome(&outcome).unwrap();
     CacheEntry::new(&outcome, directive, expires_at)
 }

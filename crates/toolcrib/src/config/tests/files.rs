@@ -54,6 +54,28 @@ fn world_writable_file_is_refused_but_still_read() {
 }
 
 #[test]
+fn file_that_all_users_can_replace_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("open");
+    fs::create_dir(&folder).unwrap();
+    let path = folder.join("config.toml");
+    fs::write(&path, "[servers.a]\ncommand = 'x'\n").unwrap();
+    let link = dir.path().join("link.toml");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for (mode, is_refused) in [(0o755, false), (0o777, true), (0o1777, false)] {
+        fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+        for path in [&path, &link] {
+            let config = Config::load(path);
+            assert_eq!(config.is_refused(), is_refused, "{mode:o} {}", path.display());
+            if is_refused {
+                let hint = config.problems[0].hint.as_deref().unwrap();
+                assert!(hint.starts_with("run `chmod o-w ") && hint.ends_with("open`"), "{hint}");
+            }
+        }
+    }
+}
+
+#[test]
 fn card_is_read_from_a_table_or_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");

@@ -15,8 +15,12 @@ pub(super) fn layered(texts: &[(LayerKind, &str)]) -> LayeredConfig {
     LayeredConfig::from_texts(&texts)
 }
 
-fn user_and_project(user: &str, project: &str) -> Config {
+pub(super) fn user_and_project(user: &str, project: &str) -> Config {
     layered(&[(LayerKind::User, user), (LayerKind::Project, project)]).resolve(&HostFacts::default())
+}
+
+fn machine_and_user(machine: &str, user: &str) -> Config {
+    layered(&[(LayerKind::Machine, machine), (LayerKind::User, user)]).resolve(&HostFacts::default())
 }
 
 pub(super) fn test_facts() -> HostFacts {
@@ -50,7 +54,7 @@ pub(super) fn is_on(config: &Config, name: &str) -> bool {
 
 #[test]
 fn nearer_layer_wins_key_by_key() {
-    let config = user_and_project(
+    let config = machine_and_user(
         "[servers.a]\ncommand = 'x'\nargs = ['1', '2']\nenv = { K = 'far', L = 'far' }\nlifecycle.keep-alive = '1m'\n\
          lifecycle.start-timeout = '9s'\n[servers.b]\ncommand = 'y'\n",
         "[servers.a]\n'+args' = ['3']\nenv.K = 'near'\nlifecycle.keep-alive = '2m'\n[servers.b]\nenabled = false\n",
@@ -65,9 +69,10 @@ fn nearer_layer_wins_key_by_key() {
     assert_eq!(env, ["K=near", "L=far"]);
     assert_eq!(a.lifecycle.keep_alive, KeepAlive::For(Duration::from_secs(120)));
     assert_eq!(a.lifecycle.start_timeout, Duration::from_secs(9));
-    assert_eq!(reason(&config, "b"), "off: disabled in /project/.toolcrib.toml:6");
+    assert_eq!(reason(&config, "b"), "off: disabled in /home/config.toml:6");
     assert!(!config.roster.get(&"b".parse().unwrap()).unwrap().enabled);
-    assert_eq!(config.origins[&"a".parse().unwrap()], Origin { file: "/home/config.toml".into(), line: 1 });
+    let origin = Origin { file: "/etc/toolcrib/config.toml".into(), line: 1 };
+    assert_eq!(config.origins[&"a".parse().unwrap()], origin);
 }
 
 #[test]
@@ -204,11 +209,12 @@ fn every_value_has_its_origin() {
         shown,
         [
             "command = \"z\" /project/.toolcrib.toml:2 [\"\\\"x\\\" /etc/toolcrib/config.toml:4\", \"\\\"y\\\" /home/config.toml:2\"]",
-            "env.T = \"(hidden)\" /home/config.toml:3 []",
-            "env.U = \"${env:U}\" /home/config.toml:3 []",
             "lifecycle.keep-alive = \"2m\" /project/.toolcrib.toml:3 [\"\\\"1m\\\" /etc/toolcrib/config.toml:2\"]",
         ]
     );
+    let withheld: Vec<String> =
+        values[0].withheld.iter().map(|value| format!("{} = {}", value.key, value.value)).collect();
+    assert_eq!(withheld, ["env.T = \"(hidden)\"", "env.U = \"${env:U}\""]);
 }
 
 #[test]

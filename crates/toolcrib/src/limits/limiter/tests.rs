@@ -1,5 +1,7 @@
 //! Tests of reservations, over a store that answers immediately and over one that answers later.
 
+use std::collections::HashMap;
+
 use proptest::prelude::*;
 use tokio::runtime::Builder;
 
@@ -224,4 +226,52 @@ async fn join_all<F: Future<Output = T> + Unpin, T>(futures: Vec<F>) -> Vec<T> {
         }
     })
     .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_in_flight_of_a_caller_are_limited() {
+    let callers_in_flight = HashMap::from([("bob".to_owned(), calls(2))]);
+    let limits = UsageLimits { callers_in_flight, ..hourly(&[("*", 100)]) };
+    let limiter = limiter(&limits, Arc::new(MemoryStore::default()));
+    let target = target("a", "x");
+    let mut first = call("bob");
+    let mut second = call("bob");
+    let first = limiter.admit(&mut first, &target).await.unwrap();
+    let second = limiter.admit(&mut second, &target).await.unwrap();
+    let started = Instant::now();
+    let error = send(&limiter, "bob", &target).await.unwrap_err();
+    assert_eq!((error.kind(), started.elapsed()), (ErrorKind::OverQuota, MAX_TURN_WAIT));
+    assert!(error.to_string().contains("`callers.bob.in-flight` is 2"), "{error}");
+    let mut others = call("alice");
+    let other = limiter.admit(&mut others, &target).await.unwrap();
+    assert_eq!(started.elapsed(), MAX_TURN_WAIT, "other callers do not wait");
+    limiter.set_limits(limits);
+    let mut waiting = call("bob");
+    let (third, ()) = tokio::join!(limiter.admit(&mut waiting, &target), async { drop(second) });
+    assert!(third.is_ok(), "the next call takes its turn, also after a reload");
+    drop((first, third, other));
+    let used = limiter.status().await.iter().map(|status| status.remaining).collect::<Vec<_>>();
+    assert!(
+        used.iter().all(|remaining| *remaining == 100),
+        "calls that were not sent do not count: {used:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_calls_of_a_caller_are_limited() {
+    let callers_in_flight = HashMap::from([("bob".to_owned(), calls(1))]);
+    let limits = UsageLimits { callers_in_flight, ..UsageLimits::default() };
+    let limiter = limiter(&limits, Arc::new(MemoryStore::default()));
+    let target = target("a", "x");
+    let mut held = call("bob");
+    let _held = limiter.admit(&mut held, &target).await.unwrap();
+    let started = Instant::now();
+    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(send(&limiter, "bob", &target))).collect();
+    let mut refused = 0;
+    for call in &mut waiting {
+        let polled =
+            std::future::poll_fn(|context| std::task::Poll::Ready(call.as_mut().poll(context))).await;
+        refused += usize::from(polled.is_ready());
+    }
+    assert_eq!((refused, started.elapsed()), (4, Duration::ZERO));
 }

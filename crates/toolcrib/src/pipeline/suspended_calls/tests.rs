@@ -35,7 +35,7 @@ async fn state_is_recognized_after_a_restart_with_the_same_key() {
     let state = suspend(&suspended_calls(Arc::new(MemoryStore::default()), key(1))).await;
     let restarted = suspended_calls(Arc::new(MemoryStore::default()), key(1));
     assert!(restarted.has_signed(&state, &call()));
-    let outcome = restarted.resume(&state, call()).await.unwrap();
+    let outcome = restarted.resume_suspended(&state, call()).await.unwrap();
     assert_eq!(*outcome.raw(), input::invalid_state_error());
     assert!(!restarted.has_signed(&state, &call().caller(Caller::new("other"))));
     assert!(!suspended_calls(Arc::new(MemoryStore::default()), key(2)).has_signed(&state, &call()));
@@ -88,7 +88,7 @@ async fn call_is_refused_while_the_store_fails() {
     let error = suspended.suspend(running_call(), vec![request], call()).await.unwrap_err();
     assert_eq!((error.kind(), error.delivery()), (ErrorKind::StoreUnavailable, Delivery::MaybeSent));
     assert_eq!(suspended.lock().calls.len(), 1);
-    let error = suspended.resume(&state, call()).await.unwrap_err();
+    let error = suspended.resume_suspended(&state, call()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreUnavailable);
     store.set_failing(false);
     assert!(suspended.take(&state, &call()).await.unwrap().is_some(), "the call can still be resumed");

@@ -1,8 +1,11 @@
 //! The client behind a call: its era, its capabilities and its log level.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
-use crate::protocol::json::object::Object;
+use super::extensions::{self, announced_extensions};
+use crate::protocol::json::object::{Object, write_string};
 use crate::protocol::versions::Era;
 
 /// Asks the client's model for a completion.
@@ -12,8 +15,10 @@ pub const ELICIT: &str = "elicitation/create";
 /// Asks the client for its roots.
 pub const LIST_ROOTS: &str = "roots/list";
 
-/// The extension that lets a server respond to a stateless client with a task.
-const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+/// Extensions that a server which clients share is told about, in each of the two members.
+const MAX_SHARED_EXTENSIONS: usize = 64;
+/// Bytes of the value of such an extension.
+const MAX_SHARED_VALUE: usize = 4 << 10;
 
 /// The client that a call comes from. Servers may send it only requests that its capabilities allow.
 #[derive(Debug, Clone)]
@@ -24,7 +29,7 @@ pub struct Client {
     pub era: Era,
     /// Its capabilities.
     pub capabilities: ClientCapabilities,
-    /// The lowest log level that it wants. Sessions that set none get `info` and above.
+    /// The lowest log level that it wants. A session that sets none gets what its servers send.
     pub log_level: Option<LogLevel>,
 }
 
@@ -42,11 +47,21 @@ impl Client {
         }
     }
 
-    /// Returns whether it wants log messages of a level.
-    pub fn wants_log(&self, level: LogLevel) -> bool {
-        // Another client may have lowered the server's log level below the default of a session.
-        let min_level = self.log_level.or((self.era == Era::Session).then_some(LogLevel::Info));
-        min_level.is_some_and(|min_level| level >= min_level)
+    /// Returns whether it wants log messages of a level. A session that sets no level leaves the choice to the server,
+    /// unless `is_level_set`: another client has set the level of the server.
+    pub fn wants_log(&self, level: LogLevel, is_level_set: bool) -> bool {
+        match (self.log_level, self.era) {
+            (Some(min_level), _) => level >= min_level,
+            (None, Era::Session) => !is_level_set || level >= LogLevel::Info,
+            (None, Era::Stateless) => false,
+        }
+    }
+
+    /// Returns the log level to request from a stateless server, which sends nothing without one. A session that sets
+    /// none gets everything, if it can receive updates.
+    pub(crate) fn requested_log_level(&self, can_receive: bool) -> Option<LogLevel> {
+        let default = (self.era == Era::Session && can_receive).then_some(LogLevel::Debug);
+        self.log_level.or(default)
     }
 }
 
@@ -59,13 +74,23 @@ pub struct ClientCapabilities {
     form: bool,
     url: bool,
     roots: bool,
+    /// Any extension that the gateway does not translate itself.
+    extensions: bool,
 }
 
 impl Default for ClientCapabilities {
     /// No capabilities.
     fn default() -> Self {
         let raw = Bytes::from_static(b"{}");
-        Self { raw, sampling: false, sampling_tools: false, form: false, url: false, roots: false }
+        Self {
+            raw,
+            sampling: false,
+            sampling_tools: false,
+            form: false,
+            url: false,
+            roots: false,
+            extensions: false,
+        }
     }
 }
 
@@ -88,6 +113,8 @@ impl ClientCapabilities {
             form: elicitation.is_some() && (mode("form") || !mode("url")),
             url: mode("url"),
             roots: object.get("roots").is_some(),
+            extensions: extensions::MEMBERS.iter().any(|member| object.get(member).is_some())
+                && !announced_extensions(raw).is_empty(),
         }
     }
 
@@ -98,7 +125,8 @@ impl ClientCapabilities {
         ))
     }
 
-    /// Returns the capabilities that either side has.
+    /// Returns the capabilities that either side has. Members that toolcrib does not know, such as extensions, are those
+    /// of this side.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         if self.includes(other) {
@@ -118,6 +146,7 @@ impl ClientCapabilities {
             form: self.form || other.form,
             url: self.url || other.url,
             roots: self.roots || other.roots,
+            extensions: self.extensions,
         };
         both.write_sampling_and_elicitation(&mut object);
         Self { raw: object.to_bytes(), ..both }
@@ -131,7 +160,7 @@ impl ClientCapabilities {
             object.set_unchecked("roots", Bytes::from_static(b"{}"));
         }
         self.write_sampling_and_elicitation(&mut object);
-        Self { raw: object.to_bytes(), ..self.clone() }
+        Self { raw: object.to_bytes(), extensions: false, ..self.clone() }
     }
 
     fn write_sampling_and_elicitation(&self, object: &mut Object) {
@@ -153,6 +182,34 @@ impl ClientCapabilities {
         }
     }
 
+    /// Returns these capabilities with the extensions of another client, whose values apply; `None` if that changes nothing.
+    /// The number and size of the extensions are bounded.
+    #[must_use]
+    pub fn with_extensions_of(&self, other: &Self) -> Option<Self> {
+        let mut object = Object::parse(&self.raw).unwrap_or_default();
+        let announced = Object::parse(&other.raw).unwrap_or_default();
+        let mut has_changed = false;
+        for member in extensions::MEMBERS {
+            let part = |object: &Object| object.get(member).and_then(|raw| Object::parse(raw).ok());
+            let Some(added) = part(&announced) else { continue };
+            let mut own: BTreeMap<String, Bytes> = BTreeMap::new();
+            for (key, value) in part(&object).unwrap_or_default().iter() {
+                own.insert(key.to_owned(), value.clone());
+            }
+            for (key, value) in added.iter().filter(|(key, _)| *key != extensions::TASKS) {
+                let has_room = own.contains_key(key) || own.len() < MAX_SHARED_EXTENSIONS;
+                if has_room && value.len() <= MAX_SHARED_VALUE && own.get(key) != Some(value) {
+                    own.insert(key.to_owned(), Bytes::copy_from_slice(value));
+                    has_changed = true;
+                }
+            }
+            if !own.is_empty() {
+                object.set_unchecked(member, to_json_object(&own));
+            }
+        }
+        has_changed.then(|| Self { raw: object.to_bytes(), extensions: true, ..self.clone() })
+    }
+
     /// Returns whether servers can send this client every request that they can send to another.
     pub fn includes(&self, other: &Self) -> bool {
         let needed = [other.sampling, other.sampling_tools, other.form, other.url, other.roots];
@@ -170,6 +227,12 @@ impl ClientCapabilities {
         self.sampling || self.form || self.url || self.roots
     }
 
+    /// Returns whether the client announces any extension that the gateway does not translate itself, so that messages
+    /// which the protocol does not define are passed on to it.
+    pub fn has_extensions(&self) -> bool {
+        self.extensions
+    }
+
     /// Returns the capabilities that a server's request needs and the client lacks, as a capabilities object; `None` if
     /// it lacks none.
     pub fn missing_for(&self, method: &str, params: Option<&Bytes>) -> Option<serde_json::Value> {
@@ -179,12 +242,23 @@ impl ClientCapabilities {
             CREATE_MESSAGE if !self.sampling_tools && params().get("tools").is_some() => {
                 Some(serde_json::json!({"sampling": {"tools": {}}}))
             }
+            CREATE_MESSAGE => None,
             ELICIT if params().get_string("mode").as_deref() == Some("url") => {
                 (!self.url).then(|| serde_json::json!({"elicitation": {"url": {}}}))
             }
             ELICIT => (!self.form).then(|| serde_json::json!({"elicitation": {"form": {}}})),
             LIST_ROOTS => (!self.roots).then(|| serde_json::json!({"roots": {}})),
-            _ => None,
+            _ => (!self.extensions).then(|| serde_json::json!({"extensions": {}})),
+        }
+    }
+
+    /// Returns whether the client supports a method of servers, if not with all of its parameters.
+    pub(crate) fn supports_method(&self, method: &str) -> bool {
+        match method {
+            CREATE_MESSAGE => self.sampling,
+            ELICIT => self.form || self.url,
+            LIST_ROOTS => self.roots,
+            _ => false,
         }
     }
 
@@ -203,16 +277,31 @@ impl ClientCapabilities {
         let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
         object.remove("tasks");
         // Sessions have no form for a task result of the stateless era.
-        if let Some(mut extensions) = object.get("extensions").and_then(|raw| Object::parse(raw).ok())
-            && extensions.remove(TASKS_EXTENSION).is_some()
+        if let Some(mut announced) = object.get("extensions").and_then(|raw| Object::parse(raw).ok())
+            && announced.remove(extensions::TASKS).is_some()
         {
-            object.set_unchecked("extensions", extensions.to_bytes());
+            object.set_unchecked("extensions", announced.to_bytes());
         }
         if self.roots {
             object.set_unchecked("roots", Bytes::from_static(b"{}"));
         }
         object.to_bytes()
     }
+}
+
+/// Encodes members with raw values as an object.
+fn to_json_object(members: &BTreeMap<String, Bytes>) -> Vec<u8> {
+    let mut out = vec![b'{'];
+    for (key, value) in members {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        write_string(&mut out, key);
+        out.push(b':');
+        out.extend_from_slice(value);
+    }
+    out.push(b'}');
+    out
 }
 
 /// The severity of a log message, in ascending order.
@@ -304,12 +393,54 @@ mod tests {
     }
 
     #[test]
+    fn extensions_of_clients_are_merged_within_bounds() {
+        let known = capabilities(r#"{"roots":{},"extensions":{"a":{"v":1}}}"#);
+        assert!(known.has_extensions() && !capabilities(r#"{"extensions":{}}"#).has_extensions());
+        assert!(!capabilities(r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#).has_extensions());
+        let other =
+            capabilities(r#"{"sampling":{},"extensions":{"a":{"v":2},"b":{}},"experimental":{"e":{}}}"#);
+        let both = known.with_extensions_of(&other).unwrap();
+        assert_eq!(
+            both.as_json(),
+            r#"{"roots":{},"extensions":{"a":{"v":2},"b":{}},"experimental":{"e":{}}}"#
+        );
+        assert_eq!(both.with_extensions_of(&other), None);
+        let many: Vec<String> = (0..100).map(|number| format!(r#""k{number}":{{}}"#)).collect();
+        let large = format!(r#"{{"extensions":{{"large":"{}",{}}}}}"#, "x".repeat(5000), many.join(","));
+        let bounded = ClientCapabilities::default()
+            .with_extensions_of(&ClientCapabilities::parse(&large.into()))
+            .unwrap();
+        let value: serde_json::Value = serde_json::from_slice(bounded.as_json()).unwrap();
+        let announced = value["extensions"].as_object().unwrap();
+        assert_eq!((announced.len(), announced.contains_key("large")), (MAX_SHARED_EXTENSIONS, false));
+        assert_eq!(known.missing_for("chat/pick", None), None);
+        assert!(capabilities(r#"{"sampling":{}}"#).missing_for("chat/pick", None).is_some());
+    }
+
+    #[test]
     fn declared_capabilities_fit_the_era() {
         let text = r#"{"tasks":{},"roots":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{},"x":{}}}"#;
         let mut client = Client { capabilities: capabilities(text), ..Client::without_capabilities() };
         assert_eq!(client.declared_capabilities(), r#"{"roots":{},"extensions":{"x":{}}}"#);
         client.era = Era::Stateless;
         assert_eq!(client.declared_capabilities(), text);
+    }
+
+    #[test]
+    fn session_without_level_leaves_the_choice_to_the_server() {
+        let client = |era, log_level| Client { era, log_level, ..Client::without_capabilities() };
+        let wants = |client: &Client, is_level_set| {
+            [LogLevel::Debug, LogLevel::Info, LogLevel::Error]
+                .map(|level| client.wants_log(level, is_level_set))
+        };
+        let session = client(Era::Session, None);
+        assert_eq!(wants(&session, false), [true, true, true]);
+        assert_eq!(wants(&session, true), [false, true, true]);
+        assert_eq!(wants(&client(Era::Session, Some(LogLevel::Error)), false), [false, false, true]);
+        assert_eq!(wants(&client(Era::Stateless, None), false), [false; 3]);
+        assert_eq!(session.requested_log_level(true), Some(LogLevel::Debug));
+        assert_eq!(session.requested_log_level(false), None);
+        assert_eq!(client(Era::Stateless, None).requested_log_level(true), None);
     }
 
     #[test]

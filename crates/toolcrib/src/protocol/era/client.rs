@@ -7,12 +7,13 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::capabilities::{ClientCapabilities, LogLevel};
-use super::{IMPLEMENTATION, meta};
-use crate::protocol::json::object::{Object, as_string, write_string};
+use super::{IMPLEMENTATION, extensions, meta, write_server_info};
+use crate::protocol::json::object::{Object, as_string, to_json_string, write_string};
 use crate::protocol::jsonrpc::{code, error_object};
 use crate::protocol::member_names;
 use crate::protocol::versions::{Era, Revision};
 use crate::util::locks::IgnorePoison as _;
+use crate::util::maps::collect_map;
 
 /// Opens a session (session era).
 pub const INITIALIZE: &str = "initialize";
@@ -77,6 +78,13 @@ pub struct RequestMeta {
     pub progress_token: Option<Bytes>,
 }
 
+impl RequestMeta {
+    /// Returns whether the client wants messages before the response: progress, log messages, or those of extensions.
+    pub fn wants_updates(&self) -> bool {
+        self.progress_token.is_some() || self.log_level.is_some() || self.capabilities.has_extensions()
+    }
+}
+
 /// Parses the metadata of one client's requests. The last metadata is cached, because clients repeat it byte for byte
 /// with every request.
 #[derive(Debug, Default)]
@@ -95,6 +103,11 @@ impl RequestMetaReader {
     pub fn read(&self, params: Option<&mut Object>) -> DeclaredEra {
         let Some(params) = params else { return DeclaredEra::Undeclared };
         let Some(raw) = params.get("_meta") else { return DeclaredEra::Undeclared };
+        if &**raw == b"null" {
+            // Some clients write it instead of leaving it out.
+            params.remove("_meta");
+            return DeclaredEra::Undeclared;
+        }
         let mut last = self.last.lock().ignore_poison();
         if let Some(cached) = &*last
             && cached.raw == raw
@@ -186,19 +199,16 @@ pub fn missing_capability_error(required: &Value) -> Bytes {
 /// Builds the error for a protocol version that is not supported.
 pub fn unsupported_version_error(requested: &str) -> Bytes {
     let data = json!({"supported": supported_versions(), "requested": requested});
+    // Some clients look for these words.
     error_object(
         code::UNSUPPORTED_VERSION,
-        &format!("protocol version `{requested}` is not supported"),
+        &format!("Unsupported protocol version: {requested}"),
         Some(&data),
     )
 }
 
 fn supported_versions() -> Vec<&'static str> {
     Revision::ALL.iter().rev().map(|revision| revision.as_str()).collect()
-}
-
-fn implementation() -> Value {
-    IMPLEMENTATION.parse().unwrap_or_default()
 }
 
 /// Chooses the revision of a new session: the requested one if it has sessions, otherwise the newest that does.
@@ -210,33 +220,54 @@ pub fn negotiate_revision(params: Option<&Object>) -> Revision {
     supported.unwrap_or(Revision::newest(Era::Session))
 }
 
-/// Builds our response to [`INITIALIZE`].
-pub fn initialize_result(revision: Revision, capabilities: &Value, instructions: Option<&str>) -> Bytes {
-    let mut result = json!({
-        "protocolVersion": revision.as_str(),
-        "capabilities": capabilities,
-        "serverInfo": implementation(),
-    });
-    if let Some(instructions) = instructions {
-        result["instructions"] = instructions.into();
-    }
-    result.to_string().into()
+/// The name, abilities and instructions that a client gets in response to [`INITIALIZE`] or [`DISCOVER`].
+#[derive(Debug, Clone)]
+pub struct ServerIntroduction {
+    /// The name and version, as JSON.
+    pub server_info: Bytes,
+    /// The capabilities.
+    pub capabilities: Value,
+    /// The instructions for models, if any.
+    pub instructions: Option<String>,
 }
 
-/// Builds our response to [`DISCOVER`].
-pub fn discover_result(capabilities: &Value, instructions: Option<&str>) -> Bytes {
-    let mut result = json!({
-        "resultType": "complete",
-        "supportedVersions": supported_versions(),
-        "capabilities": capabilities,
-        "ttlMs": 0,
-        "cacheScope": "private",
-        "_meta": {meta::SERVER_INFO: implementation()},
-    });
-    if let Some(instructions) = instructions {
-        result["instructions"] = instructions.into();
+impl ServerIntroduction {
+    /// Creates an introduction of toolcrib itself, without instructions.
+    pub fn new(capabilities: Value) -> Self {
+        let server_info = Bytes::from_static(IMPLEMENTATION.as_bytes());
+        Self { server_info, capabilities, instructions: None }
     }
-    result.to_string().into()
+
+    fn write_instructions(&self, result: &mut Object) {
+        if let Some(instructions) = &self.instructions {
+            result.set_unchecked("instructions", to_json_string(instructions));
+        }
+    }
+}
+
+/// Builds the response to [`INITIALIZE`].
+pub fn initialize_result(revision: Revision, introduction: &ServerIntroduction) -> Bytes {
+    let mut result = Object::default();
+    result.set_unchecked("protocolVersion", to_json_string(revision.as_str()));
+    result.set_unchecked("capabilities", introduction.capabilities.to_string());
+    result.set_unchecked("serverInfo", introduction.server_info.clone());
+    introduction.write_instructions(&mut result);
+    result.to_bytes()
+}
+
+/// Builds the response to [`DISCOVER`].
+pub fn discover_result(introduction: &ServerIntroduction) -> Bytes {
+    let mut meta = Object::default();
+    meta.set_unchecked(meta::SERVER_INFO, introduction.server_info.clone());
+    let mut result = Object::default();
+    result.set_unchecked("resultType", Bytes::from_static(b"\"complete\""));
+    result.set_unchecked("supportedVersions", json!(supported_versions()).to_string());
+    result.set_unchecked("capabilities", introduction.capabilities.to_string());
+    introduction.write_instructions(&mut result);
+    result.set_unchecked("ttlMs", Bytes::from_static(b"0"));
+    result.set_unchecked("cacheScope", Bytes::from_static(b"\"private\""));
+    result.set_unchecked("_meta", meta.to_bytes());
+    result.to_bytes()
 }
 
 /// Returns all capabilities that the gateway has in an era; `extensions` are those of its servers.
@@ -250,23 +281,26 @@ pub fn all_capabilities(era: Era, extensions: &[&str]) -> Value {
     });
     if era == Era::Stateless && !extensions.is_empty() {
         let extensions = extensions.iter().map(|name| ((*name).to_owned(), json!({})));
-        capabilities["extensions"] = extensions.collect::<serde_json::Map<_, _>>().into();
+        capabilities["extensions"] = collect_map::<serde_json::Map<_, _>, _>(extensions).into();
     }
     capabilities
 }
 
-/// Returns the capabilities of one server for clients of an era. The gateway reports changed lists for every server,
-/// and what only the other era supports is removed.
+/// Returns the capabilities of one server for clients of an era, without what only the other era supports.
 pub fn forwarded_capabilities(declared: &Bytes, era: Era) -> Option<Value> {
     let mut declared: Value = serde_json::from_slice(declared).ok()?;
     let members = declared.as_object_mut()?;
-    members.remove(match era {
-        Era::Session => "extensions",
-        Era::Stateless => "tasks",
-    });
-    for list in ["tools", "prompts", "resources"] {
-        if let Some(list) = members.get_mut(list).and_then(Value::as_object_mut) {
-            list.insert("listChanged".to_owned(), true.into());
+    match era {
+        Era::Stateless => drop(members.remove("tasks")),
+        // Sessions have no form for a task of the stateless era.
+        Era::Session => {
+            let extensions = members.get_mut("extensions").and_then(Value::as_object_mut);
+            let is_last = extensions.is_some_and(|extensions| {
+                extensions.remove(extensions::TASKS).is_some() && extensions.is_empty()
+            });
+            if is_last {
+                members.remove("extensions");
+            }
         }
     }
     Some(declared)
@@ -281,15 +315,17 @@ pub struct ListCaching {
     pub is_public: bool,
 }
 
-/// Builds the result of a list request; `items` must be a JSON array.
+/// Builds the result of a list request; `items` must be a JSON array. Stateless clients are told the name and version in
+/// `server_info`.
 pub fn list_result(
     member: &str,
     items: &[u8],
     next_cursor: Option<&str>,
     era: Era,
     caching: ListCaching,
+    server_info: &[u8],
 ) -> Bytes {
-    let mut out = Vec::with_capacity(items.len() + 120);
+    let mut out = Vec::with_capacity(items.len() + server_info.len() + 170);
     out.push(b'{');
     write_string(&mut out, member);
     out.push(b':');
@@ -303,6 +339,8 @@ pub fn list_result(
         let scope = if caching.is_public { "public" } else { "private" };
         let members = format!(r#","resultType":"complete","ttlMs":{ttl},"cacheScope":"{scope}""#);
         out.extend_from_slice(members.as_bytes());
+        out.push(b',');
+        write_server_info(&mut out, server_info);
     }
     out.push(b'}');
     out.into()
@@ -334,6 +372,7 @@ mod tests {
     fn era_is_read_from_the_message() {
         assert_eq!(RequestMetaReader::default().read(None), DeclaredEra::Undeclared);
         assert_eq!(declared(r#"{"progressToken":1}"#), DeclaredEra::Undeclared);
+        assert_eq!(declared("null"), DeclaredEra::Undeclared);
         let minimal = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
         let DeclaredEra::Stateless(meta) = declared(minimal) else { panic!("{minimal}") };
         assert_eq!((meta.revision, meta.log_level, meta.progress_token), (Revision::V2026_07_28, None, None));
@@ -391,8 +430,10 @@ mod tests {
         );
         assert_eq!(
             forwarded_capabilities(&declared, Era::Session).unwrap(),
-            json!({"tools": {"listChanged": true}, "resources": {"subscribe": true, "listChanged": true}, "tasks": {}, "experimental": {"e": 1}})
+            json!({"tools": {}, "resources": {"subscribe": true}, "tasks": {}, "extensions": {"x": {}}, "experimental": {"e": 1}})
         );
+        let tasks = Bytes::from_static(br#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#);
+        assert_eq!(forwarded_capabilities(&tasks, Era::Session).unwrap(), json!({}));
         let stateless = forwarded_capabilities(&declared, Era::Stateless).unwrap();
         assert!(stateless["tasks"].is_null() && stateless["extensions"] == json!({"x": {}}));
         assert_eq!(forwarded_capabilities(&Bytes::from_static(b"7"), Era::Session), None);

@@ -66,8 +66,12 @@ pub fn parse_required_input(result: &Bytes) -> Result<Option<RequiredInput>, Loo
     }))
 }
 
-/// Builds the result that asks a stateless client for input.
-pub fn input_required_result(requests: &[InputRequest], state: Option<&str>) -> Bytes {
+/// Builds the result that asks a stateless client for input on behalf of a server.
+pub fn input_required_result(
+    requests: &[InputRequest],
+    state: Option<&str>,
+    server_info: Option<&Bytes>,
+) -> Bytes {
     let mut encoded = Vec::from(b"{");
     for (index, request) in requests.iter().enumerate() {
         if index > 0 {
@@ -91,6 +95,10 @@ pub fn input_required_result(requests: &[InputRequest], state: Option<&str>) -> 
     if let Some(state) = state {
         result.set_unchecked(REQUEST_STATE, object::to_json_string(state));
     }
+    let own_info = Bytes::from_static(super::IMPLEMENTATION.as_bytes());
+    let mut meta = Object::default();
+    meta.set_unchecked(super::meta::SERVER_INFO, server_info.cloned().unwrap_or(own_info));
+    result.set_unchecked("_meta", meta.to_bytes());
     result.to_bytes()
 }
 
@@ -127,7 +135,7 @@ mod tests {
             method: "elicitation/create".into(),
             params: Some(params.clone()),
         };
-        let result = input_required_result(&[request], Some("s\u{e9}"));
+        let result = input_required_result(&[request], Some("s\u{e9}"), None);
         let needed = parse_required_input(&result).unwrap().unwrap();
         assert_eq!(needed.state.as_deref(), Some("\"s\u{e9}\"".as_bytes()));
         assert_eq!(needed.requests[0].key, "a\"b");

@@ -113,7 +113,7 @@ fn depth_limit(rule: AmbiguityRule) -> usize {
 }
 
 fn write_object(raw: &[u8], depth: usize, rule: AmbiguityRule, out: &mut Vec<u8>) -> Option<()> {
-    let mut members: Vec<(Cow<'_, str>, &str)> = Vec::new();
+    let mut members: Vec<(Cow<'_, [u8]>, &[u8])> = Vec::new();
     let read = for_each_member(raw, depth_limit(rule), |name, value| {
         members.push((name, value));
         Ok(())
@@ -131,13 +131,13 @@ fn write_object(raw: &[u8], depth: usize, rule: AmbiguityRule, out: &mut Vec<u8>
         match name {
             Cow::Borrowed(name) => {
                 out.push(b'"');
-                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(name);
                 out.push(b'"');
             }
-            Cow::Owned(decoded) => write_string(out, decoded),
+            Cow::Owned(decoded) => write_string(out, &String::from_utf8_lossy(decoded)),
         }
         out.push(b':');
-        write_value(value.as_bytes(), depth + 1, rule, out)?;
+        write_value(value, depth + 1, rule, out)?;
     }
     out.push(b'}');
     Some(())

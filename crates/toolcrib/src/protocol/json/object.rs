@@ -21,18 +21,18 @@ pub struct Object {
 type MemberName = Cow<'static, str>;
 
 /// Makes a member name static. Common names are not copied.
-fn intern_name(name: Cow<'_, str>) -> MemberName {
-    Cow::Borrowed(match &*name {
-        "name" => "name",
-        "arguments" => "arguments",
-        "_meta" => "_meta",
-        "content" => "content",
-        "isError" => "isError",
-        "structuredContent" => "structuredContent",
-        "resultType" => "resultType",
-        "ttlMs" => "ttlMs",
-        "cacheScope" => "cacheScope",
-        _ => return Cow::Owned(name.into_owned()),
+fn intern_name(name: &[u8]) -> MemberName {
+    Cow::Borrowed(match name {
+        b"name" => "name",
+        b"arguments" => "arguments",
+        b"_meta" => "_meta",
+        b"content" => "content",
+        b"isError" => "isError",
+        b"structuredContent" => "structuredContent",
+        b"resultType" => "resultType",
+        b"ttlMs" => "ttlMs",
+        b"cacheScope" => "cacheScope",
+        _ => return Cow::Owned(String::from_utf8_lossy(name).into_owned()),
     })
 }
 
@@ -75,7 +75,7 @@ impl Object {
     pub fn parse(source: &Bytes) -> Result<Self, BadJson> {
         let mut members = Vec::new();
         for_each_member(source, usize::MAX, |key, value| {
-            members.push((intern_name(key), source.slice_ref(value.as_bytes())));
+            members.push((intern_name(&key), source.slice_ref(value)));
             Ok(())
         })?;
         let object = Self { members };
@@ -190,26 +190,29 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Calls `visit` with the decoded name and raw value of each member of the object in `source`. Values nested deeper
-/// than
-/// `max_depth` are rejected.
+/// Calls `visit` with the decoded name and raw value of each member of the object in `source`, which is valid UTF-8 then. Values
+/// nested deeper than `max_depth` are rejected.
 pub(crate) fn for_each_member<'a>(
     source: &'a [u8],
     max_depth: usize,
-    mut visit: impl FnMut(Cow<'a, str>, &'a str) -> Result<(), BadJson>,
+    mut visit: impl FnMut(Cow<'a, [u8]>, &'a [u8]) -> Result<(), BadJson>,
 ) -> Result<(), BadJson> {
-    let text = utf8(source)?;
+    let scanner = Scanner::new(source).max_depth(max_depth);
+    if !scanner.is_ascii() {
+        utf8(source)?;
+    }
     if source.trim_ascii_start().first() != Some(&b'{') && scan::is_json(source) {
         return Err(BadJson::unexpected_shape("expected an object"));
     }
-    Scanner::new(source).max_depth(max_depth).scan_object(|name, value| {
+    scanner.scan_object(|name, value| {
         let inner = name.range.start + 1..name.range.end - 1;
         let decoded = match name.has_escapes {
-            false => Cow::Borrowed(&text[inner]),
+            false => Cow::Borrowed(&source[inner]),
             true => as_string(&source[name.range])
+                .map(|name| Cow::Owned(name.into_owned().into_bytes()))
                 .ok_or_else(|| BadJson::unexpected_shape("a member name cannot be decoded"))?,
         };
-        visit(decoded, &text[value])
+        visit(decoded, &source[value])
     })
 }
 
@@ -218,9 +221,12 @@ pub(crate) fn for_each_member<'a>(
 /// # Errors
 /// Fails if the text is not a valid JSON array.
 pub fn parse_array(array: &Bytes) -> Result<Vec<Bytes>, BadJson> {
-    utf8(array)?;
+    let scanner = Scanner::new(array);
+    if !scanner.is_ascii() {
+        utf8(array)?;
+    }
     let mut elements = Vec::new();
-    Scanner::new(array).scan_array(|element| elements.push(array.slice(element)))?;
+    scanner.scan_array(|element| elements.push(array.slice(element)))?;
     Ok(elements)
 }
 

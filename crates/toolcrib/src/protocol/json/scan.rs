@@ -37,8 +37,28 @@ pub(crate) struct Scanner<'a> {
     /// Opening bytes of the arrays and objects around the current value.
     open_containers: Vec<u8>,
     max_depth: usize,
+    bytes: ByteSummary,
+}
+
+/// The range of the bytes of a text.
+#[derive(Debug, Clone, Copy)]
+struct ByteSummary {
     /// Whether the text contains control characters; if not, strings need not be searched for them.
     has_controls: bool,
+    is_ascii: bool,
+}
+
+impl ByteSummary {
+    /// Reads a text once. The loop has no branches, so the compiler vectorizes it.
+    fn new(text: &[u8]) -> Self {
+        let mut min = u8::MAX;
+        let mut bits = 0;
+        for byte in text {
+            min = min.min(*byte);
+            bits |= byte;
+        }
+        Self { has_controls: min < 0x20, is_ascii: bits.is_ascii() }
+    }
 }
 
 impl<'a> Scanner<'a> {
@@ -48,8 +68,13 @@ impl<'a> Scanner<'a> {
             position: 0,
             open_containers: Vec::new(),
             max_depth: usize::MAX,
-            has_controls: has_controls(text),
+            bytes: ByteSummary::new(text),
         }
+    }
+
+    /// Returns whether the text is ASCII, and thus valid UTF-8.
+    pub(crate) fn is_ascii(&self) -> bool {
+        self.bytes.is_ascii
     }
 
     /// Limits how deep values may be nested.
@@ -166,12 +191,23 @@ impl<'a> Scanner<'a> {
 
     fn scan_string(&mut self) -> ScanResult<QuotedString> {
         let start = self.position;
+        let plain_len = plain_prefix_len(&self.text[start + 1..]);
+        let end = start + 1 + plain_len;
+        if self.text.get(end) == Some(&b'"') && !self.bytes.has_controls {
+            self.position = end + 1;
+            return Ok(QuotedString { range: start..self.position, has_escapes: false });
+        }
+        self.position = start + 1;
+        self.scan_special_string(start, plain_len)
+    }
+
+    /// Scans a string that may have escapes or control characters; its first `plain_len` bytes are neither quotes nor
+    /// backslashes.
+    fn scan_special_string(&mut self, start: usize, mut plain_len: usize) -> ScanResult<QuotedString> {
         let mut has_escapes = false;
-        self.position += 1;
         loop {
             let rest = &self.text[self.position..];
-            let plain_len = if has_escapes { find_special(rest) } else { plain_prefix_len(rest) };
-            if self.has_controls && has_controls(&rest[..plain_len]) {
+            if self.bytes.has_controls && ByteSummary::new(&rest[..plain_len]).has_controls {
                 return self.error("a string without control characters");
             }
             self.position += plain_len;
@@ -183,6 +219,7 @@ impl<'a> Scanner<'a> {
                 Some(b'\\') => {
                     has_escapes = true;
                     self.scan_escape()?;
+                    plain_len = find_special(&self.text[self.position..]);
                 }
                 _ => return self.error("the end of a string"),
             }
@@ -329,11 +366,6 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// Sets the highest bit of the lowest zero byte, if there is one. Higher bits may be set too.
 fn zero_byte_mask(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & (ONES << 7)
-}
-
-/// Returns whether `text` contains a control character. The minimum has no branches, so the compiler vectorizes it.
-fn has_controls(text: &[u8]) -> bool {
-    text.iter().fold(u8::MAX, |min, byte| min.min(*byte)) < 0x20
 }
 
 #[cfg(test)]

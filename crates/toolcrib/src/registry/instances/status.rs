@@ -3,18 +3,9 @@
 use tokio::time::Instant;
 
 use super::Instances;
-use crate::model::status::{InstanceStatus, ListingError, ServerState, ServerStatus};
-
-/// States in the order in which they represent the server: the first that any instance has is shown.
-const STATE_PRIORITY: [ServerState; 7] = [
-    ServerState::Ready,
-    ServerState::Probing,
-    ServerState::Tripped,
-    ServerState::Starting,
-    ServerState::BackingOff,
-    ServerState::Ejected,
-    ServerState::Stopping,
-];
+use crate::model::status::{InstanceStatus, ListingError, STATE_PRIORITY, ServerState, ServerStatus};
+use crate::protocol::versions::{Era, Revision};
+use crate::spec::Endpoint;
 
 impl Instances {
     /// Combines the instances: sums of counts, the state with the highest priority, and the pid if only one runs.
@@ -27,6 +18,10 @@ impl Instances {
             _ => None,
         };
         let known = self.records.listing_store.get();
+        let protocol = known.as_ref().map(|known| known.revision);
+        let has_era = |era: &Era| running.iter().any(|status| status.eras.contains(era));
+        let eras: Vec<Era> = [Era::Session, Era::Stateless].into_iter().filter(has_era).collect();
+        let is_remote = matches!(self.lock().spec.endpoint, Endpoint::Http(_));
         let listing = self.listing();
         let metrics = &self.records.metrics;
         let gate = &self.records.start_gate;
@@ -63,8 +58,12 @@ impl Instances {
             errors: metrics.errors(),
             p50: metrics.percentile(0.5),
             p99: metrics.percentile(0.99),
-            protocol: known.as_ref().map(|known| known.revision),
-            server_info: known.and_then(|known| known.server_info),
+            protocol,
+            eras: match is_remote && !eras.is_empty() {
+                true => eras,
+                false => protocol.map(Revision::era).into_iter().collect(),
+            },
+            server_info: known.and_then(|known| known.listing.server_info.clone()),
             instances: instances.clone(),
             ..ServerStatus::disabled(&self.lock().spec)
         }

@@ -3,9 +3,11 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
+use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::Treatment;
 use crate::model::hint::Hint;
 use crate::util::format::format_duration;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Shortest time a server has to answer a ping. Between the two limits it is the call timeout.
 const MIN_PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -104,7 +106,10 @@ impl Actor {
     }
 
     pub(super) fn handle_start_failure(&mut self, failure: StartFailure) -> ActorState {
-        if failure.exited_on_probe {
+        if let Some(era) = failure.only_era {
+            return self.handle_only_era(era, &failure.error);
+        }
+        if failure.exited_in_both_eras {
             self.start_gate.require_session_era();
         }
         self.handle_failure(failure.error, Duration::ZERO).into()
@@ -123,7 +128,7 @@ impl Actor {
         };
         let error = Error::new(ErrorKind::CouldNotStart, message);
         let error = error.with_server(server).with_hint(hint).with_class(class);
-        StartFailure { error, exited_on_probe: false }
+        StartFailure::new(error)
     }
 
     /// Pings the server in the background, unless a ping is in flight.
@@ -137,7 +142,7 @@ impl Actor {
         let connection = server.connection.clone();
         let actor = self.own_mailbox.clone();
         let generation = self.generation;
-        self.services.tasks.spawn(async move {
+        self.services.tasks.spawn_boxed(async move {
             let is_answered = connection.ping(limit).await;
             let event = if is_answered { WatchEvent::PingAnswered } else { WatchEvent::PingTimedOut };
             if let Some(actor) = actor.upgrade() {
@@ -206,11 +211,21 @@ impl Actor {
 
     /// Applies the treatment of the failure's class to a server that had been up for `uptime`.
     pub(super) fn handle_failure(&mut self, error: Error, uptime: Duration) -> AfterStop {
-        let class = error.class().unwrap_or(FailureClass::Crashed);
+        let class = match (error.class(), error.exit_report().and_then(|report| report.exit)) {
+            (None | Some(FailureClass::Crashed), Some(ProcessExit::ShimKilled)) => FailureClass::ShimKilled,
+            (class, _) => class.unwrap_or(FailureClass::Crashed),
+        };
         let error = error.with_class(class);
         self.set_last_error(&error);
         match class.facts().treatment {
-            Treatment::Restart => {
+            Treatment::RestartOnce
+                if self
+                    .start_gate
+                    .record_killed_shim(Instant::now(), self.spec.lifecycle.restarts.within) =>
+            {
+                self.eject_without_shim(error, class)
+            }
+            Treatment::Restart | Treatment::RestartOnce => {
                 match self.start_gate.spend_restart(Instant::now(), uptime, random_fraction()) {
                     Some(wait) => self.back_off(&error, class, wait),
                     None => self.eject_out_of_restarts(error, class),
@@ -271,6 +286,15 @@ impl Actor {
         self.refuse_waiters(&error);
         let hint = error.hint();
         self.eject(error.into_kind(ErrorKind::Ejected, message).with_hint(hint), class, reason)
+    }
+
+    /// Ejects a server whose shim was killed twice: each start may leave processes that only their user can find.
+    fn eject_without_shim(&mut self, error: Error, class: FailureClass) -> AfterStop {
+        let server = &self.spec.id;
+        let reason = "its shim process was killed twice; processes that it started may still run";
+        let message = format!("`{server}` is ejected: {reason}");
+        self.refuse_waiters(&error);
+        self.eject(error.into_kind(ErrorKind::Ejected, message), class, reason.to_owned())
     }
 
     fn eject(&self, error: Error, class: FailureClass, reason: String) -> AfterStop {

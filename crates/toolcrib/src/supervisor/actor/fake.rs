@@ -21,8 +21,16 @@ use crate::spec::InProcess;
 pub(crate) enum FakeStart {
     /// A session-era server that refuses unknown methods.
     Session,
-    /// A server of the stateless era.
+    /// A server of the stateless era that refuses unknown methods.
     Stateless,
+    /// A server of both eras.
+    Both,
+    /// A server of the stateless era that exits on `initialize`.
+    ExitsOnInitialize,
+    /// A server of the stateless era that refuses `initialize` and exits.
+    RefusesSessionAndExits,
+    /// A server of the stateless era that does not answer `initialize`.
+    SilentOnInitialize,
     /// Exits before it reads anything.
     Exits,
     /// Exits when probed for the stateless era, otherwise like `Session`.
@@ -41,6 +49,20 @@ pub(crate) enum FakeStart {
     InvalidHandshake,
     /// Sends back every line it receives.
     Echoes,
+}
+
+impl FakeStart {
+    /// Returns whether it answers the probe for the stateless era.
+    fn is_stateless(self) -> bool {
+        matches!(
+            self,
+            Self::Stateless
+                | Self::Both
+                | Self::ExitsOnInitialize
+                | Self::RefusesSessionAndExits
+                | Self::SilentOnInitialize
+        )
+    }
 }
 
 /// A scripted server. Clones share its state.
@@ -251,7 +273,9 @@ async fn run(
                 if writer.write_all(format!("{line}\n").as_bytes()).await.is_err() {
                     return false;
                 }
-                if start == FakeStart::ExitsOnceListed && line.contains(r#""tools":["#) {
+                if start == FakeStart::ExitsOnceListed && line.contains(r#""tools":["#)
+                    || start == FakeStart::RefusesSessionAndExits && line.contains("no sessions")
+                {
                     return true;
                 }
             }
@@ -264,8 +288,12 @@ async fn run(
                 }
                 let Ok(message) = serde_json::from_str::<Value>(&line) else { continue };
                 locked(&shared.received).push(message.clone());
-                let is_probe = message["method"] == "server/discover";
-                if message["params"]["name"] == "die" || (is_probe && start == FakeStart::ExitsOnProbe) {
+                let exits_on = match start {
+                    FakeStart::ExitsOnProbe => "server/discover",
+                    FakeStart::ExitsOnInitialize => "initialize",
+                    _ => "",
+                };
+                if message["params"]["name"] == "die" || message["method"] == exits_on {
                     return true;
                 }
                 if message.get("id").is_some() && message.get("method").is_some() {
@@ -288,8 +316,12 @@ async fn respond(
     let script = locked(&shared.scripts).get_mut(method).and_then(VecDeque::pop_front);
     let line = match (script, method, start) {
         (Some(line), ..) => line.replace("$ID", &id),
-        (None, _, FakeStart::Silent) | (None, "server/discover", FakeStart::SilentOnProbe) => return,
-        (None, "server/discover", FakeStart::Stateless) => result(&id, &discover_result()),
+        (None, _, FakeStart::Silent)
+        | (None, "server/discover", FakeStart::SilentOnProbe)
+        | (None, "initialize", FakeStart::SilentOnInitialize) => return,
+        (None, "server/discover", start) if start.is_stateless() => result(&id, &discover_result()),
+        (None, "initialize", FakeStart::Stateless) => error(&id, -32601, "no such method"),
+        (None, "initialize", FakeStart::RefusesSessionAndExits) => error(&id, -32022, "no sessions"),
         (None, "initialize", FakeStart::RefusesHandshake) => error(&id, -32000, "not today"),
         (None, "initialize", FakeStart::InvalidHandshake) => result(&id, &json!({"hello": "world"})),
         (None, "initialize", start) => {

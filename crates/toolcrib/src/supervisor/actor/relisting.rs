@@ -178,6 +178,6 @@ async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> Fetc
     let fetched = Arc::new(fetched);
     let shared = fetched.clone();
     // If this fails, they are computed later.
-    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.listing.tools)).await;
+    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.listing)).await;
     Arc::unwrap_or_clone(fetched)
 }

@@ -3,9 +3,11 @@
 use super::*;
 use crate::cache::Invalidation;
 use crate::model::caller::Caller;
+use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
+use crate::util::tasks::SpawnBoxed as _;
 
 impl Actor {
     /// Returns the next event of a running server. New listings are recorded on the way.
@@ -141,18 +143,13 @@ impl Actor {
         }
     }
 
-    pub(super) fn grant_lease(
-        &self,
-        server: &mut RunningServer,
-        waiter: oneshot::Sender<Result<Lease, Error>>,
-        is_probe: bool,
-    ) {
+    pub(super) fn grant_lease(&self, server: &mut RunningServer, request: LeaseRequest, is_probe: bool) {
         let Some(mailbox) = self.own_mailbox.upgrade() else { return };
         server.gate().enter();
-        let lease = Lease::new(server.leased.clone(), self.pinned_tools.clone(), mailbox);
+        let lease = Lease::new(server.leased.clone(), self.pinned_items.clone(), mailbox);
         let lease = if is_probe { lease.probe() } else { lease };
         // If the requester no longer waits, the lease is dropped here, which releases it.
-        let _ = waiter.send(Ok(lease));
+        let _ = request.reply.send(Ok(lease));
     }
 
     pub(super) fn grant_waiting_leases(&mut self, server: &mut RunningServer) {
@@ -238,12 +235,8 @@ impl Actor {
         self.emit(Event::Stopped { server: self.spec.id.clone() });
     }
 
-    pub(super) fn handle_started(
-        &mut self,
-        connection: Connection,
-        fetched: &FetchedListing,
-        began: Instant,
-    ) -> ActorState {
+    pub(super) fn handle_started(&mut self, launched: Launched, began: Instant) -> ActorState {
+        let Launched { connection, fetched, refused_era } = launched;
         let server = self.spec.id.clone();
         let pid = connection.pid();
         let duration = began.elapsed();
@@ -253,7 +246,14 @@ impl Actor {
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         let failed_kinds = fetched.failed_kinds();
-        self.update_listing(&connection, fetched, false);
+        let has_new_era = self.record_eras(connection.era(), refused_era);
+        self.update_listing(&connection, &fetched, false);
+        if has_new_era
+            && let Some(known) = self.listing_store.get()
+            && known.listing.unknown_list(ListKind::Tools).is_none()
+        {
+            self.save_listing(known);
+        }
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -267,7 +267,7 @@ impl Actor {
             actor: self.own_mailbox.clone(),
             pins,
         };
-        self.services.tasks.spawn(watcher.run(failed_kinds));
+        self.services.tasks.spawn_boxed(watcher.run(failed_kinds));
         self.services.slots.mark_idle(&self.metrics);
         let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
         if self.spec.lifecycle.start == StartPolicy::OnDemand {
@@ -276,6 +276,7 @@ impl Actor {
         let leased = Arc::new(LeasedServer {
             connection: connection.clone(),
             generation: self.generation,
+            is_for_one_client: matches!(self.owner.key.without_era(), InstanceKey::Client { .. }),
             gate,
             recent_callers: RecentCallers::default(),
             metrics: self.metrics.clone(),
@@ -304,13 +305,12 @@ impl Actor {
         let last = self.known_listing.as_ref().map(|known| &*known.listing);
         let known = KnownListing {
             revision: connection.handshake.revision,
-            server_info: connection.handshake.server_info.clone(),
             is_legacy_sse: connection.is_legacy_sse(),
             listing: Arc::new(self.with_declared_tools(fetched.merge(last, Instant::now()))),
         };
         let changed = last.map_or(ListKinds::ALL, |last| known.listing.changed_kinds(last));
         self.update_list_failures(fetched);
-        self.update_pinned_tools(&known.listing);
+        self.update_pinned_items(&known.listing);
         let key = &self.owner.key;
         let server_before = self.listing_store.get();
         let previous = self.known_listing.replace(known.clone());
@@ -319,7 +319,9 @@ impl Actor {
             snapshot.list_failures.clone_from(&self.list_failures);
         });
         let Some(known) = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change) else {
-            self.notify_list_changes(previous.filter(|_| is_change).as_ref(), &known);
+            let before =
+                if is_change { previous } else { server_before.filter(|_| self.has_extended_owner()) };
+            self.notify_list_changes(before.as_ref(), &known);
             return changed;
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
@@ -332,7 +334,7 @@ impl Actor {
         }
         // A change announced by one instance applies only while it runs and is not saved. Neither is a listing whose tools
         // could not be read: without an earlier one, the server counts as never listed for the next gateway.
-        let is_permanent = !is_change || *key == InstanceKey::Shared;
+        let is_permanent = !is_change || key.is_shared();
         if is_permanent && !self.list_failures.iter().any(|failure| failure.kind == ListKind::Tools) {
             self.save_listing(known);
         }
@@ -360,7 +362,12 @@ impl Actor {
         listing
     }
 
-    fn save_listing(&self, known: KnownListing) {
+    /// Returns whether the instance belongs to a client with extensions, which is shown the list of its own instance.
+    fn has_extended_owner(&self) -> bool {
+        self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
+    }
+
+    pub(super) fn save_listing(&self, known: KnownListing) {
         let store = self.listing_store.clone();
         let server = self.spec.id.clone();
         self.services.tasks.spawn_blocking(move || {
@@ -388,12 +395,12 @@ impl Actor {
     }
 
     /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
-    pub(super) fn update_pinned_tools(&mut self, listing: &Arc<Listing>) {
-        let is_complete = self.owner.key == InstanceKey::Shared;
+    pub(super) fn update_pinned_items(&mut self, listing: &Arc<Listing>) {
+        let is_complete = self.owner.key.is_shared();
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
-        self.pinned_tools = pins.map(|pins| PinnedTools { pins, listing: listing.clone() });
-        self.snapshot.send_modify(|snapshot| snapshot.pinned_tools.clone_from(&self.pinned_tools));
+        self.pinned_items = pins.map(|pins| PinnedItems { pins, listing: listing.clone() });
+        self.snapshot.send_modify(|snapshot| snapshot.pinned_items.clone_from(&self.pinned_items));
     }
 
     pub(super) fn stopped_error(&self) -> Error {
@@ -441,13 +448,13 @@ impl Actor {
 
     /// Returns whether any lease request still waits.
     pub(super) fn has_lease_waiters(&mut self) -> bool {
-        self.lease_waiters.retain(|waiter| !waiter.is_closed());
+        self.lease_waiters.retain(|request| !request.reply.is_closed());
         !self.lease_waiters.is_empty()
     }
 
-    pub(super) fn refuse(&self, waiter: oneshot::Sender<Result<Lease, Error>>, error: Error) {
+    pub(super) fn refuse(&self, request: LeaseRequest, error: Error) {
         // The requester may no longer wait.
-        let _ = waiter.send(Err(error));
+        let _ = request.reply.send(Err(error));
     }
 
     pub(super) fn refuse_waiters(&mut self, error: &Error) {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::model::failure_class::FailureClass;
-use crate::supervisor::Lease;
+use crate::supervisor::LeaseRequest;
 use crate::supervisor::breaker::{Breaker, CallHealth};
 use crate::supervisor::lease::LeasedServer;
 use crate::supervisor::lease_gate::LeaseGate;
@@ -136,7 +136,7 @@ pub(super) enum ActorEvent {
     OverMemory {
         error: Error,
     },
-    LeaseRequested(oneshot::Sender<Result<Lease, Error>>),
+    LeaseRequested(LeaseRequest),
     Released {
         health: Option<CallHealth>,
         caller: Option<Caller>,

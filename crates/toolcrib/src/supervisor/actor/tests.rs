@@ -1,6 +1,7 @@
 //! Tests of the actor's transitions, on a paused clock against a scripted server.
 
 mod breaker;
+mod eras;
 mod failure_classes;
 mod keep_alive;
 mod limits;
@@ -74,11 +75,11 @@ fn services_with_slots(capacity: usize) -> SupervisorServices {
 
 impl Fixture {
     async fn lease(&self) -> Result<Lease, Error> {
-        self.supervisor.lease().await
+        self.supervisor.lease(Era::Session).await
     }
 
     async fn call(&self, tool: &str, arguments: serde_json::Value) -> Result<Outcome, Error> {
-        let mut lease = self.supervisor.lease().await?;
+        let mut lease = self.supervisor.lease(Era::Session).await?;
         let mut call = Call::tool_on(id(), tool).arguments(&arguments);
         lease.send(&mut call, tool, Instant::now()).await
     }

@@ -24,7 +24,7 @@ impl Actor {
         server.gate().clear_idle_notice();
         server.idle_timer.as_mut().reset(Instant::now());
         if let Some(known) = self.known_listing.clone() {
-            self.update_pinned_tools(&known.listing);
+            self.update_pinned_items(&known.listing);
         }
     }
 

@@ -6,27 +6,30 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::super::call_context;
-use super::super::pending::{NoRecipient, RequestEnd};
+use super::super::pending::{ExpiredQuestion, NoRecipient, RequestEnd};
 use super::{ListenAck, MuxInner};
 use crate::cache::Invalidation;
 use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::event::ServerNotification;
-use crate::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT, LIST_ROOTS, LogLevel};
+use crate::protocol::era::capabilities::{CREATE_MESSAGE, ClientCapabilities, ELICIT, LIST_ROOTS, LogLevel};
 use crate::protocol::era::client::{
     CANCELLED, DISCOVER, ELICITATION_COMPLETE, INITIALIZE, LOG_MESSAGE, PING, PROGRESS, PROMPTS_CHANGED,
     RESOURCE_UPDATED, RESOURCES_CHANGED, SUBSCRIPTION_ACKNOWLEDGED, TASK_STATUS, TOOLS_CHANGED,
     missing_capability_error,
 };
+use crate::protocol::era::extensions::{is_extension_notification, is_extension_request};
 use crate::protocol::era::meta;
 use crate::protocol::framing::Frame;
-use crate::protocol::json::object::{Object, as_integer};
+use crate::protocol::json::object::{Object, as_integer, write_string};
 use crate::protocol::jsonrpc::{
     self, RequestId, ResponsePayload, ServerMessage, code, error_object, excerpt,
 };
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Garbage lines accepted before the first valid message; startup banners are shorter.
 const MAX_BANNER_LINES: u64 = 1000;
@@ -148,10 +151,7 @@ impl MuxInner {
             // Only clients send these: the peer echoes its input.
             INITIALIZE | DISCOVER => return self.mark_not_mcp("it echoes its input, as `cat` does"),
             CREATE_MESSAGE | ELICIT | LIST_ROOTS => self.ask_client(&id, method, params, origin),
-            _ => {
-                let message = format!("unknown method `{method}`");
-                Err(QuestionRefusal { code: code::METHOD_NOT_FOUND, message })
-            }
+            _ => self.ask_client_with_extensions(&id, method, params, origin),
         };
         match question {
             Err(QuestionRefusal { code, message }) => {
@@ -159,7 +159,7 @@ impl MuxInner {
             }
             Ok(question) => {
                 let inner = self.clone();
-                self.tasks.spawn(async move {
+                self.tasks.spawn_boxed(async move {
                     let answer = tokio::select! {
                         answer = question.answer => answer.unwrap_or_else(|_| {
                             let reason = "the client disconnected without an answer";
@@ -192,14 +192,20 @@ impl MuxInner {
         let (call, client) = match pending.find_client(origin) {
             Ok(found) => found,
             Err(no_recipient) => {
+                let expired = match no_recipient {
+                    NoRecipient::Ambiguous => pending.close_contested_questions(Instant::now()),
+                    NoRecipient::NoCall | NoRecipient::CallEnded => Vec::new(),
+                };
                 drop(pending);
+                self.refuse_expired(expired);
                 return self.ask_owner(id, method, params).ok_or_else(|| no_recipient.refusal(method));
             }
         };
-        let unable = || QuestionRefusal {
-            code: code::METHOD_NOT_FOUND,
-            message: format!("the client does not support `{method}`"),
+        let unable = |code, detail: &str| QuestionRefusal {
+            code,
+            message: format!("the client does not support `{method}`{detail}"),
         };
+        let is_known_method = client.capabilities.supports_method(method);
         if let Some(missing) = client.capabilities.missing_for(method, params) {
             // In the stateless era a missing capability ends the call with its own error. Not for roots: servers ask
             // for them whenever they can, and can do without.
@@ -208,21 +214,57 @@ impl MuxInner {
                 drop(pending);
                 request
                     .finish(RequestEnd::Answered(ResponsePayload::Error(missing_capability_error(&missing))));
-                self.send_cancelled(call);
+                self.send_cancelled(call, None);
             }
-            return Err(unable());
+            return Err(match is_known_method {
+                true => unable(code::INVALID_PARAMS, " with these parameters"),
+                false => unable(code::METHOD_NOT_FOUND, ""),
+            });
         }
         let opened = pending.open_question(call, id.clone(), origin.is_some());
         drop(pending);
         if let Some((question, sink)) = opened {
             let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-            let request = request.with_server(&self.server);
+            let request = request.with_server(&self.server).with_server_info(self.server_info.get());
             if sink.deliver_contained(CallUpdate::Request(self.with_expiry(request, question))) {
                 return Ok(OpenQuestion { id: question, answer });
             }
             self.pending().close_question(question);
         }
-        self.ask_owner(id, method, params).ok_or_else(unable)
+        self.ask_owner(id, method, params).ok_or_else(|| unable(code::METHOD_NOT_FOUND, ""))
+    }
+
+    /// Tells the server that a client did not answer in time, and the client that its answer is no longer needed.
+    fn refuse_expired(&self, expired: Vec<ExpiredQuestion>) {
+        for ExpiredQuestion { id, updates } in expired {
+            let reason = "the client did not answer in time, and another client is to be asked";
+            self.reply(&id, &ResponsePayload::Error(error_object(code::INVALID_REQUEST, reason, None)));
+            if let Some(updates) = updates {
+                updates.deliver_contained(CallUpdate::RequestWithdrawn);
+            }
+        }
+    }
+
+    /// Passes a request that the protocol does not define to the client it belongs to, if that client is in a session and
+    /// announced an extension.
+    fn ask_client_with_extensions(
+        self: &Arc<Self>,
+        id: &RequestId,
+        method: &str,
+        params: Option<&Bytes>,
+        origin: Option<u64>,
+    ) -> Result<OpenQuestion, QuestionRefusal> {
+        let may_ask = is_extension_request(method)
+            && match self.pending().find_client(origin) {
+                Ok((_, client)) => client.era == Era::Session && client.capabilities.has_extensions(),
+                // The owner of the instance decides.
+                Err(_) => true,
+            };
+        let asked = may_ask.then(|| self.ask_client(id, method, params, origin).ok()).flatten();
+        asked.ok_or_else(|| QuestionRefusal {
+            code: code::METHOD_NOT_FOUND,
+            message: format!("unknown method `{method}`"),
+        })
     }
 
     /// Passes a request that no client can answer to the owner of the instance, if it supports the method, or else to the
@@ -243,7 +285,10 @@ impl MuxInner {
         }
         let question = self.pending().open_owner_question(id.clone());
         let (request, answer) = ServerRequest::new(method.to_owned(), params.cloned());
-        let request = self.with_expiry(request.with_server(&self.server), question);
+        let request = self.with_expiry(
+            request.with_server(&self.server).with_server_info(self.server_info.get()),
+            question,
+        );
         let is_delivered = match (owner, handlers) {
             (Some(sink), _) => sink.deliver_contained(CallUpdate::Request(request)),
             (None, Some(handlers)) => handlers.answer(request, None),
@@ -256,9 +301,15 @@ impl MuxInner {
         None
     }
 
-    /// Makes a request expire when the server no longer waits for its answer.
+    /// Makes a request expire when the server no longer waits for its answer, and passes its progress to the server.
     fn with_expiry(self: &Arc<Self>, request: ServerRequest, question: u64) -> ServerRequest {
         let inner = Arc::downgrade(self);
+        let asking = inner.clone();
+        let request = request.with_progress(move |params| {
+            if let Some(inner) = asking.upgrade() {
+                inner.send(None, jsonrpc::encode_notification(PROGRESS, Some(params)));
+            }
+        });
         request.withdrawn_when(move || {
             inner.upgrade().is_none_or(|inner| !inner.pending().is_question_open(question))
         })
@@ -272,10 +323,12 @@ impl MuxInner {
         }
     }
 
-    /// Cancels a request at the server.
-    pub(super) fn send_cancelled(&self, id: u64) {
-        let params = format!(r#"{{"requestId":{id},"reason":"cancelled by the caller"}}"#);
-        self.send(Some(id), jsonrpc::encode_notification(CANCELLED, Some(params.as_bytes())));
+    /// Cancels a request at the server, with the client's reason if it gave one.
+    pub(super) fn send_cancelled(&self, id: u64, reason: Option<&str>) {
+        let mut params = format!(r#"{{"requestId":{id},"reason":"#).into_bytes();
+        write_string(&mut params, reason.unwrap_or("cancelled by the caller"));
+        params.push(b'}');
+        self.send(Some(id), jsonrpc::encode_notification(CANCELLED, Some(&params)));
     }
 
     fn handle_notification(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
@@ -311,18 +364,43 @@ impl MuxInner {
             }
             RESOURCE_UPDATED => {
                 let params = params.and_then(|params| Object::parse(&params).ok());
-                if let Some(uri) = params.as_ref().and_then(|params| params.get_string("uri")) {
+                let uri = params.as_ref().and_then(|params| Some(params.get_string("uri")?.into_owned()));
+                if let Some((uri, params)) = uri.zip(params) {
                     let server = self.server.clone();
                     let instance = self.owner.key.clone();
                     self.cache.invalidate(&server, Some(&instance), Invalidation::Resource(&uri));
                     self.notifications.send(ServerNotification::ResourceUpdated {
                         server,
                         instance,
-                        uri: (&*uri).into(),
+                        uri: uri.into(),
+                        details: update_details(params),
                     });
                 }
             }
-            _ => {}
+            _ => self.handle_extension_notification(method, params, origin),
+        }
+    }
+
+    /// Passes a notification that the protocol does not define to the client it belongs to, if that client announced an
+    /// extension. One that may belong to several clients is dropped.
+    fn handle_extension_notification(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
+        if !is_extension_notification(method) {
+            return;
+        }
+        let call = match self.pending().find_client(origin) {
+            Ok((call, client)) if client.capabilities.has_extensions() => Some(call),
+            _ => None,
+        };
+        let update = CallUpdate::Notification { method: method.to_owned(), params };
+        let capabilities = self.owner.capabilities.as_ref();
+        match call {
+            Some(call) => self.send_update(call, update),
+            None if capabilities.is_some_and(ClientCapabilities::has_extensions) => {
+                if let Some(owner) = &self.owner.update_sink {
+                    owner.deliver_contained(update);
+                }
+            }
+            None => {}
         }
     }
 
@@ -343,26 +421,55 @@ impl MuxInner {
         }
     }
 
-    /// Sends a log message to the only client with a call in flight or, if no call is in flight, to all subscribers.
+    /// Sends a log message to the only client with a call in flight. If no call is in flight, it is published, for the client
+    /// of the last call if it may be about that call.
     fn handle_log_message(&self, mut params: Bytes, mut origin: Option<u64>) {
         if self.logs_name_requests {
             origin = origin.or_else(|| call_context::take_request(&mut params));
         }
         let level = LogLevel::from_message(&params);
-        let call = match self.pending().find_client(origin) {
-            Ok((call, client)) => client.wants_log(level).then_some(call),
-            Err(NoRecipient::Ambiguous | NoRecipient::CallEnded) => None,
-            Err(NoRecipient::NoCall) => {
-                let server = self.server.clone();
-                let instance = self.owner.key.clone();
-                self.notifications.send(ServerNotification::Log { server, instance, params });
-                return;
+        let is_level_set = self.is_log_level_set.load(Ordering::Relaxed);
+        let mut pending = self.pending();
+        let found = pending.find_client(origin).map(|(call, client)| {
+            let is_wanted = client.wants_log(level, is_level_set);
+            is_wanted.then_some(call)
+        });
+        match found {
+            Ok(call) => {
+                drop(pending);
+                if let Some(call) = call {
+                    self.send_update(call, CallUpdate::Log(params));
+                }
             }
-        };
-        if let Some(call) = call {
-            self.send_update(call, CallUpdate::Log(params));
+            Err(NoRecipient::Ambiguous | NoRecipient::CallEnded) => {}
+            Err(NoRecipient::NoCall) => {
+                let client = pending.find_last_client();
+                let is_wanted = client.is_none_or(|client| client.wants_log(level, is_level_set));
+                let client = client.map(|client| client.key);
+                drop(pending);
+                if is_wanted {
+                    let server = self.server.clone();
+                    let instance = self.owner.key.clone();
+                    self.notifications.send(ServerNotification::Log { server, instance, client, params });
+                }
+            }
         }
     }
+}
+
+/// Returns the parameters of a notification about a resource except its URI and what belongs to this hop; `None` if there
+/// are none.
+fn update_details(mut params: Object) -> Option<Bytes> {
+    params.remove("uri");
+    if let Some(mut meta) = params.get("_meta").and_then(|raw| Object::parse(raw).ok())
+        && meta.remove(meta::SUBSCRIPTION_ID).is_some()
+    {
+        match meta.is_empty() {
+            true => drop(params.remove("_meta")),
+            false => params.set_unchecked("_meta", meta.to_bytes()),
+        }
+    }
+    (!params.is_empty()).then(|| params.to_bytes())
 }
 
 /// Returns the listen request that a notification belongs to.

@@ -15,6 +15,7 @@ use crate::protocol::list_kind::ListKinds;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::QueuedMessage;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Bytes of a message after its JSON.
 const LINE_END: usize = 1;
@@ -123,7 +124,7 @@ impl TransportLink {
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         let disconnect = DisconnectOnPanic { link: self.clone() };
-        self.inner.tasks.spawn(async move {
+        self.inner.tasks.spawn_boxed(async move {
             let output = task.await;
             drop(disconnect);
             output

@@ -65,8 +65,8 @@ impl Future for PendingReply {
 impl Drop for PendingReply {
     fn drop(&mut self) {
         let request = self.inner.pending().cancel(self.id);
-        if request.is_some() && self.cancel_on_drop {
-            self.inner.send_cancelled(self.id);
+        if let Some(request) = request.filter(|_| self.cancel_on_drop) {
+            self.inner.send_cancelled(self.id, request.cancel_reason().as_deref());
             let ping = self.inner.add_ping_after_cancellation(&mut self.inner.pending());
             self.inner.send_ping(ping);
         }

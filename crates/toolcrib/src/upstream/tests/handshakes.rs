@@ -123,10 +123,91 @@ async fn configured_era_is_not_negotiated() {
     let fake = FakeServer::new();
     let failure = start_failure(&spec(&fake).era(EraChoice::Era(Era::Stateless)), None).await;
     assert!(failure.error.to_string().contains("stateless"), "{}", failure.error);
-    let fake = FakeServer::new().default_start(FakeStart::Stateless);
+    let fake = FakeServer::new().default_start(FakeStart::Both);
     connect(&spec(&fake).era(EraChoice::Revision(Revision::V2025_03_26))).await;
     assert_eq!(fake.received("initialize")[0]["params"]["protocolVersion"], "2025-03-26");
     assert!(fake.received("server/discover").is_empty());
+}
+
+async fn launch_with(fake: &FakeServer, plan: HandshakePlan) -> Result<launch::Launched, StartFailure> {
+    launch(&spec(fake), plan, &launch_context(None)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_of_both_eras_is_used_in_the_preferred_one() {
+    for era in [Era::Session, Era::Stateless] {
+        for plan in [HandshakePlan::Prefer(era), HandshakePlan::Expect(era), HandshakePlan::Require(era)] {
+            let fake = FakeServer::new().default_start(FakeStart::Both);
+            let launched = launch_with(&fake, plan).await.unwrap();
+            assert_eq!((launched.connection.era(), launched.refused_era), (era, None), "{plan:?}");
+            let other = if era == Era::Session { "server/discover" } else { "initialize" };
+            assert!(fake.received(other).is_empty(), "{plan:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_era_is_followed_by_the_other_one_and_reported() {
+    let stateless_only = FakeServer::new().default_start(FakeStart::Stateless);
+    let launched = launch_with(&stateless_only, HandshakePlan::Prefer(Era::Session)).await.unwrap();
+    assert_eq!((launched.connection.era(), launched.refused_era), (Era::Stateless, Some(Era::Session)));
+    let session_only = FakeServer::new();
+    let launched = launch_with(&session_only, HandshakePlan::Prefer(Era::Stateless)).await.unwrap();
+    assert_eq!((launched.connection.era(), launched.refused_era), (Era::Session, Some(Era::Stateless)));
+    assert_eq!((stateless_only.starts(), session_only.starts()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn required_era_that_is_not_spoken_is_not_a_fault_of_the_server() {
+    let stateless_only = FakeServer::new().default_start(FakeStart::Stateless);
+    let failure = launch_with(&stateless_only, HandshakePlan::Require(Era::Session)).await.unwrap_err();
+    assert_eq!(failure.only_era, Some(Era::Stateless));
+    let failure = launch_with(&FakeServer::new(), HandshakePlan::Require(Era::Stateless)).await.unwrap_err();
+    assert_eq!(failure.only_era, Some(Era::Session));
+    let refuses_all = FakeServer::new().default_start(FakeStart::RefusesHandshake);
+    let failure = launch_with(&refuses_all, HandshakePlan::Require(Era::Stateless)).await.unwrap_err();
+    assert_eq!(failure.only_era, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exit_on_initialize_restarts_the_server_for_the_other_era() {
+    let fake = FakeServer::new().default_start(FakeStart::ExitsOnInitialize);
+    let launched = launch_with(&fake, HandshakePlan::Prefer(Era::Session)).await.unwrap();
+    assert_eq!((launched.connection.era(), fake.starts()), (Era::Stateless, 2));
+    assert_eq!(launched.refused_era, None, "it may have crashed");
+    let fake = FakeServer::new().default_start(FakeStart::Exits);
+    let failure = launch_with(&fake, HandshakePlan::Prefer(Era::Session)).await.unwrap_err();
+    assert_eq!((failure.exited_in_both_eras, fake.starts()), (true, 2));
+    let failure = launch_with(&fake, HandshakePlan::Expect(Era::Session)).await.unwrap_err();
+    assert_eq!((failure.exited_in_both_eras, fake.starts()), (false, 3));
+    assert_eq!(failure.error.class(), Some(FailureClass::Crashed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_refuses_a_session_and_exits_is_started_for_the_other_era() {
+    for plan in [HandshakePlan::Prefer(Era::Session), HandshakePlan::Expect(Era::Session)] {
+        let fake = FakeServer::new().default_start(FakeStart::RefusesSessionAndExits);
+        let launched = launch_with(&fake, plan).await.unwrap();
+        assert_eq!((launched.connection.era(), fake.starts()), (Era::Stateless, 2), "{plan:?}");
+        assert_eq!(launched.refused_era, Some(Era::Session), "{plan:?}");
+    }
+    let starts = [FakeStart::RefusesSessionAndExits, FakeStart::Exits];
+    let fake = FakeServer::new().next_starts(&starts);
+    let failure = launch_with(&fake, HandshakePlan::Prefer(Era::Session)).await.unwrap_err();
+    assert!(failure.error.to_string().contains("no sessions"), "{}", failure.error);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unanswered_initialize_is_followed_by_the_probe() {
+    let fake = FakeServer::new().default_start(FakeStart::SilentOnInitialize);
+    let before = Instant::now();
+    let launched = launch_with(&fake, HandshakePlan::Prefer(Era::Session)).await.unwrap();
+    assert_eq!((launched.connection.era(), before.elapsed().as_secs()), (Era::Stateless, 5));
+    // A server that only takes long to start gets its session.
+    let slow = FakeServer::new().default_start(FakeStart::SlowHandshake(20 * SECOND));
+    let launched = launch_with(&slow, HandshakePlan::Prefer(Era::Session)).await.unwrap();
+    assert_eq!((launched.connection.era(), slow.starts()), (Era::Session, 1));
+    assert_eq!(launched.refused_era, None, "it was asked too early");
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,6 +53,23 @@ async fn secret_is_sent_to_the_server_and_redacted_in_errors() {
 }
 
 #[tokio::test]
+async fn secret_in_a_json_rpc_error_is_redacted() {
+    let server = RemoteServer::start(|request| match (request.method(), request.header("authorization")) {
+        ("tools/call", Some(sent)) => {
+            let error = json!({"code": -32000, "message": format!("bad {sent}"), "data": {"sent": [sent]}});
+            Reply::json(200, &json!({"jsonrpc": "2.0", "id": request.body["id"], "error": error}))
+        }
+        _ => stateless(request),
+    });
+    let server = server.await;
+    let (connection, _) = try_connect(&remote(&server.url, "Bearer ${secret:token}")).await.0.unwrap();
+    let outcome = call(&connection, "echo", json!({})).await.unwrap();
+    let ResponsePayload::Error(error) = &outcome.answer else { panic!("not an error: {outcome:?}") };
+    let text = String::from_utf8_lossy(error);
+    assert!(text.contains("bad Bearer [secret]") && !text.contains("can4ry"), "{text}");
+}
+
+#[tokio::test]
 async fn secret_in_a_url_is_redacted_in_errors() {
     let down =
         RemoteServer::start(|request| Reply::text(500, "text/plain", format!("no {}", request.path))).await;

@@ -70,3 +70,37 @@ async fn withdrawn_request_is_closed_without_an_answer() {
     settle().await;
     assert!(fake.replies().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn unanswered_question_is_closed_when_another_client_is_to_be_asked() {
+    let fake = FakeServer::new();
+    let connection = connect(&spec(&fake)).await;
+    let mut calls = JoinSet::new();
+    let mut asked = start_call(&connection, &mut calls, "say", &[ROOTS_REQUEST]);
+    let question = next_request(&mut asked).await;
+    let second_request = ROOTS_REQUEST.replace("\"q\"", "\"r\"");
+    let ask_again = || {
+        let (sink, updates) = mpsc::channel(8);
+        let mut call = Call::tool("say").arguments(&json!({ "lines": [second_request] })).updates(sink);
+        call = call.client(Client { key: 2, ..Client::without_capabilities() });
+        let connection = connection.clone();
+        (async move { connection.call(&mut call, "say", Instant::now()).await }, updates)
+    };
+    let (other, _other_updates) = ask_again();
+    calls.spawn(other);
+    settle().await;
+    assert!(!question.is_withdrawn(), "the client has time to answer");
+    assert_eq!(fake.replies().len(), 1, "the question of the other client is refused");
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(!question.is_withdrawn(), "nothing depends on the answer");
+    let (other, _other_updates) = ask_again();
+    calls.spawn(other);
+    settle().await;
+    assert!(question.is_withdrawn());
+    let refused = fake.replies().into_iter().find(|reply| reply["id"] == "q").unwrap();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("did not answer in time"), "{refused}");
+    assert!(matches!(asked.recv().await, Some(CallUpdate::RequestWithdrawn)));
+    drop(question);
+    settle().await;
+    assert_eq!(fake.replies().iter().filter(|reply| reply["id"] == "q").count(), 1);
+}

@@ -18,7 +18,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::exit_report::ExitReport;
-use crate::protocol::era::client::{CANCELLED, DISCOVER, ListCaching, discover_result, list_result};
+use crate::protocol::era::IMPLEMENTATION;
+use crate::protocol::era::client::{
+    CANCELLED, DISCOVER, ListCaching, ServerIntroduction, discover_result, list_result,
+};
 use crate::protocol::framing::{Frame, FrameDecoder};
 use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::{
@@ -179,12 +182,14 @@ impl Toolbox {
         match &*request.method {
             DISCOVER => {
                 let capabilities = json!({"tools": {}, "logging": {}});
-                ResponsePayload::Result(discover_result(&capabilities, None))
+                ResponsePayload::Result(discover_result(&ServerIntroduction::new(capabilities)))
             }
             "tools/list" => {
                 let tools = Value::from(self.definitions).to_string();
                 let caching = ListCaching::default();
-                ResponsePayload::Result(list_result("tools", tools.as_bytes(), None, Era::Stateless, caching))
+                let info = IMPLEMENTATION.as_bytes();
+                let result = list_result("tools", tools.as_bytes(), None, Era::Stateless, caching, info);
+                ResponsePayload::Result(result)
             }
             "tools/call" => self.call(&params, &request).await,
             _ => ResponsePayload::Error(error_object(code::METHOD_NOT_FOUND, "unknown method", None)),

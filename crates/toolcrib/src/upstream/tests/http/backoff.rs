@@ -12,7 +12,7 @@ fn supervised(url: &str) -> Supervisor {
 }
 
 async fn lease_error(supervisor: &Supervisor) -> Error {
-    supervisor.lease().await.unwrap_err()
+    supervisor.lease(Era::Session).await.unwrap_err()
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn rate_limited_call_trips_the_breaker_for_retry_after() {
     let server = server.await;
     let supervisor = supervised(&server.url);
     let send_call = async || {
-        let mut lease = supervisor.lease().await?;
+        let mut lease = supervisor.lease(Era::Session).await?;
         lease.send(&mut Call::tool("echo"), "echo", Instant::now()).await
     };
     let first = send_call().await.unwrap_err();
@@ -90,7 +90,7 @@ async fn unauthorized_call_pauses_the_server_and_reconnects() {
     let server = server.await;
     let supervisor = supervised(&server.url);
     let send_call = async || {
-        let mut lease = supervisor.lease().await?;
+        let mut lease = supervisor.lease(Era::Session).await?;
         lease.send(&mut Call::tool("echo"), "echo", Instant::now()).await
     };
     // A forbidden call does not affect others.

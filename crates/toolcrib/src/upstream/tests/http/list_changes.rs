@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::list_kind::ListKinds;
+use crate::protocol::versions::Era;
 use crate::supervisor::{Supervisor, SupervisorServices};
 
 const CHANGED: &str = "notifications/tools/list_changed";
@@ -71,7 +72,7 @@ async fn change_before_the_get_stream_opens_is_noticed() {
     });
     let server = RemoteServer::start(script).await;
     let supervisor = supervise(&server);
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     assert_eq!(tools(&supervisor), ["t0"]);
     tool.change();
     wait_for_tool(&supervisor, "t1").await;
@@ -93,7 +94,7 @@ async fn change_while_the_get_stream_is_closed_is_noticed() {
     });
     let server = RemoteServer::start(script).await;
     let supervisor = supervise(&server);
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     wait_for_tool(&supervisor, "t1").await;
     supervisor.stop().await.unwrap();
 }
@@ -136,7 +137,7 @@ async fn change_while_no_listen_stream_is_open_is_noticed() {
         let tool = CountedTool::default();
         let server = RemoteServer::start(announcing_stateless(tool.clone(), ended_streams)).await;
         let supervisor = supervise(&server);
-        drop(supervisor.lease().await.unwrap());
+        drop(supervisor.lease(Era::Stateless).await.unwrap());
         wait_for_tool(&supervisor, &format!("t{}", ended_streams + 1)).await;
         supervisor.stop().await.unwrap();
     }
@@ -150,9 +151,9 @@ async fn server_that_announces_no_changes_is_listed_once() {
     });
     let server = server.await;
     let supervisor = supervise(&server);
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     server.wait_until(|server| server.requests("GET").len() == 1).await;
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     assert!(supervisor.refresh(ListKinds::ALL, Instant::now()).is_none());
     assert_eq!(server.requests("tools/list").len(), 1);
     supervisor.stop().await.unwrap();
@@ -169,7 +170,7 @@ async fn announced_change_on_the_get_stream_is_listed() {
     });
     let server = RemoteServer::start(script).await;
     let supervisor = supervise(&server);
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     server.wait_until(|server| server.requests("tools/list").len() == 2).await;
     for number in 1..=3 {
         tool.change();

@@ -11,7 +11,8 @@ async fn connect_with_card(server: &RemoteServer) -> (Connection, Arc<OnceLock<S
     let card = Arc::new(OnceLock::new());
     let mut context = launch_context(None);
     context.published_card = Some(card.clone());
-    let (connection, _) = launch(&http(&server.url), None, &context).await.unwrap();
+    let plan = HandshakePlan::Prefer(Era::Session);
+    let connection = launch(&http(&server.url), plan, &context).await.unwrap().connection;
     (connection, card)
 }
 

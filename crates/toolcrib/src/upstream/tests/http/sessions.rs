@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::model::event::ServerNotification;
+use crate::protocol::era::capabilities::Client;
 use crate::protocol::versions::Era;
 use crate::spec::EraChoice;
 
@@ -45,6 +47,37 @@ async fn listen_stream_delivers_notifications() {
     let connection = connect_to(&server).await;
     timeout(SECOND * 5, wait_for_relist(&connection)).await.unwrap();
     assert_eq!(server.requests("GET")[0].header("mcp-session-id"), Some("s1"));
+    connection.stop().await;
+}
+
+#[tokio::test]
+async fn late_log_message_is_for_the_client_of_the_last_call() {
+    let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
+    let messages = Mutex::new(Some(messages));
+    let server = RemoteServer::start(move |request| match request.method() {
+        "GET" => match messages.lock().unwrap().take() {
+            Some(messages) => Reply::events([]).forwarding(messages),
+            None => Reply::events([Step::Hang]),
+        },
+        _ => session(request, "s1"),
+    });
+    let server = server.await;
+    let context = launch_context(None);
+    let mut notifications = context.notifications.subscribe();
+    let plan = HandshakePlan::Prefer(Era::Session);
+    let connection = launch(&http(&server.url), plan, &context).await.unwrap().connection;
+    server.wait_until(|server| !server.requests("GET").is_empty()).await;
+    let log = json!({"level": "debug", "data": "late"});
+    for (client, recipient) in [(3, Some(3)), (3, Some(3)), (4, None)] {
+        let client = Client { key: client, ..Client::without_capabilities() };
+        let mut call = Call::tool("echo").client(client);
+        connection.call(&mut call, "echo", Instant::now()).await.unwrap();
+        let message = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": log});
+        sender.send(message).unwrap();
+        let received = timeout(SECOND * 5, notifications.recv()).await.unwrap().unwrap();
+        let ServerNotification::Log { client, .. } = received else { panic!("{received:?}") };
+        assert_eq!(client, recipient);
+    }
     connection.stop().await;
 }
 
@@ -364,7 +397,7 @@ async fn detected_sse_is_shown_and_remembered() {
     };
     let supervisor = supervised();
     assert_eq!(supervisor.status(Instant::now()).transport, "http");
-    drop(supervisor.lease().await.unwrap());
+    drop(supervisor.lease(Era::Session).await.unwrap());
     assert_eq!(supervisor.status(Instant::now()).transport, "sse");
     supervisor.stop().await.unwrap();
     assert_eq!(supervisor.status(Instant::now()).transport, "sse");

@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+use crate::util::tasks::SpawnBoxed as _;
+
 /// Time limit for connecting and for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that an idle connection is kept.
@@ -66,7 +68,7 @@ struct TrackedExecutor {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TrackedExecutor {
     fn execute(&self, future: F) {
         let shutdown = self.shutdown.clone();
-        self.tasks.spawn(async move { shutdown.run_until_cancelled(future).await });
+        self.tasks.spawn_boxed(async move { shutdown.run_until_cancelled(future).await });
     }
 }
 

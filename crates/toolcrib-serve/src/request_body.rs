@@ -1,0 +1,101 @@
+//! Reads request bodies within their size limit and the memory of clients.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use tokio::time::timeout;
+
+use crate::client_memory::MemoryClaim;
+
+/// Bytes of a body that is refused which are read and discarded, so that the sender can read the response.
+const MAX_DISCARDED: usize = 1 << 20;
+/// Time spent on discarding.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time in which a body must arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The reason why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestBodyError {
+    /// It is larger than allowed.
+    TooLarge,
+    /// Clients use too much memory.
+    NoMemory,
+    /// The connection ended before the body.
+    Incomplete,
+    /// It did not arrive in time.
+    TimedOut,
+}
+
+/// The limits of one body.
+pub(crate) struct BodyLimits {
+    /// Largest size in bytes.
+    pub(crate) size: usize,
+    /// True if the client waits for `100 Continue` and sends nothing before.
+    pub(crate) expects_continue: bool,
+}
+
+/// Reads a body. Its memory is counted in `claim`; a large body keeps that claim until its last slice is dropped. Some of a body
+/// that is refused is read and discarded, because the sender might not read the response otherwise.
+pub(crate) async fn read(
+    mut body: Incoming,
+    limits: &BodyLimits,
+    claim: &mut MemoryClaim,
+) -> Result<Bytes, RequestBodyError> {
+    if body.size_hint().lower() > limits.size as u64 {
+        if !limits.expects_continue {
+            discard(&mut body).await;
+        }
+        return Err(RequestBodyError::TooLarge);
+    }
+    let read = timeout(BODY_TIMEOUT, read_frames(&mut body, limits.size, claim)).await;
+    let read = read.unwrap_or(Err(RequestBodyError::TimedOut));
+    if read == Err(RequestBodyError::NoMemory) {
+        discard(&mut body).await;
+    }
+    read
+}
+
+/// Reads a body to its end. The bytes of a body in one frame are not copied.
+async fn read_frames(
+    body: &mut Incoming,
+    limit: usize,
+    claim: &mut MemoryClaim,
+) -> Result<Bytes, RequestBodyError> {
+    let mut first = Bytes::new();
+    let mut all = Vec::new();
+    while let Some(frame) = body.frame().await {
+        // Trailers are ignored.
+        let Ok(data) = frame.map_err(|_| RequestBodyError::Incomplete)?.into_data() else { continue };
+        if first.len() + all.len() + data.len() > limit {
+            return Err(RequestBodyError::TooLarge);
+        }
+        if !claim.grow(data.len()) {
+            return Err(RequestBodyError::NoMemory);
+        }
+        if first.is_empty() && all.is_empty() {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { claim.attach_large(all) })
+}
+
+async fn discard(body: &mut Incoming) {
+    let discarding = async {
+        let mut discarded = 0;
+        while discarded < MAX_DISCARDED
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            discarded += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // The client may send nothing more.
+    let _ = timeout(DISCARD_TIMEOUT, discarding).await;
+}

@@ -1,0 +1,201 @@
+//! Requests and notifications of extensions: which server they go to, and the skills of all servers.
+//!
+//! At the endpoint of one server they go to that server. At the endpoint for all servers they go to the server of the URI
+//! that they name, else to the only server with an extension of that name, else to the only server with any extension.
+//! A server that announced no extension gets none of them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+use toolcrib::protocol::era::IMPLEMENTATION;
+use toolcrib::protocol::era::client::{self, ListCaching};
+use toolcrib::protocol::era::extensions::{
+    GET_SKILL, LIST_SKILLS, READ_DIRECTORY, SKILLS, announced_extensions, is_extension_notification,
+    is_method_of,
+};
+use toolcrib::protocol::json::object::{Object, parse_array, to_json_string};
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
+use toolcrib::{Call, Catalog, ClientCapabilities, Selector, ServerId};
+use tracing::warn;
+
+use super::methods::method_not_found;
+use super::{CatalogScope, ClientHandle, McpService, RequestContext, reject};
+
+/// Pages of skills that are read from one server.
+const MAX_SKILL_PAGES: usize = 100;
+
+impl McpService {
+    /// Makes the capabilities of a new session known, before servers are started for it.
+    pub(crate) fn introduce_client(&self, initialize: Option<&Object>) {
+        if let Some(declared) = initialize.and_then(|params| params.get("capabilities")) {
+            self.crib.add_client_capabilities(&ClientCapabilities::parse(declared));
+        }
+    }
+
+    /// Forwards a request of an extension.
+    pub(super) async fn forward_extension(
+        &self,
+        context: RequestContext,
+        method: &str,
+        params: Object,
+    ) -> ResponsePayload {
+        match self.select_extension_server(&context, method, &params).await {
+            Ok(selector) => self.forward(context, method, selector, params).await,
+            Err(response) => response,
+        }
+    }
+
+    /// Forwards a notification of an extension in a task of its own. It is dropped if no server can be meant, if too many
+    /// of this client wait, or if the call fails, which is recorded.
+    pub(crate) fn spawn_notification(
+        self: &Arc<Self>,
+        tasks: &TaskTracker,
+        client: &ClientHandle,
+        context: RequestContext,
+        method: String,
+        params: Object,
+    ) {
+        if !is_extension_notification(&method) {
+            return;
+        }
+        let Some(permit) = client.try_start_notification() else {
+            warn!(method, "dropped a notification, because too many wait for their server");
+            return;
+        };
+        let service = self.clone();
+        tasks.spawn(async move {
+            if let Ok(selector) = service.select_extension_server(&context, &method, &params).await {
+                let call = Call::notification(method, selector, params);
+                // The observers have the reason why it failed; there is no response.
+                let _ = service.crib.call(context.complete(call)).await;
+            }
+            drop(permit);
+        });
+    }
+
+    /// Returns the selector of the server that a message of an extension belongs to; the error is the response to a
+    /// request.
+    async fn select_extension_server(
+        &self,
+        context: &RequestContext,
+        method: &str,
+        params: &Object,
+    ) -> Result<Selector, ResponsePayload> {
+        let scope = &context.scope;
+        let era = context.client.era;
+        let uri = params.get_string("uri");
+        if let CatalogScope::One(server) = &scope.view {
+            let catalog = self.crib.list_server_for_era(server, scope.caller(), era).await;
+            let catalog = catalog.map_err(|error| self.error_payload(&error))?;
+            let name = uri.as_deref().unwrap_or(method).to_owned();
+            let selector = Selector::OnServer(server.clone(), name);
+            // The rules of such a caller deny what they cannot describe, and the denial is recorded.
+            let is_denied = !matches!(method, GET_SKILL | READ_DIRECTORY)
+                && !self.crib.can_use_everything(scope.caller(), server);
+            let may_pass = is_denied || has_extensions(&catalog, server);
+            return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));
+        }
+        let catalog = self.crib.list_for_era(scope.caller(), era).await;
+        if let Some(uri) = uri {
+            let selector = Selector::Resource(uri.into_owned());
+            let target = self.crib.find_for(scope.caller(), &selector).await;
+            let target = target.map_err(|error| self.error_payload(&error))?;
+            let may_pass = has_extensions(&catalog, &target.server);
+            return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));
+        }
+        match &find_servers(&catalog, method)[..] {
+            [] => Err(method_not_found(method)),
+            [only] => Ok(Selector::OnServer((*only).clone(), method.to_owned())),
+            several => {
+                let names: Vec<String> = several.iter().map(|server| format!("`/mcp/s/{server}`")).collect();
+                let message = format!("`{method}` may belong to several servers: use {}", names.join(" or "));
+                Err(reject(code::METHOD_NOT_FOUND, &message))
+            }
+        }
+    }
+
+    /// Returns the skills of all servers, under public URIs and in one page. A server that cannot be asked is left out.
+    pub(super) async fn list_skills(&self, context: &RequestContext) -> ResponsePayload {
+        let catalog = self.crib.list_for_era(context.scope.caller(), context.client.era).await;
+        let servers: Vec<ServerId> =
+            catalog.servers().filter(|server| announces(&catalog, server, SKILLS)).cloned().collect();
+        if servers.is_empty() {
+            return method_not_found(LIST_SKILLS);
+        }
+        let mut requests = JoinSet::new();
+        for (index, server) in servers.into_iter().enumerate() {
+            let crib = self.crib.clone();
+            let context = context.clone();
+            let catalog = catalog.clone();
+            requests.spawn(async move { (index, read_skills(&crib, &context, &server, &catalog).await) });
+        }
+        let mut found = requests.join_all().await;
+        found.sort_by_key(|(index, _)| *index);
+        let skills: Vec<Bytes> = found.into_iter().flat_map(|(_, skills)| skills).collect();
+        let items = [b"[", &*skills.join(&b","[..]), b"]"].concat();
+        let era = context.client.era;
+        let caching = ListCaching::default();
+        let info = IMPLEMENTATION.as_bytes();
+        ResponsePayload::Result(client::list_result("skills", &items, None, era, caching, info))
+    }
+}
+
+/// Reads all skills of one server.
+async fn read_skills(
+    crib: &toolcrib::Crib,
+    context: &RequestContext,
+    server: &ServerId,
+    catalog: &Catalog,
+) -> Vec<Bytes> {
+    let mut skills = Vec::new();
+    let mut params = Object::default();
+    for _ in 0..MAX_SKILL_PAGES {
+        let selector = Selector::OnServer(server.clone(), LIST_SKILLS.to_owned());
+        let call = context.clone().call(LIST_SKILLS.into(), selector, params);
+        let result = match crib.call(call).await.map(|outcome| outcome.answer) {
+            Ok(ResponsePayload::Result(result)) => result,
+            Ok(_) => break,
+            Err(error) => {
+                warn!(%server, %error, "cannot list its skills");
+                break;
+            }
+        };
+        let result = catalog.publish_skill_uris(server, LIST_SKILLS, &result).unwrap_or(result);
+        let Ok(page) = Object::parse(&result) else { break };
+        skills.extend(page.get("skills").and_then(|raw| parse_array(raw).ok()).unwrap_or_default());
+        let Some(cursor) = page.get_string("nextCursor") else { break };
+        params = Object::default();
+        params.set_unchecked("cursor", to_json_string(&cursor));
+    }
+    skills
+}
+
+fn extension_keys(catalog: &Catalog, server: &ServerId) -> Vec<String> {
+    catalog.server_capabilities(server).map(announced_extensions).unwrap_or_default()
+}
+
+fn has_extensions(catalog: &Catalog, server: &ServerId) -> bool {
+    !extension_keys(catalog, server).is_empty()
+}
+
+fn announces(catalog: &Catalog, server: &ServerId, key: &str) -> bool {
+    extension_keys(catalog, server).iter().any(|announced| announced == key)
+}
+
+/// Returns the servers that a method may belong to: those with an extension of that name, else all with any extension.
+fn find_servers<'a>(catalog: &'a Catalog, method: &str) -> Vec<&'a ServerId> {
+    let mut named = Vec::new();
+    let mut all = Vec::new();
+    for server in catalog.servers() {
+        let keys = extension_keys(catalog, server);
+        if keys.iter().any(|key| is_method_of(method, key)) {
+            named.push(server);
+        }
+        if !keys.is_empty() {
+            all.push(server);
+        }
+    }
+    if named.is_empty() { all } else { named }
+}

@@ -1,0 +1,32 @@
+//! Facts about a server from the files of an earlier run. Nothing is started, and nothing is written.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio_util::task::TaskTracker;
+
+use super::LISTINGS_FOLDER;
+use crate::access::pins::PinStore;
+use crate::model::pin_status::ToolPinStatus;
+use crate::spec::ServerSpec;
+use crate::store::MemoryStore;
+use crate::supervisor::listing_store::ListingStore;
+
+/// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
+pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
+    ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.known.transport()
+}
+
+/// Returns what a server offered when it was last listed and that differs from what was approved.
+pub fn remembered_unapproved(spec: &ServerSpec, state_dir: &Path, pins_dir: &Path) -> Vec<ToolPinStatus> {
+    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
+    let store = Arc::new(MemoryStore::default().with_pins_dir(pins_dir));
+    let pins = PinStore::new(store, Some(pins_dir.to_owned()), TaskTracker::new()).for_server(spec);
+    match (saved, pins) {
+        (Some(saved), Some(pins)) => {
+            pins.check_listing(&saved.known.listing, true);
+            pins.unapproved_items()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,115 @@
+//! Lists that a running server is asked for itself, page by page, on behalf of one client.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Crib;
+use crate::call::Call;
+use crate::model::error::{Error, ErrorKind};
+use crate::model::listing::ListedItem;
+use crate::model::outcome::Outcome;
+use crate::model::selector::Selector;
+use crate::protocol::era::adapt_tool_for_client;
+use crate::protocol::json::object::{self, Object};
+use crate::protocol::jsonrpc::ResponsePayload;
+use crate::protocol::list_kind::ListKind;
+use crate::protocol::member_names;
+use crate::protocol::versions::Era;
+use crate::registry::RegisteredServer;
+use crate::spec::{Pinning, ServerId};
+
+impl Crib {
+    /// Asks a server for one page of a list, and returns its answer without what the caller may not see. `params` of the
+    /// call are those of the list request; its selector names the server. Returns `None` if the server does not run, because
+    /// a list starts no server.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown or denied to the caller, or if it does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request.
+    pub async fn list_from_server(&self, kind: ListKind, mut call: Call) -> Result<Option<Outcome>, Error> {
+        let Selector::OnServer(server, _) = call.selector.clone() else {
+            return Err(Error::new(ErrorKind::Malformed, "the selector must name a server").mark_not_sent());
+        };
+        if !self.can_see(&call.caller, &server) {
+            return Err(self.router().hidden_server_error(&call.caller, &server));
+        }
+        let entry = self.registered(&server)?;
+        if !entry.is_up() || self.router().visible_catalogs.has_exposure() {
+            return Ok(None);
+        }
+        member_names::check_params(&call.params)
+            .map_err(|lookalike| Error::new(ErrorKind::BadArguments, lookalike.to_string()))?;
+        let mut lease = self.router().registry.lease(&server, &call).await?;
+        let outcome = lease.send(&mut call, kind.method(), Instant::now()).await;
+        drop(lease);
+        let outcome = outcome.map_err(|error| self.router().hide_stderr(error, &call.caller))?;
+        let ResponsePayload::Result(page) = &outcome.answer else { return Ok(Some(outcome)) };
+        let visible = self.visible_page(kind, &entry, &call, page).map_err(|reason| {
+            let message = format!("`{server}` sent a bad response to `{}`: {reason}", kind.method());
+            Error::new(ErrorKind::BadReply, message).with_server(&server)
+        })?;
+        Ok(Some(match visible {
+            Some(page) => Outcome { answer: ResponsePayload::Result(page), ..outcome },
+            None => outcome,
+        }))
+    }
+
+    /// Returns a page without what the caller may not see, for clients of its era; `None` if nothing changes.
+    fn visible_page(
+        &self,
+        kind: ListKind,
+        entry: &RegisteredServer,
+        call: &Call,
+        page: &Bytes,
+    ) -> Result<Option<Bytes>, String> {
+        let mut members = Object::parse(page).map_err(|bad| bad.to_string())?;
+        member_names::check_page(&members).map_err(|lookalike| lookalike.to_string())?;
+        let raw = members.get(kind.list_member()).ok_or_else(|| format!("no `{}`", kind.list_member()))?;
+        let sent = object::parse_array(raw).map_err(|bad| bad.to_string())?;
+        let spec = entry.spec();
+        let mut items: Vec<ListedItem> = sent
+            .iter()
+            .filter(|definition| definition.len() <= spec.limits.definition)
+            .filter_map(|definition| ListedItem::parse(kind, definition.clone()))
+            .collect();
+        let services = &self.router().services;
+        let pins = services.pins.for_server(spec);
+        if let Some(pins) = pins.filter(|_| spec.pin == Pinning::Strict) {
+            items.retain(|item| pins.check_item(kind, item).is_none());
+        }
+        let has_rules = self.remove_denied(call, &spec.id, &mut items);
+        let definitions: Vec<Bytes> =
+            items.iter().map(|item| adapt_definition(kind, &item.definition, call.client.era)).collect();
+        if definitions == sent && !has_rules {
+            return Ok(None);
+        }
+        members.set_unchecked(kind.list_member(), [b"[", &*definitions.join(&b","[..]), b"]"].concat());
+        if has_rules && members.get("cacheScope").is_some() {
+            // Every caller may get a different list.
+            members.set_unchecked("cacheScope", Bytes::from_static(b"\"private\""));
+        }
+        Ok(Some(members.to_bytes()))
+    }
+
+    /// Removes what the rules deny to the caller, and returns whether there are rules.
+    fn remove_denied(&self, call: &Call, server: &ServerId, items: &mut Vec<ListedItem>) -> bool {
+        match self.router().visible_catalogs.policy_for(&call.caller) {
+            Ok(None) => false,
+            Ok(Some(policy)) => {
+                items.retain(|item| policy.authorize(&call.caller, server, Some(&item.name)).is_ok());
+                true
+            }
+            Err(_) => {
+                items.clear();
+                true
+            }
+        }
+    }
+}
+
+fn adapt_definition(kind: ListKind, definition: &Bytes, era: Era) -> Bytes {
+    let adapted = (kind == ListKind::Tools).then(|| adapt_tool_for_client(definition, era)).flatten();
+    adapted.unwrap_or_else(|| definition.clone())
+}

@@ -1,0 +1,122 @@
+//! Other users of the machine, and servers that read the gateway's own process.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use test_support::deadline;
+use test_support::gateway::{GatewayProcess, Home};
+
+const OTHER_USER: u32 = 65533;
+const CALLERS: &str = "[callers.scraper]\ntoken = 'scraper-token-0123456789'\nadmin = true\n";
+const TOKEN: &str = "Authorization: Bearer scraper-token-0123456789\r\n";
+
+fn home(config: &str) -> Home {
+    Home::new(env!("CARGO_BIN_EXE_crib"), &format!("[servers.a]\ncommand = 'true'\n{config}"))
+}
+
+/// Returns the gateway on a loopback address.
+fn serve(home: &Home, address: &str) -> GatewayProcess {
+    home.serve_command(home.command(&["serve", "--listen", address]))
+}
+
+/// Returns the status that a user gets for a request with these headers.
+fn request_as(user: u32, gateway: &GatewayProcess, path: &str, headers: &str) -> String {
+    let address = gateway.address;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    let script = r#"exec 3<>"/dev/tcp/$1/$2"; printf '%s' "$3" >&3; cat <&3"#;
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", &address.ip().to_string(), &address.port().to_string(), &request]);
+    let output = deadline::output(command.uid(user).current_dir("/"));
+    let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+    let status = answer.split_whitespace().nth(1).unwrap_or_default().to_owned();
+    assert!(!status.is_empty(), "{answer}{}", String::from_utf8_lossy(&output.stderr));
+    if status == "403" {
+        assert!(answer.contains("[callers.NAME]") && answer.contains("listen.any-user"), "{answer}");
+    }
+    status
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        deadline::skip("only root can be another user");
+    }
+    is_root
+}
+
+#[test]
+fn other_user_is_refused_without_callers() {
+    if !is_root() {
+        return;
+    }
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let home = home("");
+        let gateway = serve(&home, address);
+        for path in ["/api/v1/status", "/mcp"] {
+            assert_eq!(request_as(OTHER_USER, &gateway, path, ""), "403", "{address}");
+        }
+        assert_eq!(
+            request_as(OTHER_USER, &gateway, "/healthz", ""),
+            "200",
+            "{address}: the status is public"
+        );
+        assert_eq!(request_as(0, &gateway, "/api/v1/status", ""), "200", "{address}");
+    }
+}
+
+#[test]
+fn other_user_with_a_token_or_any_user_is_served() {
+    if !is_root() {
+        return;
+    }
+    let declared = home(CALLERS);
+    let gateway = serve(&declared, "127.0.0.1:0");
+    assert_eq!(request_as(OTHER_USER, &gateway, "/api/v1/status", TOKEN), "200");
+    assert_eq!(request_as(OTHER_USER, &gateway, "/api/v1/status", ""), "401");
+    let open = home("[listen]\nany-user = true\n");
+    let gateway = serve(&open, "127.0.0.1:0");
+    assert_eq!(request_as(OTHER_USER, &gateway, "/api/v1/status", ""), "200");
+}
+
+#[test]
+fn reload_without_callers_refuses_open_connections_of_other_users() {
+    if !is_root() {
+        return;
+    }
+    let home = home(CALLERS);
+    let gateway = serve(&home, "127.0.0.1:0");
+    assert_eq!(request_as(OTHER_USER, &gateway, "/api/v1/status", TOKEN), "200");
+    home.write_config("[servers.a]\ncommand = 'true'\n");
+    gateway.wait_for_line("config reloaded");
+    assert_eq!(request_as(OTHER_USER, &gateway, "/api/v1/status", TOKEN), "403");
+}
+
+#[test]
+fn key_is_removed_from_the_environment_of_the_gateway() {
+    let home = home("");
+    let gateway = home.serve_with(|command| {
+        command.env("TOOLCRIB_KEY", "AGE-SECRET-KEY-1CANARY");
+    });
+    match std::fs::read(format!("/proc/{}/environ", gateway.pid())) {
+        Ok(environment) => {
+            assert!(rustix::process::geteuid().is_root(), "only root may read it");
+            let text = String::from_utf8_lossy(&environment);
+            assert!(text.contains("TOOLCRIB_HOME") && !text.contains("CANARY"), "{text}");
+        }
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+    }
+}
+
+#[test]
+fn short_token_is_reported_by_check_and_serve() {
+    let home = home("[callers.a]\ntoken = 'short'\n[callers.b]\ntoken = 'long-enough-0123456789'\n");
+    let note = "the token of `callers.a` has fewer than 16 characters";
+    let output = home.run(&["check"]);
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printed.contains(note) && !printed.contains("callers.b"), "{printed}");
+    let gateway = home.serve();
+    assert!(gateway.stderr_lines().iter().any(|line| line.contains(note)), "{:?}", gateway.stderr_lines());
+}
