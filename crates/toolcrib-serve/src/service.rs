@@ -320,7 +320,8 @@ impl McpService {
             Err(error) => return (self.error_payload(&error), None),
         };
         let own_error = scope.view.server().and_then(|server| catalog.list_error(kind, server));
-        if let Some(error) = own_error {
+        // A cursor is the server's own: it may answer it although it refused the first page.
+        if let Some(error) = own_error.filter(|_| cursor.is_none()) {
             return (ResponsePayload::Error(error.clone()), None);
         }
         let own_catalog = self.own_catalog(&context);
