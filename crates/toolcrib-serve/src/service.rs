@@ -388,14 +388,15 @@ impl McpService {
         if !catalog.has_undiscovered() {
             return catalog;
         }
-        // If this fails, the call fails for the same reason.
+        // Only stateless clients send parameters in headers. If this fails, the call fails for the same reason.
+        let era = Era::Stateless;
         match &scope.view {
             CatalogScope::One(server) => {
-                let era = Era::Stateless;
                 drop(self.crib.list_server_for_era(server, scope.caller(), era).await);
             }
             CatalogScope::All => {
-                drop(self.crib.find_for(scope.caller(), &Selector::Tool(tool.to_owned())).await);
+                let selector = Selector::Tool(tool.to_owned());
+                drop(self.crib.find_for_era(scope.caller(), &selector, era).await);
             }
         }
         self.crib.catalog_for(scope.caller())

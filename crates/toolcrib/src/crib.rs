@@ -167,7 +167,24 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn find_for(&self, caller: &Caller, selector: &Selector) -> Result<Target, Error> {
-        self.router().find_target(caller, selector, Era::Session).await.map(|(target, _)| target)
+        self.find_for_era(caller, selector, Era::Session).await
+    }
+
+    /// Like [`Crib::find_for`], for a client of an era. Servers that are started for it and speak both eras are started in
+    /// that one.
+    ///
+    /// # Errors
+    /// As [`Crib::find_for`].
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn find_for_era(
+        &self,
+        caller: &Caller,
+        selector: &Selector,
+        era: Era,
+    ) -> Result<Target, Error> {
+        self.router().find_target(caller, selector, era).await.map(|(target, _)| target)
     }
 
     /// Returns a receiver that is notified when the catalog or the access rules change.

@@ -89,8 +89,6 @@ fn per_client_list_comes_from_the_clients_own_instance() {
     assert!(extended.tools().iter().any(|tool| tool == own));
     assert_eq!(extended.text(own, &json!({})), "for_extended_clients");
     assert!(!plain.tools().iter().any(|tool| tool == own));
-    let refused = plain.call(own, &json!({}));
-    assert_eq!(refused["error"]["code"], -32602, "{refused}");
     let mut one = client(&gateway, "/mcp/s/s", Era::Session, &capabilities);
     one.text("echo", &json!({"text": "x"}));
     assert!(one.tools().iter().any(|tool| tool == "for_extended_clients"));

@@ -65,7 +65,10 @@ impl ChangeWatcher {
         loop {
             let lists_after = self.lists_after;
             let catalog_changed = async {
-                sleep_until(lists_after).await;
+                // Even a timer in the past waits for the next tick.
+                if Instant::now() < lists_after {
+                    sleep_until(lists_after).await;
+                }
                 self.catalog.changed().await
             };
             let received = tokio::select! {

@@ -100,7 +100,7 @@ impl McpService {
         let catalog = self.crib.list_for_era(scope.caller(), era).await;
         if let Some(uri) = uri {
             let selector = Selector::Resource(uri.into_owned());
-            let target = self.crib.find_for(scope.caller(), &selector).await;
+            let target = self.crib.find_for_era(scope.caller(), &selector, era).await;
             let target = target.map_err(|error| self.error_payload(&error))?;
             let may_pass = has_extensions(&catalog, &target.server);
             return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));

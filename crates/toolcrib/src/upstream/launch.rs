@@ -120,17 +120,7 @@ pub(crate) async fn launch(
     plan: HandshakePlan,
     context: &LaunchContext,
 ) -> Result<Launched, StartFailure> {
-    let secrets_and_redactor = match ResolvedSecrets::resolve(spec, context.secrets.as_ref(), &context.tasks)
-        .await
-    {
-        Ok(secrets) => SecretsAndRedactor { redactor: Arc::new(secrets.redactor()), secrets },
-        Err((name, error)) => {
-            let error =
-                Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(secret_hint(&name, &error));
-            let error = start_error(spec, &error, &Redactor::default()).with_class(FailureClass::NeedsAuth);
-            return Err(StartFailure::new(error));
-        }
-    };
+    let secrets_and_redactor = resolve_secrets(spec, context).await?;
     let mut exited_in = None;
     // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
     let mut refused_by_exit = None;
@@ -175,6 +165,22 @@ pub(crate) async fn launch(
     match causes.find_map(|failure| failure.cause.clone()) {
         Some(cause) => Err(failed(cause)),
         None => Ok(Launched { connection, fetched, refused_era }),
+    }
+}
+
+/// Looks up the secrets that a server's command or headers refer to.
+async fn resolve_secrets(
+    spec: &ServerSpec,
+    context: &LaunchContext,
+) -> Result<SecretsAndRedactor, StartFailure> {
+    match ResolvedSecrets::resolve(spec, context.secrets.as_ref(), &context.tasks).await {
+        Ok(secrets) => Ok(SecretsAndRedactor { redactor: Arc::new(secrets.redactor()), secrets }),
+        Err((name, error)) => {
+            let error =
+                Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(secret_hint(&name, &error));
+            let error = start_error(spec, &error, &Redactor::default()).with_class(FailureClass::NeedsAuth);
+            Err(StartFailure::new(error))
+        }
     }
 }
 
