@@ -151,14 +151,19 @@ impl Admin {
         }
     }
 
-    /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed. With `name`, and optionally `server`, returns only that tool, or a similar name.
+    /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
+    /// the running servers were asked again. With `name`, and optionally `server`, returns only that tool, or a similar name.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         let Some(name) = query_value(query, "name") else {
             let wait = match query_value(query, "wait").as_deref() {
                 Some("1") => ToolsWait::All,
                 _ => ToolsWait::Brief,
             };
-            return tool_listing::list_tools(self.crib(), caller, wait).await.to_json();
+            let report = match query_value(query, "refresh").as_deref() {
+                Some("1") => tool_listing::refresh_tools(self.crib(), caller, wait).await,
+                _ => tool_listing::list_tools(self.crib(), caller, wait).await,
+            };
+            return report.to_json();
         };
         let selector = match query_value(query, "server").map(|server| server.parse()) {
             Some(Ok(server)) => Some(Selector::OnServer(server, name)),

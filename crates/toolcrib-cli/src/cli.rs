@@ -371,6 +371,9 @@ pub(crate) struct ToolsArgs {
     /// Do not wait for servers that were never listed; the default with a gateway
     #[arg(long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
+    /// Ask the running servers for their lists first; servers that do not run are named, not started
+    #[arg(long)]
+    pub(crate) refresh: bool,
 }
 
 /// Arguments of `status`.

@@ -13,6 +13,13 @@ pub(crate) enum ToolsWait {
     Brief,
 }
 
+/// Asks the running servers for their lists, then lists every server that the caller may see.
+pub(crate) async fn refresh_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) -> ToolsReport {
+    let not_running = crib.refresh_for(caller).await;
+    let report = list_tools(crib, caller, wait).await;
+    ToolsReport { not_running: Some(not_running.iter().map(ToString::to_string).collect()), ..report }
+}
+
 /// Lists every server that the caller may see.
 pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) -> ToolsReport {
     let mut report = ToolsReport::default();
@@ -22,7 +29,10 @@ pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) ->
     };
     for discovery in discoveries {
         match discovery.tools {
-            Ok(tools) => report.tools.extend(tools.iter().map(ToolReport::new)),
+            Ok(tools) => {
+                report.tools.extend(tools.iter().map(ToolReport::new));
+                report.failed.extend(discovery.listing_error.as_ref().map(FailureReport::new));
+            }
             Err(_) if discovery.is_pending => report.pending.push(discovery.server.to_string()),
             Err(error) => report.failed.push(FailureReport::new(&error.with_server(&discovery.server))),
         }

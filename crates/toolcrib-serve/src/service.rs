@@ -315,10 +315,15 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
-        let catalog = match self.load_catalog(scope, era).await {
+        let catalog = match self.load_catalog(scope, era, kind, cursor.is_none()).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
+        let own_error = scope.view.server().and_then(|server| catalog.list_error(kind, server));
+        // A cursor is the server's own: it may answer it although it refused the first page.
+        if let Some(error) = own_error.filter(|_| cursor.is_none()) {
+            return (ResponsePayload::Error(error.clone()), None);
+        }
         let own_catalog = self.own_catalog(&context);
         let listed = own_catalog.as_ref().unwrap_or(&catalog);
         let page = listed.page(kind, scope.view.server(), era, cursor.as_deref());
@@ -396,13 +401,20 @@ impl McpService {
         self.crib.catalog_for(scope.caller())
     }
 
-    /// Returns the visible catalog. Servers that were never listed are waited for only briefly; a change is announced when
-    /// they are up.
-    async fn load_catalog(&self, scope: &EndpointScope, era: Era) -> Result<Arc<Catalog>, Error> {
+    /// Returns the visible catalog, for the first page of a list with a current list. Servers that were never listed are
+    /// waited for only briefly; a change is announced when they are up.
+    async fn load_catalog(
+        &self,
+        scope: &EndpointScope,
+        era: Era,
+        kind: ListKind,
+        is_first_page: bool,
+    ) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
-            CatalogScope::All => Ok(self.crib.list_for_era(scope.caller(), era).await),
+            _ if !is_first_page => Ok(self.crib.catalog_for(scope.caller())),
+            CatalogScope::All => Ok(self.crib.list_kind_for(kind, scope.caller(), era).await),
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_for_era(server, scope.caller(), era);
+                let listed = self.crib.list_server_kind_for(kind, server, scope.caller(), era);
                 let listed = timeout(self.crib.listing_wait(), listed).await;
                 listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
             }

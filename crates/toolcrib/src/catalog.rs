@@ -223,6 +223,12 @@ impl Catalog {
         self.servers.get(server)?.listing.as_ref()?.instructions.as_deref()
     }
 
+    /// Returns the JSON-RPC error with which a server answered the request for a list, if the content of the list is
+    /// unknown. A list that was read before keeps its content.
+    pub fn list_error(&self, kind: ListKind, server: &ServerId) -> Option<&Bytes> {
+        Some(&self.servers.get(server)?.listing.as_ref()?.unknown_list(kind)?.error)
+    }
+
     /// Finds the item that a server lists under this name of its own.
     pub(crate) fn find_item(
         &self,

@@ -9,6 +9,7 @@ mod freshness;
 mod guard;
 mod handlers;
 mod lease;
+mod lists;
 mod remembered;
 mod requests;
 mod server_list;
@@ -31,7 +32,7 @@ use crate::access::pins::Pins;
 use crate::cache::Invalidation;
 use crate::call::Call;
 use crate::call::client_context::ClientContext;
-use crate::catalog::{Catalog, ListKind};
+use crate::catalog::Catalog;
 use crate::limits::LimitStatus;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
@@ -172,74 +173,6 @@ impl Crib {
     /// Returns a receiver that is notified when the catalog or the access rules change.
     pub fn watch_catalog(&self) -> watch::Receiver<Arc<Catalog>> {
         self.router().catalog.clone()
-    }
-
-    /// Returns what the local caller may list. Servers without a known listing are started in the background, a few at a
-    /// time, and are waited for as long as [`CribBuilder::listing_wait`] allows. The others are left out of this list; each
-    /// is in the catalog as soon as it is up, and [`Crib::watch_catalog`] announces it. A server that fails to start is
-    /// tried again with backoff until it is ejected.
-    ///
-    /// # Cancel safety
-    /// Cancel safe. Servers that are being started continue to start.
-    pub async fn list(&self) -> Arc<Catalog> {
-        self.list_for(&Caller::local()).await
-    }
-
-    /// Like [`Crib::list`], for any caller.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        self.list_for_era(caller, Era::Session).await
-    }
-
-    /// Returns the time that [`Crib::list`] waits for servers that were never listed.
-    pub fn listing_wait(&self) -> Duration {
-        self.router().discoverer.listing_wait()
-    }
-
-    /// Replaces the time that [`Crib::list`] waits for servers that were never listed.
-    pub fn set_listing_wait(&self, wait: Duration) {
-        self.router().discoverer.set_listing_wait(wait);
-    }
-
-    /// Like [`Crib::list`], for one server, which is waited for as long as its start may take.
-    ///
-    /// # Errors
-    /// Fails if the server is unknown or cannot be listed.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn list_server(&self, server: &ServerId) -> Result<Arc<Catalog>, Error> {
-        self.list_server_for(server, &Caller::local()).await
-    }
-
-    /// Like [`Crib::list_server`], for any caller.
-    ///
-    /// # Errors
-    /// Fails if the server is not visible to the caller or cannot be listed.
-    ///
-    /// # Cancel safety
-    /// As [`Crib::list`].
-    pub async fn list_server_for(&self, server: &ServerId, caller: &Caller) -> Result<Arc<Catalog>, Error> {
-        self.list_server_for_era(server, caller, Era::Session).await
-    }
-
-    /// Returns how long a client may cache a list that was just returned to a caller, of all servers or of one. A stale
-    /// list is fetched again, and a change is announced.
-    pub fn freshness(&self, kind: ListKind, server: Option<&ServerId>, caller: &Caller) -> ListFreshness {
-        let mut entries = self.router().registry.enabled();
-        entries.retain(|entry| match server {
-            Some(server) => entry.spec().id == *server,
-            None => self.can_see(caller, &entry.spec().id),
-        });
-        let now = Instant::now();
-        let freshness = ListFreshness::combine(entries.iter().map(|entry| entry.list_ttl(kind, now)), now);
-        // With access rules, every caller may get a different list.
-        ListFreshness {
-            public: freshness.public && self.router().visible_catalogs.policy().is_none(),
-            ..freshness
-        }
     }
 
     /// Returns the remaining usage of every caller with limits that is declared or has made a call.

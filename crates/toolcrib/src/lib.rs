@@ -202,7 +202,7 @@ pub use crate::model::log_line::{LogLine, LogSource, StderrLine};
 pub use crate::model::outcome::{Outcome, OutcomeError};
 pub use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPinStatus, Unapproved};
 pub use crate::model::selector::Selector;
-pub use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
+pub use crate::model::status::{InstanceStatus, LastError, ListingError, ServerState, ServerStatus};
 pub use crate::model::target::Target;
 pub use crate::observer::Observer;
 pub use crate::pipeline::subscription::Subscription;

@@ -4,6 +4,7 @@ mod cache;
 pub(crate) mod discovery;
 pub(crate) mod era_bridge;
 mod public_names;
+mod refresh;
 mod retry;
 pub(crate) mod router;
 pub(crate) mod subscription;

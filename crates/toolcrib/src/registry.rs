@@ -139,11 +139,20 @@ impl RegisteredServer {
     }
 
     /// Returns how long one of the lists is valid. The TTL of one instance does not apply to the others.
-    pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
+    pub(crate) fn list_ttl(&self, kind: ListKind) -> ListTtl {
         match self {
-            Self::Shared(server) => server.for_listing().list_ttl(kind, now),
+            Self::Shared(server) => server.for_listing().list_ttl(kind),
             Self::PerKey { .. } => ListTtl::Unspecified,
             Self::Disabled(_) => ListTtl::NoList,
+        }
+    }
+
+    /// Returns the supervisors of all instances.
+    fn supervisors(&self) -> Vec<Supervisor> {
+        match self {
+            Self::Shared(server) => server.supervisors(),
+            Self::PerKey { instances, .. } => instances.supervisors(),
+            Self::Disabled(_) => Vec::new(),
         }
     }
 
@@ -375,6 +384,11 @@ impl Registry {
         declared.chain(self.adhoc.close()).collect()
     }
 
+    /// Returns whether the registry was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Returns every server, sorted by name.
     pub(crate) fn all(&self) -> Vec<RegisteredServer> {
         self.servers().values().cloned().collect()
@@ -387,13 +401,9 @@ impl Registry {
 
     /// Returns the supervisors of all instances, including those that are draining.
     pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
-        let instances = |entry: &RegisteredServer| match entry {
-            RegisteredServer::Shared(server) => server.supervisors(),
-            RegisteredServer::PerKey { instances, .. } => instances.supervisors(),
-            RegisteredServer::Disabled(_) => Vec::new(),
-        };
-        let mut all: Vec<Supervisor> = self.servers().values().flat_map(instances).collect();
-        all.extend(self.adhoc.all().iter().flat_map(instances));
+        let mut all: Vec<Supervisor> =
+            self.servers().values().flat_map(RegisteredServer::supervisors).collect();
+        all.extend(self.adhoc.all().iter().flat_map(RegisteredServer::supervisors));
         all.extend(self.services.draining.all());
         all
     }

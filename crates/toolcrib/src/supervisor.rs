@@ -29,18 +29,19 @@ use tokio::time::{Instant, timeout_at};
 use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListTtl, Listing};
-use crate::model::status::{LastError, ServerState, ServerStatus};
+use crate::model::listing::{ListFailure, ListTtl, Listing};
+use crate::model::status::{LastError, ListingError, ServerState, ServerStatus};
 use crate::process::stderr::StderrTail;
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
+use crate::upstream::relist::PendingRelist;
 use crate::util::clock::{self, SuspendClock};
 use crate::util::tasks::SpawnBoxed as _;
 #[cfg(test)]
 pub(crate) use actor::fake;
-use actor::{Actor, ActorMailbox};
+use actor::{Actor, ActorMailbox, Relisted};
 use cards::ServerCards;
 pub(crate) use lease::Lease;
 use lease::{LeasedServer, ReleaseReport};
@@ -90,8 +91,8 @@ struct LeaseRequest {
 enum WatchEvent {
     /// The connection was closed.
     Closed,
-    /// The server announced a change and was listed again.
-    Relisted(Result<Box<Listing>, Error>),
+    /// The server was listed again.
+    Relisted(Box<Relisted>),
     /// The server sent something after a ping.
     PingAnswered,
     /// The server sent nothing after a ping.
@@ -112,6 +113,8 @@ struct Snapshot {
     /// The reason for `last_error`, until a start succeeds.
     failure: Option<Error>,
     known_listing: Option<KnownListing>,
+    /// The lists that could not be read.
+    list_failures: Vec<ListFailure>,
     connection: Weak<Connection>,
     /// The server that callers lease, while it runs. Weak, so that a dropped actor drops the connection.
     leased: Weak<LeasedServer>,
@@ -120,6 +123,12 @@ struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the connection of a server that can be asked for its lists.
+    fn listable_connection(&self) -> Option<Arc<Connection>> {
+        let is_up = matches!(self.state, ServerState::Ready | ServerState::Probing);
+        self.connection.upgrade().filter(|connection| is_up && !connection.is_closed())
+    }
+
     fn leases(&self) -> usize {
         self.leased.upgrade().map_or(0, |server| server.gate.leases())
     }
@@ -135,6 +144,7 @@ impl Snapshot {
             last_error: None,
             failure: None,
             known_listing,
+            list_failures: Vec::new(),
             connection: Weak::new(),
             leased: Weak::new(),
             pinned_items: None,
@@ -337,17 +347,40 @@ impl Supervisor {
         known.or_else(|| self.0.cards.listing())
     }
 
-    /// Returns how long one of the lists is valid. If it has expired and the server runs, a new one is requested; the
-    /// old one is used until it arrives.
-    pub(crate) fn list_ttl(&self, kind: ListKind, now: Instant) -> ListTtl {
+    /// Returns how long one of the lists is valid.
+    pub(crate) fn list_ttl(&self, kind: ListKind) -> ListTtl {
         let snapshot = self.0.snapshot.borrow();
-        let ttl = snapshot.known_listing.as_ref().map(|known| known.listing.ttl(kind)).unwrap_or_default();
-        if let (ListTtl::Until(until, _), Some(connection)) = (ttl, snapshot.connection.upgrade())
-            && until <= now
-        {
-            connection.request_relist(kind);
-        }
-        ttl
+        snapshot.known_listing.as_ref().map(|known| known.listing.ttl(kind)).unwrap_or_default()
+    }
+
+    /// Requests those of the lists that are out of date, if the server runs, and returns the listing to wait for.
+    pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Option<PendingRelist> {
+        let snapshot = self.0.snapshot.borrow();
+        let connection = snapshot.listable_connection()?;
+        let listing = &snapshot.known_listing.as_ref()?.listing;
+        let list_ttl = self.0.spec.lifecycle.list_ttl;
+        let stale = kinds.iter().filter(|kind| listing.is_stale(*kind, list_ttl, now)).collect();
+        connection.refresh_lists(kinds, stale)
+    }
+
+    /// Requests all lists, if the server runs, and returns the listing to wait for.
+    pub(crate) fn relist(&self) -> Option<PendingRelist> {
+        let connection = self.0.snapshot.borrow().listable_connection()?;
+        connection.refresh_lists(ListKinds::ALL, ListKinds::ALL)
+    }
+
+    /// Returns whether the server could not tell its tools when it last ran, and may be started to ask again.
+    pub(crate) fn is_unlisted(&self, now: Instant) -> bool {
+        let snapshot = self.0.snapshot.borrow();
+        let list_ttl = self.0.spec.lifecycle.list_ttl;
+        let is_unknown = |known: &KnownListing| known.listing.has_unknown_tools(list_ttl, now);
+        snapshot.state == ServerState::Asleep && snapshot.known_listing.as_ref().is_some_and(is_unknown)
+    }
+
+    /// Returns why a list could not be read when that was last tried.
+    pub(crate) fn list_failure(&self, kind: ListKind) -> Option<ListFailure> {
+        let snapshot = self.0.snapshot.borrow();
+        snapshot.list_failures.iter().find(|failure| failure.kind == kind).cloned()
     }
 
     /// Returns a lease for a client of an era. Starts the server if needed, in that era if it speaks both, waits for a
@@ -463,7 +496,7 @@ impl Supervisor {
             last_error: snapshot.last_error.clone(),
             stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            tools: listing.as_ref().and_then(|listing| listing.tool_count()),
             card: self.0.cards.combined(),
             memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
             calls: metrics.calls(),
@@ -473,6 +506,7 @@ impl Supervisor {
             protocol: known.map(|known| known.revision),
             eras: known.map(|known| known.revision.era()).into_iter().collect(),
             server_info: known.and_then(|known| known.listing.server_info.clone()),
+            listing_errors: snapshot.list_failures.iter().map(ListingError::from_failure).collect(),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             ..declared
         }
@@ -536,6 +570,7 @@ impl ServerStatus {
             pin: spec.pin,
             unapproved: Vec::new(),
             problems: Vec::new(),
+            listing_errors: Vec::new(),
             sharing: spec.sharing,
             instances: Vec::new(),
         }

@@ -12,6 +12,7 @@ pub(crate) mod listing;
 pub(crate) mod mux;
 #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
 mod pending;
+pub(crate) mod relist;
 mod subscriptions;
 mod task_call;
 pub(crate) mod transport;
@@ -34,7 +35,6 @@ use crate::protocol::era::handshake::HandshakeResult;
 use crate::protocol::era::{self, input};
 use crate::protocol::json::object::Object;
 use crate::protocol::jsonrpc::{ResponsePayload, move_own_code};
-use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::{InProcessServer, ServerId, ServerLimits, ServerSpec, ToolsSpec};
 use crate::util::locks::IgnorePoison as _;
@@ -191,18 +191,6 @@ impl Connection {
         if self.era() == Era::Session {
             self.mux.notify(method);
         }
-    }
-
-    /// Requests a new listing, unless the server announces changes of this list itself.
-    pub(crate) fn request_relist(&self, kind: ListKind) {
-        if !self.announces_list_changes(kind.capability()) {
-            self.mux.request_relist();
-        }
-    }
-
-    /// Waits until the listing may have changed.
-    pub(crate) async fn listing_changed(&self) {
-        self.mux.listing_changed().await;
     }
 
     /// Closes the server's input, then stops the server: gracefully first, then by force.

@@ -16,6 +16,8 @@ mod faults;
 mod first_listing;
 mod gateway;
 mod gateway_restarts;
+mod list_freshness;
+mod listing_errors;
 mod listings;
 mod load;
 mod matrix;

@@ -84,7 +84,7 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
 
 fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
     let warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
-    let mut warnings = warnings.chain(definition_warning(server));
+    let mut warnings = warnings.chain(definition_warning(server)).chain(listing_warnings(server));
     warnings.try_for_each(|warning| out.warn(&warning.message, Some(&warning.hint)))
 }
 
@@ -154,6 +154,22 @@ fn definition_warning(server: &ServerReport) -> Option<ServerWarning> {
     Some(ServerWarning { message, hint })
 }
 
+/// Returns the warnings for the lists that a server could not tell.
+fn listing_warnings(server: &ServerReport) -> impl Iterator<Item = ServerWarning> {
+    let name = &server.name;
+    server.listing_errors.iter().map(move |error| {
+        let code = error.code.map_or_else(String::new, |code| format!(" (code {code})"));
+        let data = match &error.data {
+            Value::Null => String::new(),
+            data => format!(" {data}"),
+        };
+        ServerWarning {
+            message: format!("`{name}` does not answer `{}`: {}{code}{data}", error.list, error.message),
+            hint: format!("toolcrib logs {name}; the list is requested again by itself"),
+        }
+    })
+}
+
 fn server_row(server: &ServerReport) -> Vec<String> {
     vec![
         server.name.clone(),
@@ -199,7 +215,8 @@ fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
     let report = server.to_json();
     let mut fields: Vec<(&String, &Value)> = report.as_object().into_iter().flatten().collect();
     fields.retain(|(field, _)| {
-        !["stderr_tail", "instances_list", "unapproved", "problems"].contains(&field.as_str())
+        !["stderr_tail", "instances_list", "unapproved", "problems", "listing_errors"]
+            .contains(&field.as_str())
     });
     fields.sort_by_key(|(field, _)| {
         FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())
@@ -257,7 +274,7 @@ fn format_seconds(seconds: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::server::LastErrorReport;
+    use crate::report::server::{LastErrorReport, ListingErrorReport};
 
     #[test]
     fn format_seconds_picks_suitable_unit() {
@@ -298,5 +315,19 @@ mod tests {
             warning("`git` is tripped (rate_limited): process exited; next attempt in 7s", "repair it")
         );
         assert_eq!(server("ready", "crashed", None), None);
+    }
+
+    #[test]
+    fn listing_warning_has_the_error_of_the_server() {
+        let error = ListingErrorReport {
+            list: "tools/list".to_owned(),
+            code: Some(-32603),
+            message: "no token".to_owned(),
+            data: serde_json::json!({"login": 1}),
+        };
+        let server =
+            ServerReport { name: "git".to_owned(), listing_errors: vec![error], ..ServerReport::default() };
+        let messages: Vec<String> = listing_warnings(&server).map(|warning| warning.message).collect();
+        assert_eq!(messages, [r#"`git` does not answer `tools/list`: no token (code -32603) {"login":1}"#]);
     }
 }

@@ -18,13 +18,19 @@ use crate::tool_listing::{self, ToolsWait};
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let listing = match GatewayClient::find(paths).await? {
         Some(client) => {
-            let path = if args.wait { "/api/v1/tools?wait=1" } else { "/api/v1/tools" };
+            let path = match (args.wait, args.refresh) {
+                (false, false) => "/api/v1/tools",
+                (true, false) => "/api/v1/tools?wait=1",
+                (false, true) => "/api/v1/tools?refresh=1",
+                (true, true) => "/api/v1/tools?refresh=1&wait=1",
+            };
             super::until_interrupted(client.fetch(path)).await?.transpose()?
         }
         None => {
             let wait = if args.no_wait { ToolsWait::Brief } else { ToolsWait::All };
-            let listing = super::run_standalone(paths, out, async |crib| {
-                tool_listing::list_tools(&crib, &Caller::local(), wait).await
+            let listing = super::run_standalone(paths, out, async |crib| match args.refresh {
+                true => tool_listing::refresh_tools(&crib, &Caller::local(), wait).await,
+                false => tool_listing::list_tools(&crib, &Caller::local(), wait).await,
             })
             .await?;
             listing.map(|listing| with_standalone_hints(listing, paths))
@@ -72,7 +78,11 @@ fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -
 
 fn listing_json(matching: &[ToolReport], listing: &ToolsReport) -> Value {
     let failed: Vec<Value> = listing.failed.iter().map(FailureReport::to_short_json).collect();
-    json!({"tools": list_to_json(matching), "failed": failed, "pending": listing.pending})
+    let mut json = json!({"tools": list_to_json(matching), "failed": failed, "pending": listing.pending});
+    if let Some(not_running) = &listing.not_running {
+        json["not_running"] = json!(not_running);
+    }
+    json
 }
 
 /// Prints what is missing from the list, and why.
@@ -81,14 +91,22 @@ fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
         out.warn(&error.message, error.hint.as_deref())?;
     }
     if !listing.pending.is_empty() {
-        let servers: Vec<String> = listing.pending.iter().map(|server| format!("`{server}`")).collect();
-        let message = format!("not listed yet, because they are still starting: {}", servers.join(", "));
+        let message =
+            format!("not listed yet, because they are still starting: {}", join_names(&listing.pending));
         out.warn(&message, Some("toolcrib tools --wait"))?;
+    }
+    if let Some(not_running) = listing.not_running.as_ref().filter(|servers| !servers.is_empty()) {
+        out.print_note(&format!("not asked again, because they do not run: {}", join_names(not_running)))?;
     }
     for count in &listing.unapproved {
         out.warn(&unapproved_warning(count), Some(&format!("toolcrib approve {}", count.server)))?;
     }
     Ok(())
+}
+
+fn join_names(servers: &[String]) -> String {
+    let names: Vec<String> = servers.iter().map(|server| format!("`{server}`")).collect();
+    names.join(", ")
 }
 
 fn print_tool(tool: &ToolReport, out: &mut Output) -> Result<()> {

@@ -42,6 +42,8 @@ pub(crate) struct ServerReport {
     pub(crate) unapproved: Vec<ToolChangeReport>,
     /// Mistakes in the server's definitions.
     pub(crate) problems: Vec<String>,
+    /// Lists that could not be read.
+    pub(crate) listing_errors: Vec<ListingErrorReport>,
     pub(crate) sharing: String,
     /// The number of running instances.
     pub(crate) instances: u64,
@@ -111,6 +113,7 @@ impl Report for ServerReport {
             "pin": self.pin,
             "unapproved": list_to_json(&self.unapproved),
             "problems": self.problems,
+            "listing_errors": list_to_json(&self.listing_errors),
             "sharing": self.sharing,
             "instances": self.instances,
             "instances_list": list_to_json(&self.instances_list),
@@ -157,6 +160,7 @@ impl Report for ServerReport {
             pin: members.text("pin"),
             unapproved: members.reports("unapproved"),
             problems: members.texts("problems"),
+            listing_errors: members.reports("listing_errors"),
             sharing: members.text("sharing"),
             instances: members.count("instances"),
             instances_list: members.reports("instances_list"),
@@ -203,6 +207,32 @@ impl Report for LastErrorReport {
             message: members.text("message"),
             hint: members.optional_text("hint"),
             at: members.text("at"),
+        }
+    }
+}
+
+/// A list that could not be read.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ListingErrorReport {
+    /// The method that lists it.
+    pub(crate) list: String,
+    pub(crate) code: Option<i64>,
+    pub(crate) message: String,
+    pub(crate) data: Value,
+}
+
+impl Report for ListingErrorReport {
+    fn to_json(&self) -> Value {
+        json!({"list": self.list, "code": self.code, "message": self.message, "data": self.data})
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            list: members.text("list"),
+            code: value["code"].as_i64(),
+            message: members.text("message"),
+            data: members.value("data"),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use toolcrib::{
-    Era, ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, PinStatus, Pinning, Revision,
-    ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
+    Era, ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, ListKind, ListingError, PinStatus,
+    Pinning, Revision, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
 };
 
 use crate::hints::error_data;
@@ -49,6 +49,10 @@ fn ejected_server() -> ServerStatus {
         pin: Pinning::Strict,
         unapproved: vec![ToolPinStatus::new("log", PinStatus::Changed)],
         problems: vec!["tool `log`: `title` has a wrong type".to_owned()],
+        listing_errors: vec![ListingError::new(
+            ListKind::Prompts,
+            &r#"{"code":-32603,"message":"no","data":{"a":1}}"#.into(),
+        )],
         sharing: Sharing::PerClient,
         instances: Vec::new(),
     }
@@ -82,7 +86,7 @@ fn server_report_has_exactly_the_documented_members() {
     let report = ServerReport::new(&ejected_server(), 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
-        cache_misses tools memory calls errors p50 p99 start pin unapproved problems sharing instances instances_list \
+        cache_misses tools memory calls errors p50 p99 start pin unapproved problems listing_errors sharing instances instances_list \
         revision era protocol_version server_info title description card_tags";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
@@ -107,7 +111,9 @@ fn server_report_has_the_values_of_the_status() {
         "next_attempt_in": 1.5, "last_error": last_error(), "class": "crashed", "stderr_tail": ["boom"],
         "cache_entries": 2, "cache_hits": 0, "cache_misses": 0, "tools": 3, "memory": null, "calls": 0, "errors": 0,
         "p50": 0.5, "p99": null, "start": "at-boot", "pin": "strict", "unapproved": [{"tool": "log", "change": "changed"}],
-        "problems": ["tool `log`: `title` has a wrong type"], "sharing": "per-client", "instances": 0,
+        "problems": ["tool `log`: `title` has a wrong type"],
+        "listing_errors": [{"list": "prompts/list", "code": -32603, "message": "no", "data": {"a": 1}}],
+        "sharing": "per-client", "instances": 0,
         "instances_list": [instance], "revision": 3, "era": "legacy", "protocol_version": "2025-11-25",
         "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [],
     });

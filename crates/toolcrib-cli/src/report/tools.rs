@@ -18,16 +18,22 @@ pub(crate) struct ToolsReport {
     pub(crate) pending: Vec<String>,
     /// The servers with unapproved tools.
     pub(crate) unapproved: Vec<UnapprovedCount>,
+    /// The servers that were not asked for their lists because they do not run; `None` if none were to be asked.
+    pub(crate) not_running: Option<Vec<String>>,
 }
 
 impl Report for ToolsReport {
     fn to_json(&self) -> Value {
-        json!({
+        let mut report = json!({
             "tools": list_to_json(&self.tools),
             "failed": list_to_json(&self.failed),
             "pending": self.pending,
             "unapproved": list_to_json(&self.unapproved),
-        })
+        });
+        if let Some(not_running) = &self.not_running {
+            report["not_running"] = json!(not_running);
+        }
+        report
     }
 
     fn from_json(value: &Value) -> Self {
@@ -37,6 +43,7 @@ impl Report for ToolsReport {
             failed: members.reports("failed"),
             pending: members.texts("pending"),
             unapproved: members.reports("unapproved"),
+            not_running: value.get("not_running").map(|_| members.texts("not_running")),
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, sleep_until};
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::client::{
     LOG_MESSAGE, PROMPTS_CHANGED, RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED,
@@ -17,6 +19,10 @@ use toolcrib::{Catalog, ListKind, ServerId, Subscription};
 
 use super::catalog_digest::ListDigests;
 use super::{CatalogScope, EndpointScope, McpService};
+
+/// Shortest time between two notifications of one client about changed lists. A client that asks for a list may cause the
+/// next change: some servers list something else every time.
+const LIST_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change that clients may be notified of.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub(crate) struct ChangeWatcher {
     scope: EndpointScope,
     catalog: watch::Receiver<Arc<Catalog>>,
     notifications: broadcast::Receiver<ServerNotification>,
+    /// When the client may be notified of changed lists again.
+    lists_after: Instant,
 }
 
 impl ChangeWatcher {
@@ -49,15 +57,20 @@ impl ChangeWatcher {
         let mut catalog = service.crib.watch_catalog();
         catalog.mark_changed();
         let notifications = service.crib.notifications();
-        Self { service, scope, catalog, notifications }
+        Self { service, scope, catalog, notifications, lists_after: Instant::now() }
     }
 
     /// Waits for the next change; `None` when the crib has shut down.
     pub(crate) async fn next(&mut self) -> Option<ChangeEvent> {
         loop {
+            let lists_after = self.lists_after;
+            let catalog_changed = async {
+                sleep_until(lists_after).await;
+                self.catalog.changed().await
+            };
             let received = tokio::select! {
                 biased;
-                changed = self.catalog.changed() => {
+                changed = catalog_changed => {
                     changed.ok()?;
                     return Some(ChangeEvent::Lists(self.service.list_digests(&self.scope)));
                 }
@@ -79,8 +92,12 @@ impl ChangeWatcher {
     /// Waits for the next messages of `sink`; `None` when the crib has shut down.
     pub(crate) async fn next_messages(&mut self, sink: &mut impl ChangeSink) -> Option<Vec<Vec<u8>>> {
         loop {
-            let messages = sink.encode_change(&self.next().await?);
+            let event = self.next().await?;
+            let messages = sink.encode_change(&event);
             if !messages.is_empty() {
+                if matches!(event, ChangeEvent::Lists(_)) {
+                    self.lists_after = Instant::now() + LIST_CHANGE_INTERVAL;
+                }
                 return Some(messages);
             }
         }

@@ -54,7 +54,7 @@ impl McpService {
                 }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.list_server_for_era(server, scope.caller(), era).await.ok();
+                let catalog = self.crib.load_server_for(server, scope.caller(), era).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
                 let server_info = catalog.as_ref().and_then(|catalog| catalog.server_info(server)).cloned();

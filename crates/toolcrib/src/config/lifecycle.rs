@@ -162,6 +162,7 @@ impl LifecycleSettings {
             self.has_keep_alive = true;
         }
         set(&mut lifecycle.start_timeout, reader.duration("start-timeout"));
+        set(&mut lifecycle.list_ttl, reader.duration_or_zero("list-ttl", "`\"0s\"`, `\"30s\"` or `\"5m\"`"));
         if let Some(mut restarts) = reader.table("restarts") {
             set(&mut lifecycle.restarts.at_most, restarts.count("at-most", 0));
             set(&mut lifecycle.restarts.within, restarts.duration("within"));

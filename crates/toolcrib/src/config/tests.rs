@@ -63,6 +63,14 @@ fn command(spec: &ServerSpec) -> &CommandSpec {
 }
 
 #[test]
+fn list_ttl_may_be_zero() {
+    for (lifecycle, seconds) in [("", 300), ("lifecycle = { list-ttl = '0s' }", 0)] {
+        let config = toml(&format!("[servers.git]\ncommand = 'git'\n{lifecycle}"));
+        assert_eq!(only_server(&config).lifecycle.list_ttl.as_secs(), seconds);
+    }
+}
+
+#[test]
 fn all_keys_of_a_server_are_read() {
     let config = toml(
         r#"

@@ -8,6 +8,7 @@ use crate::call::Call;
 use crate::catalog::{Catalog, Tool};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
 use crate::spec::ServerId;
@@ -22,6 +23,8 @@ pub struct Discovery {
     pub tools: Result<Vec<Tool>, Error>,
     /// Whether the server is still being started for the first time. Its tools will be in the catalog once it is up.
     pub is_pending: bool,
+    /// The reason why its tools could not be read when that was last tried. If they were read before, `tools` has those.
+    pub listing_error: Option<Error>,
 }
 
 impl Crib {
@@ -37,7 +40,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_for_era(&self, caller: &Caller, era: Era) -> Arc<Catalog> {
-        self.router().list(caller, era).await
+        self.router().list(caller, ListKinds::ALL, era).await
     }
 
     /// Like [`Crib::list_server_for`], for a client of an era. A server that is started for the list and speaks both eras is
@@ -54,12 +57,7 @@ impl Crib {
         caller: &Caller,
         era: Era,
     ) -> Result<Arc<Catalog>, Error> {
-        if !self.can_see(caller, server) {
-            return Err(self.router().hidden_server_error(caller, server));
-        }
-        self.registered(server)?;
-        self.router().discover_server(server, era).await?;
-        Ok(self.catalog_for(caller))
+        self.list_on_server(server, caller, ListKinds::ALL, era).await
     }
 
     /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
@@ -92,6 +90,16 @@ impl Crib {
         self.discoveries(caller, &servers)
     }
 
+    /// Asks every running server that a caller may see for its lists, and waits until each has answered or its start timeout
+    /// has passed. Returns the servers that do not run; they are not started.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Lists that were requested are still read.
+    pub async fn refresh_for(&self, caller: &Caller) -> Vec<ServerId> {
+        let servers = self.visible_servers(caller);
+        self.router().relist(&servers).await
+    }
+
     fn visible_servers(&self, caller: &Caller) -> Vec<RegisteredServer> {
         let mut servers = self.router().registry.enabled();
         servers.retain(|entry| self.can_see(caller, &entry.spec().id));
@@ -104,10 +112,15 @@ impl Crib {
             let server = entry.spec().id.clone();
             if catalog.is_undiscovered(&server) {
                 let (error, is_pending) = self.router().discovery_error(entry);
-                return Discovery { server, tools: Err(error), is_pending };
+                return Discovery { server, tools: Err(error), is_pending, listing_error: None };
             }
-            let tools = catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect();
-            Discovery { server, tools: Ok(tools), is_pending: false }
+            let failure = entry.list_failure(ListKind::Tools);
+            let listing_error = failure.map(|failure| failure.to_error(&server));
+            let tools = match (&listing_error, catalog.list_error(ListKind::Tools, &server)) {
+                (Some(error), Some(_)) => Err(error.clone()),
+                _ => Ok(catalog.tools().iter().filter(|tool| tool.server == server).cloned().collect()),
+            };
+            Discovery { server, tools, is_pending: false, listing_error }
         };
         servers.iter().map(discovery).collect()
     }

@@ -250,13 +250,13 @@ pub enum ServerNotification {
         /// The other parameters of the notification, as a JSON object, if there are any.
         details: Option<Bytes>,
     },
-    /// The lists of one instance changed; the listing of the server as a whole did not.
+    /// The lists of one instance changed, or it announced that they did; the listing of the server as a whole did not change.
     ListChanged {
         /// The server.
         server: ServerId,
         /// The instance of the server.
         instance: InstanceKey,
-        /// The lists that changed.
+        /// The lists that changed, or were announced to have changed.
         lists: Arc<[ListKind]>,
     },
     /// A message about something that outlives its call: a task, or a URL elicitation.

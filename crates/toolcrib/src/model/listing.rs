@@ -1,11 +1,14 @@
 //! The listing of a server: its lists, their time to live, and facts about its tools.
 
+use crate::model::error::{Error, ErrorKind};
 use crate::model::pin_status::PinStatus;
 use crate::protocol::definition::{RepairedDefinition, repair_definition};
-use crate::protocol::era::handshake::declares_capability;
+use crate::protocol::era::handshake::{declares_capability, error_message};
 use crate::protocol::json::object::{self, Object, as_integer};
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::jsonrpc::error_object;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::member_names;
+use crate::spec::ServerId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -28,11 +31,11 @@ pub(crate) struct Listing {
     pub(crate) capabilities: Bytes,
     /// Its instructions for use, if any.
     pub(crate) instructions: Option<String>,
-    /// Lists that could not be read.
-    pub(crate) unread: Vec<ListKind>,
+    /// The failures of lists that could never be read, so that their content is unknown.
+    pub(crate) unknown: [Option<Arc<ListFailure>>; ListKind::ALL.len()],
     /// The reasons why items of each list were left out.
     pub(crate) left_out: [Vec<String>; ListKind::ALL.len()],
-    pub(crate) ttls: ListTtls,
+    pub(crate) times: ListTimes,
     /// True if it is made from a card, which says nothing about anything but tools.
     pub(crate) is_from_card: bool,
     pub(crate) page_ends: ListPageEnds,
@@ -40,17 +43,25 @@ pub(crate) struct Listing {
     pub(crate) tool_facts: Arc<DeclaredToolFacts>,
 }
 
-/// Time to live of each list. Always equal, so that listings that differ only in this compare as the same.
+/// The times of each list. Always equal, so that listings that differ only in this compare as the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ListTtls(Arc<[ListTtl; ListKind::ALL.len()]>);
+pub(crate) struct ListTimes(Arc<[ListTime; ListKind::ALL.len()]>);
 
-impl PartialEq for ListTtls {
+impl PartialEq for ListTimes {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for ListTtls {}
+impl Eq for ListTimes {}
+
+/// The times of one list.
+#[derive(Debug, Clone, Copy, Default)]
+struct ListTime {
+    ttl: ListTtl,
+    /// When it was last requested from the server; `None` if it comes from disk.
+    requested_at: Option<Instant>,
+}
 
 /// The pages in which the server sent each list. Always equal, because a server may choose other cursors every time.
 #[derive(Debug, Clone, Default)]
@@ -136,14 +147,95 @@ impl DeclaredToolFacts {
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
     pub(crate) ttl: ListTtl,
+    pub(crate) requested_at: Instant,
     /// The reasons why items were left out.
     pub(crate) left_out: Vec<String>,
     pub(crate) page_ends: Vec<PageEnd>,
 }
 
-impl Default for ListPages {
-    fn default() -> Self {
-        Self { items: Vec::new(), ttl: ListTtl::NoList, left_out: Vec::new(), page_ends: Vec::new() }
+impl ListPages {
+    /// Creates an empty list that is requested now.
+    pub(crate) fn new(requested_at: Instant) -> Self {
+        let items = Vec::new();
+        let ttl = ListTtl::NoList;
+        Self { items, ttl, requested_at, left_out: Vec::new(), page_ends: Vec::new() }
+    }
+}
+
+/// A list that could not be read.
+#[derive(Debug, Clone)]
+pub(crate) struct ListFailure {
+    pub(crate) kind: ListKind,
+    /// The error object of the server, or one that describes the failure.
+    pub(crate) error: Bytes,
+    /// The same without secrets.
+    pub(crate) redacted_error: Bytes,
+    /// The failure, if it is not an error that the server answered with.
+    pub(crate) cause: Option<Error>,
+}
+
+/// Failures with the same error are equal.
+impl PartialEq for ListFailure {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.error == other.error
+    }
+}
+
+impl Eq for ListFailure {}
+
+impl ListFailure {
+    /// Creates the failure of a list that could not be read before it was saved.
+    pub(crate) fn from_disk(kind: ListKind) -> Self {
+        let message = format!("`{}` failed when the server last ran", kind.method());
+        let error = error_object(ErrorKind::BadReply.facts().code, &message, None);
+        Self { kind, redacted_error: error.clone(), error, cause: None }
+    }
+
+    /// Returns the message of the error, without secrets.
+    pub(crate) fn message(&self) -> String {
+        error_message(&self.redacted_error)
+    }
+
+    /// Returns the error for callers that want to know what a server lists.
+    pub(crate) fn to_error(&self, server: &ServerId) -> Error {
+        let noun = self.kind.item_noun();
+        let message = format!("`{server}` cannot list its {noun}s: {}", self.message());
+        Error::new(ErrorKind::BadReply, message).with_server(server)
+    }
+}
+
+/// Lists that were requested from a server.
+#[derive(Debug, Clone)]
+pub(crate) struct FetchedListing {
+    /// The lists that were read. All others are empty.
+    pub(crate) listing: Listing,
+    /// The lists that were requested.
+    pub(crate) kinds: ListKinds,
+    pub(crate) failures: Vec<ListFailure>,
+}
+
+impl FetchedListing {
+    /// Returns the requested lists that could not be read.
+    pub(crate) fn failed_kinds(&self) -> ListKinds {
+        self.failures.iter().map(|failure| failure.kind).collect()
+    }
+
+    /// Returns the listing, in which the lists that were not read at `now` are taken from `before`. What was never read is
+    /// unknown.
+    pub(crate) fn merge(&self, before: Option<&Listing>, now: Instant) -> Listing {
+        let mut listing = self.listing.clone();
+        let missing = ListKinds::ALL.difference(self.kinds).union(self.failed_kinds());
+        if let Some(before) = before {
+            missing.iter().for_each(|kind| listing.copy_list(kind, before));
+        }
+        for failure in &self.failures {
+            let index = failure.kind as usize;
+            Arc::make_mut(&mut listing.times.0)[index].requested_at = Some(now);
+            if before.is_none_or(|before| before.unknown[index].is_some()) {
+                listing.unknown[index] = Some(Arc::new(failure.clone()));
+            }
+        }
+        listing
     }
 }
 
@@ -223,7 +315,47 @@ impl Listing {
     }
 
     pub(crate) fn ttl(&self, kind: ListKind) -> ListTtl {
-        self.ttls.0[kind as usize]
+        self.times.0[kind as usize].ttl
+    }
+
+    /// Returns whether a list has expired. A list without a TTL expires after `default_ttl`.
+    pub(crate) fn is_stale(&self, kind: ListKind, default_ttl: Duration, now: Instant) -> bool {
+        let time = self.times.0[kind as usize];
+        match time.ttl {
+            ListTtl::NoList => false,
+            ListTtl::Until(until, _) => until <= now,
+            ListTtl::Unspecified => time
+                .requested_at
+                .is_some_and(|requested| now.saturating_duration_since(requested) >= default_ttl),
+        }
+    }
+
+    /// Returns the failure of a list that could never be read.
+    pub(crate) fn unknown_list(&self, kind: ListKind) -> Option<&Arc<ListFailure>> {
+        self.unknown[kind as usize].as_ref()
+    }
+
+    /// Returns the number of tools; `None` if they are unknown.
+    pub(crate) fn tool_count(&self) -> Option<usize> {
+        self.unknown_list(ListKind::Tools).is_none().then_some(self.tools.len())
+    }
+
+    /// Returns whether every list has been read.
+    pub(crate) fn is_known(&self) -> bool {
+        self.unknown.iter().all(Option::is_none)
+    }
+
+    /// Returns whether its tools could not be read, and it is time to ask for them again.
+    pub(crate) fn has_unknown_tools(&self, list_ttl: Duration, now: Instant) -> bool {
+        self.unknown_list(ListKind::Tools).is_some() && self.is_stale(ListKind::Tools, list_ttl, now)
+    }
+
+    /// Returns the lists whose content differs.
+    pub(crate) fn changed_kinds(&self, other: &Self) -> ListKinds {
+        let differs = |kind: &ListKind| {
+            self.items(*kind) != other.items(*kind) || self.unknown_list(*kind) != other.unknown_list(*kind)
+        };
+        ListKind::ALL.into_iter().filter(differs).collect()
     }
 
     /// Returns the ends of the pages in which the server sent a list; none if that is not known.
@@ -253,14 +385,14 @@ impl Listing {
         })
     }
 
-    /// Returns this listing with the unread lists taken from `before`.
-    pub(crate) fn with_unread_from(mut self, before: &Self) -> Self {
-        for kind in std::mem::take(&mut self.unread) {
-            *self.list_mut(kind) = before.items(kind).to_vec();
-            self.page_ends.0[kind as usize] = before.page_ends.0[kind as usize].clone();
-            self.left_out[kind as usize].clone_from(&before.left_out[kind as usize]);
-        }
-        self
+    /// Replaces a list by that of another listing.
+    pub(crate) fn copy_list(&mut self, kind: ListKind, other: &Self) {
+        let index = kind as usize;
+        *self.list_mut(kind) = other.items(kind).to_vec();
+        self.left_out[index].clone_from(&other.left_out[index]);
+        self.unknown[index].clone_from(&other.unknown[index]);
+        self.page_ends.0[index] = other.page_ends.0[index].clone();
+        Arc::make_mut(&mut self.times.0)[index] = other.times.0[index];
     }
 
     /// Returns whether this listing has every name that `other` has.
@@ -282,14 +414,10 @@ impl Listing {
 
     /// Returns this listing with the lists replaced that differ between `before` and `now`.
     pub(crate) fn with_changed_lists(&self, before: &Self, now: &Self) -> Self {
-        let mut combined = now.clone();
-        for kind in ListKind::ALL {
-            if before.items(kind) == now.items(kind) {
-                *combined.list_mut(kind) = self.items(kind).to_vec();
-                combined.page_ends.0[kind as usize] = self.page_ends.0[kind as usize].clone();
-            }
-        }
-        combined
+        let mut listing = now.clone();
+        let unchanged = ListKinds::ALL.difference(now.changed_kinds(before));
+        unchanged.iter().for_each(|kind| listing.copy_list(kind, self));
+        listing
     }
 
     fn list_mut(&mut self, kind: ListKind) -> &mut Vec<ListedItem> {
@@ -305,7 +433,8 @@ impl Listing {
         *self.list_mut(kind) = pages.items;
         self.left_out[kind as usize] = pages.left_out;
         self.page_ends.0[kind as usize] = pages.page_ends.into();
-        Arc::make_mut(&mut self.ttls.0)[kind as usize] = pages.ttl;
+        let requested_at = Some(pages.requested_at);
+        Arc::make_mut(&mut self.times.0)[kind as usize] = ListTime { ttl: pages.ttl, requested_at };
     }
 
     /// Returns the mistakes in its definitions that clients would reject a whole list for, and the reasons why items were

@@ -9,8 +9,11 @@ use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
 use crate::model::instance_key::InstanceKey;
+use crate::model::listing::ListFailure;
 use crate::model::pin_status::ToolPinStatus;
+use crate::protocol::era::handshake::error_message;
 use crate::protocol::json::object::Object;
+use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::{Pinning, ServerCard, ServerId, Sharing, StartPolicy};
 
@@ -89,6 +92,35 @@ impl LastError {
     }
 }
 
+/// A list that could not be read when that was last tried. The last known content of the list stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListingError {
+    /// The list.
+    pub list: ListKind,
+    /// The code of the server's error, or of the failure if the server did not answer with an error.
+    pub code: Option<i64>,
+    /// The message of the error.
+    pub message: String,
+    /// The `data` of the error, as JSON.
+    pub data: Option<Bytes>,
+}
+
+impl ListingError {
+    /// Creates the error of a list from the error object that answered the request for it.
+    pub fn new(list: ListKind, error: &Bytes) -> Self {
+        let members = Object::parse(error).unwrap_or_default();
+        let code = members.get("code").and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+        let data = members.get("data").map(|data| Bytes::copy_from_slice(data));
+        Self { list, code, message: error_message(error), data }
+    }
+
+    /// Creates the error of a list that could not be read.
+    pub(crate) fn from_failure(failure: &ListFailure) -> Self {
+        Self::new(failure.kind, &failure.redacted_error)
+    }
+}
+
 /// The status of one server.
 #[derive(Debug, Clone)]
 pub struct ServerStatus {
@@ -158,6 +190,8 @@ pub struct ServerStatus {
     /// Mistakes in its definitions that clients would reject a whole list for, which are repaired or left out where all
     /// servers are listed together, and the reasons why items were left out.
     pub problems: Vec<String>,
+    /// Lists that could not be read. They are requested again, with growing delays.
+    pub listing_errors: Vec<ListingError>,
     /// Which clients share an instance.
     pub sharing: Sharing,
     /// The instances of a server that is not shared; the other fields then summarize all of them.

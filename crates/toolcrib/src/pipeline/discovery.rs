@@ -27,7 +27,7 @@ use crate::supervisor::SupervisorServices;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
-/// The time that a list waits for servers that were never listed, unless it is set.
+/// The time that a list waits for servers, unless it is set.
 pub(crate) const DEFAULT_LISTING_WAIT: Duration = Duration::from_millis(300);
 /// The number of servers that are started in parallel to be listed.
 const MAX_PARALLEL_STARTS: usize = 16;
@@ -115,7 +115,7 @@ impl Discoverer {
         Self { shared: Arc::new(shared), tasks: services.tasks.clone(), stop, _stop_on_drop }
     }
 
-    /// Returns the time that a list waits for servers that were never listed.
+    /// Returns the time that a list waits for servers that were never listed, and for lists that are out of date.
     pub(crate) fn listing_wait(&self) -> Duration {
         *self.shared.listing_wait.lock().ignore_poison()
     }
@@ -135,7 +135,8 @@ impl Discoverer {
         if self.stop.is_cancelled() {
             return;
         }
-        for entry in servers.iter().filter(|entry| entry.listing().is_none() && !entry.is_ejected()) {
+        let now = Instant::now();
+        for entry in servers.iter().filter(|entry| entry.needs_discovery(now) && !entry.is_ejected()) {
             let server = entry.spec().id.clone();
             if let Some(replaced) = self.shared.begin(&server, caller, era) {
                 self.tasks.spawn_boxed(run(self.shared.clone(), server, replaced, self.stop.clone()));
@@ -356,10 +357,10 @@ impl DiscoveryShared {
         }
     }
 
-    /// Returns a server that is enabled and has no listing.
+    /// Returns a server that is enabled and has to be started to be listed.
     fn find_unlisted(&self, server: &ServerId) -> Option<RegisteredServer> {
         let entry = self.registry.upgrade()?.get(server)?.ok()?;
-        entry.listing().is_none().then_some(entry)
+        entry.needs_discovery(Instant::now()).then_some(entry)
     }
 
     fn is_replaced(&self, entry: &RegisteredServer) -> bool {

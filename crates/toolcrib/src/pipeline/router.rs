@@ -25,6 +25,7 @@ use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::pipeline::discovery::{Discoverer, DiscoveryState};
 use crate::pipeline::task_owners::TaskOwners;
+use crate::protocol::list_kind::ListKinds;
 use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
@@ -152,7 +153,11 @@ impl CallRouter {
             }
             _ => Box::pin(self.find_after_discovery(&visible.callable, caller, selector, era)).await,
         };
-        found.map(|target| (target, visible))
+        found.map(|target| (target, visible)).map_err(|error| match error.kind() {
+            // The catalog loses all servers when they are stopped.
+            ErrorKind::Unknown if self.registry.is_closed() => shutting_down_error(),
+            _ => error,
+        })
     }
 
     /// Returns what a caller may use if own instances of the client list something else than their servers do: a server may
@@ -390,13 +395,22 @@ impl CallRouter {
         catalog.undiscovered().filter_map(|server| self.registry.get(server)?.ok()).collect()
     }
 
-    /// Returns what is listed to a caller. Servers that were never listed are discovered in the background; the list waits
-    /// for them only briefly.
-    pub(crate) async fn list(&self, caller: &Caller, era: Era) -> Arc<Catalog> {
-        let servers = self.undiscovered_servers(&self.callable_catalog(caller));
-        if !servers.is_empty() {
-            self.discover_briefly(caller, era, &servers).await;
-        }
+    /// Returns what is listed to a caller, with current lists of these kinds. Servers that were never listed are discovered
+    /// in the background; the list waits for them, and for running servers with outdated lists, only briefly.
+    pub(crate) async fn list(&self, caller: &Caller, kinds: ListKinds, era: Era) -> Arc<Catalog> {
+        let catalog = self.callable_catalog(caller);
+        let mut servers = self.undiscovered_servers(&catalog);
+        servers.extend(self.servers_without_tools(&catalog));
+        let entries: Vec<RegisteredServer> =
+            catalog.servers().filter_map(|server| self.registry.get(server)?.ok()).collect();
+        tokio::join!(
+            async {
+                if !servers.is_empty() {
+                    self.discover_briefly(caller, era, &servers).await;
+                }
+            },
+            self.refresh(&entries, kinds),
+        );
         self.listed_catalog(caller)
     }
 
@@ -518,6 +532,11 @@ async fn run_contained(fallback: &dyn ToolExecutor, call: ToolCall) -> Result<Ou
         None => None,
     };
     outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::BadReply, "the fallback panicked")))
+}
+
+/// Returns the error for a target that can no longer be found, because all servers are gone.
+fn shutting_down_error() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent()
 }
 
 /// Returns the error for a bare name that servers may have which were never listed.

@@ -72,9 +72,70 @@ impl ListKind {
     }
 }
 
+/// A set of list kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ListKinds(u8);
+
+impl ListKinds {
+    pub(crate) const ALL: Self = Self(0b1111);
+
+    const fn bit(kind: ListKind) -> u8 {
+        1 << kind as u8
+    }
+
+    pub(crate) fn contains(self, kind: ListKind) -> bool {
+        self.0 & Self::bit(kind) != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the kinds that either set has.
+    pub(crate) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns the kinds that both sets have.
+    pub(crate) fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Returns the kinds of this set that the other one does not have.
+    pub(crate) fn difference(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = ListKind> {
+        ListKind::ALL.into_iter().filter(move |kind| self.contains(*kind))
+    }
+}
+
+impl FromIterator<ListKind> for ListKinds {
+    fn from_iter<I: IntoIterator<Item = ListKind>>(kinds: I) -> Self {
+        kinds.into_iter().fold(Self::default(), |all, kind| Self(all.0 | Self::bit(kind)))
+    }
+}
+
+impl From<ListKind> for ListKinds {
+    fn from(kind: ListKind) -> Self {
+        Self(Self::bit(kind))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn set_of_kinds_has_what_it_was_made_of() {
+        let both: ListKinds = [ListKind::Tools, ListKind::Templates].into_iter().collect();
+        assert_eq!(both.iter().collect::<Vec<_>>(), [ListKind::Tools, ListKind::Templates]);
+        assert_eq!(both.difference(ListKind::Tools.into()), ListKind::Templates.into());
+        assert_eq!(both.intersection(ListKind::Prompts.into()), ListKinds::default());
+        assert_eq!(ListKind::ALL.into_iter().collect::<ListKinds>(), ListKinds::ALL);
+        assert!(both.union(ListKinds::ALL) == ListKinds::ALL && ListKinds::default().is_empty());
+    }
 
     #[test]
     fn from_method_inverts_method() {

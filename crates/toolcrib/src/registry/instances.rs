@@ -143,6 +143,14 @@ impl Instances {
         known.or_else(|| self.records.cards.listing())
     }
 
+    /// Returns whether no instance runs and the tools could not be read when one last did, so that it is time to ask again.
+    pub(crate) fn is_unlisted(&self, now: Instant) -> bool {
+        let table = self.lock();
+        let list_ttl = table.spec.lifecycle.list_ttl;
+        let is_unknown = |listing: &Listing| listing.has_unknown_tools(list_ttl, now);
+        table.instances.is_empty() && self.listing().is_some_and(|listing| is_unknown(&listing))
+    }
+
     /// Returns the listing of the instance with this key, if there is one.
     pub(crate) fn listing_of(&self, key: &InstanceKey) -> Option<Arc<Listing>> {
         self.lock().instances.get(key)?.supervisor.listing()

@@ -1,7 +1,9 @@
-//! The listings of all servers, with the configured names and without what is withheld.
+//! The listings of all servers, with the configured names and without what is withheld, and their renewal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::{RegisteredServer, Registry};
 use crate::access::pins::withheld_error;
@@ -9,10 +11,48 @@ use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::error::Error;
-use crate::model::listing::{DeclaredToolFacts, Listing};
+use crate::model::listing::{DeclaredToolFacts, ListFailure, Listing};
 use crate::model::pin_status::{PinnedKind, ToolPinStatus};
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
+use crate::supervisor::Supervisor;
+use crate::upstream::relist::PendingRelist;
+
+impl RegisteredServer {
+    /// Requests those of the lists that are out of date from every running instance, and returns the listings to wait for.
+    pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
+        match self {
+            // The connection for the other era may list something else, and only one of them is shown.
+            Self::Shared(server) => server.for_listing().refresh(kinds, now).into_iter().collect(),
+            _ => self.supervisors().iter().filter_map(|instance| instance.refresh(kinds, now)).collect(),
+        }
+    }
+
+    /// Requests all lists from every running instance, and returns the listings to wait for.
+    pub(crate) fn relist(&self) -> Vec<PendingRelist> {
+        match self {
+            Self::Shared(server) => server.for_listing().relist().into_iter().collect(),
+            _ => self.supervisors().iter().filter_map(Supervisor::relist).collect(),
+        }
+    }
+
+    /// Returns whether the server must be started to find out what it lists: it was never listed, or could not tell its
+    /// tools when it last ran.
+    pub(crate) fn needs_discovery(&self, now: Instant) -> bool {
+        let is_unlisted = || match self {
+            Self::Shared(server) => server.for_listing().is_unlisted(now),
+            Self::PerKey { instances, .. } => instances.is_unlisted(now),
+            Self::Disabled(_) => false,
+        };
+        self.listing().is_none() || is_unlisted()
+    }
+
+    /// Returns why a list could not be read when that was last tried.
+    pub(crate) fn list_failure(&self, kind: ListKind) -> Option<ListFailure> {
+        let current = self.supervisors().iter().find_map(|supervisor| supervisor.list_failure(kind));
+        current.or_else(|| self.listing()?.unknown_list(kind).map(|failure| ListFailure::clone(failure)))
+    }
+}
 
 impl Registry {
     /// Returns the number of tools in all known listings.

@@ -156,6 +156,8 @@ struct LifecycleForm {
     keep_alive: KeepAlive,
     #[serde(with = "seconds")]
     start_timeout: Duration,
+    #[serde(with = "seconds")]
+    list_ttl: Duration,
     restarts: Restarts,
     backoff: BackoffSpec,
     breaker: BreakerSpec,

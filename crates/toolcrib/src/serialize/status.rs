@@ -11,7 +11,7 @@ use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::{PinStatus, PinnedKind, ToolPinStatus};
-use crate::model::status::{InstanceStatus, LastError, ServerState, ServerStatus};
+use crate::model::status::{InstanceStatus, LastError, ListingError, ServerState, ServerStatus};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::{Pinning, ServerId, Sharing, StartPolicy};
 use crate::util::format::format_timestamp;
@@ -61,6 +61,27 @@ impl Serialize for LastError {
 }
 
 #[derive(Serialize)]
+struct ListingErrorForm<'a> {
+    list: &'static str,
+    code: Option<i64>,
+    message: &'a str,
+    data: Option<&'a RawValue>,
+}
+
+impl Serialize for ListingError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let data = self.data.as_deref().map(serde_json::from_slice).transpose();
+        ListingErrorForm {
+            list: self.list.method(),
+            code: self.code,
+            message: &self.message,
+            data: data.map_err(S::Error::custom)?,
+        }
+        .serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
 struct ServerStatusForm<'a> {
     name: &'a ServerId,
     transport: &'static str,
@@ -92,6 +113,7 @@ struct ServerStatusForm<'a> {
     pin: Pinning,
     unapproved: Vec<UnapprovedForm<'a>>,
     problems: &'a [String],
+    listing_errors: &'a [ListingError],
     sharing: Sharing,
     /// The number of running instances.
     instances: usize,
@@ -138,6 +160,7 @@ impl Serialize for ServerStatus {
             pin: self.pin,
             unapproved: unapproved_forms(&self.unapproved),
             problems: &self.problems,
+            listing_errors: &self.listing_errors,
             sharing: self.sharing,
             instances: running_instances(self),
             instances_list: &self.instances,

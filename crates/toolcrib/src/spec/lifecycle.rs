@@ -72,6 +72,8 @@ pub struct Lifecycle {
     pub keep_alive: KeepAlive,
     /// Time limit for a start, including the first listing.
     pub start_timeout: Duration,
+    /// Time after which a list without a TTL is fetched again when it is asked for.
+    pub list_ttl: Duration,
     /// Restart budget.
     pub restarts: Restarts,
     /// Delay before a restart.
@@ -88,6 +90,7 @@ impl Default for Lifecycle {
             start: StartPolicy::OnDemand,
             keep_alive: KeepAlive::For(Duration::from_secs(5 * 60)),
             start_timeout: Duration::from_secs(30),
+            list_ttl: Duration::from_secs(5 * 60),
             restarts: Restarts { at_most: 5, within: Duration::from_secs(5 * 60) },
             backoff: BackoffSpec { first: Duration::from_millis(100), most: Duration::from_secs(5) },
             breaker: BreakerSpec {

@@ -6,6 +6,7 @@
 mod bounds;
 mod eras;
 mod failing;
+mod relisting;
 mod running;
 mod state;
 mod updating;
@@ -32,24 +33,19 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{Event, ServerNotification};
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
-use crate::model::listing::Listing;
+use crate::model::listing::{FetchedListing, ListFailure, Listing};
 use crate::model::status::{LastError, ServerState};
 use crate::process::stderr::StderrTail;
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, StartPolicy};
 use crate::upstream::Connection;
 use crate::upstream::handshake::HandshakePlan;
 use crate::upstream::launch::{LaunchContext, Launched, StartFailure, launch, wait_until_exited};
 use crate::util::clock;
+use relisting::ConnectionWatcher;
+pub(super) use relisting::Relisted;
 use state::{ActorEvent, ActorState, AfterStop, RunningServer};
-
-/// Shortest time between two listings of a server that keeps announcing changes.
-const RELIST_INTERVAL: Duration = Duration::from_secs(1);
-/// The time that a server is not listed again, as a multiple of the time that listing it took.
-const RELIST_PAUSE_FACTOR: u32 = 10;
-/// Tools above which fingerprints are computed on a blocking thread.
-const LARGE_LISTING: usize = 1000;
 
 /// Retry time given to calls that are refused while a probe is in flight.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
@@ -66,6 +62,10 @@ pub(super) struct Actor {
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_items: Option<PinnedItems>,
     listing_store: ListingStore,
+    /// The lists that could not be read.
+    list_failures: Vec<ListFailure>,
+    /// When clients were last notified of an announced change that the lists did not show.
+    last_announcement: Option<Instant>,
     cards: Arc<ServerCards>,
     last_error: Option<LastError>,
     /// The reason for `last_error`, until a start succeeds.
@@ -109,6 +109,8 @@ impl Actor {
             known_listing,
             pinned_items: None,
             listing_store: records.listing_store,
+            list_failures: Vec::new(),
+            last_announcement: None,
             cards: records.cards,
             last_error: None,
             failure: None,
@@ -190,8 +192,8 @@ impl Actor {
         let pins = self.services.pins.for_server(&spec);
         let launch_and_prepare = async {
             let launched = launch(&spec, plan, &context).await;
-            if let (Ok(Launched { listing, .. }), Some(pins)) = (&launched, &pins) {
-                pins.prepare(listing).await;
+            if let (Ok(Launched { fetched, .. }), Some(pins)) = (&launched, &pins) {
+                pins.prepare(&fetched.listing).await;
             }
             launched
         };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 
 use crate::model::instance_key::InstanceKey;
-use crate::model::listing::{ListedItem, Listing};
+use crate::model::listing::{ListFailure, ListedItem, Listing};
 use crate::model::spoken_eras::SpokenEras;
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::list_kind::ListKind;
@@ -143,6 +143,11 @@ impl ListingStore {
     ) -> Option<KnownListing> {
         let mut shared = self.lock();
         let before = shared.current().cloned();
+        // Otherwise what another instance announced would become the change of this one.
+        if is_change && !key.is_shared() && previous.is_some_and(|previous| previous.listing == known.listing)
+        {
+            return None;
+        }
         match (&before, previous) {
             (Some(current), Some(previous)) if is_change && !key.is_shared() => {
                 let listing = Arc::new(current.listing.with_changed_lists(&previous.listing, &known.listing));
@@ -152,12 +157,13 @@ impl ListingStore {
             _ => {
                 shared.remove_announced(key);
                 let base = shared.base.as_ref();
+                let is_covered = |base: &KnownListing| {
+                    shared.is_confirmed && base.listing.is_known() || base.listing.covers(&known.listing)
+                };
                 let keeps_base = match key.is_shared() {
                     // The connection for the other era has listed the server, and runs.
                     true => !is_change && shared.source.as_ref().is_some_and(|source| source != key),
-                    false => {
-                        base.is_some_and(|base| shared.is_confirmed || base.listing.covers(&known.listing))
-                    }
+                    false => base.is_some_and(is_covered),
                 };
                 if !keeps_base {
                     shared.base = Some(known);
@@ -184,7 +190,13 @@ impl ListingStore {
             let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
             Some(parsed.items)
         };
+        let unknown = known.get("unknown").and_then(|raw| object::parse_array(raw).ok()).unwrap_or_default();
+        let is_unknown = |kind: ListKind| {
+            unknown.iter().any(|raw| object::as_string(raw).is_some_and(|list| list == kind.list_member()))
+        };
         let listing = Listing {
+            unknown: ListKind::ALL
+                .map(|kind| is_unknown(kind).then(|| Arc::new(ListFailure::from_disk(kind)))),
             tools: list(ListKind::Tools)?,
             prompts: list(ListKind::Prompts)?,
             resources: list(ListKind::Resources)?,
@@ -237,6 +249,12 @@ impl ListingStore {
         if let Some(instructions) = &known.listing.instructions {
             text.set_unchecked("instructions", object::to_json_string(instructions));
         }
+        let is_unknown = |kind: &ListKind| known.listing.unknown_list(*kind).is_some();
+        let unknown: Vec<&str> =
+            ListKind::ALL.iter().filter(|kind| is_unknown(kind)).map(|kind| kind.list_member()).collect();
+        if !unknown.is_empty() {
+            text.set_unchecked("unknown", serde_json::json!(unknown).to_string());
+        }
         for kind in ListKind::ALL {
             let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();
             text.set_unchecked(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
@@ -288,6 +306,30 @@ mod tests {
             assert_eq!(mode & 0o077, 0, "{} can be read by others", path.display());
         }
         assert_eq!(ListingStore::new(&spec("y"), Some(&listings)).load(), None, "of a changed spec");
+    }
+
+    #[test]
+    fn unknown_list_is_unknown_when_it_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        let mut known = full_listing();
+        let listing = Arc::make_mut(&mut known.listing);
+        listing.prompts.clear();
+        listing.unknown[ListKind::Prompts as usize] =
+            Some(Arc::new(ListFailure::from_disk(ListKind::Prompts)));
+        store.save(&known).unwrap();
+        assert_eq!(store.load().map(|saved| saved.known), Some(known));
+    }
+
+    #[test]
+    fn instance_that_lists_more_than_an_unknown_base_replaces_it() {
+        let store = ListingStore::new(&spec("x"), None);
+        let mut unknown = listing(&[], &["p"]);
+        Arc::make_mut(&mut unknown.listing).unknown[ListKind::Tools as usize] =
+            Some(Arc::new(ListFailure::from_disk(ListKind::Tools)));
+        store.record(&client(1), unknown, None, false);
+        let complete = listing(&["a"], &["p"]);
+        assert_eq!(store.record(&client(2), complete.clone(), None, false), Some(complete));
     }
 
     fn listing(tools: &[&str], prompts: &[&str]) -> KnownListing {

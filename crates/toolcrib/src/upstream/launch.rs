@@ -21,11 +21,12 @@ use crate::model::event::ServerNotification;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::hint::Hint;
-use crate::model::listing::Listing;
+use crate::model::listing::FetchedListing;
 use crate::observer::event_channel::EventChannel;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::era::shorten_server_info;
+use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
 use crate::spec::secret::SecretError;
@@ -59,7 +60,7 @@ impl StartFailure {
 #[derive(Debug)]
 pub(crate) struct Launched {
     pub(crate) connection: Connection,
-    pub(crate) listing: Listing,
+    pub(crate) fetched: FetchedListing,
     /// The era that the server does not speak, if the start has shown that.
     pub(crate) refused_era: Option<Era>,
 }
@@ -168,9 +169,12 @@ pub(crate) async fn launch(
         return Err(StartFailure { only_era: Some(era), ..failed(error) });
     }
     let refused_era = refused_era.or(refused_by_exit);
-    match fetch_listing(&connection).await {
-        Ok(listing) => Ok(Launched { connection, listing, refused_era }),
-        Err(error) => Err(failed(error)),
+    let fetched = fetch_listing(&connection).await.map_err(failed)?;
+    // An error that the server answered with concerns only the list.
+    let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
+    match causes.find_map(|failure| failure.cause.clone()) {
+        Some(cause) => Err(failed(cause)),
+        None => Ok(Launched { connection, fetched, refused_era }),
     }
 }
 

@@ -7,15 +7,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListPages, ListTtl, ListedItem, Listing, PageEnd, ParsedItems};
-use crate::protocol::era::handshake::{error_code, error_message};
+use crate::model::listing::{
+    FetchedListing, ListFailure, ListPages, ListTtl, ListedItem, Listing, PageEnd, ParsedItems,
+};
+use crate::protocol::era::handshake::error_code;
 use crate::protocol::json::object::{self, Object};
-use crate::protocol::jsonrpc::{ResponsePayload, code};
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::jsonrpc::{ResponsePayload, code, error_object, move_own_code};
+use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::member_names;
 use crate::spec::ServerLimits;
 
@@ -28,70 +29,125 @@ const LARGE_PAGE: usize = 256 << 10;
 /// Extra time for the other lists after the tools have arrived.
 const OPTIONAL_LIST_GRACE: Duration = Duration::from_secs(5);
 
-/// Fetches all pages of all lists that the server declares, concurrently. Items that cannot be read are skipped;
-/// so are lists other than tools.
+/// Fetches all pages of all lists that the server declares; see [`fetch_lists`].
 ///
 /// # Errors
 ///
-/// Fails if the connection is lost or the tools cannot be listed.
-pub(crate) async fn fetch_listing(connection: &Connection) -> Result<Listing, Error> {
+/// Fails if the connection is lost.
+pub(crate) async fn fetch_listing(connection: &Connection) -> Result<FetchedListing, Error> {
+    fetch_lists(connection, ListKinds::ALL).await
+}
+
+/// Fetches all pages of lists that the server declares, concurrently. Items that cannot be read are skipped. A list that
+/// cannot be read is a failure of that list only.
+///
+/// # Errors
+///
+/// Fails if the connection is lost.
+pub(crate) async fn fetch_lists(connection: &Connection, kinds: ListKinds) -> Result<FetchedListing, Error> {
     let tools_done = CancellationToken::new();
     let tools = async {
-        let tools = fetch_list(connection, ListKind::Tools).await;
+        let tools = match kinds.contains(ListKind::Tools) {
+            true => Some(fetch_list(connection, ListKind::Tools).await),
+            false => None,
+        };
         tools_done.cancel();
         tools
     };
-    let (tools, prompts, resources, templates) = tokio::try_join!(
+    let optional = |kind: ListKind| {
+        let tools_done = &tools_done;
+        async move {
+            match kinds.contains(kind) {
+                true => Some(fetch_optional_list(connection, kind, tools_done).await),
+                false => None,
+            }
+        }
+    };
+    let (tools, prompts, resources, templates) = tokio::join!(
         tools,
-        fetch_optional_list(connection, ListKind::Prompts, &tools_done),
-        fetch_optional_list(connection, ListKind::Resources, &tools_done),
-        fetch_optional_list(connection, ListKind::Templates, &tools_done),
-    )?;
+        optional(ListKind::Prompts),
+        optional(ListKind::Resources),
+        optional(ListKind::Templates),
+    );
     let handshake = &connection.handshake;
-    let mut listing = Listing {
+    let listing = Listing {
         server_info: handshake.server_info.clone(),
         capabilities: handshake.capabilities.clone(),
         instructions: handshake.instructions.clone(),
         ..Listing::default()
     };
-    connection.set_task_only_tools(&tools.items);
-    listing.set_list(ListKind::Tools, tools);
-    let optional =
-        [(ListKind::Prompts, prompts), (ListKind::Resources, resources), (ListKind::Templates, templates)];
-    for (kind, listed) in optional {
+    let mut fetched = FetchedListing { listing, kinds, failures: Vec::new() };
+    for (kind, listed) in ListKind::ALL.into_iter().zip([tools, prompts, resources, templates]) {
         match listed {
-            Some(pages) => listing.set_list(kind, pages),
-            None => listing.unread.push(kind),
+            None => {}
+            Some(Ok(pages)) => {
+                if kind == ListKind::Tools {
+                    connection.set_task_only_tools(&pages.items);
+                }
+                fetched.listing.set_list(kind, pages);
+            }
+            Some(Err(ListError::Failed(error))) if error.kind() == ErrorKind::Lost => return Err(error),
+            Some(Err(error)) => {
+                let failure = connection.list_failure(kind, error);
+                fetched.listing.unknown[kind as usize] = Some(Arc::new(failure.clone()));
+                fetched.failures.push(failure);
+            }
         }
     }
-    Ok(listing)
+    Ok(fetched)
 }
 
-/// Fetches a list other than tools: `None` if that fails or takes too long.
+/// The reason why a list could not be read.
+enum ListError {
+    /// The server answered with this error object.
+    Refused(Bytes),
+    /// The server did not answer, or its answer is invalid.
+    Failed(Error),
+}
+
+impl From<Error> for ListError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Connection {
+    fn list_failure(&self, kind: ListKind, error: ListError) -> ListFailure {
+        let (error, cause) = match error {
+            ListError::Refused(error) => (move_own_code(error), None),
+            ListError::Failed(cause) => {
+                let cause = cause.with_server(&self.server);
+                let code = cause.kind().facts().code;
+                (error_object(code, &cause.to_string(), Some(&cause.data())), Some(cause))
+            }
+        };
+        let redacted_error = Bytes::from(self.mux.redactor().redact_bytes(&error).into_owned());
+        ListFailure { kind, error, redacted_error, cause }
+    }
+}
+
+/// Fetches a list other than tools, for which the other lists do not wait long.
 async fn fetch_optional_list(
     connection: &Connection,
     kind: ListKind,
     tools_done: &CancellationToken,
-) -> Result<Option<ListPages>, Error> {
+) -> Result<ListPages, ListError> {
     let grace_over = async {
         tools_done.cancelled().await;
         sleep(OPTIONAL_LIST_GRACE).await;
     };
-    let listed = tokio::select! {
+    tokio::select! {
         listed = fetch_list(connection, kind) => listed,
-        () = grace_over => Err(Error::new(ErrorKind::TimedOut, "it took too long")),
-    };
-    listed.map(Some).or_else(|error| match error.kind() {
-        ErrorKind::Lost => Err(error),
-        _ => {
-            warn!(server = %connection.server, list = kind.method(), %error, "cannot read a list; it is left out");
-            Ok(None)
+        () = grace_over => {
+            let method = kind.method();
+            let limit = OPTIONAL_LIST_GRACE.as_secs();
+            Err(Error::new(ErrorKind::TimedOut, format!("no answer to `{method}` within {limit}s")).into())
         }
-    })
+    }
 }
 
-async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, Error> {
-    let mut list = ListPages::default();
+async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, ListError> {
+    let mut list = ListPages::new(Instant::now());
     if !connection.handshake.has_capability(kind.capability()) {
         return Ok(list);
     }
@@ -106,23 +162,14 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
     for _ in 0..MAX_PAGES {
         let page = match connection.request(method, params).await? {
             ResponsePayload::Result(page) => parse_large_page(kind, page, max_definition).await?,
-            // Many servers with resources do not know templates.
-            ResponsePayload::Error(error)
-                if kind == ListKind::Templates && error_code(&error) == Some(code::METHOD_NOT_FOUND) =>
-            {
+            ResponsePayload::Error(error) if is_unsupported_list(connection, kind, &error) => {
                 return Ok(list);
             }
-            ResponsePayload::Error(error) => {
-                let message = error_message(&error);
-                return Err(bad_reply(&format!(
-                    "`{method}` failed: {}",
-                    connection.mux.redactor().redact(&message)
-                )));
-            }
+            ResponsePayload::Error(error) => return Err(ListError::Refused(error)),
         };
         bytes += page.bytes;
         if bytes > MAX_BYTES {
-            return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")));
+            return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")).into());
         }
         list.ttl = list.ttl.combine(ListTtl::from_page(&page.members, Instant::now()));
         parsed.append(page.parsed);
@@ -139,10 +186,17 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         params.set_unchecked("cursor", object::to_json_string(&cursor));
         if !seen_cursors.insert(cursor) {
             let reason = format!("its list of {member} is circular: a cursor was repeated");
-            return Err(bad_reply(&reason));
+            return Err(bad_reply(&reason).into());
         }
     }
-    Err(bad_reply(&format!("its list of {member} has more than 1000 pages")))
+    Err(bad_reply(&format!("its list of {member} has more than 1000 pages")).into())
+}
+
+/// Returns whether an error says that a server does not have a list. Many servers with resources do not know templates,
+/// and a server that refused the probe has declared nothing.
+fn is_unsupported_list(connection: &Connection, kind: ListKind, error: &Bytes) -> bool {
+    let may_be_unsupported = kind == ListKind::Templates || connection.handshake.is_assumed();
+    may_be_unsupported && error_code(error) == Some(code::METHOD_NOT_FOUND)
 }
 
 /// Removes the items that a list has too many, and returns the reasons why items are left out.

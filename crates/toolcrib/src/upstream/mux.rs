@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
+use super::relist::RelistQueue;
 use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
@@ -80,8 +81,8 @@ struct MuxInner {
     hung: AtomicBool,
     /// Set while an oversized line is skipped whose head does not show which request it answers.
     oversize_unidentified: AtomicBool,
-    /// Notified when the server's listing may have changed.
-    relist: Notify,
+    /// The lists that have to be fetched again.
+    relist_queue: RelistQueue,
     notifications: EventChannel<ServerNotification>,
     cache: Arc<ResponseCache>,
     /// The newest acknowledgement of a listen request.
@@ -167,7 +168,7 @@ impl Mux {
             legacy_sse: AtomicBool::new(false),
             hung: AtomicBool::new(false),
             oversize_unidentified: AtomicBool::new(false),
-            relist: Notify::new(),
+            relist_queue: RelistQueue::default(),
             notifications,
             cache,
             listen_ack: watch::Sender::default(),
@@ -270,12 +271,8 @@ impl Mux {
         self.inner.pending().is_closed()
     }
 
-    pub(super) fn request_relist(&self) {
-        self.inner.relist.notify_one();
-    }
-
-    pub(super) async fn listing_changed(&self) {
-        self.inner.relist.notified().await;
+    pub(super) fn relist_queue(&self) -> &RelistQueue {
+        &self.inner.relist_queue
     }
 
     /// Waits until the server acknowledges the listen request `id`; returns the notification's parameters.

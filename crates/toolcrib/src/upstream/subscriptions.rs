@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Connection;
 use super::mux::PendingReply;
@@ -28,8 +28,12 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a subscriber to get the acknowledgement; longer, because it may have to wait for a listen request
 /// in progress.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay before a listen stream that ended is opened again.
-const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Delay before a listen stream that ended is opened again. It doubles while streams end early.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Longest delay before a listen stream is opened again.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// A listen stream that stayed open this long did not end early.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// The clients' subscriptions at one server.
 #[derive(Debug, Default)]
@@ -150,6 +154,7 @@ impl Connection {
     pub(crate) async fn run_listen_stream(&self) {
         let mut subscribers = self.subscriptions.subscribers.subscribe();
         let mut previous: Option<PendingReply> = None;
+        let mut retry_delay = FIRST_RETRY_DELAY;
         while !self.is_closed() {
             let uris: BTreeSet<Arc<str>> = subscribers.borrow_and_update().keys().cloned().collect();
             let Some(filter) = self.listen_filter(&uris).filter(|_| self.era() == Era::Stateless) else {
@@ -161,13 +166,17 @@ impl Connection {
             let mut params = Object::default();
             params.set_unchecked("notifications", filter);
             let Ok(mut stream) = self.send_request(LISTEN, &mut params, None) else {
-                sleep(RETRY_DELAY).await;
+                sleep(MAX_RETRY_DELAY).await;
                 continue;
             };
+            let opened = Instant::now();
             let ack_received = self.mux.wait_acknowledged(stream.id());
             let listening = async {
                 let ack = timeout(ACK_TIMEOUT, ack_received).await.ok().flatten();
-                previous = None;
+                if previous.take().is_none() {
+                    // Before the stream was open, announcements were lost.
+                    self.mux.relist_queue().report_missed();
+                }
                 let accepted = ack.as_ref().map(acknowledged_uris).unwrap_or_default();
                 let acknowledged = uris.iter().map(|uri| (uri.clone(), accepted.contains(&**uri)));
                 self.subscriptions.acknowledged.send_replace(collect_map(acknowledged));
@@ -183,7 +192,14 @@ impl Connection {
                         self.subscriptions.acknowledged.send_replace(collect_map(acknowledged));
                         drop(subscribers.changed().await);
                     }
-                    _ => sleep(RETRY_DELAY).await,
+                    _ => {
+                        previous = None;
+                        if opened.elapsed() >= STABLE_AFTER {
+                            retry_delay = FIRST_RETRY_DELAY;
+                        }
+                        sleep(retry_delay).await;
+                        retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
+                    }
                 },
             }
         }

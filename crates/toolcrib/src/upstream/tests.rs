@@ -57,7 +57,11 @@ async fn try_connect_with(
         None => HandshakePlan::Prefer(Era::Stateless),
     });
     let launched = launch(spec, plan, &context).await;
-    (launched.map(|launched| (launched.connection, launched.listing)), context.stderr)
+    let listed = launched.map(|launched| {
+        let listing = launched.fetched.merge(None, Instant::now());
+        (launched.connection, listing)
+    });
+    (listed, context.stderr)
 }
 
 fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {

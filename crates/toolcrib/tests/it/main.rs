@@ -25,6 +25,8 @@ mod in_process_servers;
 mod lazy_start;
 mod leases;
 mod limits;
+mod list_freshness;
+mod listing_errors;
 mod merged_calls;
 mod multiple_cribs;
 mod notifying_server;

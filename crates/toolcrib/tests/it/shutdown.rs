@@ -8,7 +8,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, timeout};
 use toolcrib::model::event::CallRecord;
-use toolcrib::{Crib, Era, EraChoice, ErrorKind, Lifecycle, Observer, Settings, StartPolicy};
+use toolcrib::{
+    Caller, Crib, Era, EraChoice, ErrorKind, Lifecycle, Observer, Selector, Settings, StartPolicy,
+};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{SECOND, crib, id, kind, on, roster, settle, spawn, spec, with};
@@ -58,6 +60,17 @@ async fn second_shutdown_has_no_effect() {
     let crib = crib(&[("git", &FakeServer::new())]);
     crib.shutdown(SECOND).await;
     crib.shutdown(SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn target_of_a_call_during_the_shutdown_is_not_unknown() {
+    let fake = FakeServer::with_tools(&["log"]);
+    let crib = crib(&[("git", &fake)]);
+    crib.shutdown(Duration::ZERO).await;
+    for name in ["git__log", "log"] {
+        let error = crib.find_for(&Caller::local(), &Selector::Tool(name.to_owned())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ShuttingDown, "{name}: {error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

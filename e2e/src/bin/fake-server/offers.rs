@@ -72,18 +72,23 @@ pub(crate) fn answer(server: &Server, method: &str, request: &Request) {
         }
     };
     if server.script.era.is_stateless() {
-        result["resultType"] = "complete".into();
-        if method.ends_with("/list") || method == "resources/read" {
-            let (ttl_ms, scope) = match method {
-                "prompts/list" => (30_000, "public"),
-                _ if text("uri").starts_with(CACHEABLE) => (60_000, "private"),
-                _ => (0, "private"),
-            };
-            result["ttlMs"] = ttl_ms.into();
-            result["cacheScope"] = scope.into();
-        }
+        add_stateless_members(&mut result, method, &text("uri"));
     }
     server.answer(&request.id, &result);
+}
+
+/// Adds the members that every result of the stateless era has.
+fn add_stateless_members(result: &mut Value, method: &str, uri: &str) {
+    result["resultType"] = "complete".into();
+    if method.ends_with("/list") || method == "resources/read" {
+        let (ttl_ms, scope) = match method {
+            "prompts/list" => (30_000, "public"),
+            _ if uri.starts_with(CACHEABLE) => (60_000, "private"),
+            _ => (0, "private"),
+        };
+        result["ttlMs"] = ttl_ms.into();
+        result["cacheScope"] = scope.into();
+    }
 }
 
 /// Returns the listed resources.

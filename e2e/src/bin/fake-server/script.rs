@@ -52,6 +52,9 @@ pub(crate) struct Script {
     pub(crate) grandchild: bool,
     /// A folder with one file per process, which lists its calls of the tool `record`.
     pub(crate) record_dir: Option<PathBuf>,
+    /// A folder with error objects: a request for a list is answered with the content of the file named like the member of
+    /// its result, if that exists.
+    pub(crate) list_errors: Option<PathBuf>,
     /// A file whose content, if it exists, is the description of `echo`.
     pub(crate) description_file: Option<PathBuf>,
     /// A file whose content, if it exists, is the text of the instructions and the description of the prompt.
@@ -98,6 +101,7 @@ impl Script {
                 "--stdout-garbage" => script.stdout_garbage = true,
                 "--grandchild" => script.grandchild = true,
                 "--record-dir" => script.record_dir = Some(value()?.into()),
+                "--list-errors" => script.list_errors = Some(value()?.into()),
                 "--description-file" => script.description_file = Some(value()?.into()),
                 "--instructions-file" => script.instructions_file = Some(value()?.into()),
                 "--capabilities" => {

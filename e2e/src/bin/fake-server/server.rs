@@ -103,6 +103,10 @@ impl Server {
 
     fn handle_request(self: &Arc<Self>, method: &str, request: Request) {
         let era = self.script.era;
+        if let Some(error) = self.list_error(method) {
+            return self
+                .write(json!({"jsonrpc": "2.0", "id": request.id, "error": error}).to_string().as_bytes());
+        }
         match method {
             "server/discover" if era == Era::ExitsOnProbe => {
                 let _ = writeln!(std::io::stderr(), "expected initialize, got server/discover");
@@ -140,6 +144,19 @@ impl Server {
                 None => self.refuse(&request.id, -32601, "Method not found"),
             },
         }
+    }
+
+    /// Returns the error object that is scripted for a list.
+    fn list_error(&self, method: &str) -> Option<Value> {
+        let list = match method {
+            "tools/list" => "tools",
+            "prompts/list" => "prompts",
+            "resources/list" => "resources",
+            "resources/templates/list" => "resourceTemplates",
+            _ => return None,
+        };
+        let file = self.script.list_errors.as_ref()?.join(list);
+        serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
     }
 
     /// Returns an error unless the request belongs to an era that the server speaks, and to an open session.

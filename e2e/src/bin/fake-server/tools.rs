@@ -28,7 +28,7 @@ const TOOLS: [(&str, &[&str]); 30] = [
     ("ping", &[]),
     ("count", &["file", "then", "ms", "ttlMs", "cacheScope"]),
     ("peak", &[]),
-    ("notify_list_changed", &[]),
+    ("notify_list_changed", &["unchanged"]),
     ("flood_notifications", &["n"]),
     ("log", &["text"]),
     ("cancelled", &[]),
@@ -193,7 +193,7 @@ fn run_protocol_tool(server: &Server, request: &Request, name: &str, arguments: 
             answer_text(server, request, if replaced { "closed" } else { "still open" });
         }
         "notify_list_changed" => {
-            server.state().added += 1;
+            server.state().added += usize::from(request.params["arguments"]["unchanged"] != true);
             server.notify("notifications/tools/list_changed", &json!({}));
             answer_text(server, request, "changed");
         }

@@ -56,7 +56,7 @@ pub(super) fn kind_of_list(list: ListKind) -> PinnedKind {
 /// Returns whether a listing says everything that the server offers of a kind. A listing without tools does not: the tools
 /// of some servers follow after a login.
 fn is_known(kind: PinnedKind, listing: &Listing) -> bool {
-    let is_read = |list: ListKind| !listing.is_from_card && !listing.unread.contains(&list);
+    let is_read = |list: ListKind| !listing.is_from_card && listing.unknown_list(list).is_none();
     match kind {
         PinnedKind::Tool => !listing.tools.is_empty(),
         PinnedKind::Prompt => is_read(ListKind::Prompts),

@@ -29,6 +29,9 @@ pub struct HandshakeClient {
 /// Sent once a session is open.
 pub const INITIALIZED: &str = "notifications/initialized";
 
+/// The capabilities of a server that has declared none.
+const ASSUMED_CAPABILITIES: &str = r#"{"tools":{},"prompts":{},"resources":{}}"#;
+
 /// Most bytes of a server's error message that are repeated.
 const MAX_ERROR_LEN: usize = 500;
 
@@ -56,8 +59,15 @@ impl HandshakeResult {
 
     /// Assumes all kinds of lists, for a server that rejected the probe with an error of the stateless era.
     fn assumed(revision: Revision) -> Self {
-        let capabilities = Bytes::from_static(br#"{"tools":{},"prompts":{},"resources":{}}"#);
+        let capabilities = Bytes::from_static(ASSUMED_CAPABILITIES.as_bytes());
         Self { revision, server_info: None, capabilities, instructions: None }
+    }
+
+    /// Returns whether the server has declared nothing, because it rejected the probe.
+    pub(crate) fn is_assumed(&self) -> bool {
+        self.revision.era() == Era::Stateless
+            && self.server_info.is_none()
+            && self.capabilities == ASSUMED_CAPABILITIES.as_bytes()
     }
 
     /// Returns whether it declares a capability.

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Instances;
-use crate::model::status::{InstanceStatus, STATE_PRIORITY, ServerState, ServerStatus};
+use crate::model::status::{InstanceStatus, ListingError, STATE_PRIORITY, ServerState, ServerStatus};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::Endpoint;
 
@@ -50,7 +50,8 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
-            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            tools: listing.as_ref().and_then(|listing| listing.tool_count()),
+            listing_errors: self.listing_errors(&instances),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             card: self.records.cards.combined(),
             calls: metrics.calls(),
@@ -65,6 +66,19 @@ impl Instances {
             server_info: known.and_then(|known| known.listing.server_info.clone()),
             instances: instances.clone(),
             ..ServerStatus::disabled(&self.lock().spec)
+        }
+    }
+
+    /// Returns the lists that an instance could not read, or that could never be read.
+    fn listing_errors(&self, instances: &[InstanceStatus]) -> Vec<ListingError> {
+        let current = instances.iter().map(|instance| &instance.status.listing_errors);
+        match current.into_iter().find(|errors| !errors.is_empty()) {
+            Some(errors) => errors.clone(),
+            None => {
+                let listing = self.listing();
+                let unknown = listing.iter().flat_map(|listing| listing.unknown.iter().flatten());
+                unknown.map(|failure| ListingError::from_failure(failure)).collect()
+            }
         }
     }
 

@@ -1,14 +1,12 @@
 //! The parts that several states share: events of a running server, leases, listings, commands and the snapshot.
 
 use super::*;
-use crate::access::pins::Pins;
 use crate::cache::Invalidation;
 use crate::model::caller::Caller;
 use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
-use crate::upstream::listing::fetch_listing;
 use crate::util::tasks::SpawnBoxed as _;
 
 impl Actor {
@@ -103,12 +101,8 @@ impl Actor {
                 server.ping_required = false;
                 Some(ActorEvent::PingAnswered)
             }
-            WatchEvent::Relisted(Ok(listing)) => {
-                self.update_listing(&server.connection, *listing, true);
-                None
-            }
-            WatchEvent::Relisted(Err(error)) => {
-                warn!(server = %self.spec.id, %error, "cannot list the server again");
+            WatchEvent::Relisted(relisted) => {
+                self.handle_relisted(&server.connection, *relisted);
                 None
             }
         }
@@ -242,18 +236,22 @@ impl Actor {
     }
 
     pub(super) fn handle_started(&mut self, launched: Launched, began: Instant) -> ActorState {
-        let Launched { connection, listing, refused_era } = launched;
+        let Launched { connection, fetched, refused_era } = launched;
         let server = self.spec.id.clone();
         let pid = connection.pid();
         let duration = began.elapsed();
         let revision = &connection.handshake.revision;
-        info!(%server, ?pid, took = ?duration, tools = listing.tools.len(), %revision, "started");
+        info!(%server, ?pid, took = ?duration, tools = fetched.listing.tools.len(), %revision, "started");
         self.emit(Event::Started { server, pid, duration });
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
+        let failed_kinds = fetched.failed_kinds();
         let has_new_era = self.record_eras(connection.era(), refused_era);
-        self.update_listing(&connection, listing, false);
-        if has_new_era && let Some(known) = self.listing_store.get() {
+        self.update_listing(&connection, &fetched, false);
+        if has_new_era
+            && let Some(known) = self.listing_store.get()
+            && known.listing.unknown_list(ListKind::Tools).is_none()
+        {
             self.save_listing(known);
         }
         // The spec may have changed since the start began.
@@ -263,8 +261,13 @@ impl Actor {
         self.start_gate.record_success();
         self.failure = None;
         let pins = self.services.pins.for_server(&self.spec);
-        let watcher = watch_connection(connection.clone(), self.generation, self.own_mailbox.clone(), pins);
-        self.services.tasks.spawn_boxed(watcher);
+        let watcher = ConnectionWatcher {
+            connection: connection.clone(),
+            generation: self.generation,
+            actor: self.own_mailbox.clone(),
+            pins,
+        };
+        self.services.tasks.spawn_boxed(watcher.run(failed_kinds));
         self.services.slots.mark_idle(&self.metrics);
         let gate = LeaseGate::new(now, self.services.suspend_clock.total_suspended());
         if self.spec.lifecycle.start == StartPolicy::OnDemand {
@@ -291,25 +294,35 @@ impl Actor {
         })
     }
 
-    /// Records a new listing. If the server's listing changes, that is announced and saved. A list that could not be
-    /// read keeps its last known content.
-    fn update_listing(&mut self, connection: &Connection, listing: Listing, is_change: bool) {
-        let empty = Listing::default();
-        let last = self.known_listing.as_ref().map_or(&empty, |known| &known.listing);
+    /// Records lists of the server, and returns those that changed. If the server's listing changes, that is announced and
+    /// saved. A list that could not be read keeps its last known content.
+    pub(super) fn update_listing(
+        &mut self,
+        connection: &Connection,
+        fetched: &FetchedListing,
+        is_change: bool,
+    ) -> ListKinds {
+        let last = self.known_listing.as_ref().map(|known| &*known.listing);
         let known = KnownListing {
             revision: connection.handshake.revision,
             is_legacy_sse: connection.is_legacy_sse(),
-            listing: Arc::new(listing.with_unread_from(last)),
+            listing: Arc::new(self.with_declared_tools(fetched.merge(last, Instant::now()))),
         };
+        let changed = last.map_or(ListKinds::ALL, |last| known.listing.changed_kinds(last));
+        self.update_list_failures(fetched);
         self.update_pinned_items(&known.listing);
         let key = &self.owner.key;
         let server_before = self.listing_store.get();
         let previous = self.known_listing.replace(known.clone());
-        self.snapshot.send_modify(|snapshot| snapshot.known_listing = Some(known.clone()));
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.known_listing = Some(known.clone());
+            snapshot.list_failures.clone_from(&self.list_failures);
+        });
         let Some(known) = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change) else {
             let before =
                 if is_change { previous } else { server_before.filter(|_| self.has_extended_owner()) };
-            return self.notify_list_changes(before.as_ref(), &known);
+            self.notify_list_changes(before.as_ref(), &known);
+            return changed;
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
@@ -319,10 +332,34 @@ impl Actor {
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
             self.services.listing_changed.notify_one();
         }
-        // A change announced by one instance applies only while it runs and is not saved.
-        if !is_change || key.is_shared() {
+        // A change announced by one instance applies only while it runs and is not saved. Neither is a listing whose tools
+        // could not be read: without an earlier one, the server counts as never listed for the next gateway.
+        let is_permanent = !is_change || key.is_shared();
+        if is_permanent && !self.list_failures.iter().any(|failure| failure.kind == ListKind::Tools) {
             self.save_listing(known);
         }
+        changed
+    }
+
+    /// Replaces the failures of the lists that were requested, and logs new ones.
+    fn update_list_failures(&mut self, fetched: &FetchedListing) {
+        let before = std::mem::take(&mut self.list_failures);
+        for failure in fetched.failures.iter().filter(|failure| !before.contains(failure)) {
+            let server = &self.spec.id;
+            let list = failure.kind.method();
+            warn!(%server, list, error = failure.message(), "cannot read a list; its last known content stays");
+        }
+        let others = before.into_iter().filter(|failure| !fetched.kinds.contains(failure.kind));
+        self.list_failures = others.chain(fetched.failures.iter().cloned()).collect();
+    }
+
+    /// Replaces an unknown list of tools by the declared one.
+    fn with_declared_tools(&self, mut listing: Listing) -> Listing {
+        let declared = self.cards.listing().filter(|_| listing.unknown_list(ListKind::Tools).is_some());
+        if let Some(declared) = declared {
+            listing.copy_list(ListKind::Tools, &declared);
+        }
+        listing
     }
 
     /// Returns whether the instance belongs to a client with extensions, which is shown the list of its own instance.
@@ -342,13 +379,17 @@ impl Actor {
 
     /// Notifies the clients of this instance of a change that concerns only them.
     fn notify_list_changes(&self, before: Option<&KnownListing>, now: &KnownListing) {
-        let has_changed = |kind: &ListKind| {
-            before.is_some_and(|before| before.listing.items(*kind) != now.listing.items(*kind))
-        };
-        let lists: Arc<[ListKind]> = ListKind::ALL.into_iter().filter(has_changed).collect();
+        if let Some(before) = before {
+            self.send_list_change(now.listing.changed_kinds(&before.listing));
+        }
+    }
+
+    /// Notifies the clients of this instance that lists changed.
+    pub(super) fn send_list_change(&self, lists: ListKinds) {
         if !lists.is_empty() {
             let server = self.spec.id.clone();
             let instance = self.owner.key.clone();
+            let lists = lists.iter().collect();
             self.services.notifications.send(ServerNotification::ListChanged { server, instance, lists });
         }
     }
@@ -475,55 +516,4 @@ impl Actor {
             snapshot.failure.clone_from(&self.failure);
         });
     }
-}
-
-/// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
-async fn compute_fingerprints(listing: Listing, pins: &Arc<Pins>) -> Listing {
-    if ListKind::ALL.into_iter().all(|kind| listing.items(kind).len() <= LARGE_LISTING) {
-        return listing;
-    }
-    let pins = pins.clone();
-    let listing = Arc::new(listing);
-    let shared = listing.clone();
-    // If this fails, they are computed later.
-    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared)).await;
-    Arc::unwrap_or_clone(listing)
-}
-
-/// Reports the end of a connection to the actor, and new listings after announced changes, at most one per
-/// [`RELIST_INTERVAL`].
-async fn watch_connection(
-    connection: Arc<Connection>,
-    generation: u64,
-    actor: mpsc::WeakUnboundedSender<ActorCommand>,
-    pins: Option<Arc<Pins>>,
-) {
-    let report = |event| match actor.upgrade() {
-        Some(actor) => actor.send(ActorCommand::Watched { generation, event }).is_ok(),
-        None => false,
-    };
-    let relist = async {
-        loop {
-            connection.listing_changed().await;
-            let began = Instant::now();
-            let listed = match (fetch_listing(&connection).await, &pins) {
-                (Ok(listing), Some(pins)) => Ok(compute_fingerprints(listing, pins).await),
-                (listed, _) => listed,
-            };
-            let took = began.elapsed();
-            if !report(WatchEvent::Relisted(listed.map(Box::new))) {
-                return;
-            }
-            // A server that is expensive to list is listed less often.
-            sleep(RELIST_INTERVAL.max(took * RELIST_PAUSE_FACTOR)).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = connection.closed() => {}
-        () = relist => {}
-        () = connection.run_listen_stream() => {}
-    }
-    // Has no effect if the actor has ended, which closes the connection.
-    report(WatchEvent::Closed);
 }

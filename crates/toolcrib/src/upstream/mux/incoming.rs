@@ -27,6 +27,7 @@ use crate::protocol::json::object::{Object, as_integer, write_string};
 use crate::protocol::jsonrpc::{
     self, RequestId, ResponsePayload, ServerMessage, code, error_object, excerpt,
 };
+use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::util::tasks::SpawnBoxed as _;
 
@@ -354,10 +355,9 @@ impl MuxInner {
             }
             ELICITATION_COMPLETE => self.publish_named(ELICITATION_COMPLETE, "elicitationId", params),
             TASK_STATUS => self.publish_named(TASK_STATUS, "taskId", params),
-            TOOLS_CHANGED | PROMPTS_CHANGED | RESOURCES_CHANGED => {
-                self.cache.invalidate(&self.server, Some(&self.owner.key), Invalidation::All);
-                self.relist.notify_one();
-            }
+            TOOLS_CHANGED => self.announce_change(&[ListKind::Tools]),
+            PROMPTS_CHANGED => self.announce_change(&[ListKind::Prompts]),
+            RESOURCES_CHANGED => self.announce_change(&[ListKind::Resources, ListKind::Templates]),
             SUBSCRIPTION_ACKNOWLEDGED => {
                 let request = params.as_ref().and_then(subscription_id).or(origin);
                 self.listen_ack.send_replace(ListenAck { request: request.unwrap_or_default(), params });
@@ -402,6 +402,12 @@ impl MuxInner {
             }
             None => {}
         }
+    }
+
+    /// Handles an announced change of lists.
+    fn announce_change(&self, lists: &[ListKind]) {
+        self.cache.invalidate(&self.server, Some(&self.owner.key), Invalidation::All);
+        self.relist_queue.announce(lists.iter().copied().collect());
     }
 
     /// Publishes a notification about the object that the member `key` names.

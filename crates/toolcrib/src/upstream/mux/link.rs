@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::MuxInner;
 use crate::model::exit_report::ExitReport;
 use crate::protocol::framing::Frame;
+use crate::protocol::list_kind::ListKinds;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::QueuedMessage;
@@ -84,7 +85,12 @@ impl TransportLink {
 
     /// Requests a new listing.
     pub(in crate::upstream) fn request_relist(&self) {
-        self.inner.relist.notify_one();
+        self.inner.relist_queue.request_urgently(ListKinds::ALL);
+    }
+
+    /// Records that the server may have announced changes of its lists while it could not be heard.
+    pub(in crate::upstream) fn report_missed_announcements(&self) {
+        self.inner.relist_queue.report_missed();
     }
 
     /// Records why the peer is not an MCP server and disconnects. Ignored after the first valid message.

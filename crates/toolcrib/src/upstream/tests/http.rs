@@ -3,6 +3,7 @@
 mod auth;
 mod backoff;
 mod failures;
+mod list_changes;
 mod published_card;
 pub(super) mod remote_server;
 mod sessions;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::spec::{HttpSpec, TransportKind};
+use crate::upstream::relist::{EarliestRelist, RelistRequest};
 use remote_server::{
     RecordedRequest, RemoteServer, Reply, Step, event, numbered_event, response, session, stateless,
     tool_response,
@@ -32,6 +34,19 @@ async fn connect_to(server: &RemoteServer) -> Arc<Connection> {
 /// Returns the error of a failed start.
 async fn start_error(spec: &ServerSpec) -> Error {
     try_connect(spec, None).await.unwrap_err().error
+}
+
+/// Waits until lists have to be fetched again.
+async fn wait_for_relist(connection: &Connection) -> RelistRequest {
+    let now = Instant::now();
+    loop {
+        connection.wait_for_relist(EarliestRelist { routine: now, urgent: now }).await;
+        let request = connection.begin_relist();
+        if !request.kinds.is_empty() {
+            return request;
+        }
+        connection.finish_relist(request.number);
+    }
 }
 
 async fn echo(connection: &Connection) -> Result<Outcome, Error> {

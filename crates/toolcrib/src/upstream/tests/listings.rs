@@ -60,16 +60,20 @@ async fn only_declared_lists_are_fetched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_list_is_left_out_unless_it_is_tools() {
+async fn refused_list_is_unknown_and_does_not_fail_the_start() {
     let fake = server_with(ALL)
         .script("prompts/list", &[ERROR])
         .script("resources/list", &[&response(r#"{"resources":[{"uri":"x://1"}]}"#)]);
     let found = listing(&fake).await;
     assert_eq!(names(&found.tools), ["t"]);
     assert_eq!((found.prompts.len(), names(&found.resources), found.templates.len()), (0, vec!["x://1"], 0));
-    let failure =
-        try_connect(&spec(&server_with(ALL).script("tools/list", &[ERROR])), None).await.unwrap_err();
-    assert!(failure.error.to_string().contains("`tools/list` failed: no"), "{}", failure.error);
+    let unknown = |listing: &Listing| ListKind::ALL.map(|kind| listing.unknown_list(kind).is_some());
+    assert_eq!(unknown(&found), [false, true, false, false]);
+    let found = listing(&server_with(r#"{"tools":{}}"#).script("tools/list", &[ERROR])).await;
+    assert_eq!(unknown(&found), [true, false, false, false]);
+    let failure = found.unknown_list(ListKind::Tools).unwrap();
+    assert_eq!(&*failure.error, br#"{"code":-32603,"message":"no"}"#);
+    assert!(failure.cause.is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,12 +70,14 @@ pub(in super::super) struct Reply {
     pub(in super::super) status: u16,
     pub(in super::super) headers: Vec<(&'static str, String)>,
     pub(in super::super) steps: Vec<Step>,
+    /// Time before the head of the response is sent.
+    pub(in super::super) delay: Duration,
 }
 
 impl Reply {
     pub(in super::super) fn text(status: u16, kind: &str, text: impl Into<String>) -> Self {
         let headers = vec![("content-type", kind.to_owned())];
-        Self { status, headers, steps: vec![Step::Send(text.into())] }
+        Self { status, headers, steps: vec![Step::Send(text.into())], delay: Duration::ZERO }
     }
 
     pub(in super::super) fn json(status: u16, value: &Value) -> Self {
@@ -84,11 +86,11 @@ impl Reply {
 
     pub(in super::super) fn events(steps: impl IntoIterator<Item = Step>) -> Self {
         let headers = vec![("content-type", "text/event-stream".to_owned())];
-        Self { status: 200, headers, steps: steps.into_iter().collect() }
+        Self { status: 200, headers, steps: steps.into_iter().collect(), delay: Duration::ZERO }
     }
 
     pub(in super::super) fn empty(status: u16) -> Self {
-        Self { status, headers: Vec::new(), steps: Vec::new() }
+        Self { status, headers: Vec::new(), steps: Vec::new(), delay: Duration::ZERO }
     }
 
     pub(in super::super) fn result(request: &RecordedRequest, result: &Value) -> Self {
@@ -104,6 +106,11 @@ impl Reply {
     pub(in super::super) fn forwarding(mut self, messages: mpsc::UnboundedReceiver<Value>) -> Self {
         self.steps.push(Step::Forward(Arc::new(tokio::sync::Mutex::new(messages))));
         self
+    }
+
+    /// Sends the head of the response later.
+    pub(in super::super) fn delayed(self, delay: Duration) -> Self {
+        Self { delay, ..self }
     }
 
     pub(in super::super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -248,6 +255,7 @@ async fn serve(
     };
     recorded.lock().unwrap().push(request.clone());
     let reply = script(&request);
+    tokio::time::sleep(reply.delay).await;
     let mut response = Response::builder().status(reply.status);
     for (name, value) in &reply.headers {
         response = response.header(*name, value);

@@ -45,7 +45,7 @@ async fn listen_stream_delivers_notifications() {
     });
     let server = server.await;
     let connection = connect_to(&server).await;
-    timeout(SECOND * 5, connection.listing_changed()).await.unwrap();
+    timeout(SECOND * 5, wait_for_relist(&connection)).await.unwrap();
     assert_eq!(server.requests("GET")[0].header("mcp-session-id"), Some("s1"));
     connection.stop().await;
 }
@@ -96,7 +96,7 @@ async fn listen_stream_is_reopened_whenever_it_ends() {
     });
     let server = server.await;
     let connection = connect_to(&server).await;
-    timeout(SECOND * 5, connection.listing_changed()).await.expect("missed changes are requested");
+    timeout(SECOND * 5, wait_for_relist(&connection)).await.expect("missed changes are requested");
     server.wait_until(|_| opened.load(Ordering::SeqCst) > 7).await;
     connection.stop().await;
 }

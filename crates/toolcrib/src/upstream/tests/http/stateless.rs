@@ -122,8 +122,9 @@ async fn header_mismatch_relists_and_retries_once() {
     let (mut watcher, watched) = (JoinSet::new(), connection.clone());
     watcher.spawn(async move {
         loop {
-            watched.listing_changed().await;
+            let request = wait_for_relist(&watched).await;
             fetch_listing(&watched).await.unwrap();
+            watched.finish_relist(request.number);
         }
     });
     assert_eq!(text(call(&connection, "echo", json!({"region": "eu"})).await), "echo");

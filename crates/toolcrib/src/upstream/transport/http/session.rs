@@ -262,8 +262,10 @@ impl HttpConnection {
         while self.is_current(&session) {
             match self.open_event_stream(&session, position.last_event_id.as_deref()).await {
                 Ok(mut stream) => {
+                    // Before the stream is open, announcements are lost.
+                    self.link.report_missed_announcements();
                     if was_opened && (failures > 0 || position.last_event_id.is_none()) {
-                        self.link.request_relist(); // notifications may have been missed
+                        self.link.request_relist(); // also for servers that announce changes without declaring it
                     }
                     was_opened = true;
                     failures = 0;

@@ -1,0 +1,183 @@
+//! Listing a running server again: on request, after announced changes, and after failures.
+
+use super::*;
+use crate::access::pins::Pins;
+use crate::upstream::listing::fetch_lists;
+use crate::upstream::relist::{EarliestRelist, RelistRequest};
+
+/// Shortest time between two listings that no caller waits for, and between two announcements that clients are notified of.
+const RELIST_INTERVAL: Duration = Duration::from_secs(1);
+/// A listing that takes longer is expensive: the server is listed less often, also if a caller waits.
+const EXPENSIVE_LISTING: Duration = Duration::from_secs(1);
+/// The time that a server is not listed again, as a multiple of the time that listing it took.
+const RELIST_PAUSE_FACTOR: u32 = 10;
+/// The wait before the first new attempt to read a list; it doubles with each one.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest wait before a new attempt to read a list.
+const MAX_RETRY: Duration = Duration::from_secs(5 * 60);
+/// Tools above which fingerprints are computed on a blocking thread.
+const LARGE_LISTING: usize = 1000;
+
+/// The result of listing a running server again.
+#[derive(Debug)]
+pub(in crate::supervisor) struct Relisted {
+    request: RelistRequest,
+    fetched: Result<FetchedListing, Error>,
+}
+
+impl Actor {
+    /// Records the result of a new listing. Clients are notified of announced changes even if the lists are the same.
+    pub(super) fn handle_relisted(&mut self, connection: &Connection, relisted: Relisted) {
+        let Relisted { request, fetched } = relisted;
+        match fetched {
+            Ok(fetched) => {
+                let failed = fetched.failed_kinds();
+                let changed = self.update_listing(connection, &fetched, true);
+                // What changed is announced with the new catalog, and what failed when it has been read.
+                self.pass_on_announcement(
+                    connection,
+                    request.announced.difference(changed).difference(failed),
+                );
+                connection.keep_announcement(request.announced.intersection(failed));
+            }
+            Err(error) => warn!(server = %self.spec.id, %error, "cannot list the server again"),
+        }
+        connection.finish_relist(request.number);
+    }
+
+    /// Notifies clients of an announced change that the lists do not show, or does so after the next listing if the last
+    /// one was just announced.
+    fn pass_on_announcement(&mut self, connection: &Connection, lists: ListKinds) {
+        if lists.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if self.last_announcement.is_some_and(|last| now < last + RELIST_INTERVAL) {
+            return connection.defer_announcement(lists);
+        }
+        self.last_announcement = Some(now);
+        self.send_list_change(lists);
+    }
+}
+
+/// The new attempts to read lists that could not be read.
+struct ListRetry {
+    kinds: ListKinds,
+    wait: Duration,
+    at: Option<Instant>,
+}
+
+impl ListRetry {
+    fn new(failed: ListKinds, now: Instant) -> Self {
+        let mut retry = Self { kinds: ListKinds::default(), wait: FIRST_RETRY, at: None };
+        retry.update(failed, failed, now);
+        retry
+    }
+
+    /// Takes over the result of a listing and schedules the next attempt.
+    fn update(&mut self, listed: ListKinds, failed: ListKinds, now: Instant) {
+        self.kinds = self.kinds.difference(listed).union(failed);
+        if self.kinds.is_empty() {
+            self.wait = FIRST_RETRY;
+            self.at = None;
+        } else if !failed.is_empty() {
+            self.at = Some(now + self.wait);
+            self.wait = (self.wait * 2).min(MAX_RETRY);
+        }
+    }
+
+    /// Waits until the next attempt is due; forever if there is none.
+    async fn wait(&self) {
+        match self.at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Watches a connection on behalf of its actor.
+pub(super) struct ConnectionWatcher {
+    pub(super) connection: Arc<Connection>,
+    pub(super) generation: u64,
+    pub(super) actor: mpsc::WeakUnboundedSender<ActorCommand>,
+    pub(super) pins: Option<Arc<Pins>>,
+}
+
+impl ConnectionWatcher {
+    /// Keeps the listing and the listen stream of the server up to date, and reports the end of the connection. `failed`
+    /// are the lists that could not be read when the server was started.
+    pub(super) async fn run(self, failed: ListKinds) {
+        tokio::select! {
+            biased;
+            () = self.connection.closed() => {}
+            () = self.relist(failed) => {}
+            () = self.connection.run_listen_stream() => {}
+        }
+        // Has no effect if the actor has ended, which closes the connection.
+        self.report(WatchEvent::Closed);
+    }
+
+    /// Reports an event to the actor; returns whether it can receive it.
+    fn report(&self, event: WatchEvent) -> bool {
+        let generation = self.generation;
+        match self.actor.upgrade() {
+            Some(actor) => actor.send(ActorCommand::Watched { generation, event }).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Lists the server whenever that is requested, one listing at a time.
+    async fn relist(&self, failed: ListKinds) {
+        let now = Instant::now();
+        let mut earliest = EarliestRelist { routine: now, urgent: now };
+        let mut retry = ListRetry::new(failed, now);
+        loop {
+            tokio::select! {
+                () = self.connection.wait_for_relist(earliest) => {}
+                () = retry.wait() => self.connection.request_relist(retry.kinds),
+            }
+            let request = self.connection.begin_relist();
+            if request.kinds.is_empty() {
+                self.connection.finish_relist(request.number);
+                continue;
+            }
+            let began = Instant::now();
+            let fetched = self.fetch(request.kinds).await;
+            let now = Instant::now();
+            let failed = fetched.as_ref().map_or(request.kinds, FetchedListing::failed_kinds);
+            retry.update(request.kinds, failed, now);
+            if !self.report(WatchEvent::Relisted(Box::new(Relisted { request, fetched }))) {
+                return;
+            }
+            earliest = next_relist(now, now - began);
+        }
+    }
+
+    async fn fetch(&self, kinds: ListKinds) -> Result<FetchedListing, Error> {
+        let fetched = fetch_lists(&self.connection, kinds).await?;
+        Ok(match &self.pins {
+            Some(pins) => compute_fingerprints(fetched, pins).await,
+            None => fetched,
+        })
+    }
+}
+
+/// Returns when a server may be listed again, after a listing that took this long.
+fn next_relist(now: Instant, took: Duration) -> EarliestRelist {
+    let pause = took * RELIST_PAUSE_FACTOR;
+    let urgent_pause = if took > EXPENSIVE_LISTING { pause } else { Duration::ZERO };
+    EarliestRelist { routine: now + RELIST_INTERVAL.max(pause), urgent: now + urgent_pause }
+}
+
+/// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
+async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> FetchedListing {
+    if fetched.listing.tools.len() <= LARGE_LISTING {
+        return fetched;
+    }
+    let pins = pins.clone();
+    let fetched = Arc::new(fetched);
+    let shared = fetched.clone();
+    // If this fails, they are computed later.
+    let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.listing)).await;
+    Arc::unwrap_or_clone(fetched)
+}
