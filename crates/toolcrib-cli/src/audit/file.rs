@@ -142,10 +142,18 @@ impl AuditFile {
 
     /// Renames every file to the next number and overwrites the oldest.
     fn rotate(&self) -> io::Result<()> {
-        if self.spec.keep == 0 {
-            return fs::remove_file(&self.spec.file);
-        }
         let path = &self.spec.file;
+        // More files may have been kept before; the new ones do not continue them.
+        for number in self.spec.keep + 1.. {
+            match fs::remove_file(numbered_path(path, number)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if self.spec.keep == 0 {
+            return fs::remove_file(path);
+        }
         for number in (0..self.spec.keep).rev() {
             match fs::rename(numbered_path(path, number), numbered_path(path, number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -166,7 +174,7 @@ pub(super) fn numbered_path(path: &Path, number: u32) -> PathBuf {
 }
 
 /// Returns whether an open file is the one at the path.
-fn is_at(file: &File, path: &Path) -> bool {
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let open = file.metadata().ok();
     let at_path = fs::metadata(path).ok();
     open.zip(at_path)

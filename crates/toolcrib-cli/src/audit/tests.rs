@@ -190,6 +190,16 @@ fn chain_spans_rotated_files() {
 }
 
 #[test]
+fn chain_is_intact_after_fewer_files_are_kept() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    append_numbers(&AuditSpec { size: 20, keep: 5, ..spec(&file) }, 1..=8);
+    append_numbers(&AuditSpec { size: 20, keep: 2, ..spec(&file) }, 9..=10);
+    let chain = verify(&file).unwrap().unwrap();
+    assert_eq!((chain.files, chain.lines), (3, 3));
+}
+
+#[test]
 fn file_that_was_moved_away_is_missed() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("audit.jsonl");

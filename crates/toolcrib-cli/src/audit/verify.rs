@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::chain::{self, Link, LinkHasher};
-use super::file::numbered_path;
+use super::file::{is_at, numbered_path};
 
 /// An intact chain.
 #[derive(Debug, Default)]
@@ -61,8 +61,11 @@ pub(crate) fn verify(path: &Path) -> io::Result<Verification> {
 
 /// Opens the current file and all rotated ones while no other process can rotate them.
 fn open_files(path: &Path) -> io::Result<Vec<OpenedFile>> {
-    let current = File::open(path)?;
-    current.lock_shared()?;
+    let mut current = open_shared(path)?;
+    // It may have been rotated before it was locked.
+    while !is_at(&current, path) {
+        current = open_shared(path)?;
+    }
     let mut files = vec![OpenedFile::new(path.to_owned(), current)?];
     for number in 1.. {
         let path = numbered_path(path, number);
@@ -77,6 +80,12 @@ fn open_files(path: &Path) -> io::Result<Vec<OpenedFile>> {
     }
     files.reverse();
     Ok(files)
+}
+
+fn open_shared(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    file.lock_shared()?;
+    Ok(file)
 }
 
 impl OpenedFile {

@@ -95,7 +95,7 @@ impl McpService {
             let is_denied = !matches!(method, GET_SKILL | READ_DIRECTORY)
                 && !self.crib.can_use_everything(scope.caller(), server);
             let may_pass = is_denied || has_extensions(&catalog, server);
-            return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));
+            return may_pass.then_some(selector).ok_or_else(method_not_found);
         }
         let catalog = self.crib.list_for_era(scope.caller(), era).await;
         if let Some(uri) = uri {
@@ -103,10 +103,10 @@ impl McpService {
             let target = self.crib.find_for_era(scope.caller(), &selector, era).await;
             let target = target.map_err(|error| self.error_payload(&error))?;
             let may_pass = has_extensions(&catalog, &target.server);
-            return may_pass.then_some(selector).ok_or_else(|| method_not_found(method));
+            return may_pass.then_some(selector).ok_or_else(method_not_found);
         }
         match &find_servers(&catalog, method)[..] {
-            [] => Err(method_not_found(method)),
+            [] => Err(method_not_found()),
             [only] => Ok(Selector::OnServer((*only).clone(), method.to_owned())),
             several => {
                 let names: Vec<String> = several.iter().map(|server| format!("`/mcp/s/{server}`")).collect();
@@ -122,7 +122,7 @@ impl McpService {
         let servers: Vec<ServerId> =
             catalog.servers().filter(|server| announces(&catalog, server, SKILLS)).cloned().collect();
         if servers.is_empty() {
-            return method_not_found(LIST_SKILLS);
+            return method_not_found();
         }
         let mut requests = JoinSet::new();
         for (index, server) in servers.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use toolcrib::protocol::era::client::{
 };
 use toolcrib::protocol::era::extensions::{LIST_SKILLS, is_extension_request};
 use toolcrib::protocol::json::object::Object;
-use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object};
+use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::protocol::member_names;
 use toolcrib::protocol::versions::Era;
 use toolcrib::{ListKind, Selector};
@@ -70,7 +70,7 @@ pub(super) fn classify(
     params: &Object,
 ) -> Result<MethodAction, ResponsePayload> {
     if !exists_in(method, era) {
-        return Err(method_not_found(method));
+        return Err(method_not_found());
     }
     if !is_forwarded(era, method) {
         // The pipeline checks forwarded requests.
@@ -86,7 +86,7 @@ pub(super) fn classify(
         _ => {}
     }
     if !is_forwarded(era, method) {
-        return Err(method_not_found(method));
+        return Err(method_not_found());
     }
     if is_extension_request(method) {
         return Ok(match (view, method) {
@@ -101,14 +101,14 @@ pub(super) fn classify(
         (CatalogScope::One(server), None) => Selector::OnServer(server.clone(), method.to_owned()),
         (CatalogScope::All, Some(selector)) => selector,
         (CatalogScope::All, None) if method == "tasks/list" => return Ok(MethodAction::ListTasks),
-        (CatalogScope::All, None) => return Err(method_not_found(method)),
+        (CatalogScope::All, None) => return Err(method_not_found()),
     };
     Ok(MethodAction::Forward(selector))
 }
 
 /// Returns the error that most servers send for an unknown method.
-pub(super) fn method_not_found(method: &str) -> ResponsePayload {
-    ResponsePayload::Error(error_object(code::METHOD_NOT_FOUND, "Method not found", Some(&method.into())))
+pub(super) fn method_not_found() -> ResponsePayload {
+    reject(code::METHOD_NOT_FOUND, "Method not found")
 }
 
 /// Parses the target that the parameters name; `None` for a method whose parameters name none.

@@ -149,16 +149,16 @@ impl Pins {
 
     /// Adds to the stored value what an earlier release did not pin.
     async fn complete_stored(&self, listing: &Listing) -> Result<(), StoreError> {
-        let offered: Vec<OfferedItem> = offered_items(listing).collect();
-        if !self.lock().complete(listing, &offered) {
-            return Ok(());
-        }
         let stored = self.store.get(self.key()).wait().await?;
-        let Some(mut items) = stored.and_then(|value| approved_items::parse(&value).ok()) else {
+        let Some(items) = stored.and_then(|value| approved_items::parse(&value).ok()) else {
             return Ok(());
         };
-        approved_items::complete(&mut items, listing);
-        let value = approved_items::encode(&items);
+        let mut completed = items.clone();
+        approved_items::complete(&mut completed, listing);
+        if completed == items {
+            return Ok(());
+        }
+        let value = approved_items::encode(&completed);
         self.store.put(self.key(), value.clone(), None).wait().await?;
         self.apply_value(&mut self.lock(), &value);
         Ok(())

@@ -104,7 +104,7 @@ impl ApprovedItem {
 
 /// Approved items by kind and by the server's own name. A kind is absent if the server's items of that kind were never
 /// seen; those that are seen first then count as approved.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PinnedSections<T>([Option<BTreeMap<Arc<str>, T>>; PinnedKind::ALL.len()]);
 
 /// Approved items with their definitions.
@@ -157,9 +157,10 @@ impl<T> PinnedSections<T> {
         }
     }
 
-    /// Returns whether the listing offers items of a kind that was never seen.
+    /// Returns whether the listing says what the server offers of a kind that was never seen. A kind of which it offers
+    /// nothing counts as seen from then on, so that a later item of it is new.
     pub(super) fn has_unseen(&self, listing: &Listing) -> bool {
-        offered_items(listing).any(|offered| !self.is_seen(offered.kind))
+        PinnedKind::ALL.into_iter().any(|kind| !self.is_seen(kind) && is_known(kind, listing))
     }
 }
 

@@ -122,11 +122,14 @@ fn pins_of_earlier_release_accept_what_they_do_not_cover() {
         "{{\"tools\":{{\n\"log\":{{\"sha256\":\"{digest}\",\"definition\":{{\"name\":\"log\",\"description\":\"shows\"}}}}\n}}}}\n"
     );
     std::fs::write(&file, &old).unwrap();
-    // Nothing but tools, and of them nothing else: the file stays as it is.
+    // A server without instructions that has some later did not have them when it was seen.
     let plain = Listing { tools: vec![tool("")], ..Listing::default() };
-    let check = open_pins(dir.path()).check_listing(&plain, true);
-    assert!(!check.is_first && check.newly_unapproved.is_empty());
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), old);
+    let pins = first_seen(dir.path(), &plain);
+    assert_eq!(statuses(&pins), []);
+    let later = open_pins(dir.path());
+    later.check_listing(&Listing { instructions: Some("obey".to_owned()), ..plain }, true);
+    assert_eq!(statuses(&later), [("instructions".into(), "new")]);
+    std::fs::write(&file, &old).unwrap();
     // Icons, prompts and instructions count as seen first.
     let icons =
         |icon: &str| Listing { tools: vec![tool(&format!(r#","icons":["{icon}"]"#))], ..full_listing("") };
