@@ -6,6 +6,7 @@ use tokio::time::timeout;
 
 use super::mux::{Mux, PendingReply};
 use crate::model::error::{Error, ErrorKind};
+use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::protocol::era::handshake::{
     self, HandshakeClient, HandshakeRequest, HandshakeResult, INITIALIZED, ProbeOutcome,
@@ -131,7 +132,9 @@ pub(super) async fn perform_handshake(
         Era::Stateless => try_stateless_first(mux, waits_for_reply, client).await,
     };
     match performed {
-        Err(HandshakeError::Exited { refusal, .. }) if !plan.restarts_after_exit(refusal.is_some()) => {
+        Err(HandshakeError::Exited { refusal, .. })
+            if !plan.restarts_after_exit(refusal.is_some()) || was_shim_killed(mux) =>
+        {
             Err(refusal.unwrap_or_else(|| mux.exit_error(Delivery::MaybeSent)).into())
         }
         performed => performed,
@@ -187,6 +190,13 @@ fn use_probe_after(
         }
         Ok(ProbeOutcome::Session) | Err(_) => Err(refusal.into()),
     }
+}
+
+/// Returns whether the shim of the server was killed, so that processes of the server may be left: no start is tried again
+/// because of the era then.
+fn was_shim_killed(mux: &Mux) -> bool {
+    let error = mux.exit_error(Delivery::MaybeSent);
+    error.exit_report().is_some_and(|report| report.exit == Some(ProcessExit::ShimKilled))
 }
 
 /// Returns the error for a server that exited when an era was tried.
