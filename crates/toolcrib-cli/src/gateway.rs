@@ -21,13 +21,14 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
+use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
 use toolcrib::util::tasks::SpawnBoxed as _;
-use toolcrib::{CallEnd, Caller, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
+use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
     ActiveCallers, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins, HttpGateway, McpService,
     StreamFuture, serve_connection,
@@ -57,6 +58,8 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next attempt when `accept` fails, usually for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
+/// Time between a reason to return free memory to the system and the return: servers often start together.
+const TRIM_DELAY: Duration = Duration::from_secs(1);
 /// Shortest time between two returns of free memory to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -183,7 +186,8 @@ impl Gateway {
     pub(crate) fn accept(&self) {
         self.accept_on(&self.public_listener, max_public_connections());
         self.accept_on(&self.socket_listener, Semaphore::MAX_PERMITS);
-        self.tasks.spawn(return_free_memory(self.http.clone(), self.stop.clone()));
+        let catalog = self.handle.crib().watch_catalog();
+        self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }
 
     /// Serves connections of one listener, at most `max_connections` at the same time.
@@ -414,13 +418,23 @@ fn record_failed_logins(audit: &Audit, failed: &FailedLogins) {
     });
 }
 
-/// Returns free memory to the system when clients have released much of it.
-async fn return_free_memory(http: Arc<HttpGateway>, stop: CancellationToken) {
+/// Returns free memory to the system when clients have released much of it, and after servers were started and listed.
+async fn return_free_memory(
+    http: Arc<HttpGateway>,
+    mut catalog: Receiver<Arc<Catalog>>,
+    stop: CancellationToken,
+) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = http.wait_for_released_memory() => {}
+            changed = catalog.changed() => if changed.is_err() { return },
         }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(TRIM_DELAY) => {}
+        }
+        catalog.mark_unchanged();
         // The allocator searches all its memory, so this is not done on the thread that serves requests.
         let _ = tokio::task::spawn_blocking(toolcrib::return_free_memory).await;
         tokio::select! {

@@ -87,7 +87,10 @@ fn build_runtime() -> Result<tokio::runtime::Runtime> {
         Err(_) => 1,
     };
     let mut builder = match threads {
-        1 => tokio::runtime::Builder::new_current_thread(),
+        1 => {
+            toolcrib::use_one_arena();
+            tokio::runtime::Builder::new_current_thread()
+        }
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     if threads > 1 {

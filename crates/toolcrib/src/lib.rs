@@ -208,7 +208,7 @@ pub use crate::observer::Observer;
 pub use crate::pipeline::subscription::Subscription;
 pub use crate::process::run_shim;
 #[doc(hidden)]
-pub use crate::process::{return_free_memory, take_variable};
+pub use crate::process::{return_free_memory, take_variable, use_one_arena};
 pub use crate::protocol::era::capabilities::{Client, ClientCapabilities, LogLevel};
 pub use crate::protocol::json::object::{BadJson, Object};
 pub use crate::protocol::jsonrpc::ResponsePayload;

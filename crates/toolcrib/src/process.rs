@@ -53,6 +53,12 @@ pub fn take_variable(name: &str) -> Option<Secret> {
     raw::take_variable(&name).and_then(|value| String::from_utf8(value).ok()).map(Secret::new)
 }
 
+/// Makes all threads of this program allocate from one arena. Threads that write files would otherwise each keep 0.2 MB.
+#[doc(hidden)]
+pub fn use_one_arena() {
+    raw::use_one_arena();
+}
+
 /// Returns memory that the allocator keeps for later to the system. May take some milliseconds.
 #[doc(hidden)]
 pub fn return_free_memory() {

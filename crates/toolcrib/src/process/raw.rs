@@ -115,6 +115,15 @@ pub(super) fn return_free_memory() {
     }
 }
 
+/// Makes all threads allocate from one arena.
+pub(super) fn use_one_arena() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: sets a number that the allocator reads when a thread allocates for the first time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Marks all file descriptors except stdin, stdout and stderr as close-on-exec.
 #[cfg(target_os = "linux")]
 pub(super) fn close_others_on_exec() {
