@@ -16,7 +16,7 @@ const MAX_SMALL_BODY: usize = 64 << 10;
 /// The part for small bodies is the limit divided by this.
 const SMALL_PART_DIVISOR: usize = 8;
 /// Size from which a body keeps its claim until its last slice is dropped. The claim of a smaller one ends with its request.
-const MIN_OWNED_BODY: usize = 16 << 10;
+pub(crate) const MIN_OWNED_BODY: usize = 16 << 10;
 /// Use above which its end is reported, so that free memory can be returned to the system.
 const MIN_BURST: usize = 16 << 20;
 
@@ -75,6 +75,12 @@ impl CallerMemory {
 impl ClientMemory {
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, used: AtomicUsize::new(0), peak: AtomicUsize::new(0), burst_ended: Notify::new() }
+    }
+
+    /// Returns the bytes that are used.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Waits until clients have released most of what they used in a burst.
@@ -163,9 +169,10 @@ impl MemoryClaim {
     }
 
     /// Returns a body as bytes that keep the claim, if it is large.
-    pub(crate) fn attach_large(&mut self, body: Vec<u8>) -> Bytes {
+    pub(crate) fn attach_large(&mut self, body: impl Into<Bytes>) -> Bytes {
+        let body = body.into();
         if body.len() < MIN_OWNED_BODY {
-            return body.into();
+            return body;
         }
         let claim = Self { account: self.account.clone(), bytes: std::mem::take(&mut self.bytes) };
         claim.attach(body)

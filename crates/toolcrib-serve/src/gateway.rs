@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use hyper::{HeaderMap, Response};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::GatewayLimits;
 use toolcrib::protocol::era::client::RequestMetaReader;
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
@@ -96,12 +98,26 @@ impl HttpGateway {
         Self { unauthenticated: Some(Arc::new(UnauthenticatedConnections::new(max.max(1)))), ..self }
     }
 
-    /// Sets a function that receives reports of requests without a valid token, at most one report in ten seconds. It must
-    /// not block.
+    /// Sets a function that receives reports of requests without a valid token: at most one report in ten seconds, and one
+    /// about the rest in [`HttpGateway::finish`]. It must not block.
     #[must_use]
     pub fn with_failed_logins(mut self, report: impl Fn(&FailedLogins) + Send + Sync + 'static) -> Self {
         self.failed_logins.reporter = Some(Box::new(report));
         self
+    }
+
+    /// Records a request without a valid token. The last ones of a series are reported when the next report may be made.
+    pub(crate) fn record_failed_login(self: &Arc<Self>, address: Option<IpAddr>) {
+        let Some(time) = self.failed_logins.record(address, Instant::now()) else { return };
+        let gateway = Arc::downgrade(self);
+        let closed = self.failed_logins.closed.clone();
+        self.tasks.spawn_boxed(async move {
+            // Either way the rest is reported.
+            let _ = closed.run_until_cancelled(sleep_until(time)).await;
+            if let Some(gateway) = gateway.upgrade() {
+                gateway.failed_logins.report_rest(Instant::now());
+            }
+        });
     }
 
     /// Waits until clients have released most of a large amount of memory that they used for a while. An allocator may
@@ -120,6 +136,7 @@ impl HttpGateway {
     /// Cancel safe. Dropping the future only skips waiting.
     pub async fn finish(&self) {
         self.sessions.close();
+        self.failed_logins.closed.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }

@@ -141,13 +141,44 @@ pub(crate) type LoginReporter = Box<dyn Fn(&FailedLogins) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct FailedLoginLog {
     state: Mutex<UnreportedLogins>,
+    /// Cancelled when the gateway stops: what is left is reported at once.
+    pub(crate) closed: CancellationToken,
     pub(crate) reporter: Option<LoginReporter>,
 }
 
 #[derive(Debug, Default)]
 struct UnreportedLogins {
     count: u64,
+    /// The address of the last client.
+    address: Option<IpAddr>,
     last_report: Option<Instant>,
+}
+
+impl UnreportedLogins {
+    /// Returns the earliest time of the next report; `None` if it can be made at any time.
+    fn next_report(&self) -> Option<Instant> {
+        self.last_report.map(|last| last + REPORT_INTERVAL)
+    }
+
+    /// Takes what has not been reported; `None` if that is nothing.
+    fn take(&mut self, now: Instant) -> Option<FailedLogins> {
+        if self.count == 0 {
+            return None;
+        }
+        self.last_report = Some(now);
+        Some(FailedLogins { count: std::mem::take(&mut self.count), address: self.address })
+    }
+}
+
+/// What follows from a failed login.
+#[derive(Debug, PartialEq, Eq)]
+enum CountedLogin {
+    /// It is reported now, together with those before it.
+    Report(FailedLogins),
+    /// It is the first that waits for the next report, at this time.
+    ReportAt(Instant),
+    /// It is reported together with others that wait.
+    Waits,
 }
 
 impl fmt::Debug for FailedLoginLog {
@@ -157,23 +188,44 @@ impl fmt::Debug for FailedLoginLog {
 }
 
 impl FailedLoginLog {
-    /// Counts a failed login, and logs and reports all since the last report if that was long enough ago.
-    pub(crate) fn record(&self, address: Option<IpAddr>, now: Instant) {
-        let Some(failed) = self.count(address, now) else { return };
-        tracing::warn!("{failed}");
-        if let Some(report) = &self.reporter {
-            report(&failed);
+    /// Counts a failed login. It is logged and reported with all since the last report if that was long enough ago; if not,
+    /// this returns the time at which [`FailedLoginLog::report_rest`] is to be called, once for all that wait.
+    pub(crate) fn record(&self, address: Option<IpAddr>, now: Instant) -> Option<Instant> {
+        match self.count(address, now) {
+            CountedLogin::Report(failed) => self.report(&failed),
+            CountedLogin::ReportAt(time) => return Some(time),
+            CountedLogin::Waits => {}
+        }
+        None
+    }
+
+    /// Logs and reports the failed logins since the last report, if that was long enough ago or the gateway stops.
+    pub(crate) fn report_rest(&self, now: Instant) {
+        let mut state = self.state.lock().ignore_poison();
+        let is_due = state.next_report().is_none_or(|next| now >= next);
+        let rest = if is_due || self.closed.is_cancelled() { state.take(now) } else { None };
+        drop(state);
+        if let Some(failed) = rest {
+            self.report(&failed);
         }
     }
 
-    fn count(&self, address: Option<IpAddr>, now: Instant) -> Option<FailedLogins> {
+    fn report(&self, failed: &FailedLogins) {
+        tracing::warn!("{failed}");
+        if let Some(report) = &self.reporter {
+            report(failed);
+        }
+    }
+
+    fn count(&self, address: Option<IpAddr>, now: Instant) -> CountedLogin {
         let mut state = self.state.lock().ignore_poison();
         state.count += 1;
-        if state.last_report.is_some_and(|last| now < last + REPORT_INTERVAL) {
-            return None;
+        state.address = address;
+        match state.next_report() {
+            Some(next) if now < next && state.count == 1 => CountedLogin::ReportAt(next),
+            Some(next) if now < next => CountedLogin::Waits,
+            _ => state.take(now).map_or(CountedLogin::Waits, CountedLogin::Report),
         }
-        state.last_report = Some(now);
-        Some(FailedLogins { count: std::mem::take(&mut state.count), address })
     }
 }
 
@@ -217,10 +269,16 @@ mod tests {
         let log = FailedLoginLog::default();
         let now = Instant::now();
         let address = Some(IpAddr::from([192, 0, 2, 7]));
-        let first = log.count(address, now).unwrap();
+        let report = |counted| match counted {
+            CountedLogin::Report(failed) => failed,
+            other => panic!("{other:?}"),
+        };
+        let first = report(log.count(address, now));
         assert_eq!(first.to_string(), "rejected a request without a valid token from 192.0.2.7");
-        assert!((0..99).all(|_| log.count(address, now + REPORT_INTERVAL / 2).is_none()));
-        let later = log.count(None, now + REPORT_INTERVAL).unwrap();
+        let soon = now + REPORT_INTERVAL / 2;
+        assert_eq!(log.count(address, soon), CountedLogin::ReportAt(now + REPORT_INTERVAL));
+        assert!((0..98).all(|_| log.count(address, soon) == CountedLogin::Waits));
+        let later = report(log.count(None, now + REPORT_INTERVAL));
         assert_eq!(later.to_string(), "rejected 100 requests without a valid token, the last one");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
 use crate::client_memory::MemoryClaim;
@@ -60,7 +60,7 @@ pub(crate) async fn read(
 
 /// Reads a body to its end. The bytes of a body in one frame are not copied.
 async fn read_frames(
-    body: &mut Incoming,
+    body: &mut (impl Body<Data = Bytes> + Unpin),
     limit: usize,
     claim: &mut MemoryClaim,
 ) -> Result<Bytes, RequestBodyError> {
@@ -84,7 +84,7 @@ async fn read_frames(
         }
         all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { claim.attach_large(all) })
+    Ok(if all.is_empty() { claim.attach_large(first) } else { claim.attach_large(all) })
 }
 
 async fn discard(body: &mut Incoming) {
@@ -98,4 +98,31 @@ async fn discard(body: &mut Incoming) {
     };
     // The client may send nothing more.
     let _ = timeout(DISCARD_TIMEOUT, discarding).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::Full;
+    use toolcrib::Caller;
+
+    use super::*;
+    use crate::client_memory::{CallerMemory, ClientMemory, MIN_OWNED_BODY, MemoryAccount};
+
+    #[tokio::test]
+    async fn large_body_in_one_frame_keeps_its_claim() {
+        let total = Arc::new(ClientMemory::new(1 << 20));
+        let caller = Arc::new(CallerMemory::new(&Caller::local()));
+        let account = MemoryAccount { total: total.clone(), caller };
+        for (size, kept) in [(MIN_OWNED_BODY, MIN_OWNED_BODY), (MIN_OWNED_BODY - 1, 0)] {
+            let mut claim = MemoryClaim::for_body(account.clone());
+            let mut body = Full::new(Bytes::from(vec![b'x'; size]));
+            let read = read_frames(&mut body, 1 << 20, &mut claim).await.unwrap();
+            drop(claim);
+            assert_eq!((read.len(), total.used()), (size, kept));
+            drop(read);
+            assert_eq!(total.used(), 0);
+        }
+    }
 }

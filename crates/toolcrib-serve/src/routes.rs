@@ -4,7 +4,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use toolcrib::util::encoding;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Project};
@@ -32,7 +32,7 @@ pub(crate) async fn handle_request(
     let mut response = route_request(conn, request).await;
     if response.status() == StatusCode::UNAUTHORIZED {
         conn.login.fail();
-        conn.gateway.failed_logins.record(conn.address, Instant::now());
+        conn.gateway.record_failed_login(conn.address);
         // Boxed to keep the future of an ordinary request small.
         Box::pin(sleep(FAILED_LOGIN_DELAY)).await;
         if conn.login.is_refused() && !is_http2 {

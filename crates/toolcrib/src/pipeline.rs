@@ -30,6 +30,7 @@ use crate::protocol::era::input;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::member_names;
 use crate::protocol::versions::Era;
+use crate::spec::ServerId;
 use crate::supervisor::Lease;
 use crate::upstream::deadline::Deadline;
 use cache::CacheLookup;
@@ -52,9 +53,16 @@ impl KeptLease {
         self.0
     }
 
-    /// Returns the lease of the previous attempt, unless its server has ended.
-    fn take_open(&mut self) -> Option<Lease> {
-        self.0.take().filter(|lease| !lease.connection().is_closed())
+    /// Returns the lease of the previous attempt, unless it is on another server or its server has ended. The items that
+    /// may be used are the current ones.
+    fn take_open(&mut self, server: &ServerId) -> Option<Lease> {
+        let mut lease = self.0.take()?;
+        let connection = lease.connection();
+        if connection.server != *server || connection.is_closed() {
+            return None;
+        }
+        lease.update_pinned_items();
+        Some(lease)
     }
 
     /// Keeps the lease on an instance of one client if the outcome of its call asks for input.
@@ -132,7 +140,7 @@ async fn send_to_server(
     flight: Option<&SingleFlight>,
     kept: &mut KeptLease,
 ) -> Result<Outcome, Error> {
-    let TimedLease { mut lease, started, is_late } = match kept.take_open() {
+    let TimedLease { mut lease, started, is_late } = match kept.take_open(&target.server) {
         Some(lease) => TimedLease::new(lease, Instant::now()),
         None => lease_in_time(router, call, target).await?,
     };
@@ -142,7 +150,7 @@ async fn send_to_server(
     kept.keep_if_asked(lease, call, &outcome);
     match outcome {
         Err(error) if retry::may_retry(router, &error, call, target) => {
-            Box::pin(retry::retry(router, call, target, flight, error, started)).await
+            Box::pin(retry::retry(router, call, target, flight, kept, error, started)).await
         }
         outcome => outcome,
     }

@@ -30,7 +30,7 @@ pub(super) async fn open(
     let session = match find(conn, scope, headers).await {
         Ok(session) => session,
         Err(SessionError::Missing) => return method_not_allowed(),
-        Err(error) => return session_error(None, error),
+        Err(error) => return session_error(conn, None, error),
     };
     let refuse = |status, message| error_response(status, None, code::INVALID_REQUEST, message);
     if !accepts_events(headers) {

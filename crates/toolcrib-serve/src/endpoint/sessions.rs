@@ -61,7 +61,7 @@ pub(super) async fn open(
     spawn_expiry_task(conn, &session);
     if let Err(error) = gateway.sessions.save(&session.id).await {
         gateway.sessions.discard(&session.id);
-        return session_error(Some(&request.id), SessionError::StoreUnavailable(error));
+        return session_error(conn, Some(&request.id), SessionError::StoreUnavailable(error));
     }
     let mut response = response::respond(
         StatusCode::OK,
@@ -90,13 +90,13 @@ pub(super) async fn delete(
     let Some(id) = headers::session_id(headers) else { return method_not_allowed() };
     match conn.gateway.sessions.end_everywhere(id, scope).await {
         Ok(true) => response::respond(StatusCode::NO_CONTENT, ResponseBody::empty()),
-        Ok(false) => session_error(None, SessionError::Unknown),
-        Err(error) => session_error(None, SessionError::StoreUnavailable(error)),
+        Ok(false) => session_error(conn, None, SessionError::Unknown),
+        Err(error) => session_error(conn, None, SessionError::StoreUnavailable(error)),
     }
 }
 
 /// A request that is not in an open session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum SessionError {
     /// No session is named.
     Missing,
@@ -104,6 +104,8 @@ pub(super) enum SessionError {
     Unknown,
     /// The store with the sessions of other gateways did not answer.
     StoreUnavailable(StoreError),
+    /// Clients use too much memory to continue a session of another gateway.
+    NoMemory(Error),
 }
 
 /// Finds the session that a request names. A session of another gateway on the same store is continued here.
@@ -121,20 +123,28 @@ pub(super) async fn find(
         return Err(SessionError::Unknown);
     }
     // The size of the record is limited, because that of the session was.
-    let memory = conn.memory(&scope.access).claim(SESSION_SIZE);
-    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, memory)).await;
+    let account = conn.memory(&scope.access);
+    let Some(claim) = account.claim(SESSION_SIZE) else {
+        return Err(SessionError::NoMemory(account.refusal("the session was not continued")));
+    };
+    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, claim)).await;
     let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
     spawn_expiry_task(conn, &restored);
     sessions.find(id, scope).ok_or(SessionError::Unknown)
 }
 
 /// Returns the response to a request that is not in an open session.
-pub(super) fn session_error(id: Option<&RequestId>, error: SessionError) -> Response<ResponseBody> {
+pub(super) fn session_error(
+    conn: &ConnectionContext,
+    id: Option<&RequestId>,
+    error: SessionError,
+) -> Response<ResponseBody> {
     let (status, message) = match error {
         SessionError::Unknown => (StatusCode::NOT_FOUND, "unknown or expired session"),
         SessionError::Missing => {
             (StatusCode::BAD_REQUEST, "send `initialize` first, or name a revision in `params._meta`")
         }
+        SessionError::NoMemory(error) => return overloaded(conn, id, &error),
         SessionError::StoreUnavailable(error) => {
             let message = format!("the sessions of other gateways are not known: {error}");
             let error = Error::new(ErrorKind::StoreUnavailable, message);
@@ -161,7 +171,7 @@ pub(super) async fn handle_without_response(
             receive(conn, &session, message);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
-        Err(error) => session_error(None, error),
+        Err(error) => session_error(conn, None, error),
     }
 }
 
@@ -196,7 +206,7 @@ pub(super) async fn respond(
 ) -> Response<ResponseBody> {
     let session = match find(conn, scope, headers).await {
         Ok(session) => session,
-        Err(error) => return session_error(Some(&request.id), error),
+        Err(error) => return session_error(conn, Some(&request.id), error),
     };
     let id = request.id.clone();
     let accepts_events = request.accepts_events;

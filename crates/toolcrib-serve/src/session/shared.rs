@@ -80,7 +80,7 @@ impl Sessions {
         service: &McpService,
         id: &str,
         scope: &EndpointScope,
-        memory: Option<MemoryClaim>,
+        memory: MemoryClaim,
     ) -> Result<Option<NewSession>, StoreError> {
         let Some(shared) = &self.shared else { return Ok(None) };
         // Known here, but of another caller or ended.
@@ -96,7 +96,7 @@ impl Sessions {
         let client = shared.share(client, id, params);
         client.apply_record(service, &record).await;
         let stored = client.put_record(RECORD_TTL);
-        let opened = self.insert(id.to_owned(), client, memory);
+        let opened = self.insert(id.to_owned(), client, Some(memory));
         if let Some(stored) = stored {
             stored.wait().await?;
         }

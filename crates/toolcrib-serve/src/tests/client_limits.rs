@@ -1,5 +1,7 @@
 //! Tests of what clients may use: memory, connections without a token, and time.
 
+use std::sync::Mutex;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::{SendRequest, handshake};
@@ -184,6 +186,36 @@ async fn http1_connection_is_closed_after_two_failed_logins() {
     let second = String::from_utf8(rest).unwrap();
     assert!(second.contains("HTTP/1.1 401") && second.contains("connection: close"), "{second}");
     assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_logins_at_the_end_of_a_burst_are_reported() {
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let gateway = || {
+        let sink = reports.clone();
+        let crib = Crib::builder().build().unwrap();
+        let mut gateway = TestGateway::with_callers(crib, callers(CALLERS), 1000, 10);
+        let state = Arc::into_inner(gateway.state).unwrap();
+        let state = state.with_failed_logins(move |failed| sink.lock().unwrap().push(failed.count));
+        gateway.state = Arc::new(state);
+        gateway
+    };
+    let waiting = gateway();
+    for _ in 0..3 {
+        assert_eq!(status(&waiting.post(PING.len(), "", PING).await.read_head().await), "401");
+    }
+    assert_eq!(*reports.lock().unwrap(), [1]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(*reports.lock().unwrap(), [1, 2], "after the interval");
+    let stopping = gateway();
+    for _ in 0..4 {
+        assert_eq!(status(&stopping.post(PING.len(), "", PING).await.read_head().await), "401");
+    }
+    let stopped_at = Instant::now();
+    stopping.stop.cancel();
+    stopping.state.finish().await;
+    assert_eq!(*reports.lock().unwrap(), [1, 2, 1, 3], "at the end");
+    assert!(stopped_at.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]

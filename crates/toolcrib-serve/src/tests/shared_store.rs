@@ -6,6 +6,7 @@ use toolcrib::{Caller, Crib, LogLevel};
 
 use super::delayed_store::DelayedStore;
 use super::*;
+use crate::client_memory::{CallerMemory, MemoryAccount};
 use crate::service::EndpointScope;
 
 const CALLERS: &str = "[callers.one]\ntoken = 'first'\n[callers.two]\ntoken = 'second'\n";
@@ -102,6 +103,30 @@ async fn session_survives_the_end_of_its_gateway() {
     assert_eq!(pair.gateways[1].ping(&session).await, "200");
     let head = pair.gateways[1].send_bodyless("GET", &session).await.read_head().await;
     assert_eq!(status(&head), "200", "its notification stream can be opened");
+    pair.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_is_not_continued_while_there_is_too_little_memory() {
+    let pair = GatewayPair::new("");
+    let session = pair.gateways[0].open_session().await;
+    let caller = Arc::new(CallerMemory::new(&Caller::local()));
+    let account = MemoryAccount { total: pair.gateways[1].state.memory.clone(), caller };
+    // Only the part for small bodies is free.
+    let limit = GatewayLimits::default().client_memory();
+    let used = limit - limit / 16;
+    account.add(used);
+    let headers = format!("|Mcp-Session-Id: {session}");
+    let batch = format!("[{PING}]");
+    for message in [PING, &batch] {
+        let head = pair.gateways[1].post(message.len(), &headers, message).await.read_head().await;
+        assert_eq!(status(&head), "503", "{head}");
+        assert!(head.contains("retry-after: 1"), "{head}");
+    }
+    let stream = pair.gateways[1].send_bodyless("GET", &session).await.read_head().await;
+    assert_eq!((status(&stream).as_str(), pair.open_sessions(1)), ("503", 0));
+    account.release(used);
+    assert_eq!(pair.gateways[1].ping(&session).await, "200");
     pair.finish().await;
 }
 

@@ -9,6 +9,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::outcome::Outcome;
 use crate::model::target::Target;
+use crate::pipeline::KeptLease;
 use crate::pipeline::router::CallRouter;
 use crate::spec::Trust;
 use crate::upstream::deadline::Deadline;
@@ -56,12 +57,13 @@ fn is_idempotent(router: &CallRouter, call: &Call, target: &Target) -> bool {
 }
 
 /// Sends a call again that was sent at `started` and failed with `first_error`. If the server is not up again within the
-/// time limit of the call, returns `first_error`.
+/// time limit of the call, returns `first_error`. The lease is kept if the server asks for input.
 pub(super) async fn retry(
     router: &CallRouter,
     call: &mut Call,
     target: &Target,
     flight: Option<&SingleFlight>,
+    kept: &mut KeptLease,
     first_error: Error,
     started: Instant,
 ) -> Result<Outcome, Error> {
@@ -76,7 +78,9 @@ pub(super) async fn retry(
     let retried = async {
         let mut lease = lease?;
         flight.into_iter().for_each(SingleFlight::mark_sent);
-        lease.send(call, &target.name, started).await
+        let outcome = lease.send(call, &target.name, started).await;
+        kept.keep_if_asked(lease, call, &outcome);
+        outcome
     };
     retried.await.map_err(|error| if may_have_run { error.mark_maybe_sent() } else { error })
 }

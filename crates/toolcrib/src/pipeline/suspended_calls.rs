@@ -7,6 +7,7 @@
 //! client, only that instance knows its state: the client may return on another connection, so the lease on the instance
 //! is kept, and the client gets a signed state in place of the server's own.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -80,14 +81,20 @@ struct RunningCall {
     updates: mpsc::Receiver<CallUpdate>,
 }
 
-/// A call that waits for its client, and what the repeated request must match.
+/// The request of a call that waits for its client. The repeated request must match it.
+#[derive(Debug)]
+struct OriginalRequest {
+    caller: Caller,
+    selector: Selector,
+    method: Cow<'static, str>,
+    params: Object,
+}
+
+/// A call that waits for its client.
 struct SuspendedCall {
     running: RunningCall,
     requests: Vec<(String, ServerRequest)>,
-    caller: Caller,
-    selector: Selector,
-    method: String,
-    params: Object,
+    original: OriginalRequest,
     trace: CallTrace,
     /// Drops the call when the time is up.
     _timer: AbortOnDropHandle<()>,
@@ -97,7 +104,7 @@ struct SuspendedCall {
 #[derive(Debug)]
 struct AskingInstance {
     lease: Lease,
-    caller: Caller,
+    original: OriginalRequest,
     /// The state that the server itself wants back, as raw JSON.
     server_state: Option<Bytes>,
     /// Releases the instance when the time is up.
@@ -107,8 +114,8 @@ struct AskingInstance {
 impl SuspendedState {
     /// Returns whether one more call of a caller may wait.
     fn has_room_for(&self, caller: &Caller) -> bool {
-        let of_calls = self.calls.values().map(|waiting| &waiting.caller);
-        let of_instances = self.instances.values().map(|waiting| &waiting.caller);
+        let of_calls = self.calls.values().map(|waiting| &waiting.original.caller);
+        let of_instances = self.instances.values().map(|waiting| &waiting.original.caller);
         let caller_count = of_calls.chain(of_instances).filter(|waiting| *waiting == caller).count();
         !self.closed
             && self.calls.len() + self.instances.len() < MAX_SUSPENDED
@@ -118,14 +125,20 @@ impl SuspendedState {
 
 impl std::fmt::Debug for SuspendedCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SuspendedCall")
-            .field("caller", &self.caller)
-            .field("method", &self.method)
-            .finish_non_exhaustive()
+        f.debug_struct("SuspendedCall").field("original", &self.original).finish_non_exhaustive()
     }
 }
 
-impl SuspendedCall {
+impl OriginalRequest {
+    fn new(call: &Call) -> Self {
+        Self {
+            caller: call.caller.clone(),
+            selector: call.selector.clone(),
+            method: call.method.clone(),
+            params: call.params.clone(),
+        }
+    }
+
     /// Returns whether a call has the same caller, target and parameters.
     fn is_repeated_by(&self, call: &Call) -> bool {
         self.caller == call.caller
@@ -252,18 +265,21 @@ impl SuspendedCalls {
         if !state.has_room_for(&call.caller) {
             return outcome;
         }
-        let timer = AbortOnDropHandle::new(self.tasks.spawn(expire(Arc::downgrade(self), id.clone())));
+        let timer = AbortOnDropHandle::new(self.tasks.spawn_boxed(expire(Arc::downgrade(self), id.clone())));
         let server_state = result.get(input::REQUEST_STATE).map(|raw| Bytes::copy_from_slice(raw));
-        let caller = call.caller.clone();
-        state.instances.insert(id, AskingInstance { lease, caller, server_state, _timer: timer });
+        let original = OriginalRequest::new(call);
+        state.instances.insert(id, AskingInstance { lease, original, server_state, _timer: timer });
         drop(state);
         result.set_unchecked(input::REQUEST_STATE, object::to_json_string(&token));
         Outcome { answer: ResponsePayload::Result(result.to_bytes()), ..outcome }
     }
 
-    /// Removes and returns the instance that a state belongs to.
-    fn take_instance(&self, state: &str) -> Option<AskingInstance> {
-        self.lock().instances.remove(state_id(state)?)
+    /// Removes and returns the instance that a state belongs to, if `call` repeats the call in which it asked.
+    fn take_instance(&self, state: &str, call: &Call) -> Option<AskingInstance> {
+        let id = state_id(state)?;
+        let mut state = self.lock();
+        state.instances.get(id).filter(|asking| asking.original.is_repeated_by(call))?;
+        state.instances.remove(id)
     }
 
     /// Continues a call whose state was signed here.
@@ -273,7 +289,7 @@ impl SuspendedCalls {
         state: &str,
         mut call: Call,
     ) -> Result<Outcome, Error> {
-        let Some(AskingInstance { lease, server_state, .. }) = self.take_instance(state) else {
+        let Some(AskingInstance { lease, server_state, .. }) = self.take_instance(state, &call) else {
             return self.resume_suspended(state, call).await;
         };
         match server_state {
@@ -375,10 +391,7 @@ impl SuspendedCalls {
         let suspended = SuspendedCall {
             running,
             requests,
-            caller: call.caller,
-            selector: call.selector,
-            method: call.method.into_owned(),
-            params: call.params,
+            original: OriginalRequest::new(&call),
             trace: call.trace,
             _timer: timer,
         };
@@ -397,7 +410,7 @@ impl SuspendedCalls {
     /// decides which of several attempts gets it.
     async fn take(&self, state: &str, call: &Call) -> Result<Option<SuspendedCall>, Error> {
         let Some(id) = state_id(state) else { return Ok(None) };
-        if !self.lock().calls.get(id).is_some_and(|suspended| suspended.is_repeated_by(call)) {
+        if !self.lock().calls.get(id).is_some_and(|suspended| suspended.original.is_repeated_by(call)) {
             return Ok(None);
         }
         let record = self.store.take(record_key(id)).wait().await;

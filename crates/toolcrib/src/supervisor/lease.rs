@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::ActorCommand;
 use super::breaker::CallHealth;
 use super::lease_gate::LeaseGate;
 use super::metrics::ServerMetrics;
 use super::recent_callers::RecentCallers;
 use super::slots::SlotPool;
+use super::{ActorCommand, Snapshot};
 use crate::access::pins::PinnedItems;
 use crate::call::Call;
 use crate::model::caller::Caller;
@@ -35,6 +35,8 @@ pub(super) struct LeasedServer {
     pub(super) recent_callers: RecentCallers,
     pub(super) metrics: Arc<ServerMetrics>,
     pub(super) slots: Arc<SlotPool>,
+    /// The state of the server, for leases that are kept for a while.
+    pub(super) snapshot: watch::Receiver<Snapshot>,
 }
 
 /// The end of a lease, as it is reported to the actor.
@@ -102,6 +104,11 @@ impl Lease {
     /// Returns whether the server is an instance that belongs to one client.
     pub(crate) fn is_for_one_client(&self) -> bool {
         self.server.is_for_one_client
+    }
+
+    /// Takes over the items that may be used now. Those of a kept lease may be out of date.
+    pub(crate) fn update_pinned_items(&mut self) {
+        self.pinned_items.clone_from(&self.server.snapshot.borrow().pinned_items);
     }
 
     /// Releases the server and reports it as healthy.

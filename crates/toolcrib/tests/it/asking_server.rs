@@ -1,6 +1,7 @@
 //! A server of either era that sends a request to the client during a call, and records what it receives.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,17 +16,42 @@ use toolcrib::InProcess;
 pub(crate) struct AskingServer {
     stateless: bool,
     received: Arc<Mutex<Vec<Value>>>,
+    /// Ends the connection at the next call.
+    ends_next_call: Arc<AtomicBool>,
+    /// Changes the definition of its tool at the next call, and announces it.
+    changes_definition: Arc<AtomicBool>,
+    has_changed: Arc<AtomicBool>,
 }
 
 impl AskingServer {
     /// Sends the requests on the pipe while the call waits.
     pub(crate) fn in_session() -> Self {
-        Self { stateless: false, received: Arc::default() }
+        Self::new(false)
     }
 
     /// Ends the call with the requests and expects it again with the answers.
     pub(crate) fn stateless() -> Self {
-        Self { stateless: true, received: Arc::default() }
+        Self::new(true)
+    }
+
+    fn new(stateless: bool) -> Self {
+        Self {
+            stateless,
+            received: Arc::default(),
+            ends_next_call: Arc::default(),
+            changes_definition: Arc::default(),
+            has_changed: Arc::default(),
+        }
+    }
+
+    /// Ends its connection at the next call, without an answer.
+    pub(crate) fn end_next_call(&self) {
+        self.ends_next_call.store(true, Ordering::Relaxed);
+    }
+
+    /// Changes the definition of its tool during the next call.
+    pub(crate) fn change_definition_in_next_call(&self) {
+        self.changes_definition.store(true, Ordering::Relaxed);
     }
 
     /// Every message that it received, in order.
@@ -45,7 +71,13 @@ impl AskingServer {
         waiting_call: &mut Option<Value>,
     ) {
         self.received.lock().unwrap().push(message.clone());
-        let tools = json!([{"name": "ask", "inputSchema": {"type": "object"}}]);
+        let is_call = message["method"] == "tools/call";
+        if is_call && self.changes_definition.swap(false, Ordering::Relaxed) {
+            self.has_changed.store(true, Ordering::Relaxed);
+            send(out, &json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})).await;
+        }
+        let description = if self.has_changed.load(Ordering::Relaxed) { "Asks more" } else { "Asks" };
+        let tools = json!([{"name": "ask", "description": description, "inputSchema": {"type": "object"}}]);
         let result = match (message["method"].as_str(), self.stateless) {
             (Some("server/discover"), true) => {
                 json!({"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
@@ -129,7 +161,11 @@ impl InProcess for AskingServer {
             let mut lines = BufReader::new(reader).lines();
             let mut waiting_call = None;
             while let Ok(Some(line)) = lines.next_line().await {
-                server.receive(serde_json::from_str(&line).unwrap(), &mut out, &mut waiting_call).await;
+                let message: Value = serde_json::from_str(&line).unwrap();
+                if message["method"] == "tools/call" && server.ends_next_call.swap(false, Ordering::Relaxed) {
+                    return;
+                }
+                server.receive(message, &mut out, &mut waiting_call).await;
             }
         })
     }

@@ -5,15 +5,20 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use toolcrib::protocol::era::capabilities::ClientCapabilities;
+use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::ResponsePayload;
 use toolcrib::protocol::versions::Era;
-use toolcrib::{Call, CallUpdate, ClientContext, Crib, ServerSpec, Sharing};
+use toolcrib::spec::{NamePattern, ToolsSpec};
+use toolcrib::{
+    Call, CallUpdate, ClientContext, Crib, ErrorKind, Outcome, Pinning, Selector, ServerSpec, Sharing,
+};
 
 use crate::asking_server::AskingServer;
 use crate::fake::FakeServer;
 use crate::sharing::{client, crib};
-use crate::support::{id, on, settle, spawn, with};
+use crate::support::{SECOND, id, kind, on, roster, settle, spawn, with};
 
 /// A client context with a channel for requests while no call is running.
 fn context_with_updates() -> (Arc<ClientContext>, mpsc::Receiver<CallUpdate>) {
@@ -80,9 +85,9 @@ async fn suspended_call_resumes_on_its_instance() {
     let crib = Crib::builder().server(spec).build().unwrap();
     let params = json!({"name": "ask", "arguments": {"method": "elicitation/create", "params": {}}});
     let call = |params: &Value, key| {
-        let params = toolcrib::protocol::json::object::Object::parse(&params.to_string().into()).unwrap();
+        let params = Object::parse(&params.to_string().into()).unwrap();
         let able = client(key, Era::Stateless, r#"{"elicitation":{}}"#);
-        Call::request("tools/call", toolcrib::Selector::Tool("s__ask".into()), params).client(able)
+        Call::request("tools/call", Selector::Tool("s__ask".into()), params).client(able)
     };
     let asked = crib.call(call(&params, 1)).await.unwrap().to_value();
     // The client has disconnected, but its suspended call stays.
@@ -94,4 +99,74 @@ async fn suspended_call_resumes_on_its_instance() {
     let outcome = crib.call(call(&again, 2)).await.unwrap();
     assert_eq!(outcome.text(), r#"{"action":"accept"}"#);
     assert_eq!(server.received_of("tools/call").len(), 1);
+}
+
+/// A server that asks by its result, with an instance per client.
+fn asking_spec(name: &str, server: &AskingServer) -> ServerSpec {
+    ServerSpec::in_process(id(name), server.clone()).sharing(Sharing::PerClient)
+}
+
+/// The parameters of a call that asks `n`.
+fn question(n: u64) -> Value {
+    json!({"name": "ask", "arguments": {"method": "elicitation/create", "params": {"n": n}}})
+}
+
+/// A call of a stateless client on one server.
+fn stateless_call(server: &str, params: &Value, key: u64) -> Call {
+    let params = Object::parse(&params.to_string().into()).unwrap();
+    let able = client(key, Era::Stateless, r#"{"elicitation":{}}"#);
+    Call::request("tools/call", Selector::OnServer(id(server), "ask".to_owned()), params).client(able)
+}
+
+/// The parameters of a repeated call, with the answer to what was asked.
+fn answered(mut params: Value, asked: &Outcome) -> Value {
+    params["inputResponses"] = json!({"it": {"action": "accept"}});
+    params["requestState"] = asked.to_value()["requestState"].clone();
+    params
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_instance_serves_only_the_call_that_it_asked_in() {
+    let [first, second] = [(); 2].map(|()| AskingServer::stateless());
+    let servers = [asking_spec("a", &first), asking_spec("b", &second)];
+    let crib = Crib::builder().roster(roster(servers)).build().unwrap();
+    let asked = crib.call(stateless_call("a", &question(1), 1)).await.unwrap();
+    let on_other_server = stateless_call("b", &answered(question(1), &asked), 1);
+    let with_other_arguments = stateless_call("a", &answered(question(2), &asked), 1);
+    for other in [on_other_server, with_other_arguments] {
+        let outcome = crib.call(other).await.unwrap();
+        assert!(outcome.is_error(), "{outcome:?}");
+    }
+    let calls = |server: &AskingServer| server.received_of("tools/call").len();
+    assert_eq!((calls(&first), calls(&second)), (1, 0));
+    let outcome = crib.call(stateless_call("a", &answered(question(1), &asked), 2)).await.unwrap();
+    assert_eq!((outcome.text().as_str(), calls(&first)), (r#"{"action":"accept"}"#, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_instance_is_checked_against_its_current_listing() {
+    let server = AskingServer::stateless();
+    let spec = asking_spec("s", &server).pin(Pinning::Strict);
+    let crib = Crib::builder().server(spec).build().unwrap();
+    crib.call(stateless_call("s", &question(1), 1)).await.unwrap();
+    server.change_definition_in_next_call();
+    let asked = crib.call(stateless_call("s", &question(1), 1)).await.unwrap();
+    sleep(5 * SECOND).await;
+    let repeated = crib.call(stateless_call("s", &answered(question(1), &asked), 1)).await;
+    assert_eq!(kind(repeated), ErrorKind::Denied);
+    assert_eq!(server.received_of("tools/call").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn instance_that_asks_in_a_retried_call_is_kept() {
+    let server = AskingServer::stateless();
+    let tools = ToolsSpec { idempotent: vec![NamePattern::any()], ..ToolsSpec::default() };
+    let crib = Crib::builder().server(asking_spec("s", &server).tools(tools)).build().unwrap();
+    server.end_next_call();
+    let asked = crib.call(stateless_call("s", &question(1), 1)).await.unwrap();
+    let state = asked.to_value()["requestState"].clone();
+    assert!(state.as_str().unwrap().starts_with("toolcrib."), "{state}");
+    let repeated = crib.call(stateless_call("s", &answered(question(1), &asked), 2)).await.unwrap();
+    assert_eq!(repeated.text(), r#"{"action":"accept"}"#);
+    assert_eq!(server.received_of("server/discover").len(), 2, "no instance for the second client");
 }

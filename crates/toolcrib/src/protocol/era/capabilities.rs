@@ -1,7 +1,5 @@
 //! The client behind a call: its era, its capabilities and its log level.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 
 use super::extensions::{self, announced_extensions};
@@ -17,6 +15,8 @@ pub const LIST_ROOTS: &str = "roots/list";
 
 /// Extensions that a server which clients share is told about, in each of the two members.
 const MAX_SHARED_EXTENSIONS: usize = 64;
+/// Bytes of the name of such an extension.
+const MAX_SHARED_KEY: usize = 256;
 /// Bytes of the value of such an extension.
 const MAX_SHARED_VALUE: usize = 4 << 10;
 
@@ -183,7 +183,7 @@ impl ClientCapabilities {
     }
 
     /// Returns these capabilities with the extensions of another client, whose values apply; `None` if that changes nothing.
-    /// The number and size of the extensions are bounded.
+    /// The number and size of the extensions are bounded: those that were added first make room for new ones.
     #[must_use]
     pub fn with_extensions_of(&self, other: &Self) -> Option<Self> {
         let mut object = Object::parse(&self.raw).unwrap_or_default();
@@ -192,20 +192,17 @@ impl ClientCapabilities {
         for member in extensions::MEMBERS {
             let part = |object: &Object| object.get(member).and_then(|raw| Object::parse(raw).ok());
             let Some(added) = part(&announced) else { continue };
-            let mut own: BTreeMap<String, Bytes> = BTreeMap::new();
-            for (key, value) in part(&object).unwrap_or_default().iter() {
-                own.insert(key.to_owned(), value.clone());
+            let shareable = added.iter().filter(|(key, value)| is_shareable(key, value));
+            let added: Vec<(&str, &Bytes)> = shareable.take(MAX_SHARED_EXTENSIONS).collect();
+            let mut others = part(&object).unwrap_or_default();
+            if added.iter().all(|(key, value)| others.get(key) == Some(*value)) {
+                continue;
             }
-            for (key, value) in added.iter().filter(|(key, _)| *key != extensions::TASKS) {
-                let has_room = own.contains_key(key) || own.len() < MAX_SHARED_EXTENSIONS;
-                if has_room && value.len() <= MAX_SHARED_VALUE && own.get(key) != Some(value) {
-                    own.insert(key.to_owned(), Bytes::copy_from_slice(value));
-                    has_changed = true;
-                }
-            }
-            if !own.is_empty() {
-                object.set_unchecked(member, to_json_object(&own));
-            }
+            others.retain(|key| added.iter().all(|(name, _)| *name != key));
+            // Members are in the order in which they were added.
+            let excess = (others.iter().count() + added.len()).saturating_sub(MAX_SHARED_EXTENSIONS);
+            object.set_unchecked(member, to_json_object(others.iter().skip(excess).chain(added)));
+            has_changed = true;
         }
         has_changed.then(|| Self { raw: object.to_bytes(), extensions: true, ..self.clone() })
     }
@@ -289,8 +286,13 @@ impl ClientCapabilities {
     }
 }
 
+/// Returns whether servers which clients share are told about an extension.
+fn is_shareable(key: &str, value: &Bytes) -> bool {
+    key != extensions::TASKS && key.len() <= MAX_SHARED_KEY && value.len() <= MAX_SHARED_VALUE
+}
+
 /// Encodes members with raw values as an object.
-fn to_json_object(members: &BTreeMap<String, Bytes>) -> Vec<u8> {
+fn to_json_object<'a>(members: impl Iterator<Item = (&'a str, &'a Bytes)>) -> Vec<u8> {
     let mut out = vec![b'{'];
     for (key, value) in members {
         if out.len() > 1 {
@@ -413,8 +415,31 @@ mod tests {
         let value: serde_json::Value = serde_json::from_slice(bounded.as_json()).unwrap();
         let announced = value["extensions"].as_object().unwrap();
         assert_eq!((announced.len(), announced.contains_key("large")), (MAX_SHARED_EXTENSIONS, false));
+        let long = format!(r#"{{"extensions":{{"{}":{{}}}}}}"#, "k".repeat(MAX_SHARED_KEY + 1));
+        assert_eq!(known.with_extensions_of(&ClientCapabilities::parse(&long.into())), None);
         assert_eq!(known.missing_for("chat/pick", None), None);
         assert!(capabilities(r#"{"sampling":{}}"#).missing_for("chat/pick", None).is_some());
+    }
+
+    #[test]
+    fn oldest_extensions_make_room_for_those_of_another_client() {
+        let announce = |keys: &mut dyn Iterator<Item = String>| {
+            let members: Vec<String> = keys.map(|key| format!(r#""{key}":{{}}"#)).collect();
+            ClientCapabilities::parse(&format!(r#"{{"extensions":{{{}}}}}"#, members.join(",")).into())
+        };
+        let many = announce(&mut (0..200).map(|number| format!("z{number}")));
+        let own = announce(&mut ["a".to_owned(), "z1".to_owned(), "b".to_owned()].into_iter());
+        let full = ClientCapabilities::default().with_extensions_of(&many).unwrap();
+        assert_eq!(full.with_extensions_of(&many), None, "the rest is ignored, not added in turn");
+        let shared = full.with_extensions_of(&own).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(shared.as_json()).unwrap();
+        let keys: Vec<&String> = value["extensions"].as_object().unwrap().keys().collect();
+        assert_eq!(keys.len(), MAX_SHARED_EXTENSIONS);
+        for (key, is_kept) in
+            [("a", true), ("b", true), ("z1", true), ("z0", false), ("z2", false), ("z3", true)]
+        {
+            assert_eq!(keys.iter().any(|kept| *kept == key), is_kept, "{key}");
+        }
     }
 
     #[test]

@@ -281,6 +281,7 @@ impl Actor {
             recent_callers: RecentCallers::default(),
             metrics: self.metrics.clone(),
             slots: self.services.slots.clone(),
+            snapshot: self.snapshot.subscribe(),
         });
         ActorState::Ready(RunningServer {
             connection,
