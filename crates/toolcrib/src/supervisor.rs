@@ -69,7 +69,7 @@ enum ActorCommand {
     FreeSlot,
     /// Acts on the memory usage of the server.
     MemoryChecked { generation: u64, used: u64, verdict: MemoryVerdict },
-    /// Stops the server and resets its start gate. Answered when a new start is about to begin.
+    /// Stops the server, resets its start gate and forgets its eras. Answered when a new start is about to begin.
     Restart(oneshot::Sender<()>),
     /// Stops the server even if leases exist. Answered when its processes have ended.
     Stop(oneshot::Sender<()>),
@@ -369,14 +369,6 @@ impl Supervisor {
         connection.refresh_lists(ListKinds::ALL, ListKinds::ALL)
     }
 
-    /// Returns whether the server could not tell its tools when it last ran, and may be started to ask again.
-    pub(crate) fn is_unlisted(&self, now: Instant) -> bool {
-        let snapshot = self.0.snapshot.borrow();
-        let list_ttl = self.0.spec.lifecycle.list_ttl;
-        let is_unknown = |known: &KnownListing| known.listing.has_unknown_tools(list_ttl, now);
-        snapshot.state == ServerState::Asleep && snapshot.known_listing.as_ref().is_some_and(is_unknown)
-    }
-
     /// Returns why a list could not be read when that was last tried.
     pub(crate) fn list_failure(&self, kind: ListKind) -> Option<ListFailure> {
         let snapshot = self.0.snapshot.borrow();
@@ -415,9 +407,14 @@ impl Supervisor {
 
     /// Stops the server, resets its start gate and waits until it is up again.
     pub(crate) async fn restart(&self) -> Result<(), Error> {
-        self.close_gate();
-        self.request(ActorCommand::Restart).await?;
+        self.begin_restart().await?;
         self.lease(Era::Session).await.map(drop)
+    }
+
+    /// Stops the server, resets its start gate and waits until a new start begins.
+    pub(crate) async fn begin_restart(&self) -> Result<(), Error> {
+        self.close_gate();
+        self.request(ActorCommand::Restart).await
     }
 
     /// Stops the server even if leases exist.

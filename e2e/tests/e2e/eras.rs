@@ -115,9 +115,10 @@ fn client_of_the_other_era_is_bridged_to_the_process() {
 
     let home_of_stateless = home(&process("both", ""));
     let gateway = home_of_stateless.serve();
-    let mut session = client(&gateway, Era::Session);
     let mut stateless = client(&gateway, Era::Stateless);
     let pid = stateless.text("s__pid", &json!({}));
+    // Opening the session would wake the process.
+    let mut session = client(&gateway, Era::Session);
     assert_eq!(session.text("s__pid", &json!({})), pid);
     assert_eq!([era_of_process(&mut session), era_of_process(&mut stateless)], ["stateless"; 2]);
     assert_eq!(ask_in_session(&mut session, &by_result()), ACCEPTED);

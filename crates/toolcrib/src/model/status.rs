@@ -9,7 +9,7 @@ use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
 use crate::model::instance_key::InstanceKey;
-use crate::model::listing::ListFailure;
+use crate::model::listing::{ListFailure, Listing};
 use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::era::handshake::error_message;
 use crate::protocol::json::object::Object;
@@ -118,6 +118,11 @@ impl ListingError {
     /// Creates the error of a list that could not be read.
     pub(crate) fn from_failure(failure: &ListFailure) -> Self {
         Self::new(failure.kind, &failure.redacted_error)
+    }
+
+    /// Returns the errors of the lists that could never be read.
+    pub(crate) fn of_unknown_lists(listing: &Listing) -> Vec<Self> {
+        listing.unknown.iter().flatten().map(|failure| Self::from_failure(failure)).collect()
     }
 }
 

@@ -197,7 +197,7 @@ impl Instances {
 
     /// Returns the key of the instance for clients of an era. Those of both use the same one, unless the server is remote
     /// and speaks both or may do so.
-    fn key_in_era(&self, key: &InstanceKey, era: Era) -> InstanceKey {
+    pub(crate) fn key_in_era(&self, key: &InstanceKey, era: Era) -> InstanceKey {
         let table = self.lock();
         if !table.spec.has_connection_per_era() {
             return key.clone();
@@ -464,5 +464,47 @@ async fn remove_when_asleep(
             () = claims.none_left.notified() => {}
             () = sleep_watch.changed() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::{RegisteredServer, Registry};
+    use super::*;
+    use crate::model::listing::ListedItem;
+    use crate::protocol::versions::Revision;
+    use crate::spec::{HttpSpec, ServerId, Sharing};
+    use crate::supervisor::listing_store::KnownListing;
+
+    fn listing(tool: &str) -> KnownListing {
+        let tool = ListedItem { name: tool.into(), definition: Bytes::new(), repaired: None };
+        let listing = Arc::new(Listing { tools: vec![tool], ..Listing::default() });
+        KnownListing { revision: Revision::newest(Era::Stateless), is_legacy_sse: false, listing }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_gets_the_listing_of_its_own_instance_in_its_era() {
+        let id: ServerId = "a".parse().unwrap();
+        let mut spec = ServerSpec::http(id.clone(), HttpSpec::new("http://127.0.0.1:9/mcp"));
+        spec.sharing = Sharing::PerClient;
+        let registry = Registry::new(None, 1, SupervisorServices::default());
+        registry.add(spec).unwrap();
+        let Some(Ok(RegisteredServer::PerKey { instances, .. })) = registry.get(&id) else { panic!() };
+        let mut call = Call::tool("a__x");
+        call.client.era = Era::Stateless;
+        let store = &instances.records.listing_store;
+        let first = listing("first");
+        store.record(&InstanceKey::Discovery, first.clone(), None, false);
+        let key = InstanceKey::Stateless(Box::new(call.try_instance_key(Sharing::PerClient).unwrap()));
+        let owner = InstanceOwner::for_call(key.clone(), &call);
+        let _claim = instances.add_instance(&key, owner, None).unwrap();
+        // Another instance announces something else.
+        store.record(&InstanceKey::Discovery, listing("second"), Some(&first), true);
+        let own = registry.listings_for_client(&call).unwrap();
+        assert_eq!(own[&id], Some(first.listing));
+        call.client.era = Era::Session;
+        assert!(registry.listings_for_client(&call).is_none(), "it has no instance in this era");
     }
 }

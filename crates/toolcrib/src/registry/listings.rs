@@ -40,7 +40,7 @@ impl RegisteredServer {
     /// tools when it last ran.
     pub(crate) fn needs_discovery(&self, now: Instant) -> bool {
         let is_unlisted = || match self {
-            Self::Shared(server) => server.for_listing().is_unlisted(now),
+            Self::Shared(server) => server.is_unlisted(now),
             Self::PerKey { instances, .. } => instances.is_unlisted(now),
             Self::Disabled(_) => false,
         };
@@ -80,7 +80,7 @@ impl Registry {
             if let RegisteredServer::PerKey { spec, instances } = &entry
                 && spec.sharing == Sharing::PerClient
                 && let Some(key) = call.try_instance_key(spec.sharing)
-                && let Some(own) = instances.listing_of(&key)
+                && let Some(own) = instances.listing_of(&instances.key_in_era(&key, call.client.era))
                 && entry.listing().as_ref() != Some(&own)
             {
                 own_listings.push((spec.id.clone(), self.visible_listing(spec, own)));

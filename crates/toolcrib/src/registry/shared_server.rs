@@ -11,7 +11,7 @@ use crate::model::error::Error;
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::model::spoken_eras::SpokenEras;
-use crate::model::status::{STATE_PRIORITY, ServerStatus};
+use crate::model::status::{ListingError, STATE_PRIORITY, ServerStatus};
 use crate::protocol::versions::Era;
 use crate::spec::{ServerSpec, StartPolicy};
 use crate::supervisor::metrics::ServerMetrics;
@@ -75,12 +75,21 @@ impl SharedServer {
 
     /// Returns the supervisor of the instance that the listing comes from, or would come from.
     pub(super) fn for_listing(&self) -> &Supervisor {
-        match &self.stateless {
-            Some(instance) if self.main.is_asleep() && !instance.supervisor.is_asleep() => {
-                &instance.supervisor
-            }
-            _ => &self.main,
+        let Some(StatelessInstance { supervisor, records }) = self.stateless.as_deref() else {
+            return &self.main;
+        };
+        let runs_alone = || self.main.is_asleep() && !supervisor.is_asleep();
+        match records.listing_store.is_source(&stateless_key()) || runs_alone() {
+            true => supervisor,
+            false => &self.main,
         }
+    }
+
+    /// Returns whether no instance runs and the tools could not be read when one last did, so that it is time to ask again.
+    pub(super) fn is_unlisted(&self, now: Instant) -> bool {
+        let list_ttl = self.spec().lifecycle.list_ttl;
+        let is_unknown = |listing: Arc<Listing>| listing.has_unknown_tools(list_ttl, now);
+        self.supervisors().iter().all(Supervisor::is_asleep) && self.listing().is_some_and(is_unknown)
     }
 
     /// Returns what is known about the server's eras, if it decides which instance a client uses.
@@ -160,12 +169,12 @@ impl SharedServer {
 
     /// Stops every instance and waits until the server is up again.
     pub(super) async fn restart(&self) -> Result<(), Error> {
-        if let Some(StatelessInstance { supervisor, records }) = self.stateless.as_deref() {
-            supervisor.stop().await?;
-            // The server may speak other eras now.
-            records.listing_store.forget_eras();
+        if let Some(instance) = &self.stateless {
+            instance.supervisor.stop().await?;
         }
-        self.main.restart().await
+        self.main.begin_restart().await?;
+        // The server may speak only the era of the other instance, which a client has started by now.
+        self.lease(Era::Session).await.map(drop)
     }
 
     /// Stops every instance.
@@ -207,7 +216,8 @@ impl SharedServer {
                 .filter_map(|status| status.last_error.clone())
                 .max_by_key(|error| error.at),
             garbage_lines: main.garbage_lines + stateless.garbage_lines,
-            tools: listing.as_ref().map(|listing| listing.tools.len()),
+            tools: listing.as_ref().and_then(|listing| listing.tool_count()),
+            listing_errors: join_listing_errors(both, listing.as_deref()),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             calls: metrics.calls(),
             errors: metrics.errors(),
@@ -227,6 +237,20 @@ impl SharedServer {
     }
 }
 
+/// Returns the lists that an instance could not read, or that could never be read.
+fn join_listing_errors(instances: [&ServerStatus; 2], listing: Option<&Listing>) -> Vec<ListingError> {
+    let mut errors: Vec<ListingError> = Vec::new();
+    for error in instances.into_iter().flat_map(|status| &status.listing_errors) {
+        if errors.iter().all(|known| known.list != error.list) {
+            errors.push(error.clone());
+        }
+    }
+    match errors.is_empty() {
+        true => listing.map(ListingError::of_unknown_lists).unwrap_or_default(),
+        false => errors,
+    }
+}
+
 /// Returns the key of the instance for stateless clients.
 fn stateless_key() -> InstanceKey {
     InstanceKey::Stateless(Box::default())
@@ -237,4 +261,46 @@ fn stateless_spec(spec: &ServerSpec) -> ServerSpec {
     let mut spec = spec.clone();
     spec.lifecycle.start = StartPolicy::OnDemand;
     spec
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::listing::{FetchedListing, ListFailure};
+    use crate::protocol::list_kind::{ListKind, ListKinds};
+    use crate::protocol::versions::Revision;
+    use crate::registry::RegisteredServer;
+    use crate::spec::HttpSpec;
+    use crate::supervisor::listing_store::KnownListing;
+
+    /// Returns a remote server, after its connection for stateless clients could not read the tools and was closed.
+    fn server_with_unknown_tools() -> SharedServer {
+        let spec = ServerSpec::http("a".parse().unwrap(), HttpSpec::new("http://127.0.0.1:9/mcp"));
+        let server = SharedServer::start(spec, Vec::new(), None, SupervisorServices::default());
+        let failures = vec![ListFailure::from_disk(ListKind::Tools)];
+        let fetched = FetchedListing { listing: Listing::default(), kinds: ListKinds::ALL, failures };
+        let listing = Arc::new(fetched.merge(None, Instant::now()));
+        let revision = Revision::newest(Era::Stateless);
+        let known = KnownListing { revision, is_legacy_sse: false, listing };
+        let store = &server.stateless.as_ref().unwrap().records.listing_store;
+        store.record(&stateless_key(), known, None, false);
+        store.instance_stopped(&stateless_key());
+        server
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sleeping_remote_server_with_unknown_tools_is_asked_again() {
+        let server = RegisteredServer::Shared(server_with_unknown_tools());
+        assert!(server.needs_discovery(Instant::now() + Duration::from_secs(3600)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn status_of_a_remote_server_shows_unknown_tools() {
+        let status = server_with_unknown_tools().status(Instant::now());
+        assert_eq!(status.tools, None);
+        let lists: Vec<ListKind> = status.listing_errors.iter().map(|error| error.list).collect();
+        assert_eq!(lists, [ListKind::Tools]);
+    }
 }

@@ -41,7 +41,7 @@ use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, StartPolicy};
 use crate::upstream::Connection;
 use crate::upstream::handshake::HandshakePlan;
-use crate::upstream::launch::{LaunchContext, Launched, StartFailure, launch, wait_until_exited};
+use crate::upstream::launch::{LaunchContext, Launched, RefusedEra, StartFailure, launch, wait_until_exited};
 use crate::util::clock;
 use relisting::ConnectionWatcher;
 pub(super) use relisting::Relisted;
@@ -388,7 +388,7 @@ impl Actor {
                 }
             }
             Some(ActorCommand::Restart(done)) => {
-                self.start_gate.reset();
+                self.reset_start();
                 self.stop_waiters.push(done);
                 if matches!(then, AfterStop::End) { then } else { AfterStop::Start }
             }

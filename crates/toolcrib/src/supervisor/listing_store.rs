@@ -62,6 +62,10 @@ pub(crate) struct ListingStore {
 #[derive(Debug, Default)]
 struct SharedListing {
     base: Option<KnownListing>,
+    /// True once the file has been read, or found missing.
+    is_loaded: bool,
+    /// The era in which the server exited without a word. It may have crashed, so this is not saved.
+    exited_in: Option<Era>,
     /// True if an instance has sent the base since this process started, so that it does not come from disk.
     is_confirmed: bool,
     /// The shared instance that sent the base, while it runs.
@@ -101,7 +105,22 @@ impl ListingStore {
 
     /// Records whether the server speaks an era, and returns whether that was not known.
     pub(crate) fn record_era(&self, era: Era, speaks: bool) -> bool {
-        let _held = self.lock();
+        let mut shared = self.lock();
+        shared.exited_in.take_if(|exited_in| *exited_in == era);
+        self.change_eras(&shared, era, speaks)
+    }
+
+    /// Records that the server exited without a word when an era was tried, and returns whether it was not known that it
+    /// does not speak it. This is forgotten with the process.
+    pub(crate) fn record_exit_in(&self, era: Era) -> bool {
+        let mut shared = self.lock();
+        if self.eras().speaks(era) != Some(false) {
+            shared.exited_in = Some(era);
+        }
+        self.change_eras(&shared, era, false)
+    }
+
+    fn change_eras(&self, _held: &MutexGuard<'_, SharedListing>, era: Era, speaks: bool) -> bool {
         let before = self.eras();
         self.eras.store(before.with(era, speaks).to_bits(), Ordering::Relaxed);
         before.speaks(era) != Some(speaks)
@@ -109,6 +128,8 @@ impl ListingStore {
 
     /// Forgets the eras that the server speaks.
     pub(crate) fn forget_eras(&self) {
+        let mut shared = self.lock();
+        shared.exited_in = None;
         self.eras.store(SpokenEras::default().to_bits(), Ordering::Relaxed);
     }
 
@@ -119,7 +140,8 @@ impl ListingStore {
     /// Returns the current listing and loads it from disk if needed.
     pub(crate) fn get(&self) -> Option<KnownListing> {
         let mut shared = self.lock();
-        if shared.base.is_none() {
+        if shared.base.is_none() && !shared.is_loaded {
+            shared.is_loaded = true;
             let saved = self.load();
             if let Some(saved) = &saved {
                 self.eras.store(saved.eras.to_bits(), Ordering::Relaxed);
@@ -162,7 +184,7 @@ impl ListingStore {
                 };
                 let keeps_base = match key.is_shared() {
                     // The connection for the other era has listed the server, and runs.
-                    true => !is_change && shared.source.as_ref().is_some_and(|source| source != key),
+                    true => shared.source.as_ref().is_some_and(|source| source != key),
                     false => base.is_some_and(is_covered),
                 };
                 if !keeps_base {
@@ -173,6 +195,11 @@ impl ListingStore {
             }
         }
         shared.current().filter(|current| before.as_ref() != Some(current)).cloned()
+    }
+
+    /// Returns whether the listing comes from the shared instance with this key, which runs.
+    pub(crate) fn is_source(&self, key: &InstanceKey) -> bool {
+        self.lock().source.as_ref() == Some(key)
     }
 
     /// Discards what a stopped instance has announced, and returns whether that changes the server's listing.
@@ -224,9 +251,13 @@ impl ListingStore {
         Some(SavedListing { known, eras })
     }
 
-    /// Writes a listing to disk. Readers never see an incomplete one.
+    /// Writes a listing to disk. Readers never see an incomplete one. A listing without known tools is not written: the
+    /// server counts as never listed for the next gateway.
     pub(crate) fn save(&self, known: &KnownListing) -> std::io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
+        if known.listing.unknown_list(ListKind::Tools).is_some() {
+            return Ok(());
+        }
         let folder = file.parent().unwrap_or(Path::new("."));
         files::create_private_folder(folder)?;
         let mut text = Object::default();
@@ -237,9 +268,10 @@ impl ListingStore {
         if known.is_legacy_sse {
             text.set_unchecked("transport", object::to_json_string(SSE));
         }
+        let exited_in = self.lock().exited_in;
         let eras = self.eras();
         let mut spoken = Object::default();
-        for era in [Era::Session, Era::Stateless] {
+        for era in [Era::Session, Era::Stateless].into_iter().filter(|era| exited_in != Some(*era)) {
             if let Some(speaks) = eras.speaks(era) {
                 spoken.set_unchecked(era.as_str(), if speaks { "true" } else { "false" });
             }
@@ -324,10 +356,7 @@ mod tests {
     #[test]
     fn instance_that_lists_more_than_an_unknown_base_replaces_it() {
         let store = ListingStore::new(&spec("x"), None);
-        let mut unknown = listing(&[], &["p"]);
-        Arc::make_mut(&mut unknown.listing).unknown[ListKind::Tools as usize] =
-            Some(Arc::new(ListFailure::from_disk(ListKind::Tools)));
-        store.record(&client(1), unknown, None, false);
+        store.record(&client(1), unknown_tools(), None, false);
         let complete = listing(&["a"], &["p"]);
         assert_eq!(store.record(&client(2), complete.clone(), None, false), Some(complete));
     }
@@ -341,6 +370,14 @@ mod tests {
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };
         let listing = Arc::new(listing);
         KnownListing { revision: Revision::V2025_06_18, is_legacy_sse: false, listing }
+    }
+
+    /// Returns a listing whose tools could never be read.
+    fn unknown_tools() -> KnownListing {
+        let mut known = listing(&[], &["p"]);
+        Arc::make_mut(&mut known.listing).unknown[ListKind::Tools as usize] =
+            Some(Arc::new(ListFailure::from_disk(ListKind::Tools)));
+        known
     }
 
     fn client(number: u64) -> InstanceKey {
@@ -391,6 +428,24 @@ mod tests {
     }
 
     #[test]
+    fn exit_in_an_era_is_known_until_the_process_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        store.record_era(Era::Session, true);
+        assert!(store.record_exit_in(Era::Stateless) && !store.record_exit_in(Era::Stateless));
+        assert_eq!(store.eras().only(), Some(Era::Session));
+        let saved_fact = || {
+            store.save(&full_listing()).unwrap();
+            store.load().unwrap().eras.speaks(Era::Stateless)
+        };
+        assert_eq!(saved_fact(), None);
+        // An answer is remembered, and an exit after it changes nothing.
+        store.record_era(Era::Stateless, false);
+        store.record_exit_in(Era::Stateless);
+        assert_eq!(saved_fact(), Some(false));
+    }
+
+    #[test]
     fn connection_for_the_other_era_does_not_replace_the_listing() {
         let store = ListingStore::new(&spec("x"), None);
         let stateless = InstanceKey::Stateless(Box::default());
@@ -398,11 +453,32 @@ mod tests {
         let other = listing(&["a", "b"], &[]);
         assert_eq!(store.record(&InstanceKey::Shared, first.clone(), None, false), Some(first.clone()));
         assert_eq!(store.record(&stateless, other.clone(), None, false), None);
-        // What it announces counts, and so does what it lists when the first connection is gone.
-        assert_eq!(store.record(&stateless, other.clone(), Some(&first), true), Some(other));
-        assert_eq!(store.record(&InstanceKey::Shared, first.clone(), Some(&first), false), None);
-        assert!(!store.instance_stopped(&stateless));
-        assert_eq!(store.record(&InstanceKey::Shared, first.clone(), None, false), Some(first));
+        // Neither does it when it is listed again, until the first connection is gone.
+        assert_eq!(store.record(&stateless, other.clone(), Some(&other), true), None);
+        assert_eq!(store.record(&stateless, other.clone(), Some(&first), true), None);
+        assert!(!store.instance_stopped(&InstanceKey::Shared));
+        assert_eq!(store.record(&stateless, other.clone(), Some(&other), true), Some(other));
+        assert_eq!(store.record(&InstanceKey::Shared, first.clone(), Some(&first), true), None);
+    }
+
+    #[test]
+    fn missing_file_is_looked_for_only_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        assert_eq!(store.get(), None);
+        ListingStore::new(&spec("x"), Some(folder.path())).save(&full_listing()).unwrap();
+        assert_eq!(store.get(), None);
+    }
+
+    #[test]
+    fn listing_without_known_tools_is_not_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        let mut known = full_listing();
+        known.listing = unknown_tools().listing;
+        Arc::make_mut(&mut known.listing).capabilities = Bytes::from_static(b"{}");
+        store.save(&known).unwrap();
+        assert_eq!(store.load(), None);
     }
 
     /// A file from before prompts and resources were listed.

@@ -45,14 +45,29 @@ pub(crate) struct StartFailure {
     pub(crate) error: Error,
     /// True if the server also exited when the other era was tried, so that trying both again is pointless.
     pub(crate) exited_in_both_eras: bool,
-    /// The only era that the server speaks, if another one was required. The server itself is in order.
-    pub(crate) only_era: Option<Era>,
+    /// The era that was required, if the server speaks only the other one. The server itself is in order.
+    pub(crate) refused_era: Option<RefusedEra>,
+}
+
+/// An era that a server does not speak, as its start has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RefusedEra {
+    pub(crate) era: Era,
+    /// True if the server exited without a word, which may also have been a crash.
+    pub(crate) is_only_exit: bool,
+}
+
+impl RefusedEra {
+    /// Creates the refusal of an era by a server that answered.
+    pub(crate) fn answered(era: Era) -> Self {
+        Self { era, is_only_exit: false }
+    }
 }
 
 impl StartFailure {
     /// Creates a failure that says nothing about the era.
     pub(crate) fn new(error: Error) -> Self {
-        Self { error, exited_in_both_eras: false, only_era: None }
+        Self { error, exited_in_both_eras: false, refused_era: None }
     }
 }
 
@@ -62,7 +77,7 @@ pub(crate) struct Launched {
     pub(crate) connection: Connection,
     pub(crate) fetched: FetchedListing,
     /// The era that the server does not speak, if the start has shown that.
-    pub(crate) refused_era: Option<Era>,
+    pub(crate) refused_era: Option<RefusedEra>,
 }
 
 /// The services and identity that a connection is started with.
@@ -121,13 +136,10 @@ pub(crate) async fn launch(
     context: &LaunchContext,
 ) -> Result<Launched, StartFailure> {
     let secrets_and_redactor = resolve_secrets(spec, context).await?;
-    let mut exited_in = None;
-    // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
     let mut refused_by_exit = None;
     let connected = match connect(spec, plan, context, &secrets_and_redactor).await {
         Err(HandshakeError::Exited { tried, refusal }) => {
-            exited_in = Some(tried);
-            refused_by_exit = (tried == Era::Stateless || refusal.is_some()).then_some(tried);
+            refused_by_exit = Some(RefusedEra { era: tried, is_only_exit: refusal.is_none() });
             let plan = HandshakePlan::AfterExit(tried.other());
             let connected = connect(spec, plan, context, &secrets_and_redactor).await;
             // The words of the server explain more than its exit.
@@ -145,20 +157,24 @@ pub(crate) async fn launch(
             _ => start_error,
         };
         let error = start_error.with_class(class);
-        StartFailure { exited_in_both_eras: exited_in.is_some(), ..StartFailure::new(error) }
+        StartFailure { exited_in_both_eras: refused_by_exit.is_some(), ..StartFailure::new(error) }
     };
-    let Connected { connection, refused_era } = connected.map_err(|error| match error {
+    let Connected { connection, refused_era: answered } = connected.map_err(|error| match error {
         HandshakeError::Failed(error) => failed(error),
         HandshakeError::Exited { .. } => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
     })?;
     let era = connection.era();
+    let refused_era = answered.map(RefusedEra::answered).or(refused_by_exit);
     if let HandshakePlan::Require(required) = plan
         && era != required
     {
         let error = misconfigured(format!("it speaks only the {} era", era.as_str()));
-        return Err(StartFailure { only_era: Some(era), ..failed(error) });
+        let refused_era = Some(refused_era.unwrap_or(RefusedEra::answered(required)));
+        return Err(StartFailure { refused_era, ..failed(error) });
     }
-    let refused_era = refused_era.or(refused_by_exit);
+    // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
+    let is_crash = |refused: &RefusedEra| refused.is_only_exit && refused.era == Era::Session;
+    let refused_era = refused_era.filter(|refused| !is_crash(refused));
     let fetched = fetch_listing(&connection).await.map_err(failed)?;
     // An error that the server answered with concerns only the list.
     let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);

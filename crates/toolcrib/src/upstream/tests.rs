@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::handshake::HandshakePlan;
-use super::launch::{LaunchContext, StartFailure, launch};
+use super::launch::{LaunchContext, RefusedEra, StartFailure, launch};
 use super::mux::MuxContext;
 use super::*;
 use crate::model::failure_class::FailureClass;

@@ -75,9 +75,7 @@ impl Instances {
         match current.into_iter().find(|errors| !errors.is_empty()) {
             Some(errors) => errors.clone(),
             None => {
-                let listing = self.listing();
-                let unknown = listing.iter().flat_map(|listing| listing.unknown.iter().flatten());
-                unknown.map(|failure| ListingError::from_failure(failure)).collect()
+                self.listing().map(|listing| ListingError::of_unknown_lists(&listing)).unwrap_or_default()
             }
         }
     }

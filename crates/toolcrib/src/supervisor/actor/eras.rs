@@ -31,16 +31,28 @@ impl Actor {
     }
 
     /// Records what a successful start has shown about the server's eras. Returns whether it is new.
-    pub(super) fn record_eras(&self, spoken: Era, refused: Option<Era>) -> bool {
+    pub(super) fn record_eras(&self, spoken: Era, refused: Option<RefusedEra>) -> bool {
         let is_new = self.listing_store.record_era(spoken, true);
-        let is_new_refusal = refused.is_some_and(|era| self.listing_store.record_era(era, false));
+        let is_new_refusal = match refused {
+            // It may have crashed, so this is not saved.
+            Some(RefusedEra { era, is_only_exit: true }) => self.listing_store.record_exit_in(era),
+            Some(RefusedEra { era, is_only_exit: false }) => self.listing_store.record_era(era, false),
+            None => false,
+        };
         is_new || is_new_refusal
+    }
+
+    /// Lets the server start again after an operator asked for that. It may speak other eras now.
+    pub(super) fn reset_start(&self) {
+        self.start_gate.reset();
+        self.listing_store.forget_eras();
     }
 
     /// Refuses the waiting leases because the server speaks only the era of its other connection, where they are
     /// requested again. This is not a failure of the server.
-    pub(super) fn handle_only_era(&mut self, era: Era, error: &Error) -> ActorState {
-        if self.record_eras(era, Some(era.other()))
+    pub(super) fn handle_refused_era(&mut self, refused: RefusedEra, error: &Error) -> ActorState {
+        let era = refused.era.other();
+        if self.record_eras(era, Some(refused))
             && let Some(known) = self.listing_store.get()
         {
             self.save_listing(known);

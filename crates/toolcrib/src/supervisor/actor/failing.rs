@@ -106,8 +106,8 @@ impl Actor {
     }
 
     pub(super) fn handle_start_failure(&mut self, failure: StartFailure) -> ActorState {
-        if let Some(era) = failure.only_era {
-            return self.handle_only_era(era, &failure.error);
+        if let Some(refused) = failure.refused_era {
+            return self.handle_refused_era(refused, &failure.error);
         }
         if failure.exited_in_both_eras {
             self.start_gate.require_session_era();

@@ -1,5 +1,6 @@
 //! Listing a running server again: on request, after announced changes, and after failures.
 
+use super::running::UpdatedListing;
 use super::*;
 use crate::access::pins::Pins;
 use crate::upstream::listing::fetch_lists;
@@ -15,7 +16,7 @@ const RELIST_PAUSE_FACTOR: u32 = 10;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest wait before a new attempt to read a list.
 const MAX_RETRY: Duration = Duration::from_secs(5 * 60);
-/// Tools above which fingerprints are computed on a blocking thread.
+/// Items in all lists above which fingerprints are computed on a blocking thread.
 const LARGE_LISTING: usize = 1000;
 
 /// The result of listing a running server again.
@@ -32,7 +33,8 @@ impl Actor {
         match fetched {
             Ok(fetched) => {
                 let failed = fetched.failed_kinds();
-                let changed = self.update_listing(connection, &fetched, true);
+                let UpdatedListing { changed, unsaved } = self.update_listing(connection, &fetched, true);
+                unsaved.into_iter().for_each(|known| self.save_listing(known));
                 // What changed is announced with the new catalog, and what failed when it has been read.
                 self.pass_on_announcement(
                     connection,
@@ -40,7 +42,10 @@ impl Actor {
                 );
                 connection.keep_announcement(request.announced.intersection(failed));
             }
-            Err(error) => warn!(server = %self.spec.id, %error, "cannot list the server again"),
+            Err(error) => {
+                warn!(server = %self.spec.id, %error, "cannot list the server again");
+                connection.keep_announcement(request.announced);
+            }
         }
         connection.finish_relist(request.number);
     }
@@ -171,7 +176,8 @@ fn next_relist(now: Instant, took: Duration) -> EarliestRelist {
 
 /// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
 async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> FetchedListing {
-    if fetched.listing.tools.len() <= LARGE_LISTING {
+    let items: usize = ListKind::ALL.into_iter().map(|kind| fetched.listing.items(kind).len()).sum();
+    if items <= LARGE_LISTING {
         return fetched;
     }
     let pins = pins.clone();

@@ -9,6 +9,14 @@ use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
 use crate::util::tasks::SpawnBoxed as _;
 
+/// The effect of lists that were recorded.
+pub(super) struct UpdatedListing {
+    /// The lists that changed.
+    pub(super) changed: ListKinds,
+    /// The server's listing, if it is to be saved.
+    pub(super) unsaved: Option<KnownListing>,
+}
+
 impl Actor {
     /// Returns the next event of a running server. New listings are recorded on the way.
     pub(super) async fn next_event(&mut self, server: &mut RunningServer) -> ActorEvent {
@@ -84,7 +92,7 @@ impl Actor {
                 None
             }
             ActorCommand::Restart(done) => {
-                self.start_gate.reset();
+                self.reset_start();
                 Some(ActorEvent::StopRequested { then: AfterStop::Start, done })
             }
             ActorCommand::Stop(done) => Some(ActorEvent::StopRequested { then: AfterStop::Sleep, done }),
@@ -247,13 +255,9 @@ impl Actor {
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         let failed_kinds = fetched.failed_kinds();
         let has_new_era = self.record_eras(connection.era(), refused_era);
-        self.update_listing(&connection, &fetched, false);
-        if has_new_era
-            && let Some(known) = self.listing_store.get()
-            && known.listing.unknown_list(ListKind::Tools).is_none()
-        {
-            self.save_listing(known);
-        }
+        let unsaved = self.update_listing(&connection, &fetched, false).unsaved;
+        let unsaved = unsaved.or_else(|| self.listing_store.get().filter(|_| has_new_era));
+        unsaved.into_iter().for_each(|known| self.save_listing(known));
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -295,14 +299,14 @@ impl Actor {
         })
     }
 
-    /// Records lists of the server, and returns those that changed. If the server's listing changes, that is announced and
-    /// saved. A list that could not be read keeps its last known content.
+    /// Records lists of the server. If the server's listing changes, that is announced. A list that could not be read keeps
+    /// its last known content.
     pub(super) fn update_listing(
         &mut self,
         connection: &Connection,
         fetched: &FetchedListing,
         is_change: bool,
-    ) -> ListKinds {
+    ) -> UpdatedListing {
         let last = self.known_listing.as_ref().map(|known| &*known.listing);
         let known = KnownListing {
             revision: connection.handshake.revision,
@@ -323,7 +327,7 @@ impl Actor {
             let before =
                 if is_change { previous } else { server_before.filter(|_| self.has_extended_owner()) };
             self.notify_list_changes(before.as_ref(), &known);
-            return changed;
+            return UpdatedListing { changed, unsaved: None };
         };
         let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
         if has_changed {
@@ -336,10 +340,9 @@ impl Actor {
         // A change announced by one instance applies only while it runs and is not saved. Neither is a listing whose tools
         // could not be read: without an earlier one, the server counts as never listed for the next gateway.
         let is_permanent = !is_change || key.is_shared();
-        if is_permanent && !self.list_failures.iter().any(|failure| failure.kind == ListKind::Tools) {
-            self.save_listing(known);
-        }
-        changed
+        let is_saved =
+            is_permanent && !self.list_failures.iter().any(|failure| failure.kind == ListKind::Tools);
+        UpdatedListing { changed, unsaved: is_saved.then_some(known) }
     }
 
     /// Replaces the failures of the lists that were requested, and logs new ones.
@@ -431,7 +434,7 @@ impl Actor {
                 None
             }
             ActorCommand::Restart(done) => {
-                self.start_gate.reset();
+                self.reset_start();
                 confirm(done);
                 Some(ActorState::Starting)
             }

@@ -150,10 +150,12 @@ async fn server_of_both_eras_is_used_in_the_preferred_one() {
 async fn refused_era_is_followed_by_the_other_one_and_reported() {
     let stateless_only = FakeServer::new().default_start(FakeStart::Stateless);
     let launched = launch_with(&stateless_only, HandshakePlan::Prefer(Era::Session)).await.unwrap();
-    assert_eq!((launched.connection.era(), launched.refused_era), (Era::Stateless, Some(Era::Session)));
+    let refused = Some(RefusedEra::answered(Era::Session));
+    assert_eq!((launched.connection.era(), launched.refused_era), (Era::Stateless, refused));
     let session_only = FakeServer::new();
     let launched = launch_with(&session_only, HandshakePlan::Prefer(Era::Stateless)).await.unwrap();
-    assert_eq!((launched.connection.era(), launched.refused_era), (Era::Session, Some(Era::Stateless)));
+    let refused = Some(RefusedEra::answered(Era::Stateless));
+    assert_eq!((launched.connection.era(), launched.refused_era), (Era::Session, refused));
     assert_eq!((stateless_only.starts(), session_only.starts()), (1, 1));
 }
 
@@ -161,12 +163,15 @@ async fn refused_era_is_followed_by_the_other_one_and_reported() {
 async fn required_era_that_is_not_spoken_is_not_a_fault_of_the_server() {
     let stateless_only = FakeServer::new().default_start(FakeStart::Stateless);
     let failure = launch_with(&stateless_only, HandshakePlan::Require(Era::Session)).await.unwrap_err();
-    assert_eq!(failure.only_era, Some(Era::Stateless));
+    assert_eq!(failure.refused_era, Some(RefusedEra::answered(Era::Session)));
     let failure = launch_with(&FakeServer::new(), HandshakePlan::Require(Era::Stateless)).await.unwrap_err();
-    assert_eq!(failure.only_era, Some(Era::Session));
+    assert_eq!(failure.refused_era, Some(RefusedEra::answered(Era::Stateless)));
+    let exits = FakeServer::new().default_start(FakeStart::ExitsOnProbe);
+    let failure = launch_with(&exits, HandshakePlan::Require(Era::Stateless)).await.unwrap_err();
+    assert_eq!(failure.refused_era, Some(RefusedEra { era: Era::Stateless, is_only_exit: true }));
     let refuses_all = FakeServer::new().default_start(FakeStart::RefusesHandshake);
     let failure = launch_with(&refuses_all, HandshakePlan::Require(Era::Stateless)).await.unwrap_err();
-    assert_eq!(failure.only_era, None);
+    assert_eq!(failure.refused_era, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +194,7 @@ async fn server_that_refuses_a_session_and_exits_is_started_for_the_other_era() 
         let fake = FakeServer::new().default_start(FakeStart::RefusesSessionAndExits);
         let launched = launch_with(&fake, plan).await.unwrap();
         assert_eq!((launched.connection.era(), fake.starts()), (Era::Stateless, 2), "{plan:?}");
-        assert_eq!(launched.refused_era, Some(Era::Session), "{plan:?}");
+        assert_eq!(launched.refused_era, Some(RefusedEra::answered(Era::Session)), "{plan:?}");
     }
     let starts = [FakeStart::RefusesSessionAndExits, FakeStart::Exits];
     let fake = FakeServer::new().next_starts(&starts);

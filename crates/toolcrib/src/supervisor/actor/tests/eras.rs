@@ -44,3 +44,16 @@ async fn era_that_a_server_refused_is_not_tried_again() {
         assert_eq!(fixture.status().restarts, 0, "{start:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn restart_forgets_an_era_in_which_the_server_crashed() {
+    let fake = FakeServer::new().default_start(FakeStart::Both).next_starts(&[FakeStart::Exits]);
+    let fixture = fixture(fake);
+    for _ in 0..2 {
+        assert_eq!(start_for(&fixture, Era::Stateless).await, [Era::Session]);
+        fixture.supervisor.stop().await.unwrap();
+    }
+    fixture.supervisor.restart().await.unwrap();
+    fixture.supervisor.stop().await.unwrap();
+    assert_eq!(start_for(&fixture, Era::Stateless).await, [Era::Stateless]);
+}
