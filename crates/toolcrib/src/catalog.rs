@@ -224,7 +224,7 @@ impl Catalog {
     }
 
     /// Returns the JSON-RPC error with which a server answered the request for a list, if the content of the list is
-    /// unknown. A list that was read before keeps its content.
+    /// unknown. Secrets are redacted in it. A list that was read before keeps its content.
     pub fn list_error(&self, kind: ListKind, server: &ServerId) -> Option<&Bytes> {
         Some(&self.servers.get(server)?.listing.as_ref()?.unknown_list(kind)?.error)
     }
