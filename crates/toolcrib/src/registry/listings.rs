@@ -10,6 +10,7 @@ use crate::access::pins::withheld_error;
 use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
+use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::model::listing::{DeclaredToolFacts, ListFailure, Listing};
 use crate::model::pin_status::{PinnedKind, ToolPinStatus};
@@ -19,12 +20,14 @@ use crate::supervisor::Supervisor;
 use crate::upstream::relist::PendingRelist;
 
 impl RegisteredServer {
-    /// Requests those of the lists that are out of date from every running instance, and returns the listings to wait for.
-    pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
+    /// Requests those of the lists that are out of date from every running instance, and returns the listings that a caller
+    /// waits for: not those of the instances of others.
+    pub(crate) fn refresh(&self, caller: &Caller, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
         match self {
             // The connection for the other era may list something else, and only one of them is shown.
             Self::Shared(server) => server.for_listing().refresh(kinds, now).into_iter().collect(),
-            _ => self.supervisors().iter().filter_map(|instance| instance.refresh(kinds, now)).collect(),
+            Self::PerKey { instances, .. } => instances.refresh(caller, kinds, now),
+            Self::Disabled(_) => Vec::new(),
         }
     }
 
