@@ -365,7 +365,7 @@ impl McpService {
         self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
     }
 
-    /// Asks a server for a page of a list; `None` if it does not run or does not answer in time.
+    /// Asks a server for a page of a list; `None` if it is not asked for this client or does not answer in time.
     async fn list_from_server(
         &self,
         context: RequestContext,

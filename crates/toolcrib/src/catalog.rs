@@ -26,6 +26,7 @@ pub use crate::spec::public_name;
 use crate::util::maps::collect_map;
 use index::CatalogIndex;
 pub use index::{CatalogItem, Tool};
+pub(crate) use page::has_page_items;
 pub use page::{PAGE_SIZE, Page};
 use page::{PageRows, ServerPage, server_page, unknown_cursor_error};
 use render::{ListVariants, RenderedList};

@@ -161,6 +161,14 @@ impl Instances {
         self.lock().instances.get(key)?.supervisor.listing()
     }
 
+    /// Returns whether the instance that a call goes to runs and can be asked for its lists.
+    pub(crate) async fn is_listable(&self, call: &Call) -> bool {
+        let sharing = self.lock().spec.sharing;
+        let key = call.instance_key(sharing).await;
+        let key = self.key_in_era(&key, call.client.era);
+        self.lock().instances.get(&key).is_some_and(|instance| instance.supervisor.is_listable())
+    }
+
     /// Returns the gate that decides when an instance may start.
     pub(crate) fn start_gate(&self) -> &Arc<StartGate> {
         &self.records.start_gate
