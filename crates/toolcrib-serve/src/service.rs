@@ -319,13 +319,13 @@ impl McpService {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
-        let own_error = scope.view.server().and_then(|server| catalog.list_error(kind, server));
-        // A cursor is the server's own: it may answer it although it refused the first page.
-        if let Some(error) = own_error.filter(|_| cursor.is_none()) {
-            return (ResponsePayload::Error(error.clone()), None);
-        }
         let own_catalog = self.own_catalog(&context);
         let listed = own_catalog.as_ref().unwrap_or(&catalog);
+        let list_error = scope.view.server().and_then(|server| listed.list_error(kind, server));
+        // A cursor is the server's own: it may answer it although it refused the first page.
+        if let Some(error) = list_error.filter(|_| cursor.is_none()) {
+            return (ResponsePayload::Error(error.clone()), None);
+        }
         let page = listed.page(kind, scope.view.server(), era, cursor.as_deref());
         let is_empty = page.as_ref().is_ok_and(|page| &*page.items == b"[]");
         if let CatalogScope::One(server) = &scope.view
@@ -365,7 +365,7 @@ impl McpService {
         self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
     }
 
-    /// Asks a server for a page of a list; `None` if it does not run or does not answer in time.
+    /// Asks a server for a page of a list; `None` if it is not asked for this client or does not answer in time.
     async fn list_from_server(
         &self,
         context: RequestContext,

@@ -26,6 +26,7 @@ pub use crate::spec::public_name;
 use crate::util::maps::collect_map;
 use index::CatalogIndex;
 pub use index::{CatalogItem, Tool};
+pub(crate) use page::has_page_items;
 pub use page::{PAGE_SIZE, Page};
 use page::{PageRows, ServerPage, server_page, unknown_cursor_error};
 use render::{ListVariants, RenderedList};
@@ -224,7 +225,7 @@ impl Catalog {
     }
 
     /// Returns the JSON-RPC error with which a server answered the request for a list, if the content of the list is
-    /// unknown. A list that was read before keeps its content.
+    /// unknown. Secrets are redacted in it. A list that was read before keeps its content.
     pub fn list_error(&self, kind: ListKind, server: &ServerId) -> Option<&Bytes> {
         Some(&self.servers.get(server)?.listing.as_ref()?.unknown_list(kind)?.error)
     }

@@ -267,6 +267,11 @@ impl Supervisor {
         self.state() == ServerState::Asleep
     }
 
+    /// Returns whether the server runs and can be asked for its lists.
+    pub(crate) fn is_listable(&self) -> bool {
+        self.0.snapshot.borrow().listable_connection().is_some()
+    }
+
     /// Returns whether the server has no leases.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.snapshot.borrow().leases() == 0

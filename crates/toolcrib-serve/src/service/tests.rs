@@ -10,7 +10,7 @@ use toolcrib::protocol::era::client::{ELICITATION_COMPLETE, TASK_STATUS};
 use toolcrib::protocol::jsonrpc::RequestId;
 use toolcrib::spec::EraChoice;
 use toolcrib::store::{Store, StoreKey, StoreKind};
-use toolcrib::{InProcess, InstanceKey, ServerSpec};
+use toolcrib::{InProcess, InstanceKey, ServerSpec, Sharing};
 
 use super::change_watcher::{ChangeEvent, ChangeSink as _};
 use super::methods::{MethodAction, classify};
@@ -373,4 +373,62 @@ async fn tasks_are_declared_to_sessions_of_the_revision_that_has_them() {
     assert_eq!(declared("2025-06-18").await, Value::Null);
     let discovered = service.discover_result(&scope).await;
     assert!(serde_json::from_slice::<Value>(&discovered).unwrap()["capabilities"].get("tasks").is_none());
+}
+
+/// A server of the session era that tells only clients with extensions that it has no tools.
+struct ReservedServer;
+
+impl InProcess for ReservedServer {
+    fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let (reads, mut writes) = tokio::io::split(pipe);
+            let mut lines = BufReader::new(reads).lines();
+            let mut has_extensions = false;
+            while let Ok(Some(line)) = lines.next_line().await {
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let mut response = json!({"jsonrpc": "2.0", "id": request["id"]});
+                match request["method"].as_str().unwrap() {
+                    "initialize" => {
+                        has_extensions = request["params"]["capabilities"]["extensions"].is_object();
+                        response["result"] = json!({
+                            "protocolVersion": "2025-11-25",
+                            "capabilities": {"tools": {}},
+                            "serverInfo": {"name": "reserved", "version": "1"},
+                        });
+                    }
+                    "tools/list" if has_extensions => response["result"] = json!({"tools": []}),
+                    _ => response["error"] = json!({"code": -32050, "message": "no"}),
+                }
+                let has_id = !request["id"].is_null();
+                if has_id && writes.write_all(format!("{response}\n").as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_list_of_a_client_replaces_the_error_of_the_server() {
+    let spec = ServerSpec::in_process("git".parse().unwrap(), ReservedServer)
+        .era(EraChoice::Era(Era::Session))
+        .sharing(Sharing::PerClient);
+    let service = McpService::new(Crib::builder().server(spec).build().unwrap());
+    let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
+    let plain = RequestContext { scope: scope.clone(), ..session_context(Caller::local()) };
+    let extensions = Bytes::from_static(br#"{"extensions":{"com.example/x":{}}}"#);
+    let client = Client {
+        key: 7,
+        era: Era::Session,
+        capabilities: ClientCapabilities::parse(&extensions),
+        ..Client::without_capabilities()
+    };
+    let extended = RequestContext { client, has_extensions: true, ..plain.clone() };
+    assert_eq!(code_of(&service.respond(plain.clone(), "tools/list", None).await), -32050);
+    // Starts the instance of the client.
+    let called = service.respond(extended.clone(), "tools/call", Some(params(r#"{"name":"x"}"#))).await;
+    assert_eq!(code_of(&called), -32050);
+    let listed = service.respond(extended, "tools/list", None).await;
+    assert_eq!(result_of(&listed), json!({"tools": []}));
+    assert_eq!(code_of(&service.respond(plain, "tools/list", None).await), -32050);
 }

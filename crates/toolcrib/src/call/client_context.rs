@@ -188,6 +188,8 @@ fn root_uris(answer: &ResponsePayload) -> Option<Vec<String>> {
 #[derive(Debug, Default)]
 pub(crate) struct InstanceOwner {
     pub(crate) key: InstanceKey,
+    /// The caller of the call that the instance is started for.
+    pub(crate) caller: Option<Caller>,
     /// The capabilities of the only client of the instance.
     pub(crate) capabilities: Option<ClientCapabilities>,
     /// Receives requests to the only client while no call is running.
@@ -197,13 +199,15 @@ pub(crate) struct InstanceOwner {
 impl InstanceOwner {
     /// Returns the owner of the instance that a call uses.
     pub(crate) fn for_call(key: InstanceKey, call: &Call) -> Self {
+        let caller = Some(call.caller.clone());
         match key.without_era() {
             InstanceKey::Client { .. } => Self {
                 key,
+                caller,
                 capabilities: Some(call.announced_capabilities()),
                 update_sink: call.client_context.as_ref().and_then(|context| context.update_sink.clone()),
             },
-            _ => Self { key, ..Self::default() },
+            _ => Self { key, caller, ..Self::default() },
         }
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::index::CatalogItem;
 use super::render::RenderedList;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListedItem, PageEnd};
+use crate::model::listing::{ListedItem, Listing, PageEnd};
 use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 use crate::util::encoding;
@@ -64,6 +64,16 @@ pub(super) fn server_page(pages: &[PageEnd], len: usize, cursor: Option<&str>) -
     let end = if is_last { len } else { page.end.min(len) };
     let next_cursor = page.next_cursor.as_deref().filter(|_| !is_last).map(str::to_owned);
     ServerPage::Found { items: start..end.max(start), next_cursor }
+}
+
+/// Returns whether a listing has items on the page that follows a cursor of the server.
+pub(crate) fn has_page_items(listing: &Listing, kind: ListKind, cursor: Option<&str>) -> bool {
+    let len = listing.items(kind).len();
+    match server_page(listing.page_ends(kind), len, cursor) {
+        ServerPage::Found { items, .. } => !items.is_empty(),
+        ServerPage::UnknownCursor => false,
+        ServerPage::UnknownPages => cursor.is_none() && len > 0,
+    }
 }
 
 /// The items of a list that is paged.

@@ -124,7 +124,7 @@ impl Crib {
         if !kinds.is_empty() {
             // Starts a server again that could not tell its tools, without waiting for it.
             self.router().discoverer.request(caller, era, &entry);
-            self.router().refresh(&entry, kinds).await;
+            self.router().refresh(caller, &entry, kinds).await;
         }
         Ok(self.catalog_for(caller))
     }

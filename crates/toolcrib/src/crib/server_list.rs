@@ -5,10 +5,14 @@ use tokio::time::Instant;
 
 use super::Crib;
 use crate::call::Call;
+use crate::catalog::has_page_items;
 use crate::model::error::{Error, ErrorKind};
+use crate::model::event::Decision;
 use crate::model::listing::ListedItem;
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
+use crate::model::target::Target;
+use crate::observer::ObservedCall;
 use crate::protocol::era::adapt_tool_for_client;
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::ResponsePayload;
@@ -20,11 +24,14 @@ use crate::spec::{Pinning, ServerId};
 
 impl Crib {
     /// Asks a server for one page of a list, and returns its answer without what the caller may not see. `params` of the
-    /// call are those of the list request; its selector names the server. Returns `None` if the server does not run, because
-    /// a list starts no server.
+    /// call are those of the list request; its selector names the server. The request is reported to observers, as a call is.
+    ///
+    /// Returns `None` if the server is not asked: if the instance of the client does not run, because a list starts no server;
+    /// if limits apply to the caller, because a list counts towards none; or if the listing has items on this page, so that an
+    /// empty page is due to the rules.
     ///
     /// # Errors
-    /// Fails if the server is unknown or denied to the caller, or if it does not answer.
+    /// Fails if the server is unknown or denied to the caller, if it does not answer, or if an observer refuses the request.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request.
@@ -36,24 +43,61 @@ impl Crib {
             return Err(self.router().hidden_server_error(&call.caller, &server));
         }
         let entry = self.registered(&server)?;
-        if !entry.is_up() || self.router().visible_catalogs.has_exposure() {
+        let inner = &*self.inner;
+        inner.introduce_client(&mut call);
+        if !self.can_ask_for_page(kind, &entry, &call).await {
             return Ok(None);
         }
+        let _in_flight = inner.in_flight.token();
+        let mut observed = ObservedCall::new(call, &inner.observers);
+        let outcome = match observed.check_ready() {
+            Err(error) => Err(error),
+            Ok(()) => self.request_page(kind, &entry, &mut observed.call).await,
+        };
+        let outcome = outcome.map_err(|error| inner.router.hide_stderr(error, &observed.call.caller));
+        observed.finish(&outcome);
+        outcome.map(Some)
+    }
+
+    /// Returns whether a server may be asked for a page on behalf of a call.
+    async fn can_ask_for_page(&self, kind: ListKind, entry: &RegisteredServer, call: &Call) -> bool {
+        let router = self.router();
+        if router.visible_catalogs.has_exposure() || router.limiter.has_limits_for(call) {
+            return false;
+        }
+        let cursor = call.params.get_string("cursor");
+        let is_known =
+            entry.listing().is_some_and(|listing| has_page_items(&listing, kind, cursor.as_deref()));
+        !is_known && entry.is_listable(call).await
+    }
+
+    /// Requests a page from a server, and removes what the caller may not see.
+    async fn request_page(
+        &self,
+        kind: ListKind,
+        entry: &RegisteredServer,
+        call: &mut Call,
+    ) -> Result<Outcome, Error> {
+        let server = &entry.spec().id;
+        let method = kind.method();
         member_names::check_params(&call.params)
             .map_err(|lookalike| Error::new(ErrorKind::BadArguments, lookalike.to_string()))?;
-        let mut lease = self.router().registry.lease(&server, &call).await?;
-        let outcome = lease.send(&mut call, kind.method(), Instant::now()).await;
+        call.trace.record(|facts| {
+            facts.target = Some(Target::new(server, method));
+            facts.decision = Decision::Allowed;
+        });
+        let mut lease = self.router().registry.lease(server, call).await?;
+        let outcome = lease.send(call, method, Instant::now()).await?;
         drop(lease);
-        let outcome = outcome.map_err(|error| self.router().hide_stderr(error, &call.caller))?;
-        let ResponsePayload::Result(page) = &outcome.answer else { return Ok(Some(outcome)) };
-        let visible = self.visible_page(kind, &entry, &call, page).map_err(|reason| {
-            let message = format!("`{server}` sent a bad response to `{}`: {reason}", kind.method());
-            Error::new(ErrorKind::BadReply, message).with_server(&server)
+        let ResponsePayload::Result(page) = &outcome.answer else { return Ok(outcome) };
+        let visible = self.visible_page(kind, entry, call, page).map_err(|reason| {
+            let message = format!("`{server}` sent a bad response to `{method}`: {reason}");
+            Error::new(ErrorKind::BadReply, message).with_server(server)
         })?;
-        Ok(Some(match visible {
+        Ok(match visible {
             Some(page) => Outcome { answer: ResponsePayload::Result(page), ..outcome },
             None => outcome,
-        }))
+        })
     }
 
     /// Returns a page without what the caller may not see, for clients of its era; `None` if nothing changes.

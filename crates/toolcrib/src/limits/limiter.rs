@@ -167,6 +167,21 @@ impl Limiter {
         self.has_limits.load(Ordering::Acquire)
     }
 
+    /// Returns whether any limit applies to the caller of a call, to its client or to the call.
+    pub(crate) fn has_limits_for(&self, call: &Call) -> bool {
+        if call.budget.is_some() {
+            return true;
+        }
+        if !self.has_limits() {
+            return false;
+        }
+        let state = self.lock();
+        let caller = call.caller.as_str();
+        state.result_bytes.is_some()
+            || state.in_flight.of_caller(caller).is_some()
+            || !state.limits.all(caller).is_empty()
+    }
+
     /// Reserves usage for a call, and waits if a rate limit delays it.
     pub(crate) async fn admit<'a>(
         &'a self,

@@ -166,10 +166,8 @@ impl ListPages {
 #[derive(Debug, Clone)]
 pub(crate) struct ListFailure {
     pub(crate) kind: ListKind,
-    /// The error object of the server, or one that describes the failure.
+    /// The error object of the server, or one that describes the failure, without secrets.
     pub(crate) error: Bytes,
-    /// The same without secrets.
-    pub(crate) redacted_error: Bytes,
     /// The failure, if it is not an error that the server answered with.
     pub(crate) cause: Option<Error>,
 }
@@ -188,12 +186,12 @@ impl ListFailure {
     pub(crate) fn from_disk(kind: ListKind) -> Self {
         let message = format!("`{}` failed when the server last ran", kind.method());
         let error = error_object(ErrorKind::BadReply.facts().code, &message, None);
-        Self { kind, redacted_error: error.clone(), error, cause: None }
+        Self { kind, error, cause: None }
     }
 
-    /// Returns the message of the error, without secrets.
+    /// Returns the message of the error.
     pub(crate) fn message(&self) -> String {
-        error_message(&self.redacted_error)
+        error_message(&self.error)
     }
 
     /// Returns the error for callers that want to know what a server lists.

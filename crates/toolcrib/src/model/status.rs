@@ -117,7 +117,7 @@ impl ListingError {
 
     /// Creates the error of a list that could not be read.
     pub(crate) fn from_failure(failure: &ListFailure) -> Self {
-        Self::new(failure.kind, &failure.redacted_error)
+        Self::new(failure.kind, &failure.error)
     }
 
     /// Returns the errors of the lists that could never be read.

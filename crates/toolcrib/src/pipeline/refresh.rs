@@ -4,6 +4,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::router::CallRouter;
 use crate::catalog::Catalog;
+use crate::model::caller::Caller;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::registry::RegisteredServer;
 use crate::spec::ServerId;
@@ -25,14 +26,15 @@ impl CallRouter {
         entries.filter(|entry| entry.needs_discovery(now)).collect()
     }
 
-    /// Asks running servers for those of their lists that are out of date, and waits briefly until the catalog has them.
-    pub(crate) async fn refresh(&self, servers: &[RegisteredServer], kinds: ListKinds) {
+    /// Asks running servers for those of their lists that are out of date, and waits briefly until the catalog has them. A
+    /// caller does not wait for the instances of others.
+    pub(crate) async fn refresh(&self, caller: &Caller, servers: &[RegisteredServer], kinds: ListKinds) {
         let now = Instant::now();
         let wait = self.discoverer.listing_wait();
         let is_awaited = |pending: &PendingRelist| now.saturating_duration_since(pending.since) < wait;
         let pending: Vec<OutdatedServer<'_>> = servers
             .iter()
-            .map(|entry| OutdatedServer { entry, relists: entry.refresh(kinds, now) })
+            .map(|entry| OutdatedServer { entry, relists: entry.refresh(caller, kinds, now) })
             .filter(|outdated| outdated.relists.iter().any(is_awaited))
             .collect();
         if !pending.is_empty() {

@@ -409,7 +409,7 @@ impl CallRouter {
                     self.discover_briefly(caller, era, &servers).await;
                 }
             },
-            self.refresh(&entries, kinds),
+            self.refresh(caller, &entries, kinds),
         );
         self.listed_catalog(caller)
     }

@@ -18,10 +18,12 @@ use tokio::time::Instant;
 use super::KeyedSupervisor;
 use crate::call::Call;
 use crate::call::client_context::InstanceOwner;
+use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::process::stderr::StderrTail;
+use crate::protocol::list_kind::ListKinds;
 use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec, StartPolicy};
 use crate::supervisor::cards::ServerCards;
@@ -29,6 +31,7 @@ use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::metrics::ServerMetrics;
 use crate::supervisor::start_gate::StartGate;
 use crate::supervisor::{Lease, ServerRecords, SleepWatch, Supervisor, SupervisorServices};
+use crate::upstream::relist::PendingRelist;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
@@ -57,6 +60,8 @@ struct Instance {
     supervisor: Supervisor,
     /// The working directory, if it follows from the key.
     folder: Option<PathBuf>,
+    /// The caller whose call the instance was started for.
+    caller: Option<Caller>,
     last_used: Instant,
     claims: Arc<ClaimCount>,
 }
@@ -154,6 +159,14 @@ impl Instances {
     /// Returns the listing of the instance with this key, if there is one.
     pub(crate) fn listing_of(&self, key: &InstanceKey) -> Option<Arc<Listing>> {
         self.lock().instances.get(key)?.supervisor.listing()
+    }
+
+    /// Returns whether the instance that a call goes to runs and can be asked for its lists.
+    pub(crate) async fn is_listable(&self, call: &Call) -> bool {
+        let sharing = self.lock().spec.sharing;
+        let key = call.instance_key(sharing).await;
+        let key = self.key_in_era(&key, call.client.era);
+        self.lock().instances.get(&key).is_some_and(|instance| instance.supervisor.is_listable())
     }
 
     /// Returns the gate that decides when an instance may start.
@@ -258,6 +271,7 @@ impl Instances {
             let oldest = oldest.ok_or_else(|| all_busy_error(&spec))?;
             replaced.extend(table.instances.remove(&oldest).map(|instance| instance.supervisor));
         }
+        let caller = owner.caller.clone();
         let supervisor = Supervisor::start_instance(
             Arc::new(owner),
             instance_spec(&spec, folder.clone()),
@@ -269,7 +283,7 @@ impl Instances {
         let claims = Arc::<ClaimCount>::default();
         let remove_when_asleep =
             remove_when_asleep(Arc::downgrade(self), key.clone(), supervisor.sleep_watch(), claims.clone());
-        let mut instance = Instance { supervisor, folder, last_used: now, claims };
+        let mut instance = Instance { supervisor, folder, caller, last_used: now, claims };
         let claim = instance.claim(now);
         table.instances.insert(key.clone(), instance);
         drop(table);
@@ -337,6 +351,19 @@ impl Instances {
 
     pub(super) fn supervisors(&self) -> Vec<Supervisor> {
         self.lock().instances.values().map(|instance| instance.supervisor.clone()).collect()
+    }
+
+    /// Requests those of the lists that are out of date from every running instance, and returns the listings of the
+    /// caller's own instances, to wait for.
+    pub(super) fn refresh(&self, caller: &Caller, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
+        let mut awaited = Vec::new();
+        for instance in self.lock().instances.values() {
+            let relist = instance.supervisor.refresh(kinds, now);
+            if instance.caller.as_ref() == Some(caller) {
+                awaited.extend(relist);
+            }
+        }
+        awaited
     }
 
     /// Stops every instance.

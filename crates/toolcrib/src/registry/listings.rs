@@ -10,21 +10,24 @@ use crate::access::pins::withheld_error;
 use crate::call::Call;
 use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
+use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::model::listing::{DeclaredToolFacts, ListFailure, Listing};
 use crate::model::pin_status::{PinnedKind, ToolPinStatus};
 use crate::protocol::list_kind::{ListKind, ListKinds};
-use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
+use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec, Sharing};
 use crate::supervisor::Supervisor;
 use crate::upstream::relist::PendingRelist;
 
 impl RegisteredServer {
-    /// Requests those of the lists that are out of date from every running instance, and returns the listings to wait for.
-    pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
+    /// Requests those of the lists that are out of date from every running instance, and returns the listings that a caller
+    /// waits for: not those of the instances of others.
+    pub(crate) fn refresh(&self, caller: &Caller, kinds: ListKinds, now: Instant) -> Vec<PendingRelist> {
         match self {
             // The connection for the other era may list something else, and only one of them is shown.
             Self::Shared(server) => server.for_listing().refresh(kinds, now).into_iter().collect(),
-            _ => self.supervisors().iter().filter_map(|instance| instance.refresh(kinds, now)).collect(),
+            Self::PerKey { instances, .. } => instances.refresh(caller, kinds, now),
+            Self::Disabled(_) => Vec::new(),
         }
     }
 
@@ -45,6 +48,18 @@ impl RegisteredServer {
             Self::Disabled(_) => false,
         };
         self.listing().is_none() || is_unlisted()
+    }
+
+    /// Returns whether the server can be asked for a list on behalf of a call without starting a process.
+    pub(crate) async fn is_listable(&self, call: &Call) -> bool {
+        match self {
+            Self::Shared(server) => {
+                let instance = server.for_era(call.client.era);
+                instance.is_listable() || matches!(instance.spec().endpoint, Endpoint::Http(_))
+            }
+            Self::PerKey { instances, .. } => instances.is_listable(call).await,
+            Self::Disabled(_) => false,
+        }
     }
 
     /// Returns why a list could not be read when that was last tried.

@@ -121,8 +121,7 @@ impl Connection {
                 (error_object(code, &cause.to_string(), Some(&cause.data())), Some(cause))
             }
         };
-        let redacted_error = Bytes::from(self.mux.redactor().redact_bytes(&error).into_owned());
-        ListFailure { kind, error, redacted_error, cause }
+        ListFailure { kind, error: self.mux.redactor().redact_json(error), cause }
     }
 }
 

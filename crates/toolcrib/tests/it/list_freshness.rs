@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, advance, timeout};
 use toolcrib::model::event::ServerNotification;
-use toolcrib::{Crib, KeepAlive, Lifecycle, ListKind};
+use toolcrib::{Caller, Crib, KeepAlive, Lifecycle, ListKind, Sharing};
 
 use crate::fake::{FakeServer, FakeStart};
-use crate::support::{LISTING_WAIT, SECOND, crib, id, names, settle, spec, with};
+use crate::support::{LISTING_WAIT, SECOND, crib, id, names, on, settle, spec, with};
 
 const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 const PROMPTS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#;
@@ -189,4 +189,27 @@ async fn flood_of_announcements_is_passed_on_once_per_second() {
         fake.received("tools/list").len() <= lists_before + 70,
         "at most one per list, and one per second"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_does_not_wait_for_the_instances_of_other_callers() {
+    let lists = [tools(&["a"], None), tools(&["a"], None)];
+    let lists = [&*lists[0], &*lists[1], SILENCE];
+    let fake = FakeServer::new().script("tools/list", &lists);
+    let lifecycle = Lifecycle { keep_alive: KeepAlive::Forever, ..Lifecycle::default() };
+    let spec = spec("git", &fake).sharing(Sharing::PerCaller).lifecycle(lifecycle);
+    let crib = Crib::builder().server(spec).build().unwrap();
+    let ada = Caller::new("ada");
+    let bob = Caller::new("bob");
+    crib.list_for(&ada).await;
+    crib.call(on("git", "echo").caller(bob.clone())).await.unwrap();
+    settle().await;
+    advance(300 * SECOND).await;
+    for (caller, waited) in [(&ada, Duration::ZERO), (&bob, LISTING_WAIT)] {
+        let before = Instant::now();
+        assert_eq!(names(&crib.list_for(caller).await), ["git__a"]);
+        assert_eq!(before.elapsed(), waited, "{caller:?}");
+        settle().await;
+        assert_eq!(fake.received("tools/list").len(), 3, "the instance of bob is asked once");
+    }
 }

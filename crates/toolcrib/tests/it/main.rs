@@ -39,6 +39,7 @@ mod restart_budget;
 mod routing;
 mod runtimes;
 mod server_isolation;
+mod server_pages;
 mod server_requests;
 mod shared_store;
 mod sharing;

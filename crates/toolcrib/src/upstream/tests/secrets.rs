@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::http::remote_server::{RemoteServer, Reply, stateless};
 use super::*;
+use crate::protocol::list_kind::ListKind;
 use crate::spec::template::{Secret, SecretError, TemplateText};
 use crate::spec::{CommandSpec, HttpSpec};
 
@@ -67,6 +68,25 @@ async fn secret_in_a_json_rpc_error_is_redacted() {
     let ResponsePayload::Error(error) = &outcome.answer else { panic!("not an error: {outcome:?}") };
     let text = String::from_utf8_lossy(error);
     assert!(text.contains("bad Bearer [secret]") && !text.contains("can4ry"), "{text}");
+}
+
+#[tokio::test]
+async fn secret_in_the_error_of_a_list_is_redacted() {
+    let server = RemoteServer::start(|request| match (request.method(), request.header("authorization")) {
+        ("tools/list", Some(sent)) => {
+            let escaped = sent.replace('c', "\\u0063");
+            let id = &request.body["id"];
+            let error = format!(r#"{{"code":-32000,"message":"bad {sent}","data":["{escaped}"]}}"#);
+            let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+            Reply::text(200, "application/json", body)
+        }
+        _ => stateless(request),
+    });
+    let server = server.await;
+    let (_, listing) = try_connect(&remote(&server.url, "Bearer ${secret:token}")).await.0.unwrap();
+    let failure = listing.unknown_list(ListKind::Tools).unwrap();
+    let error: Value = serde_json::from_slice(&failure.error).unwrap();
+    assert_eq!(error, json!({"code": -32000, "message": "bad Bearer [secret]", "data": ["Bearer [secret]"]}));
 }
 
 #[tokio::test]
