@@ -248,16 +248,24 @@ impl SuspendedCalls {
         call: &mut Call,
         mut kept: KeptLease,
     ) -> Result<Outcome, Error> {
+        // The public name in the parameters is replaced when they are sent.
+        let original = OriginalRequest::new(call);
         let outcome = pipeline::run_keeping_lease(router, call, &mut kept).await?;
         match kept.into_inner() {
-            Some(lease) => Ok(self.keep_instance(lease, call, outcome)),
+            Some(lease) => Ok(self.keep_instance(lease, call, original, outcome)),
             None => Ok(outcome),
         }
     }
 
     /// Keeps the instance that asks for input, and replaces the state of the server in its result by a signed one. If too
     /// many calls wait, the result stays as it is.
-    fn keep_instance(self: &Arc<Self>, lease: Lease, call: &Call, outcome: Outcome) -> Outcome {
+    fn keep_instance(
+        self: &Arc<Self>,
+        lease: Lease,
+        call: &Call,
+        original: OriginalRequest,
+        outcome: Outcome,
+    ) -> Outcome {
         let ResponsePayload::Result(result) = &outcome.answer else { return outcome };
         let signed = encoding::random_hex().and_then(|id| Some((id.clone(), self.sign(&id, call)?)));
         let (Some((id, token)), Ok(mut result)) = (signed, Object::parse(result)) else { return outcome };
@@ -267,7 +275,6 @@ impl SuspendedCalls {
         }
         let timer = AbortOnDropHandle::new(self.tasks.spawn_boxed(expire(Arc::downgrade(self), id.clone())));
         let server_state = result.get(input::REQUEST_STATE).map(|raw| Bytes::copy_from_slice(raw));
-        let original = OriginalRequest::new(call);
         state.instances.insert(id, AskingInstance { lease, original, server_state, _timer: timer });
         drop(state);
         result.set_unchecked(input::REQUEST_STATE, object::to_json_string(&token));

@@ -144,6 +144,22 @@ async fn kept_instance_serves_only_the_call_that_it_asked_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn instance_is_kept_for_a_call_by_public_name() {
+    let server = AskingServer::stateless();
+    let crib = Crib::builder().server(asking_spec("s", &server)).build().unwrap();
+    let call = |params: &Value, key| {
+        let params = Object::parse(&params.to_string().into()).unwrap();
+        let able = client(key, Era::Stateless, r#"{"elicitation":{}}"#);
+        Call::request("tools/call", Selector::Tool("s__ask".into()), params).client(able)
+    };
+    let mut params = question(1);
+    params["name"] = "s__ask".into();
+    let asked = crib.call(call(&params, 1)).await.unwrap();
+    let outcome = crib.call(call(&answered(params, &asked), 2)).await.unwrap();
+    assert_eq!(outcome.text(), r#"{"action":"accept"}"#, "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn kept_instance_is_checked_against_its_current_listing() {
     let server = AskingServer::stateless();
     let spec = asking_spec("s", &server).pin(Pinning::Strict);
