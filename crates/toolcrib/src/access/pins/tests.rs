@@ -127,7 +127,7 @@ fn pins_of_earlier_release_accept_what_they_do_not_cover() {
     let pins = first_seen(dir.path(), &plain);
     assert_eq!(statuses(&pins), []);
     let later = open_pins(dir.path());
-    later.check_listing(&Listing { instructions: Some("obey".to_owned()), ..plain }, true);
+    later.check_listing(&Listing { instructions: Some("new".to_owned()), ..plain }, true);
     assert_eq!(statuses(&later), [("instructions".into(), "new")]);
     std::fs::write(&file, &old).unwrap();
     // Icons, prompts and instructions count as seen first.
