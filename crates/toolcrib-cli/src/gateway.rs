@@ -58,8 +58,10 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next attempt when `accept` fails, usually for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Time between a reason to return free memory to the system and the return: servers often start together.
-const TRIM_DELAY: Duration = Duration::from_secs(1);
+/// Time without a change of the catalog after which free memory is returned to the system: servers often start together.
+const TRIM_DELAY: Duration = Duration::from_millis(200);
+/// Changes of the catalog that are waited for at most. A server may change its lists all the time.
+const MAX_TRIM_DELAYS: usize = 50;
 /// Shortest time between two returns of free memory to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -430,11 +432,12 @@ async fn return_free_memory(
             () = http.wait_for_released_memory() => {}
             changed = catalog.changed() => if changed.is_err() { return },
         }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sleep(TRIM_DELAY) => {}
+        for _ in 0..MAX_TRIM_DELAYS {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = timeout(TRIM_DELAY, catalog.changed()) => if changed.is_err() { break },
+            }
         }
-        catalog.mark_unchanged();
         // The allocator searches all its memory, so this is not done on the thread that serves requests.
         let _ = tokio::task::spawn_blocking(toolcrib::return_free_memory).await;
         tokio::select! {
