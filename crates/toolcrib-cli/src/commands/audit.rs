@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::json;
 
+use super::check::format_count;
 use crate::audit::{self, BrokenChain, IntactChain};
 use crate::cli::AuditVerifyArgs;
 use crate::command_error::CommandError;
@@ -55,7 +56,9 @@ fn print_intact(file: &Path, chain: &IntactChain, out: &mut Output) -> Result<Ex
         }))?;
         return Ok(ExitStatus::Success);
     }
-    out.print_line(&format!("{}: intact, {} lines in {} files", file.display(), chain.lines, chain.files))?;
+    let lines = format_count(usize::try_from(chain.lines)?, "line");
+    let files = format_count(chain.files, "file");
+    out.print_line(&format!("{}: intact, {lines} in {files}", file.display()))?;
     if chain.unchained > 0 {
         out.print_line(&format!("{} lines have no link of their own", chain.unchained))?;
     }
@@ -73,6 +76,6 @@ fn broken_error(broken: &BrokenChain) -> CommandError {
     let file = file.display().to_string();
     let message = format!("{file}:{line}: the chain is broken: {reason}");
     let error = CommandError::new(ExitStatus::CheckFailed, "audit_broken", message)
-        .hint("this line, or lines before it, were changed, removed or inserted");
+        .hint("compare this line and those before it with a copy of the file");
     CommandError { data: json!({"file": file, "line": line}), ..error }
 }

@@ -51,6 +51,7 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     Ok(ExitStatus::InvalidConfig)
 }
 
-fn format_count(count: usize, noun: &str) -> String {
+/// Formats a number of things.
+pub(super) fn format_count(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -211,7 +211,7 @@ impl LayeredConfig {
     /// use std::path::Path;
     /// use toolcrib::config::{LayerKind, LayerText, LayeredConfig};
     ///
-    /// let file = Path::new("/work/app/.toolcrib.toml");
+    /// let file = Path::new("/home/me/app/.toolcrib.toml");
     /// let text = "[servers.lint]\ncommand = 'npx'\nenv = { NODE_OPTIONS = '--require ./x.js' }\n";
     /// let project = LayerText { kind: LayerKind::Project, path: file, text };
     /// let changes = LayeredConfig::from_texts(&[project]).changes_since(&LayeredConfig::from_texts(&[]), file);
