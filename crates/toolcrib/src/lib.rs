@@ -154,7 +154,11 @@ pub mod crib;
 pub mod limits;
 #[doc(hidden)]
 pub mod model;
+#[cfg(feature = "http")]
+mod http_client;
 mod observer;
+#[cfg(feature = "http")]
+pub mod oauth;
 mod pipeline;
 mod process;
 #[doc(hidden)]

@@ -391,6 +391,13 @@ impl CribBuilder {
         }
     }
 
+    /// Returns the logins to remote servers. They need a place for their tokens and for the lock of their renewal.
+    #[cfg(feature = "http")]
+    fn logins(&self) -> Option<crate::oauth::Logins> {
+        let secrets = self.secrets.as_ref()?.0.clone();
+        Some(crate::oauth::Logins::new(secrets, self.state_dir.as_ref()?))
+    }
+
     /// Creates what all supervisors share, and takes its settings out of the builder.
     fn open_services(
         &mut self,
@@ -411,6 +418,8 @@ impl CribBuilder {
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log.take(),
             pins,
+            #[cfg(feature = "http")]
+            logins: self.logins(),
             secrets: self.secrets.take(),
             ..SupervisorServices::default()
         }

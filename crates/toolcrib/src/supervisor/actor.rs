@@ -224,6 +224,8 @@ impl Actor {
             owner: self.owner.clone(),
             declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
+            #[cfg(feature = "http")]
+            logins: self.services.logins.clone(),
             published_card: Some(self.cards.published().clone()),
         }
     }

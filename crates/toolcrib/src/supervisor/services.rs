@@ -65,6 +65,9 @@ pub(crate) struct SupervisorServices {
     pub(crate) declaration: Arc<ClientDeclaration>,
     /// Resolves secrets.
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The logins to remote servers.
+    #[cfg(feature = "http")]
+    pub(crate) logins: Option<crate::oauth::Logins>,
 }
 
 impl SupervisorServices {
@@ -169,6 +172,8 @@ impl Default for SupervisorServices {
             access: Arc::default(),
             declaration: Arc::default(),
             secrets: None,
+            #[cfg(feature = "http")]
+            logins: None,
         }
     }
 }

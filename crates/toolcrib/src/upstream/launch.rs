@@ -99,6 +99,9 @@ pub(crate) struct LaunchContext {
     /// The client that servers see.
     pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The logins to remote servers.
+    #[cfg(feature = "http")]
+    pub(crate) logins: Option<crate::oauth::Logins>,
     /// The place for the card that a remote server publishes; none is requested without it.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only remote servers publish cards"))]
     pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
