@@ -27,8 +27,6 @@ mod registration;
 mod stored_login;
 mod token_request;
 
-#[cfg(test)]
-mod tests;
 
 pub(crate) use challenge::Challenge;
 pub use error::{OAuthError, OAuthErrorKind};

@@ -69,17 +69,20 @@ impl Login {
         let secrets = resolve_secrets(spec, logins, &tasks).await?;
         let server_url = server_url(remote, &secrets)?;
         let fetcher = Fetcher::new(&server_url, &tasks).await?;
-        let earlier = run_blocking(&tasks, logins, &spec.id, |logins, server| logins.load(server)).await?;
+        let check_and_load = |logins: &Logins, server: &ServerId| {
+            logins.check_writable(server)?;
+            logins.load(server)
+        };
+        let earlier = run_blocking(&tasks, logins, &spec.id, check_and_load).await?;
         let earlier = earlier.filter(|login| login.server_url == server_url.to_string());
         let discovered = discover(&fetcher, &server_url, None).await?;
-        check_issuer(&discovered)?;
+        check_issuer(&fetcher, &discovered)?;
         let known = known_client(remote, &secrets, earlier.as_ref(), &discovered, redirect_uri)?;
         let client = find_client(&fetcher, &discovered.issuer, known, redirect_uri).await?;
         let scopes = choose_scopes(&remote.auth.scopes, &discovered, earlier.as_ref());
         let pkce = Pkce::new()?;
         let state = random_text()?;
         let url = authorization_url(&discovered, &client, redirect_uri, &scopes, &pkce, &state);
-        fetcher.check_url(&url)?;
         let (server, logins) = (spec.id.clone(), logins.clone());
         let redirect_uri = redirect_uri.to_owned();
         Ok(Self { server, logins, tasks, fetcher, server_url, discovered, client, redirect_uri, scopes, pkce, state, url })
@@ -235,11 +238,12 @@ impl RedirectQuery {
 }
 
 /// Checks that the authorization server can do what a login needs.
-fn check_issuer(discovered: &Discovered) -> Result<(), OAuthError> {
+fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthError> {
     let issuer = &discovered.issuer;
     let invalid = |message: String| OAuthError::new(OAuthErrorKind::InvalidMetadata, message);
-    if issuer.authorization_endpoint.is_none() || issuer.token_endpoint.is_none() {
-        return Err(invalid(format!("the metadata of `{}` lacks an endpoint for the login", issuer.issuer)));
+    for endpoint in [&issuer.authorization_endpoint, &issuer.token_endpoint] {
+        let missing = || invalid(format!("the metadata of `{}` lacks an endpoint for the login", issuer.issuer));
+        fetcher.check_url(endpoint.as_deref().ok_or_else(missing)?)?;
     }
     let methods = issuer.code_challenge_methods.as_deref().unwrap_or_default();
     if !methods.iter().any(|method| method == "S256") {

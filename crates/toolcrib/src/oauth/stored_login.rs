@@ -250,6 +250,15 @@ impl Logins {
         }
     }
 
+    /// Checks that a login can be stored, before a person is asked to log in.
+    pub(super) fn check_writable(&self, server: &ServerId) -> Result<(), OAuthError> {
+        create_private_folder(&self.folder).map_err(store_error)?;
+        let name = format!("{}/check", secret_name(server));
+        let put = self.secrets.put(&name, &Secret::new("check"));
+        put.and_then(|()| self.secrets.delete(&name)).map_err(|error| store_error(error.message(&name)))?;
+        Ok(())
+    }
+
     /// Stores the login to a server.
     pub(super) fn save(&self, server: &ServerId, login: &StoredLogin) -> Result<(), OAuthError> {
         create_private_folder(&self.folder).map_err(store_error)?;
