@@ -14,8 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
-pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
+pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs, WhyArgs};

@@ -3,6 +3,9 @@
 //! `commands` has one file per command, `admin` is the admin API, and `gateway` is the running daemon.
 //! The binary only calls [`main`].
 
+// The report of a server has more members than `json!` takes by default.
+#![recursion_limit = "256"]
+
 mod admin;
 mod audit;
 mod cli;

@@ -27,7 +27,6 @@ mod registration;
 mod stored_login;
 mod token_request;
 
-
 pub(crate) use challenge::Challenge;
 pub use error::{OAuthError, OAuthErrorKind};
 pub use login::{Login, LoginRequest};

@@ -74,7 +74,8 @@ fn find_remote<'a>(name: &str, config: &'a Config) -> Result<&'a ServerSpec, Com
         return Err(CommandError::usage(message).hint(format!("toolcrib show {name}")));
     };
     if remote.headers.keys().any(|header| header.eq_ignore_ascii_case("authorization")) {
-        let message = format!("`{name}` has an `Authorization` header in the config, which is used instead of a login");
+        let message =
+            format!("`{name}` has an `Authorization` header in the config, which is used instead of a login");
         return Err(CommandError::usage(message).hint(format!("toolcrib why {name}")));
     }
     Ok(spec)
@@ -128,7 +129,11 @@ async fn log_in(
     let login = Login::start(LoginRequest { server: spec, logins, redirect_uri: &redirect_uri });
     let login = login.await.map_err(failed)?;
     let opened = !args.no_browser && browser::open(login.url()).await;
-    let action = if opened { "a browser was opened; if it does not show the login, open" } else { "open in a browser" };
+    let action = if opened {
+        "a browser was opened; if it does not show the login, open"
+    } else {
+        "open in a browser"
+    };
     out.print_stderr(&format!("{action}:\n  {}", login.url())).map_err(unexpected)?;
     let can_paste = out.prompter().is_interactive();
     if can_paste {
@@ -136,11 +141,13 @@ async fn log_in(
         out.print_stderr(hint).map_err(unexpected)?;
     }
     let redirect = tokio::time::timeout(args.timeout, listener.wait(can_paste));
-    let interrupted = super::until_interrupted(redirect).await.map_err(|error| CommandError::unexpected(&error))?;
+    let interrupted =
+        super::until_interrupted(redirect).await.map_err(|error| CommandError::unexpected(&error))?;
     let Some(redirect) = interrupted else { return Ok(None) };
     let redirect = redirect.map_err(|_| {
         let message = format!("no login to `{}` within {:?}", spec.id, args.timeout);
-        CommandError::new(ExitStatus::TimedOut, "login_timeout", message).hint(format!("toolcrib login {}", spec.id))
+        CommandError::new(ExitStatus::TimedOut, "login_timeout", message)
+            .hint(format!("toolcrib login {}", spec.id))
     })?;
     let redirect = redirect.map_err(unexpected)?;
     let finished = login.finish(&redirect.url).await;
@@ -191,7 +198,8 @@ fn show(only: Option<&str>, config: &Config, logins: &Logins, out: &mut Output) 
         return Ok(ExitStatus::Success);
     }
     let text = |report: &Value, name: &str| report[name].as_str().unwrap_or_default().to_owned();
-    let rows = reports.map(|report| vec![text(&report, "server"), text(&report, "login"), text(&report, "issuer")]);
+    let rows =
+        reports.map(|report| vec![text(&report, "server"), text(&report, "login"), text(&report, "issuer")]);
     let rows: Vec<Vec<String>> = rows.collect();
     match rows.is_empty() {
         true => out.print_note("no remote servers without an `Authorization` header")?,

@@ -106,7 +106,12 @@ pub const SERVER: &[ConfigKey] = &[
     key("cwd", Text, "", "Working directory, relative to this file"),
     key("url", Text, "", "URL of a remote server. Excludes `command`"),
     key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
-    key("auth", Table(AUTH), "", "How tokens of a remote server are obtained; unused with an `Authorization` header"),
+    key(
+        "auth",
+        Table(AUTH),
+        "",
+        "How tokens of a remote server are obtained; unused with an `Authorization` header",
+    ),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
     key(
         "era",
@@ -283,7 +288,12 @@ const AUTH: &[ConfigKey] = &[
     ),
     key("client-id", Text, "", "Id of a client that is registered with the authorization server"),
     key("client-secret", Text, "", "Secret of that client"),
-    key("private-key", Text, "", "Private key of that client, a P-256 key in PKCS #8 as PEM, such as `${file:key.pem}`"),
+    key(
+        "private-key",
+        Text,
+        "",
+        "Private key of that client, a P-256 key in PKCS #8 as PEM, such as `${file:key.pem}`",
+    ),
     key(
         "client-metadata-url",
         Text,
@@ -292,7 +302,12 @@ const AUTH: &[ConfigKey] = &[
     ),
     key("scopes", TextList, "[]", "Scopes to ask for, instead of those that the server names"),
     key("command", TextList, "[]", "Program that prints a token, and its arguments"),
-    key("identity-provider", Table(IDENTITY_PROVIDER), "", "Identity provider for `grant = \"enterprise-managed\"`"),
+    key(
+        "identity-provider",
+        Table(IDENTITY_PROVIDER),
+        "",
+        "Identity provider for `grant = \"enterprise-managed\"`",
+    ),
 ];
 const IDENTITY_PROVIDER: &[ConfigKey] = &[
     key("token-endpoint", Text, "", "URL of its token endpoint"),

@@ -26,8 +26,6 @@ use crate::util::clock;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
-/// Time before its expiry from which a token is renewed.
-const MARGIN: Duration = Duration::from_secs(30);
 /// Time limit for a program that prints a token.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -203,9 +201,9 @@ impl BearerTokens {
         };
         let now = clock::wall_time();
         let is_refused = refused.as_ref() == Some(&login.access_token);
-        let is_fresh = login.expires_at.is_none_or(|end| end > now + MARGIN);
+        let is_fresh = login.renew_at.is_none_or(|at| at > now);
         if is_fresh && !is_refused {
-            return BearerToken::new(login.access_token, login.expires_at, now).map(Some);
+            return BearerToken::new(login.access_token, login.renew_at).map(Some);
         }
         if is_refused && !missing.is_empty() {
             return Err(self.record_missing_scopes(logins, login, missing).await);
@@ -218,7 +216,8 @@ impl BearerTokens {
 
     /// Renews the stored tokens, unless another process has done so. `stale` is the token to replace.
     async fn renew_login(&self, logins: &Logins, stale: Secret) -> Result<BearerToken, OAuthError> {
-        let lock = run_blocking(&self.tasks, logins, &self.server, |logins, server| logins.lock(server)).await?;
+        let lock =
+            run_blocking(&self.tasks, logins, &self.server, |logins, server| logins.lock(server)).await?;
         let load = |logins: &Logins, server: &ServerId| logins.load(server);
         let login = run_blocking(&self.tasks, logins, &self.server, load).await?;
         let mut login = login.ok_or_else(|| login_ended("the login was removed"))?;
@@ -238,11 +237,13 @@ impl BearerTokens {
         if login.is_ended {
             return Err(login_ended("the authorization server has ended the login"));
         }
-        BearerToken::new(login.access_token, login.expires_at, now)
+        BearerToken::new(login.access_token, login.renew_at)
     }
 
     async fn refresh(&self, login: &StoredLogin, now: SystemTime) -> Result<Tokens, OAuthError> {
-        let Some(refresh_token) = &login.refresh_token else { return Err(login_ended("the login has expired")) };
+        let Some(refresh_token) = &login.refresh_token else {
+            return Err(login_ended("the login has expired"));
+        };
         let fetcher = Fetcher::new(&self.url, &self.tasks).await?;
         let endpoint = TokenEndpoint { fetcher: &fetcher, url: &login.token_endpoint, client: &login.client };
         let form = Form::default()
@@ -300,9 +301,8 @@ impl BearerTokens {
                 .field("resource", &discovered.resource)
                 .optional("scope", scope),
         };
-        let now = clock::wall_time();
-        let tokens = endpoint.request(form, now).await?;
-        BearerToken::new(tokens.access_token, tokens.expires_at, now)
+        let tokens = endpoint.request(form, clock::wall_time()).await?;
+        BearerToken::new(tokens.access_token, tokens.renew_at)
     }
 
     async fn run_command(&self, words: &[String]) -> Result<BearerToken, OAuthError> {
@@ -327,16 +327,19 @@ impl BearerTokens {
         if !is_header_safe(token) {
             return Err(failed("its output is not a token".to_owned()));
         }
-        BearerToken::new(Secret::new(token), None, clock::wall_time())
+        BearerToken::new(Secret::new(token), None)
     }
 
     fn to_error(&self, error: &OAuthError) -> Error {
-        let made = Error::new(ErrorKind::AuthNeeded, format!("`{}`: {error}", self.server)).with_server(&self.server);
+        let made = Error::new(ErrorKind::AuthNeeded, format!("`{}`: {error}", self.server))
+            .with_server(&self.server);
         match error.kind() {
-            OAuthErrorKind::LoginNeeded => {
-                made.with_class(FailureClass::NeedsAuth).with_hint(Hint::Login { server: self.server.clone() })
+            OAuthErrorKind::LoginNeeded => made
+                .with_class(FailureClass::NeedsAuth)
+                .with_hint(Hint::Login { server: self.server.clone() }),
+            OAuthErrorKind::Settings => {
+                made.with_hint(Hint::Text(format!("set `servers.{}.auth`", self.server)))
             }
-            OAuthErrorKind::Settings => made.with_hint(Hint::Text(format!("set `servers.{}.auth`", self.server))),
             _ => made,
         }
     }
@@ -347,16 +350,11 @@ fn login_ended(message: &str) -> OAuthError {
 }
 
 impl BearerToken {
-    /// Creates a token. It is renewed before it expires: half a minute, or half its life if that is short.
-    fn new(token: Secret, expires_at: Option<SystemTime>, now: SystemTime) -> Result<Self, OAuthError> {
+    fn new(token: Secret, renew_at: Option<SystemTime>) -> Result<Self, OAuthError> {
         let mut header = HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(|_| {
             OAuthError::new(OAuthErrorKind::TokenRefused, "the token cannot be sent in a header")
         })?;
         header.set_sensitive(true);
-        let renew_at = expires_at.map(|end| {
-            let life = end.duration_since(now).unwrap_or_default();
-            end - MARGIN.min(life / 2)
-        });
         Ok(Self { token, header, renew_at })
     }
 }
@@ -407,7 +405,8 @@ impl ClientSettings {
             .optional("scope", scope);
         let answer = endpoint.send(form).await?;
         let assertion = answer.get("access_token").and_then(serde_json::Value::as_str);
-        let missing = || OAuthError::new(OAuthErrorKind::TokenRefused, "the identity provider issued no assertion");
+        let missing =
+            || OAuthError::new(OAuthErrorKind::TokenRefused, "the identity provider issued no assertion");
         assertion.map(Secret::new).ok_or_else(missing)
     }
 }

@@ -99,7 +99,8 @@ impl OAuthClient {
                 let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)))
                     .map_err(|_| bad_key("the client id or secret cannot be sent"))?;
                 value.set_sensitive(true);
-                AuthenticatedForm { authorization: Some(value), form }
+                // Servers on the official Python SDK look for the id in the form.
+                AuthenticatedForm { authorization: Some(value), form: form.field("client_id", id) }
             }
             ClientProof::PrivateKey { key, audience } => {
                 let assertion = sign_assertion(id, audience, key)?;

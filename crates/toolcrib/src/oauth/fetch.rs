@@ -92,7 +92,11 @@ impl Fetcher {
     }
 
     /// Sends a JSON body to the server itself, whose URL needs no check.
-    pub(super) async fn post_to_server(&self, server: &Uri, body: &'static str) -> Result<Fetched, OAuthError> {
+    pub(super) async fn post_to_server(
+        &self,
+        server: &Uri,
+        body: &'static str,
+    ) -> Result<Fetched, OAuthError> {
         self.post(server, "application/json", None, Bytes::from_static(body.as_bytes())).await
     }
 

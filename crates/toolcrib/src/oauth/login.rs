@@ -85,7 +85,20 @@ impl Login {
         let url = authorization_url(&discovered, &client, redirect_uri, &scopes, &pkce, &state);
         let (server, logins) = (spec.id.clone(), logins.clone());
         let redirect_uri = redirect_uri.to_owned();
-        Ok(Self { server, logins, tasks, fetcher, server_url, discovered, client, redirect_uri, scopes, pkce, state, url })
+        Ok(Self {
+            server,
+            logins,
+            tasks,
+            fetcher,
+            server_url,
+            discovered,
+            client,
+            redirect_uri,
+            scopes,
+            pkce,
+            state,
+            url,
+        })
     }
 
     /// Returns the URL to open in a browser.
@@ -127,6 +140,7 @@ impl Login {
             access_token: tokens.access_token,
             refresh_token: tokens.refresh_token,
             expires_at: tokens.expires_at,
+            renew_at: tokens.renew_at,
             is_ended: false,
         };
         let summary = login.summary();
@@ -155,7 +169,8 @@ impl Login {
         self.check_iss(query.iss.as_deref())?;
         if let Some(error) = query.error {
             let description = query.error_description.map(|text| format!(": {text}")).unwrap_or_default();
-            let message = format!("the login was refused with `{}`{}", shorten(&error), shorten(&description));
+            let message =
+                format!("the login was refused with `{}`{}", shorten(&error), shorten(&description));
             return Err(OAuthError::new(OAuthErrorKind::Denied, message));
         }
         query.code.filter(|code| !code.is_empty()).ok_or_else(|| invalid("the redirect has no `code`"))
@@ -203,7 +218,7 @@ async fn revoke(login: &StoredLogin, tasks: &TaskTracker) {
     let hint = if login.refresh_token.is_some() { "refresh_token" } else { "access_token" };
     let form = Form::default().field("token", token.expose()).field("token_type_hint", hint);
     if let Err(error) = endpoint.send(form).await {
-        tracing::warn!("the tokens were not revoked: {error}");
+        tracing::warn!("the tokens of the login were not revoked: {error}");
     }
 }
 
@@ -242,7 +257,8 @@ fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthE
     let issuer = &discovered.issuer;
     let invalid = |message: String| OAuthError::new(OAuthErrorKind::InvalidMetadata, message);
     for endpoint in [&issuer.authorization_endpoint, &issuer.token_endpoint] {
-        let missing = || invalid(format!("the metadata of `{}` lacks an endpoint for the login", issuer.issuer));
+        let missing =
+            || invalid(format!("the metadata of `{}` lacks an endpoint for the login", issuer.issuer));
         fetcher.check_url(endpoint.as_deref().ok_or_else(missing)?)?;
     }
     let methods = issuer.code_challenge_methods.as_deref().unwrap_or_default();
@@ -254,7 +270,11 @@ fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthE
 }
 
 /// Returns the scopes to ask for: those of the config, else those of the server, and those that earlier requests needed.
-fn choose_scopes(configured: &[String], discovered: &Discovered, earlier: Option<&StoredLogin>) -> Vec<String> {
+fn choose_scopes(
+    configured: &[String],
+    discovered: &Discovered,
+    earlier: Option<&StoredLogin>,
+) -> Vec<String> {
     let mut scopes: Vec<String> =
         if configured.is_empty() { discovered.scopes.clone() } else { configured.to_vec() };
     let step_up = earlier.filter(|login| !login.missing_scopes.is_empty());
@@ -344,7 +364,8 @@ async fn resolve_secrets(
 /// Returns the URL of a server with all references resolved.
 fn server_url(remote: &HttpSpec, secrets: &ResolvedSecrets) -> Result<Uri, OAuthError> {
     let settings = |message: String| OAuthError::new(OAuthErrorKind::Settings, message);
-    let text = remote.url.expand(|name| secrets.get(name)).map_err(|missing| settings(missing.to_string()))?;
+    let text =
+        remote.url.expand(|name| secrets.get(name)).map_err(|missing| settings(missing.to_string()))?;
     parse_url(&text).map_err(|reason| settings(format!("its `url` cannot be used: {reason}")))
 }
 

@@ -119,9 +119,12 @@ pub(super) fn resource_includes(resource: &str, server: &Uri) -> bool {
         let default = if uri.scheme_str() == Some("http") { 80 } else { 443 };
         uri.port_u16().unwrap_or(default)
     };
-    let same_host = resource.host().map(str::to_ascii_lowercase) == server.host().map(str::to_ascii_lowercase);
+    let same_host =
+        resource.host().map(str::to_ascii_lowercase) == server.host().map(str::to_ascii_lowercase);
     let same_origin = lower(&resource) == lower(server)
-        || (resource.scheme() == server.scheme() && same_host && default_port(&resource) == default_port(server));
+        || (resource.scheme() == server.scheme()
+            && same_host
+            && default_port(&resource) == default_port(server));
     let prefix = resource.path().trim_end_matches('/');
     let below = server.path().strip_prefix(prefix);
     same_origin && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -158,10 +161,18 @@ mod tests {
     #[test]
     fn resource_must_include_the_server() {
         let server = uri("https://s.example/a/mcp");
-        for good in ["https://s.example", "https://S.example/", "https://s.example:443/a", "https://s.example/a/mcp"] {
+        for good in
+            ["https://s.example", "https://S.example/", "https://s.example:443/a", "https://s.example/a/mcp"]
+        {
             assert!(resource_includes(good, &server), "{good}");
         }
-        for bad in ["https://evil.example/a/mcp", "http://s.example/a/mcp", "https://s.example/b", "https://s.example/a/m", "x y"] {
+        for bad in [
+            "https://evil.example/a/mcp",
+            "http://s.example/a/mcp",
+            "https://s.example/b",
+            "https://s.example/a/m",
+            "x y",
+        ] {
             assert!(!resource_includes(bad, &server), "{bad}");
         }
     }

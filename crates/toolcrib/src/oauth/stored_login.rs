@@ -120,6 +120,7 @@ pub(super) struct StoredLogin {
     pub(super) access_token: Secret,
     pub(super) refresh_token: Option<Secret>,
     pub(super) expires_at: Option<SystemTime>,
+    pub(super) renew_at: Option<SystemTime>,
     pub(super) is_ended: bool,
 }
 
@@ -128,6 +129,7 @@ impl StoredLogin {
     pub(super) fn renew(&mut self, tokens: Tokens) {
         self.access_token = tokens.access_token;
         self.expires_at = tokens.expires_at;
+        self.renew_at = tokens.renew_at;
         self.refresh_token = tokens.refresh_token.or(self.refresh_token.take());
         self.scopes = tokens.scopes.unwrap_or_else(|| std::mem::take(&mut self.scopes));
         self.is_ended = false;
@@ -160,6 +162,7 @@ impl StoredLogin {
             "access_token": self.access_token.expose(),
             "refresh_token": self.refresh_token.as_ref().map(Secret::expose),
             "expires_at": self.expires_at.map(to_seconds),
+            "renew_at": self.renew_at.map(to_seconds),
             "is_ended": self.is_ended,
         })
     }
@@ -181,6 +184,7 @@ impl StoredLogin {
             access_token: Secret::new(text("access_token")?),
             refresh_token: text("refresh_token").map(Secret::new),
             expires_at: read_time(document, "expires_at"),
+            renew_at: read_time(document, "renew_at"),
             is_ended: document.get("is_ended").and_then(Value::as_bool).unwrap_or_default(),
         })
     }
@@ -289,7 +293,8 @@ impl Logins {
     pub(super) fn lock(&self, server: &ServerId) -> Result<LoginLock, OAuthError> {
         create_private_folder(&self.folder).map_err(store_error)?;
         let path = self.path(server, "lock");
-        let file = File::options().create(true).truncate(false).write(true).open(path).map_err(store_error)?;
+        let file =
+            File::options().create(true).truncate(false).write(true).open(path).map_err(store_error)?;
         file.lock().map_err(store_error)?;
         Ok(LoginLock { _file: file })
     }

@@ -9,12 +9,17 @@ use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use crate::spec::secret::Secret;
 
+/// Longest time before its expiry from which a token is renewed.
+const MARGIN: Duration = Duration::from_secs(30);
+
 /// Tokens that an authorization server issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tokens {
     pub(super) access_token: Secret,
     pub(super) refresh_token: Option<Secret>,
     pub(super) expires_at: Option<SystemTime>,
+    /// When the access token is renewed: half a minute before it expires, or a tenth of its life if that is shorter.
+    pub(super) renew_at: Option<SystemTime>,
     /// Scopes that were granted, if the server says so.
     pub(super) scopes: Option<Vec<String>>,
 }
@@ -31,7 +36,10 @@ impl TokenEndpoint<'_> {
     pub(super) async fn request(&self, form: Form, now: SystemTime) -> Result<Tokens, OAuthError> {
         let answer = self.send(form).await?;
         read_tokens(&answer, now).ok_or_else(|| {
-            OAuthError::new(OAuthErrorKind::TokenRefused, "the authorization server's answer has no bearer token")
+            OAuthError::new(
+                OAuthErrorKind::TokenRefused,
+                "the authorization server's answer has no bearer token",
+            )
         })
     }
 
@@ -72,11 +80,15 @@ fn read_tokens(answer: &Value, now: SystemTime) -> Option<Tokens> {
         return None;
     }
     let access_token = text("access_token").filter(|token| is_header_safe(token))?;
-    let seconds = answer.get("expires_in").and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()));
+    let seconds =
+        answer.get("expires_in").and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()));
+    let life = seconds.map(Duration::from_secs);
+    let renew_after = life.map(|life| life.saturating_sub(MARGIN.min(life / 10)));
     Some(Tokens {
         access_token: Secret::new(access_token),
         refresh_token: text("refresh_token").map(Secret::new),
-        expires_at: seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds))),
+        expires_at: life.and_then(|life| now.checked_add(life)),
+        renew_at: renew_after.and_then(|after| now.checked_add(after)),
         scopes: text("scope").map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect()),
     })
 }
@@ -98,6 +110,7 @@ mod tests {
         let answer = json!({"access_token": "t", "token_type": "bearer", "expires_in": "60", "scope": "a b"});
         let tokens = read_tokens(&answer, now).unwrap();
         assert_eq!(tokens.expires_at, Some(now + Duration::from_secs(60)));
+        assert_eq!(tokens.renew_at, Some(now + Duration::from_secs(54)));
         assert_eq!(tokens.scopes.unwrap(), ["a", "b"]);
         for bad in [
             json!({"access_token": "t", "token_type": "DPoP"}),

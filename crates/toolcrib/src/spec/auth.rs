@@ -75,7 +75,9 @@ impl AuthSpec {
     pub(super) fn templates(&self) -> impl Iterator<Item = &TemplateText> {
         let client = [&self.client_id, &self.client_secret, &self.private_key].into_iter().flatten();
         let provider = self.identity_provider.iter();
-        client.chain(&self.command).chain(provider.flat_map(|provider| [&provider.client_id, &provider.id_token]))
+        client
+            .chain(&self.command)
+            .chain(provider.flat_map(|provider| [&provider.client_id, &provider.id_token]))
     }
 
     /// Passes every part to `add`, with references as written. The default has no parts, so that servers without settings keep

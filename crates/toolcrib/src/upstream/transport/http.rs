@@ -31,6 +31,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::http_client::HttpClient;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
@@ -41,7 +42,6 @@ use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::{MessageLimit, OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
-use crate::http_client::HttpClient;
 use header_params::HeaderParams;
 use http_error::{HttpError, HttpErrorMapper};
 use outgoing_message::OutgoingMessage;

@@ -142,7 +142,9 @@ fn metadata(origin: &str, issued: &Mutex<Issued>) -> Value {
 fn token(form: &HashMap<String, String>, issued: &mut Issued) -> Response<Full<Bytes>> {
     issued.token_requests += 1;
     let is_right = match form["grant_type"].as_str() {
-        "authorization_code" => form["code"] == format!("code-{}", issued.codes) && !form["code_verifier"].is_empty(),
+        "authorization_code" => {
+            form["code"] == format!("code-{}", issued.codes) && !form["code_verifier"].is_empty()
+        }
         "refresh_token" if form["refresh_token"] == issued.refresh_token && !issued.is_ended => {
             issued.refreshes += 1;
             true
@@ -158,10 +160,13 @@ fn token(form: &HashMap<String, String>, issued: &mut Issued) -> Response<Full<B
     let number = issued.token_requests;
     issued.access_token = format!("access-{number}");
     issued.refresh_token = format!("refresh-{number}");
-    reply(200, &json!({
-        "access_token": issued.access_token, "refresh_token": issued.refresh_token,
-        "token_type": "Bearer", "expires_in": issued.lifetime,
-    }))
+    reply(
+        200,
+        &json!({
+            "access_token": issued.access_token, "refresh_token": issued.refresh_token,
+            "token_type": "Bearer", "expires_in": issued.lifetime,
+        }),
+    )
 }
 
 fn mcp(headers: &hyper::HeaderMap, body: &[u8], issued: &mut Issued) -> Response<Full<Bytes>> {
@@ -177,7 +182,12 @@ fn mcp(headers: &hyper::HeaderMap, body: &[u8], issued: &mut Issued) -> Response
         "server/discover" => json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}),
         "tools/list" => json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
         "tools/call" => json!({"content": [{"type": "text", "text": "hello"}]}),
-        _ => return reply(404, &json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": ""}})),
+        _ => {
+            return reply(
+                404,
+                &json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": ""}}),
+            );
+        }
     };
     reply(200, &json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use hyper::{StatusCode, Uri};
 
-use crate::http_client::root_cause;
 use super::outgoing_message::OutgoingMessage;
+use crate::http_client::root_cause;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
