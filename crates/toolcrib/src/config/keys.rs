@@ -292,7 +292,7 @@ const AUTH: &[ConfigKey] = &[
         "private-key",
         Text,
         "",
-        "Private key of that client, a P-256 key in PKCS #8 as PEM, such as `${file:key.pem}`",
+        "Private key of that client, a P-256 key in PKCS8 as PEM, such as `${file:key.pem}`",
     ),
     key(
         "client-metadata-url",

@@ -119,7 +119,7 @@ fn bad_key(reason: impl Into<String>) -> OAuthError {
 /// Signs the assertion of RFC 7523 that this client sends the request.
 fn sign_assertion(client_id: &str, audience: &str, key: &Secret) -> Result<String, OAuthError> {
     let der = PrivatePkcs8KeyDer::from_pem_slice(key.expose().as_bytes())
-        .map_err(|_| bad_key("`auth.private-key` is not a PEM file with a private key in PKCS #8"))?;
+        .map_err(|_| bad_key("`auth.private-key` is not a PEM file with a private key in PKCS8"))?;
     let random = SystemRandom::new();
     let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der.secret_pkcs8_der(), &random)
         .map_err(|_| bad_key("`auth.private-key` is not a P-256 key"))?;

@@ -12,7 +12,7 @@ pub struct AuthSpec {
     pub client_id: Option<TemplateText>,
     /// Its secret.
     pub client_secret: Option<TemplateText>,
-    /// Its private key, as a PEM file with a P-256 key in PKCS #8; signs requests instead of a secret.
+    /// Its private key, as a PEM file with a P-256 key in PKCS8; signs requests instead of a secret.
     pub private_key: Option<TemplateText>,
     /// URL of a client metadata document, used as client id where the authorization server accepts it.
     pub client_metadata_url: Option<String>,

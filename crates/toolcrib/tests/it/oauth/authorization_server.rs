@@ -26,7 +26,7 @@ pub(super) struct Issued {
     pub(super) token_requests: u32,
     pub(super) registrations: u32,
     pub(super) revoked: Vec<String>,
-    /// Requests to `/mcp` with a token that is not valid any more.
+    /// Requests to `/mcp` with an invalid token.
     pub(super) refused: u32,
     pub(super) is_ended: bool,
     /// Time before a token request is answered.
