@@ -365,10 +365,11 @@ impl Pins {
             false => put(),
         };
         match reply.wait().await {
-            Ok(is_stored) => {
+            Ok(false) => Ok(false),
+            Ok(true) => {
                 let mut state = self.lock();
                 state.stamp = self.file.as_deref().and_then(PinFileStamp::read);
-                Ok(is_stored)
+                Ok(true)
             }
             Err(error) if self.store.is_shared() => Err(self.store_error(&error)),
             Err(error) => {

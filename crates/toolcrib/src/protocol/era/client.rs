@@ -473,4 +473,18 @@ mod tests {
         assert_eq!(negotiated("2026-07-28"), "2025-11-25");
         assert_eq!(negotiated("1999-01-01"), "2025-11-25");
     }
+
+    #[test]
+    fn own_list_result_keeps_members_and_their_order() {
+        let own = br#"{"cacheScope":"public","x":1.50,"tools":[],"ttlMs":9,"nextCursor":"n\u0041"}"#;
+        let page = |next_cursor, is_public| {
+            let caching = ListCaching { ttl: Duration::from_millis(4), is_public };
+            let items = Bytes::from_static(b"[1]");
+            own_list_result(&Bytes::from_static(own), "tools", items, next_cursor, caching).unwrap()
+        };
+        let first = r#"{"cacheScope":"public","x":1.50,"tools":[1],"ttlMs":4,"nextCursor":"n\u0041"}"#;
+        assert_eq!(page(Some("nA"), true), first);
+        let last = r#"{"cacheScope":"private","x":1.50,"tools":[1],"ttlMs":4}"#;
+        assert_eq!(page(None, false), last);
+    }
 }
