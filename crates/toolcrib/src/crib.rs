@@ -15,6 +15,7 @@ mod requests;
 mod server_list;
 mod servers;
 mod settings;
+mod unknown_method;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -396,7 +397,7 @@ impl Crib {
             Some(pins) => pins.approve(digest).await,
             None => Ok(Vec::new()),
         };
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
         approved
     }
 

@@ -9,6 +9,7 @@ use super::handshake::{HandshakeError, HandshakePlan, HandshakeSuccess, perform_
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
+use super::unknown_method::UnknownMethodError;
 
 use super::transport::stdio::StdioTransport;
 use super::transport::{MessageLimit, Transport, http};
@@ -263,6 +264,7 @@ async fn connect(
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
+        unknown_method_error: UnknownMethodError::default(),
     };
     Ok(Connected { connection, refused_era })
 }
