@@ -13,8 +13,8 @@ const GRANTS: [(&str, Grant); 4] = [
 ];
 
 /// Reads how the tokens of a server are obtained.
-pub(super) fn read(reader: &mut TableReader<'_>) -> AuthSpec {
-    let Some(mut table) = reader.table("auth") else { return AuthSpec::default() };
+pub(super) fn read(reader: &mut TableReader<'_>) -> Box<AuthSpec> {
+    let Some(mut table) = reader.table("auth") else { return Box::default() };
     let command = read_command(&mut table);
     let written = table.choice("grant", &GRANTS, &[]);
     let grant = written.unwrap_or(if command.is_empty() { Grant::AuthorizationCode } else { Grant::Command });
@@ -30,7 +30,7 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> AuthSpec {
     };
     check_complete(&mut table, &auth);
     table.finish();
-    auth
+    Box::new(auth)
 }
 
 fn read_text(table: &mut TableReader<'_>, key: &'static str) -> Option<TemplateText> {

@@ -47,9 +47,16 @@ enum TokenSource {
     /// A person logged in, or will.
     Login(Logins),
     /// The client itself.
-    Client { spec: AuthSpec, client: ClientSettings },
+    Client(Box<ClientSource>),
     /// A program that prints a token.
     Command(Vec<String>),
+}
+
+/// A client that gets tokens for itself.
+#[derive(Debug)]
+struct ClientSource {
+    spec: AuthSpec,
+    client: ClientSettings,
 }
 
 /// The settings of `auth` with all references resolved.
@@ -113,7 +120,7 @@ impl BearerTokens {
             }
             Grant::ClientCredentials | Grant::EnterpriseManaged => {
                 let client = ClientSettings::resolve(auth, secrets)?;
-                Some(TokenSource::Client { spec: auth.clone(), client })
+                Some(TokenSource::Client(Box::new(ClientSource { spec: (**auth).clone(), client })))
             }
         };
         Ok(source.map(|source| Self {
@@ -155,7 +162,7 @@ impl BearerTokens {
         }
         let fetched = match &self.source {
             TokenSource::Login(logins) => self.load_login(logins).await,
-            TokenSource::Client { spec, client } => self.request_token(spec, client).await.map(Some),
+            TokenSource::Client(source) => self.request_token(source).await.map(Some),
             TokenSource::Command(words) => self.run_command(words).await.map(Some),
         };
         let token = fetched.map_err(|error| self.to_error(&error))?;
@@ -192,8 +199,7 @@ impl BearerTokens {
 
     async fn load_login(&self, logins: &Logins) -> Result<Option<BearerToken>, OAuthError> {
         let url = self.url.to_string();
-        let load = |logins: &Logins, server: &ServerId| logins.load(server);
-        let login = run_blocking(&self.tasks, logins, &self.server, load).await?;
+        let login = run_blocking(&self.tasks, logins, &self.server, Logins::load).await?;
         let Some(login) = login.filter(|login| login.server_url == url) else { return Ok(None) };
         let (refused, missing) = {
             let state = self.state.lock().ignore_poison();
@@ -216,10 +222,8 @@ impl BearerTokens {
 
     /// Renews the stored tokens, unless another process has done so. `stale` is the token to replace.
     async fn renew_login(&self, logins: &Logins, stale: Secret) -> Result<BearerToken, OAuthError> {
-        let lock =
-            run_blocking(&self.tasks, logins, &self.server, |logins, server| logins.lock(server)).await?;
-        let load = |logins: &Logins, server: &ServerId| logins.load(server);
-        let login = run_blocking(&self.tasks, logins, &self.server, load).await?;
+        let lock = run_blocking(&self.tasks, logins, &self.server, Logins::lock).await?;
+        let login = run_blocking(&self.tasks, logins, &self.server, Logins::load).await?;
         let mut login = login.ok_or_else(|| login_ended("the login was removed"))?;
         let now = clock::wall_time();
         let is_renewed = login.access_token != stale && login.expires_at.is_none_or(|end| end > now);
@@ -276,11 +280,8 @@ impl BearerTokens {
         }
     }
 
-    async fn request_token(
-        &self,
-        spec: &AuthSpec,
-        client: &ClientSettings,
-    ) -> Result<BearerToken, OAuthError> {
+    async fn request_token(&self, source: &ClientSource) -> Result<BearerToken, OAuthError> {
+        let ClientSource { spec, client } = source;
         let fetcher = Fetcher::new(&self.url, &self.tasks).await?;
         let discovered = discover(&fetcher, &self.url, None).await?;
         let oauth_client = client.oauth_client(&discovered);

@@ -196,7 +196,7 @@ impl Logins {
     /// Fails if the login cannot be removed. A failed revocation is not an error: the tokens are gone from this machine.
     pub async fn log_out(&self, server: &ServerId) -> Result<bool, OAuthError> {
         let tasks = TaskTracker::new();
-        let login = run_blocking(&tasks, self, server, |logins, server| logins.load(server)).await?;
+        let login = run_blocking(&tasks, self, server, Logins::load).await?;
         if let Some(login) = login {
             revoke(&login, &tasks).await;
         }

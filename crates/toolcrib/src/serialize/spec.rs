@@ -144,7 +144,7 @@ struct HttpSpecForm {
     #[serde(default)]
     transport: TransportKind,
     #[serde(default)]
-    auth: AuthSpec,
+    auth: Box<AuthSpec>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -17,7 +17,7 @@ pub struct HttpSpec {
     /// HTTP transport to use.
     pub transport: TransportKind,
     /// How tokens are obtained. Not used if `headers` has `Authorization`.
-    pub auth: AuthSpec,
+    pub auth: Box<AuthSpec>,
 }
 
 /// Hides header values and the query of the URL, because they may contain secrets.
@@ -64,7 +64,7 @@ impl HttpSpec {
             url: TemplateText::literal(url),
             headers: BTreeMap::new(),
             transport: TransportKind::Auto,
-            auth: AuthSpec::default(),
+            auth: Box::default(),
         }
     }
 

@@ -132,7 +132,7 @@ async fn concurrent_calls_with_an_expired_token_cause_one_refresh() {
         let mut calls = tokio::task::JoinSet::new();
         for number in 0..64 {
             let crib = cribs[number % 2].clone();
-            calls.spawn(async move { echo(&crib).await.unwrap().text().clone() });
+            calls.spawn(async move { echo(&crib).await.unwrap().text() });
         }
         assert!(calls.join_all().await.iter().all(|text| text == "hello"));
         assert_eq!(server.refreshes(), round);
@@ -211,7 +211,8 @@ async fn tokens_are_not_sent_to_another_url() {
 async fn redirect_that_does_not_belong_to_the_login_is_refused() {
     let server = AuthorizationServer::start().await;
     let machine = Machine::new();
-    let changes: [(fn(&str) -> String, OAuthErrorKind); 6] = [
+    type Change = fn(&str) -> String;
+    let changes: [(Change, OAuthErrorKind); 6] = [
         (|url| url.replace("state=", "state=x"), OAuthErrorKind::WrongState),
         (|url| format!("{}?code=stolen", url.split('?').next().unwrap()), OAuthErrorKind::WrongState),
         (|url| url.replace("127.0.0.1:1/", "127.0.0.1:2/"), OAuthErrorKind::InvalidRedirect),
