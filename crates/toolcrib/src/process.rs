@@ -84,6 +84,7 @@ pub fn use_one_arena() {
 pub fn return_free_memory() {
     raw::return_free_memory();
 }
+
 /// Time a server has to exit after its stdin was closed, and again after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -334,7 +335,10 @@ async fn start_process(
     }
     let group = match ProcessGroup::new() {
         Ok(group) => Arc::new(group),
-        Err(error) => return Err(SpawnError::from_io(request.describe_error(&error), &error)),
+        Err(error) => {
+            tracker.finish();
+            return Err(SpawnError::from_io(request.describe_error(&error), &error));
+        }
     };
     let handle = ProcessHandle::Group(group.clone());
     let spawner = context.spawner.clone();

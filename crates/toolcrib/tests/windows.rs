@@ -3,6 +3,8 @@
 #![cfg(windows)]
 #![expect(clippy::unwrap_used, reason = "a failing test should panic at the cause")]
 
+use std::fs::OpenOptions;
+use std::os::windows::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ const FOLDER_VARIABLE: &str = "TOOLCRIB_TEST_FOLDER";
 
 /// Returns a crib with a server that is a shell. It runs until the test ends it, and a process of it keeps a file open.
 fn crib_with_shell(folder: &Path, command: &str) -> Crib {
-    let spec = CommandSpec { cwd: Some(folder.to_owned()), ..CommandSpec::new("cmd").args(["/c", command]) };
+    let spec = CommandSpec::new("cmd").args(["/c", command]).cwd(folder);
     Crib::builder().server(ServerSpec::command("shell".parse().unwrap(), spec)).build().unwrap()
 }
 
@@ -26,9 +28,9 @@ fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until no process has the file open, which could not be removed otherwise.
-fn wait_until_closed(file: &Path) {
-    wait_until("the file is closed", || std::fs::remove_file(file).is_ok());
+/// Returns whether another process has the file open, which therefore cannot be opened without sharing it.
+fn is_open_elsewhere(file: &Path) -> bool {
+    OpenOptions::new().write(true).share_mode(0).open(file).is_err()
 }
 
 fn open_file(folder: &Path) -> PathBuf {
@@ -43,7 +45,7 @@ async fn descendants_end_with_their_server() {
     let crib = crib_with_shell(folder.path(), "start /b ping -n 1000 127.0.0.1 > open.txt");
     let error = crib.call(Call::tool_on("shell".parse().unwrap(), "any")).await.unwrap_err();
     assert!(file.exists(), "the program did not run: {error}");
-    wait_until_closed(&file);
+    wait_until("the program has ended", || !is_open_elsewhere(&file));
     crib.shutdown(Duration::from_secs(5)).await;
 }
 
@@ -64,10 +66,10 @@ fn servers_end_with_a_program_that_is_killed() {
     command.args(["--exact", "program_that_is_killed", "--ignored"]).env(FOLDER_VARIABLE, folder.path());
     let mut program = command.spawn().unwrap();
     wait_until("the server runs", || file.exists());
-    assert!(std::fs::remove_file(&file).is_err(), "no process has the file open");
+    assert!(is_open_elsewhere(&file));
     program.kill().unwrap();
     program.wait().unwrap();
-    wait_until_closed(&file);
+    wait_until("the server has ended", || !is_open_elsewhere(&file));
 }
 
 #[tokio::test]

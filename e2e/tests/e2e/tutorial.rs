@@ -1,11 +1,13 @@
-//! The commands of `docs/tutorial.md`, run in one shell, and the outputs that it shows.
+//! The commands of `docs/tutorial.md`, run in one shell, with the outputs that it shows; the configs of `docs/recipes.md`.
 
 use std::io::Write as _;
 use std::process::{ChildStdin, Command, Stdio};
 
 use test_support::deadline::{self, Lines};
+use test_support::gateway::Home;
 
 const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
+const RECIPES: &str = include_str!("../../../docs/recipes.md");
 
 /// Printed after each command, before its exit status.
 const END_MARK: &str = "=== end of the command: ";
@@ -107,4 +109,22 @@ fn tutorial_shows_what_its_commands_print() {
     drop(shell);
     while lines.next_line().is_some() {}
     deadline::wait(&mut bash);
+}
+
+#[test]
+fn recipes_have_valid_configs() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let home = Home::new(env!("CARGO_BIN_EXE_crib"), "");
+    let configs = RECIPES.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    for (number, config) in configs.enumerate() {
+        let file = home.file(&format!("recipe-{number}.toml"));
+        std::fs::write(&file, config).unwrap();
+        for secret in config.split("${secret:").skip(1).map(|rest| rest.split('}').next().unwrap()) {
+            let mut command = home.command(&["secret", "set", secret]);
+            assert!(deadline::output_with_input(&mut command, TOKEN).status.success());
+        }
+        let mut check = home.command(&["--config", file.to_str().unwrap(), "check"]);
+        let output = deadline::output(check.env("TEAM_TOKEN", TOKEN));
+        assert!(output.status.success(), "{config}\n{output:?}");
+    }
 }

@@ -100,7 +100,8 @@ impl SpawnRequest {
     /// Returns the paths where the program may be, with the endings of programs: `npx` is `npx.cmd`.
     pub(super) fn candidate_paths(&self) -> Vec<PathBuf> {
         let variable = |wanted: &str| {
-            let mut entries = self.env.iter().map(|entry| split_entry(entry));
+            // The last one counts if names differ only in case.
+            let mut entries = self.env.iter().rev().map(|entry| split_entry(entry));
             entries.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
         };
         let endings = variable("PATHEXT").unwrap_or_else(|| PROGRAM_ENDINGS.into());
