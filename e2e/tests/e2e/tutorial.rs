@@ -68,7 +68,8 @@ fn steps(text: &str) -> Vec<Step> {
 
 /// Runs a step and checks its output and its exit status.
 fn run(step: &Step, shell: &mut ChildStdin, lines: &Lines) {
-    writeln!(shell, "{}\nprintf '\\n{END_MARK}%s\\n' $?", step.command).unwrap();
+    let sent = writeln!(shell, "{}\nprintf '\\n{END_MARK}%s\\n' $?", step.command);
+    assert!(sent.is_ok(), "the shell ended before {step:?}");
     let mut output = Vec::new();
     let mut status = None;
     while status.is_none() || (step.is_in_background() && step.missing_line(&output).is_some()) {

@@ -170,7 +170,8 @@ fn inherited_env(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString
     })
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
