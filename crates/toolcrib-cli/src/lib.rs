@@ -5,6 +5,9 @@
 
 #![cfg(unix)]
 
+// The report of a server has more members than `json!` takes by default.
+#![recursion_limit = "256"]
+
 mod admin;
 mod audit;
 mod cli;
@@ -136,6 +139,8 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Audit(args) => match &args.command {
             AuditCommand::Verify(args) => commands::audit::verify(args, &paths, out),
         },
+        Command::Login(args) => commands::login::run(args, &paths, out).await,
+        Command::Logout(args) => commands::login::log_out(args, &paths, out).await,
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out),
         Command::Import(args) => commands::import::run(args, &paths, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),
