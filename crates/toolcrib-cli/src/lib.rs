@@ -1,7 +1,9 @@
 //! The `toolcrib` program: the gateway, its MCP endpoints and admin API, and the commands, built on the `toolcrib` library.
 //!
 //! `commands` has one file per command, `admin` is the admin API, and `gateway` is the running daemon.
-//! The binary only calls [`main`].
+//! The binary only calls [`main`]. On systems other than Unix the package is empty.
+
+#![cfg(unix)]
 
 // The report of a server has more members than `json!` takes by default.
 #![recursion_limit = "256"]

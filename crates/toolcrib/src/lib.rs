@@ -211,6 +211,7 @@ pub use crate::model::target::Target;
 pub use crate::observer::Observer;
 pub use crate::pipeline::subscription::Subscription;
 pub use crate::process::run_shim;
+#[cfg(unix)]
 #[doc(hidden)]
 pub use crate::process::{return_free_memory, take_variable, use_one_arena};
 pub use crate::protocol::era::capabilities::{Client, ClientCapabilities, LogLevel};

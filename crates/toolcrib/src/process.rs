@@ -2,17 +2,19 @@
 
 #[cfg(target_os = "linux")]
 mod control;
+#[cfg(windows)]
+mod job;
 #[cfg(target_os = "linux")]
 mod journal;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
 mod orphans;
-#[cfg(not(target_os = "linux"))]
-mod other_unix;
+#[cfg(unix)]
 mod pre_exec;
 #[cfg(target_os = "linux")]
 mod proc;
+#[cfg(unix)]
 mod raw;
 #[cfg(target_os = "linux")]
 mod shim;
@@ -20,15 +22,17 @@ mod spawn_request;
 mod spawner;
 pub(crate) mod stderr;
 mod tree_tracker;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+#[cfg(not(target_os = "linux"))]
+mod without_shim;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::process::Signal;
-use tokio::net::unix::pipe;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -37,16 +41,30 @@ use tokio_util::task::TaskTracker;
 #[cfg(target_os = "linux")]
 use self::linux as os;
 pub use self::os::run_shim;
-pub(crate) use self::os::{is_unprepared_shim, own_program};
-#[cfg(not(target_os = "linux"))]
-use self::other_unix as os;
+pub(crate) use self::os::{MEASURES_MEMORY, is_unprepared_shim, own_program};
 pub(crate) use self::spawner::Spawner;
+#[cfg(unix)]
+use self::unix as platform;
+#[cfg(windows)]
+use self::windows as platform;
+#[cfg(not(target_os = "linux"))]
+use self::without_shim as os;
 
+use self::platform::{ChildEnd, PipeReader, PipeWriter, ProcessGroup};
 use self::spawn_request::SpawnRequest;
+use self::tree_tracker::TreeTracker;
+use crate::model::exit_report::{ExitReport, ProcessExit};
+use crate::model::failure_class::FailureClass;
+use crate::process::stderr::{LINGER, StderrTail};
+use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::CommandSpec;
+#[cfg(unix)]
 use crate::spec::secret::Secret;
+use crate::util::tasks::SpawnBoxed as _;
 
 /// Removes a variable from the environment of this process, so that no other process can read it, and returns its value.
 /// Returns `None` if it is not set or not text, or if other threads run, which may read the environment: call it first.
+#[cfg(unix)]
 #[doc(hidden)]
 pub fn take_variable(name: &str) -> Option<Secret> {
     let name = std::ffi::CString::new(name).ok()?;
@@ -54,23 +72,18 @@ pub fn take_variable(name: &str) -> Option<Secret> {
 }
 
 /// Makes all threads of this program allocate from one arena. Threads that write files would otherwise each keep 0.2 MB.
+#[cfg(unix)]
 #[doc(hidden)]
 pub fn use_one_arena() {
     raw::use_one_arena();
 }
 
 /// Returns memory that the allocator keeps for later to the system. May take some milliseconds.
+#[cfg(unix)]
 #[doc(hidden)]
 pub fn return_free_memory() {
     raw::return_free_memory();
 }
-use self::tree_tracker::TreeTracker;
-use crate::model::exit_report::{ExitReport, ProcessExit};
-use crate::model::failure_class::FailureClass;
-use crate::process::stderr::{LINGER, StderrTail};
-use crate::secrets::{Redactor, ResolvedSecrets};
-use crate::spec::CommandSpec;
-use crate::util::tasks::SpawnBoxed as _;
 
 /// Time a server has to exit after its stdin was closed, and again after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,12 +113,20 @@ pub(crate) struct ServerProcess {
 /// The means of signalling a process tree.
 #[derive(Debug)]
 enum ProcessHandle {
-    Group,
+    Group(Arc<ProcessGroup>),
     #[cfg(target_os = "linux")]
     Shim {
         control: os::ShimControl,
         pid: u32,
     },
+}
+
+/// A request to a process tree to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopSignal {
+    /// SIGTERM. Windows has no such signal and kills the tree.
+    Terminate,
+    Kill,
 }
 
 /// A failed attempt to start a command.
@@ -135,11 +156,9 @@ impl SpawnError {
 
     /// Classifies a system error: a lack of resources or a busy file may pass, anything else is a misconfiguration.
     fn from_io(message: String, error: &io::Error) -> Self {
-        let exhausted = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOSPC];
-        let busy = [Errno::TXTBSY, Errno::BUSY, Errno::INTR];
-        let class = match Errno::from_io_error(error) {
-            Some(errno) if exhausted.contains(&errno) || busy.contains(&errno) => FailureClass::Refused,
-            _ => FailureClass::Misconfigured,
+        let class = match platform::is_temporary(error) {
+            true => FailureClass::Refused,
+            false => FailureClass::Misconfigured,
         };
         Self { message, class }
     }
@@ -166,7 +185,7 @@ impl ServerProcess {
     pub(crate) async fn spawn(
         spec: &CommandSpec,
         context: SpawnContext<'_>,
-    ) -> Result<(Self, pipe::Sender, pipe::Receiver), SpawnError> {
+    ) -> Result<(Self, PipeWriter, PipeReader), SpawnError> {
         let tree_id = new_tree_id()?;
         let request =
             SpawnRequest::new(spec, context.secrets, &tree_id).map_err(SpawnError::invalid_command)?;
@@ -202,7 +221,7 @@ impl ServerProcess {
         Ok((process, pipes.stdin, pipes.stdout))
     }
 
-    fn drain_stderr(&self, pipe: pipe::Receiver, context: SpawnContext<'_>) {
+    fn drain_stderr(&self, pipe: PipeReader, context: SpawnContext<'_>) {
         let tail = self.stderr.clone();
         let exited = self.exited();
         let drained = self.stderr_drained.clone();
@@ -221,7 +240,7 @@ impl ServerProcess {
     /// process, more for large ones.
     pub(crate) fn memory_usage(&self) -> Option<u64> {
         match &self.handle {
-            ProcessHandle::Group => os::tree_memory(self.pid, true),
+            ProcessHandle::Group(_) => os::tree_memory(self.pid, true),
             #[cfg(target_os = "linux")]
             ProcessHandle::Shim { pid, .. } => os::tree_memory(*pid, false),
         }
@@ -268,7 +287,7 @@ impl ServerProcess {
     /// gets less time.
     pub(crate) async fn stop(&self, hung: bool) {
         let waits = if hung { [Duration::ZERO, HUNG_STOP_TIMEOUT] } else { [STOP_TIMEOUT, STOP_TIMEOUT] };
-        for (wait, signal) in waits.into_iter().zip([Signal::TERM, Signal::KILL]) {
+        for (wait, signal) in waits.into_iter().zip([StopSignal::Terminate, StopSignal::Kill]) {
             if timeout(wait, self.tree_ended.cancelled()).await.is_ok() {
                 return;
             }
@@ -277,11 +296,11 @@ impl ServerProcess {
         self.tree_ended.cancelled().await;
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: StopSignal) {
         match &self.handle {
             // The group was killed when its leader exited, and the pid may have been reused since.
-            ProcessHandle::Group if self.exit.borrow().is_some() => {}
-            ProcessHandle::Group => tree_tracker::signal_group(self.pid, signal),
+            ProcessHandle::Group(_) if self.exit.borrow().is_some() => {}
+            ProcessHandle::Group(group) => group.signal(signal),
             #[cfg(target_os = "linux")]
             ProcessHandle::Shim { control, .. } => control.signal(signal),
         }
@@ -290,7 +309,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
+        self.signal(StopSignal::Kill);
     }
 }
 
@@ -306,7 +325,7 @@ fn new_tree_id() -> Result<String, SpawnError> {
 /// Starts the process, behind a shim if one is configured, and hands it to `tracker`.
 async fn start_process(
     request: SpawnRequest,
-    files: [OwnedFd; 3],
+    files: [ChildEnd; 3],
     tracker: TreeTracker,
     context: SpawnContext<'_>,
 ) -> Result<ProcessHandle, SpawnError> {
@@ -314,6 +333,14 @@ async fn start_process(
     if let Some(shim) = context.spawner.shim() {
         return start_with_shim(shim, request, files, tracker, context).await;
     }
+    let group = match ProcessGroup::new() {
+        Ok(group) => Arc::new(group),
+        Err(error) => {
+            tracker.finish();
+            return Err(SpawnError::from_io(request.describe_error(&error), &error));
+        }
+    };
+    let handle = ProcessHandle::Group(group.clone());
     let spawner = context.spawner.clone();
     context.tasks.spawn_boxed(context.live_processes.track_future(async move {
         let mut tracker = tracker;
@@ -321,8 +348,9 @@ async fn start_process(
             Ok(command) => spawner.spawn(command).await,
             Err(error) => Err(error),
         };
-        match started {
-            Ok(child) => tracker.watch_child(child).await,
+        // A child that cannot be adopted is killed, because it is dropped.
+        match started.and_then(|child| group.adopt(&child).map(|()| child)) {
+            Ok(child) => tracker.watch_child(child, &group).await,
             Err(error) => {
                 tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
                 // Unless the fork itself failed, the child may be running without a handle to wait on.
@@ -333,14 +361,14 @@ async fn start_process(
             }
         }
     }));
-    Ok(ProcessHandle::Group)
+    Ok(handle)
 }
 
 #[cfg(target_os = "linux")]
 async fn start_with_shim(
     program: &std::path::Path,
     request: SpawnRequest,
-    files: [OwnedFd; 3],
+    files: [ChildEnd; 3],
     tracker: TreeTracker,
     context: SpawnContext<'_>,
 ) -> Result<ProcessHandle, SpawnError> {
@@ -366,10 +394,10 @@ async fn start_with_shim(
 /// The stdio pipes of a server.
 struct StdioPipes {
     /// The server's ends: stdin, stdout, stderr.
-    child_ends: [OwnedFd; 3],
-    stdin: pipe::Sender,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
+    child_ends: [ChildEnd; 3],
+    stdin: PipeWriter,
+    stdout: PipeReader,
+    stderr: PipeReader,
 }
 
 impl StdioPipes {
@@ -379,9 +407,9 @@ impl StdioPipes {
         let (stderr_read, stderr_write) = io::pipe()?;
         Ok(Self {
             child_ends: [stdin_read.into(), stdout_write.into(), stderr_write.into()],
-            stdin: pipe::Sender::from_owned_fd(stdin_write.into())?,
-            stdout: pipe::Receiver::from_owned_fd(stdout_read.into())?,
-            stderr: pipe::Receiver::from_owned_fd(stderr_read.into())?,
+            stdin: platform::open_writer(stdin_write)?,
+            stdout: platform::open_reader(stdout_read)?,
+            stderr: platform::open_reader(stderr_read)?,
         })
     }
 }

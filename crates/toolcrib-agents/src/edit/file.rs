@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use toolcrib::util::files::{self, FileMode, ReplaceOptions};
@@ -85,7 +84,7 @@ impl OriginalFile {
 
     /// Returns whether the file has no write permission for anyone.
     pub(crate) fn is_read_only(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|metadata| metadata.permissions().mode() & 0o222 == 0)
+        fs::metadata(&self.path).is_ok_and(|metadata| metadata.permissions().readonly())
     }
 
     fn parent_dir(&self) -> &Path {
@@ -144,6 +143,8 @@ fn edit_error(action: &str, path: &Path, error: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

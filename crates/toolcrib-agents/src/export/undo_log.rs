@@ -3,13 +3,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 use toolcrib::util::encoding;
+use toolcrib::util::files::{FileMode, ReplaceOptions, create_private_folder, replace_file};
 
 /// Number of steps kept per file.
 const MAX_STEPS: usize = 10;
@@ -42,7 +41,7 @@ impl UndoStep {
 impl UndoLog {
     /// Opens the log of a file in a state directory.
     pub(crate) fn for_file(state: &Path, file: &Path) -> Self {
-        Self { dir: state.join("exports").join(digest(file.as_os_str().as_bytes())) }
+        Self { dir: state.join("exports").join(digest(file.as_os_str().as_encoded_bytes())) }
     }
 
     /// Returns the newest step.
@@ -70,7 +69,7 @@ impl UndoLog {
         after: &str,
         names: &[String],
     ) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        create_private_folder(&self.dir)?;
         let numbers = self.step_numbers();
         let number = numbers.last().map_or(1, |last| last + 1);
         if let Some(text) = before {
@@ -117,10 +116,7 @@ impl UndoLog {
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use io::Write as _;
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    replace_file(path, bytes, ReplaceOptions { mode: FileMode::Private, sync: true })
 }
 
 fn digest(bytes: &[u8]) -> String {

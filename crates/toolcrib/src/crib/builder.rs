@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use tokio::net::UnixDatagram;
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
@@ -433,9 +432,19 @@ fn check_runtime() -> Result<(), BuildError> {
     }
     let has_timer = panics::contain("tokio timer", || drop(tokio::time::sleep(Duration::ZERO)));
     has_timer.ok_or(BuildError::NoTimer)?;
-    // An error of the socket itself does not matter here.
-    let has_io = panics::contain("tokio I/O driver", || drop(UnixDatagram::unbound()));
+    let has_io = panics::contain("tokio I/O driver", open_socket);
     has_io.ok_or(BuildError::NoIo)
+}
+
+/// Opens and closes a socket, which panics without an I/O driver. An error of the socket itself does not matter.
+fn open_socket() {
+    #[cfg(unix)]
+    drop(tokio::net::UnixDatagram::unbound());
+    #[cfg(not(unix))]
+    if let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) {
+        let _ = socket.set_nonblocking(true);
+        drop(tokio::net::UdpSocket::from_std(socket));
+    }
 }
 
 /// Creates a cache that announces its invalidations if the store is shared.

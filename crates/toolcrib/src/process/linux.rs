@@ -22,13 +22,13 @@ pub(super) use super::orphans::SeenProcess;
 pub use super::shim::run_shim;
 pub(crate) use super::shim::{is_unprepared_shim, own_program};
 
-use super::SpawnError;
 use super::control::{self, REPORT_LEN, ShimReport};
 use super::orphans::{self, OrphanQuery};
 use super::proc;
 use super::shim::SHIM_ARG;
 use super::spawn_request::SpawnRequest;
 use super::tree_tracker::TreeTracker;
+use super::{SpawnError, StopSignal};
 use crate::model::exit_report::ProcessExit;
 
 /// Time a shim has to kill its tree, longer than its own limit. A shim that is itself stopped never finishes.
@@ -52,8 +52,8 @@ pub(super) struct ShimControl {
 
 impl ShimControl {
     /// Sends the signal to the whole tree.
-    pub(super) fn signal(&self, signal: Signal) {
-        let is_kill = signal == Signal::KILL;
+    pub(super) fn signal(&self, signal: StopSignal) {
+        let is_kill = signal == StopSignal::Kill;
         // A shim that has exited has ended its tree, and the socket buffer always has space for one byte.
         let _ = self.socket.try_write(&[if is_kill { control::KILL } else { control::TERM }]);
         if is_kill {
@@ -160,6 +160,9 @@ pub(super) fn kill_tree(tree_id: String, seen: Vec<SeenProcess>) -> bool {
     orphans::kill_orphans(&query);
     !query.has_survivors()
 }
+
+/// Whether [`tree_memory`] can tell.
+pub(crate) const MEASURES_MEMORY: bool = true;
 
 /// Returns the bytes of memory that the descendants of a process use, plus its own if `include_root` is set.
 pub(super) fn tree_memory(root: u32, include_root: bool) -> Option<u64> {

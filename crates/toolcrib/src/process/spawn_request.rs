@@ -2,16 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
-
-use super::pre_exec::PreExec;
-use super::raw::{self, ExecImage};
+use super::platform::{self, ChildEnd};
 use crate::secrets::ResolvedSecrets;
 use crate::spec::CommandSpec;
 use crate::spec::template::TemplateText;
@@ -19,20 +13,17 @@ use crate::spec::template::TemplateText;
 /// Variables that every server inherits, in addition to `LC_*` and `XDG_*`.
 const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"];
 
-/// The folders that are searched for programs if the environment has no `PATH`.
-const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
-
 /// The environment variable that identifies the processes of a server's tree.
 pub(super) const TREE_VARIABLE: &str = "TOOLCRIB_TREE";
 
 /// A command, its environment and its working directory.
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(super) struct SpawnRequest {
-    program: OsString,
-    args: Vec<OsString>,
+    pub(super) program: OsString,
+    pub(super) args: Vec<OsString>,
     /// Each entry is `NAME=value`.
-    env: Vec<OsString>,
-    cwd: Option<PathBuf>,
+    pub(super) env: Vec<OsString>,
+    pub(super) cwd: Option<PathBuf>,
 }
 
 impl SpawnRequest {
@@ -58,7 +49,7 @@ impl SpawnRequest {
             entry
         });
         let request = Self { program, args, env: env.collect(), cwd: spec.cwd.clone() };
-        let has_null_byte = request.strings().any(|string| string.as_bytes().contains(&0));
+        let has_null_byte = request.strings().any(|string| string.as_encoded_bytes().contains(&0));
         match has_null_byte {
             true => Err(format!("`{}` has a null byte in an argument or a variable", request.program_name())),
             false => Ok(request),
@@ -83,13 +74,14 @@ impl SpawnRequest {
         let mut bytes = self.args.len().to_string().into_bytes();
         for string in self.strings() {
             bytes.push(0);
-            bytes.extend_from_slice(string.as_bytes());
+            bytes.extend_from_slice(string.as_encoded_bytes());
         }
         bytes
     }
 
     #[cfg(target_os = "linux")]
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        use std::os::unix::ffi::OsStringExt as _;
         let mut strings = bytes.split(|byte| *byte == 0).map(|string| OsString::from_vec(string.to_vec()));
         let arg_count: usize = strings.next()?.to_str()?.parse().ok()?;
         let cwd = strings.next()?;
@@ -101,35 +93,19 @@ impl SpawnRequest {
     }
 
     /// Returns the command with these files as stdin, stdout and stderr.
-    pub(super) fn to_command(&self, [stdin, stdout, stderr]: [OwnedFd; 3]) -> io::Result<Command> {
-        let args = [&self.program].into_iter().chain(&self.args).cloned().collect();
-        let paths = self.candidate_paths().into_iter().map(PathBuf::into_os_string).collect();
-        let image = ExecImage::new(paths, args, self.env.clone())?;
-        let mut command = Command::new(&self.program);
+    pub(super) fn to_command(&self, [stdin, stdout, stderr]: [ChildEnd; 3]) -> io::Result<Command> {
+        let mut command = self.to_std_command()?;
         if let Some(cwd) = &self.cwd {
             command.current_dir(cwd);
         }
         command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
-        let pre_exec = PreExec::new();
-        raw::exec_after(&mut command, image, move || pre_exec.run());
         Ok(command)
-    }
-
-    /// Returns the paths where the program may be, according to the `PATH` of its own environment.
-    fn candidate_paths(&self) -> Vec<PathBuf> {
-        if self.program.as_bytes().contains(&b'/') {
-            return vec![PathBuf::from(&self.program)];
-        }
-        let path = self.env.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PATH="));
-        let path = OsStr::from_bytes(path.unwrap_or(DEFAULT_PATH));
-        std::env::split_paths(path).map(|folder| folder.join(&self.program)).collect()
     }
 
     /// Returns a message that explains why the command could not be run.
     pub(super) fn describe_error(&self, error: &io::Error) -> String {
         let program = self.program_name();
-        let is_errno = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
-        let is_denied = is_errno(Errno::ACCESS);
+        let is_denied = platform::is_access_denied(error);
         if let Some(problem) = self.cwd.as_deref().and_then(|cwd| cwd_problem(cwd, is_denied)) {
             return problem;
         }
@@ -139,7 +115,7 @@ impl SpawnRequest {
         if is_denied {
             return format!("`{program}` is not executable");
         }
-        if is_errno(Errno::NOEXEC) {
+        if platform::is_not_a_program(error) {
             return format!(
                 "`{program}` is neither a program for this machine nor a script with a `#!` line"
             );
@@ -169,7 +145,7 @@ fn cwd_problem(cwd: &Path, is_denied: bool) -> Option<String> {
     let problem = match cwd {
         cwd if !cwd.exists() => "does not exist",
         cwd if !cwd.is_dir() => "is not a folder",
-        cwd if is_denied && access(cwd, Access::EXEC_OK).is_err() => "cannot be entered: permission denied",
+        cwd if is_denied && !platform::can_enter(cwd) => "cannot be entered: permission denied",
         _ => return None,
     };
     Some(format!("the working directory `{}` {problem}", cwd.display()))
@@ -188,12 +164,17 @@ fn inherited_env(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString
     std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         let is_standard = INHERITED.contains(&&*name) || name.starts_with("LC_") || name.starts_with("XDG_");
-        is_standard || spec.inherit_env.iter().any(|inherited| *inherited == name)
+        let is_of_platform =
+            platform::INHERITED.iter().any(|inherited| inherited.eq_ignore_ascii_case(&name));
+        is_standard || is_of_platform || spec.inherit_env.iter().any(|inherited| *inherited == name)
     })
 }
 
+#[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     fn request(spec: &CommandSpec) -> SpawnRequest {

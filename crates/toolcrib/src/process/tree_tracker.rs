@@ -1,16 +1,13 @@
 //! Tracks one process tree from before its start until no process of it is left.
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Child;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
-use super::SpawnError;
 use super::os::{self, JournalEntry, SeenProcess};
+use super::platform::{ProcessGroup, to_process_exit};
+use super::{SpawnError, StopSignal};
 use crate::model::exit_report::ProcessExit;
 
 /// Seen processes that are kept before those that have ended are dropped.
@@ -89,31 +86,15 @@ impl TreeTracker {
     }
 
     /// Watches a server that was started without a shim until its tree has ended.
-    pub(super) async fn watch_child(mut self, mut child: Child) {
-        let pid = child.id().unwrap_or_default();
-        if !self.report_started(pid, None) {
-            signal_group(pid, Signal::KILL);
+    pub(super) async fn watch_child(mut self, mut child: Child, group: &ProcessGroup) {
+        if !self.report_started(child.id().unwrap_or_default(), None) {
+            group.signal(StopSignal::Kill);
         }
         let status = child.wait().await;
         // Kills descendants that are still in the group.
-        signal_group(pid, Signal::KILL);
+        group.signal(StopSignal::Kill);
         self.report_exit(status.map_or(ProcessExit::Status(-1), to_process_exit));
         self.kill_orphans().await;
         self.finish();
-    }
-}
-
-/// Signals every process of the group that `leader` leads. An empty group is not an error.
-pub(super) fn signal_group(leader: u32, signal: Signal) {
-    if let Some(group) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, signal);
-    }
-}
-
-fn to_process_exit(status: ExitStatus) -> ProcessExit {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => ProcessExit::Status(code),
-        (None, Some(signal)) => ProcessExit::Signal(signal),
-        (None, None) => ProcessExit::Status(-1),
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Supervisor;
+use crate::process::MEASURES_MEMORY;
 use crate::spec::Capacity;
 
 /// Interval between samples.
@@ -104,10 +105,17 @@ pub(crate) async fn watch(
     mut capacity: watch::Receiver<Capacity>,
     shutdown: CancellationToken,
 ) {
+    let mut has_warned = MEASURES_MEMORY;
     loop {
         let total_limit = capacity.borrow_and_update().memory;
         let Some(WatchedServers { supervisors, any_limited }) = servers() else { return };
         let is_limited = any_limited || total_limit.is_some();
+        if is_limited && !has_warned {
+            has_warned = true;
+            tracing::warn!(
+                "memory limits have no effect: this system does not tell the memory of a process tree"
+            );
+        }
         if is_limited {
             // Reads every process, which would block the runtime. It fails only if it panics.
             let _ = spawn_blocking(move || sample(&supervisors, total_limit)).await;

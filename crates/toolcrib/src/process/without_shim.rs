@@ -1,4 +1,4 @@
-//! Stand-ins for systems without `/proc`: no shim, no journal, and a server is its process group.
+//! Stand-ins for systems without `/proc`: no shim and no journal. A server is its process group or job.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +37,9 @@ impl JournalEntry {
 pub(super) fn kill_tree(_tree_id: String, _seen: Vec<SeenProcess>) -> bool {
     true
 }
+
+/// Whether [`tree_memory`] can tell.
+pub(crate) const MEASURES_MEMORY: bool = false;
 
 /// Always `None` on this platform.
 pub(super) fn tree_memory(_root: u32, _include_root: bool) -> Option<u64> {
