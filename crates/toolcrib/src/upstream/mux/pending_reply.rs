@@ -20,7 +20,7 @@ pub(in crate::upstream) struct PendingReply {
     id: u64,
     receiver: oneshot::Receiver<RequestEnd>,
     cancel_on_drop: bool,
-    /// Set when the request has ended. It is not in the table any more.
+    /// Set when the request has ended. It is no longer in the table.
     has_ended: bool,
 }
 
