@@ -12,7 +12,15 @@ use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
 
 fn from_client(source: &Bytes) {
-    match ClientMessage::parse(source) {
+    let message = ClientMessage::parse(source);
+    match (ClientMessage::parse_with_params(source), &message) {
+        (Ok(parsed), Ok(ClientMessage::Request { params, .. } | ClientMessage::Notification { params, .. })) => {
+            assert_eq!(parsed.params, params.as_ref().map(Object::parse));
+            assert_eq!(Ok(parsed.message), message);
+        }
+        (parsed, _) => assert_eq!(parsed.map(|parsed| parsed.message), message),
+    }
+    match message {
         Ok(ClientMessage::Request { id, params, .. }) => {
             let response = encode_response(&id, &ResponsePayload::Result(Bytes::from_static(b"{}")));
             assert!(serde_json::from_slice::<serde_json::Value>(&response).is_ok());

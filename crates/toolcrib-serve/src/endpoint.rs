@@ -115,13 +115,13 @@ async fn post(
         }
         return batch::respond(conn, &scope, &head.headers, &body).await;
     }
-    let message = match ClientMessage::parse(&body) {
-        Ok(message) => message,
+    let parsed = match ClientMessage::parse_with_params(&body) {
+        Ok(parsed) => parsed,
         Err(bad) => return error_response(StatusCode::BAD_REQUEST, bad.id.as_ref(), bad.code, &bad.reason),
     };
-    match message {
-        ClientMessage::Request { id, method, params } => {
-            let params = match params.map(|params| Object::parse(&params)).transpose() {
+    match parsed.message {
+        ClientMessage::Request { id, method, .. } => {
+            let params = match parsed.params.transpose() {
                 Ok(params) => params,
                 Err(bad) => {
                     return error_response(

@@ -185,15 +185,16 @@ impl PipeClient {
         if is_batch(line) {
             return self.handle_batch(line).await;
         }
-        match ClientMessage::parse(line) {
-            Ok(ClientMessage::Request { id, method, params }) => {
-                match params.map(|params| Object::parse(&params)).transpose() {
-                    Ok(params) => self.handle_request(id, method, params).await,
-                    Err(bad) => self.send_error(Some(&id), code::INVALID_PARAMS, &bad.reason).await,
-                }
-            }
-            Ok(message) => self.handle_without_response(message),
-            Err(bad) => self.send_error(bad.id.as_ref(), bad.code, &bad.reason).await,
+        let parsed = match ClientMessage::parse_with_params(line) {
+            Ok(parsed) => parsed,
+            Err(bad) => return self.send_error(bad.id.as_ref(), bad.code, &bad.reason).await,
+        };
+        match parsed.message {
+            ClientMessage::Request { id, method, .. } => match parsed.params.transpose() {
+                Ok(params) => self.handle_request(id, method, params).await,
+                Err(bad) => self.send_error(Some(&id), code::INVALID_PARAMS, &bad.reason).await,
+            },
+            message => self.handle_without_response(message),
         }
     }
 

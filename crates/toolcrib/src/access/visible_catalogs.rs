@@ -106,8 +106,9 @@ pub(crate) struct VisibleCatalog {
     profile: Option<Arc<str>>,
     /// The policy behind this view, if its rules alone decide about every call.
     deciding_policy: Option<Arc<Policy>>,
-    /// The last result of [`VisibleCatalog::guarded`], which is kept while the guard denies the same.
-    last_guarded: Arc<Mutex<Option<GuardedCatalog>>>,
+    /// The last result of [`VisibleCatalog::guarded`], which is kept while the guard denies the same. A view that is not
+    /// cached keeps none.
+    last_guarded: Option<Arc<Mutex<Option<GuardedCatalog>>>>,
 }
 
 /// What is left of a view without the items that a guard denies.
@@ -133,7 +134,7 @@ impl VisibleCatalog {
             callable: catalog,
             profile: None,
             deciding_policy: None,
-            last_guarded: Arc::default(),
+            last_guarded: None,
         }
     }
 
@@ -150,7 +151,8 @@ impl VisibleCatalog {
         if denied.is_empty() {
             return self;
         }
-        let mut last = self.last_guarded.lock().ignore_poison();
+        let last_guarded = self.last_guarded.clone().unwrap_or_default();
+        let mut last = last_guarded.lock().ignore_poison();
         if last.as_ref().is_none_or(|last| last.denied != denied) {
             let is_denied = |server: &ServerId, name: Option<&str>| {
                 denied.contains(&DeniedItem { server: server.clone(), name: name.map(str::to_owned) })
@@ -337,7 +339,7 @@ impl VisibleCatalogs {
         };
         let deciding_policy = policy.is_rules_only().then(|| policy.clone());
         let profile = caller.shared_profile().clone();
-        VisibleCatalog { listed, callable, profile, deciding_policy, last_guarded: Arc::default() }
+        VisibleCatalog { listed, callable, profile, deciding_policy, last_guarded: Some(Arc::default()) }
     }
 
     /// Locks the views, and drops them first if they are of another catalog or policy.

@@ -66,11 +66,17 @@ impl LeaseOptions {
         self
     }
 
-    /// Makes a call that of the caller and client.
-    fn apply_to(&self, call: Call) -> Call {
-        let call = self.caller.iter().cloned().fold(call, Call::caller);
-        let call = self.client.iter().cloned().fold(call, Call::client);
-        self.client_context.iter().cloned().fold(call, Call::client_context)
+    /// Creates a call of a tool by the caller and client. The setters of `Call` would move it each time.
+    fn new_call(&self, server: &ServerId, tool: impl Into<String>) -> Call {
+        let mut call = Call::tool_on(server.clone(), tool);
+        if let Some(caller) = &self.caller {
+            call.caller = caller.clone();
+        }
+        if let Some(client) = &self.client {
+            call.client = client.clone();
+        }
+        call.client_context.clone_from(&self.client_context);
+        call
     }
 }
 
@@ -151,7 +157,7 @@ impl ServerLease {
 
     /// Creates a call of a tool of this server, by the server's own name for it, with the caller and client of the lease.
     pub fn new_call(&self, tool: impl Into<String>) -> Call {
-        self.options.apply_to(Call::tool_on(self.server().clone(), tool))
+        self.options.new_call(self.server(), tool)
     }
 
     /// Runs a call as [`Crib::call`] does, with the same access rules, limits, cache and observers. The call keeps its own
@@ -200,7 +206,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::lease`].
     pub async fn lease_for(&self, server: &ServerId, options: LeaseOptions) -> Result<ServerLease, Error> {
-        let request = options.apply_to(Call::tool_on(server.clone(), ""));
+        let request = options.new_call(server, "");
         let first = self.lease_once(server, &request).await?;
         let held = Arc::new(HeldLease { server: server.clone(), lease: Mutex::default() });
         let cancel = CancellationToken::new();

@@ -1,9 +1,10 @@
 //! The result of a call.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::protocol::json::object::{self, Object};
-use crate::protocol::json::scan;
+use crate::protocol::json::scan::{self, ScanResult, Scanner};
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
@@ -46,15 +47,13 @@ impl Outcome {
 
     /// Returns the text blocks of a result, joined by line breaks, or the message of an error.
     pub fn text(&self) -> String {
-        let Ok(object) = Object::parse(self.raw()) else { return String::new() };
-        if let ResponsePayload::Error(_) = self.answer {
-            return object.get_string("message").unwrap_or_default().into_owned();
+        match &self.answer {
+            ResponsePayload::Result(result) => content_text(result).unwrap_or_default(),
+            ResponsePayload::Error(error) => {
+                let error = Object::parse(error).unwrap_or_default();
+                error.get_string("message").unwrap_or_default().into_owned()
+            }
         }
-        let blocks =
-            object.get("content").and_then(|blocks| object::parse_array(blocks).ok()).unwrap_or_default();
-        let blocks: Vec<Object> = blocks.iter().filter_map(|block| Object::parse(block).ok()).collect();
-        let texts: Vec<_> = blocks.iter().filter_map(|block| block.get_string("text")).collect();
-        texts.join("\n")
     }
 
     /// Returns the outcome if it is a success.
@@ -150,6 +149,52 @@ impl std::error::Error for OutcomeError {
     }
 }
 
+/// Returns the text blocks of a result, joined by line breaks; `None` if the result is not valid or has `content` twice. The
+/// result is scanned once, and only texts are decoded.
+fn content_text(result: &[u8]) -> Option<String> {
+    let mut scanner = Scanner::new(result);
+    if !scanner.is_ascii() {
+        std::str::from_utf8(result).ok()?;
+    }
+    let mut joined: Option<String> = None;
+    let mut content_members = 0;
+    let mut append = |block: Option<Range<usize>>| {
+        let Some(text) = block.and_then(|range| object::as_string(&result[range])) else { return };
+        match &mut joined {
+            None => joined = Some(text.into_owned()),
+            Some(joined) => joined.extend(["\n", &text]),
+        }
+    };
+    let scanned = scanner.scan_members(|scanner, name| {
+        let is_content = object::decode_name(result, name).is_ok_and(|name| *name == *b"content");
+        content_members += usize::from(is_content);
+        match is_content && scanner.is_at(b'[') {
+            true => scanner.scan_elements(|scanner| scan_block(scanner, result).map(&mut append)),
+            false => scanner.scan_value().map(drop),
+        }
+    });
+    scanned.and_then(|()| scanner.expect_end()).ok()?;
+    joined.filter(|_| content_members == 1)
+}
+
+/// Scans a content block and returns its `text`, unless it has none or several.
+fn scan_block(scanner: &mut Scanner<'_>, result: &[u8]) -> ScanResult<Option<Range<usize>>> {
+    if !scanner.is_at(b'{') {
+        return scanner.scan_value().map(|_| None);
+    }
+    let mut text = None;
+    let mut text_members = 0;
+    scanner.scan_members(|scanner, name| {
+        let value = scanner.scan_value()?;
+        if object::decode_name(result, name).is_ok_and(|name| *name == *b"text") {
+            text_members += 1;
+            text = Some(value);
+        }
+        Ok(())
+    })?;
+    Ok(text.filter(|_| text_members == 1))
+}
+
 /// Returns whether a result has `"isError": true`. The object is only parsed if the member name occurs and is not followed
 /// by `false`.
 fn has_error_flag(result: &Bytes) -> bool {
@@ -170,6 +215,7 @@ fn has_error_flag(result: &Bytes) -> bool {
 mod tests {
     use std::collections::HashMap;
 
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -191,6 +237,45 @@ mod tests {
         assert_eq!(outcome.text(), "a\nb");
         assert_eq!(outcome.to_value(), value);
     }
+
+    /// The text of a result as `serde_json` reads it.
+    fn expected_text(result: &Value) -> String {
+        let blocks = result["content"].as_array().map_or(&[][..], Vec::as_slice);
+        let texts: Vec<&str> = blocks.iter().filter_map(|block| block.get("text")?.as_str()).collect();
+        texts.join("\n")
+    }
+
+    #[test]
+    fn text_of_an_ambiguous_or_broken_result_is_empty() {
+        let text = |raw: &'static str| content_text(raw.as_bytes()).unwrap_or_default();
+        assert_eq!(text(r#"{"content":[{"text":"a"}],"content":[]}"#), "");
+        assert_eq!(text(r#"{"content":[{"text":"a","t\u0065xt":"b"},{"text":"c"}]}"#), "c");
+        assert_eq!(text(r#" { "c\u006fntent" : [ 1, {"text":2}, {"text":"\u0041"} ] } "#), "A");
+        for broken in [r#"{"content":[{"text":"a"}]"#, r#"{"content":[{"text":"a"}]}x"#, "[]", ""] {
+            assert_eq!(text(broken), "", "{broken}");
+        }
+        assert_eq!(content_text(b"{\"content\":[{\"text\":\"a\xff\"}]}"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn text_is_what_serde_json_reads(
+            blocks in prop::collection::vec((".{0,9}", 0..5_u8, ".{0,5}"), 0..5),
+            other in ".{0,9}",
+        ) {
+            let block = |(text, shape, name): &(String, u8, String)| match shape {
+                0 => json!({"type": "text", "text": text}),
+                1 => json!({"text": [text, {"text": text}]}),
+                2 => json!(text),
+                3 => json!({name.as_str(): {"text": text}, "text": text}),
+                _ => json!([{"text": text}]),
+            };
+            let blocks: Vec<Value> = blocks.iter().map(block).collect();
+            let result = json!({"_meta": {"content": [{"text": other}]}, "content": blocks, "isError": false});
+            prop_assert_eq!(Outcome::result(&result).text(), expected_text(&result));
+        }
+    }
+
     #[test]
     fn failed_outcome_becomes_an_error_with_its_text() {
         let failed = json!({"content": [{"type": "text", "text": "no such city"}], "isError": true});

@@ -137,16 +137,14 @@ impl CallRouter {
         selector: &Selector,
         era: Era,
     ) -> Result<(Target, VisibleCatalog), Error> {
-        if let Selector::OnServer(server, _) = selector
-            && let Some(Err(disabled)) = self.registry.get(server)
-            && self.visible_catalogs.can_see(caller, server)
-        {
-            return Err(disabled);
-        }
         let visible = self.visible_catalogs.for_caller_by_rules(self.catalog(), caller);
         let found = match selector {
-            Selector::OnServer(server, name) if self.registry.is_adhoc(server) => {
-                Ok(Target::new(server, name))
+            Selector::OnServer(server, name) if !visible.callable.has_server(server) => {
+                match self.registry.get(server) {
+                    Some(Err(disabled)) if self.visible_catalogs.can_see(caller, server) => Err(disabled),
+                    _ if self.registry.is_adhoc(server) => Ok(Target::new(server, name)),
+                    _ => self.find_allowed(&visible.callable, caller, selector),
+                }
             }
             _ if visible.callable.is_certain(selector) => {
                 self.find_allowed(&visible.callable, caller, selector)

@@ -6,12 +6,15 @@
 mod oversize;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::protocol::json::object::{
-    BadJson, Object, as_integer, as_string, for_each_member, write_number, write_string,
+    BadJson, Object, as_integer, as_string, decode_name, for_each_member, scanner_of_object, write_number,
+    write_string,
 };
+use crate::protocol::json::scan::Scanner;
 
 pub use oversize::find_request_id;
 
@@ -44,6 +47,9 @@ const OWN_CODES: std::ops::RangeInclusive<f64> = -31099.0..=-31000.0;
 
 /// Deepest nesting of a client's message. Many servers cannot parse deeper messages. Server messages have no limit.
 const MAX_DEPTH: usize = 512;
+
+/// Largest payload of a server that is copied out of its message.
+const MAX_COPIED: usize = 2 << 10;
 
 /// A request's id as its sender spelled it: a JSON string or integer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,18 +114,18 @@ pub struct MalformedMessage {
 
 /// The raw members of a JSON-RPC message.
 #[derive(Default)]
-struct Envelope {
-    version: Option<Bytes>,
-    id: Option<Bytes>,
-    method: Option<Bytes>,
-    params: Option<Bytes>,
-    result: Option<Bytes>,
-    error: Option<Bytes>,
+struct Envelope<'a> {
+    version: Option<&'a [u8]>,
+    id: Option<&'a [u8]>,
+    method: Option<&'a [u8]>,
+    params: Option<&'a [u8]>,
+    result: Option<&'a [u8]>,
+    error: Option<&'a [u8]>,
 }
 
-impl Envelope {
+impl<'a> Envelope<'a> {
     /// Sets a member. Returns `false` if JSON-RPC has no such member.
-    fn set(&mut self, key: &[u8], value: Bytes) -> Result<bool, BadJson> {
+    fn set(&mut self, key: &[u8], value: &'a [u8]) -> Result<bool, BadJson> {
         let slot = match key {
             b"jsonrpc" => &mut self.version,
             b"id" => &mut self.id,
@@ -138,9 +144,45 @@ impl Envelope {
         }
     }
 
-    fn method(&self) -> Option<Cow<'_, str>> {
-        as_string(self.method.as_ref()?)
+    /// Sets a member. Fails if JSON-RPC has no such member.
+    fn set_known(&mut self, key: &[u8], value: &'a [u8]) -> Result<(), BadJson> {
+        if self.set(key, value)? {
+            return Ok(());
+        }
+        let key = String::from_utf8_lossy(key);
+        Err(BadJson::unexpected_shape(format!("unknown member `{key}`")))
     }
+
+    fn method(&self) -> Option<Cow<'a, str>> {
+        as_string(self.method?)
+    }
+}
+
+/// A message from a client, and the members of its parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParsedMessage {
+    /// The message.
+    pub message: ClientMessage,
+    /// The parameters, if they are an object; an error if a member appears twice.
+    pub params: Option<Result<Object, BadJson>>,
+}
+
+/// Scans `params` and adds their members to `params`. A name that cannot be decoded is an error of the parameters only.
+fn scan_params(
+    scanner: &mut Scanner<'_>,
+    source: &Bytes,
+    params: &mut Result<Object, BadJson>,
+) -> Result<Range<usize>, BadJson> {
+    scanner.scan_object_value(|scanner, name| {
+        let value = scanner.scan_value()?;
+        match (decode_name(source, name), &mut *params) {
+            (Ok(key), Ok(object)) => object.push(&key, source.slice(value)),
+            (Err(bad), Ok(_)) => *params = Err(bad),
+            (_, Err(_)) => {}
+        }
+        Ok(())
+    })
 }
 
 impl ClientMessage {
@@ -150,18 +192,43 @@ impl ClientMessage {
     /// Fails if the text is not a JSON-RPC message.
     pub fn parse(source: &Bytes) -> Result<Self, MalformedMessage> {
         let mut envelope = Envelope::default();
-        let read = for_each_member(source, MAX_DEPTH, |key, value| {
-            match envelope.set(&key, source.slice_ref(value))? {
-                true => Ok(()),
-                false => {
-                    let key = String::from_utf8_lossy(&key);
-                    Err(BadJson::unexpected_shape(format!("unknown member `{key}`")))
-                }
-            }
-        });
-        let id = envelope.id.clone().and_then(RequestId::parse);
+        let read = for_each_member(source, MAX_DEPTH, |key, value| envelope.set_known(&key, value));
+        Self::from_scanned(source, &envelope, read)
+    }
+
+    /// Like [`ClientMessage::parse`], and also parses `params`, in the same pass.
+    ///
+    /// # Errors
+    /// As [`ClientMessage::parse`]. An error in `params` alone is part of the [`ParsedMessage`].
+    pub fn parse_with_params(source: &Bytes) -> Result<ParsedMessage, MalformedMessage> {
+        let mut envelope = Envelope::default();
+        let mut params = None;
+        let mut scan = || {
+            let mut scanner = scanner_of_object(source, MAX_DEPTH)?;
+            scanner.scan_members(|scanner, name| {
+                let key = decode_name(source, name)?;
+                let value = match *key == *b"params" && scanner.is_at(b'{') {
+                    true => scan_params(scanner, source, params.insert(Ok(Object::default())))?,
+                    false => scanner.scan_value()?,
+                };
+                envelope.set_known(&key, &source[value])
+            })?;
+            Ok(scanner.expect_end()?)
+        };
+        let read = scan();
+        let message = Self::from_scanned(source, &envelope, read)?;
+        let params = params.map(|params| params.and_then(Object::without_repeated));
+        Ok(ParsedMessage { message, params })
+    }
+
+    fn from_scanned(
+        source: &Bytes,
+        envelope: &Envelope<'_>,
+        read: Result<(), BadJson>,
+    ) -> Result<Self, MalformedMessage> {
+        let id = envelope.id.and_then(|raw| RequestId::parse(source.slice_ref(raw)));
         match read {
-            Ok(()) => Self::from_envelope(&envelope, id.clone()).map_err(|reason| MalformedMessage {
+            Ok(()) => Self::from_envelope(source, envelope, id.as_ref()).map_err(|reason| MalformedMessage {
                 id,
                 code: code::INVALID_REQUEST,
                 reason: reason.to_owned(),
@@ -175,8 +242,12 @@ impl ClientMessage {
         }
     }
 
-    fn from_envelope(envelope: &Envelope, id: Option<RequestId>) -> Result<Self, &'static str> {
-        if envelope.version.as_deref() != Some(b"\"2.0\"") {
+    fn from_envelope(
+        source: &Bytes,
+        envelope: &Envelope<'_>,
+        id: Option<&RequestId>,
+    ) -> Result<Self, &'static str> {
+        if envelope.version != Some(b"\"2.0\"") {
             return Err("`jsonrpc` must be \"2.0\"");
         }
         if envelope.id.is_some() && id.is_none() {
@@ -184,21 +255,23 @@ impl ClientMessage {
         }
         if envelope.method.is_none() {
             let id = id.ok_or("a message needs a `method`, or an `id` with `result` or `error`")?;
-            return match (envelope.result.clone(), envelope.error.clone()) {
-                (Some(result), None) => Ok(Self::Response { id, payload: ResponsePayload::Result(result) }),
-                (None, Some(error)) => Ok(Self::Response { id, payload: ResponsePayload::Error(error) }),
-                _ => Err("a response needs either `result` or `error`"),
+            let payload = match (envelope.result, envelope.error) {
+                (Some(result), None) => ResponsePayload::Result(source.slice_ref(result)),
+                (None, Some(error)) => ResponsePayload::Error(source.slice_ref(error)),
+                _ => return Err("a response needs either `result` or `error`"),
             };
+            return Ok(Self::Response { id: id.clone(), payload });
         }
         if envelope.result.is_some() || envelope.error.is_some() {
             return Err("a message with `method` cannot have `result` or `error`");
         }
         let method = envelope.method().ok_or("`method` must be a string")?.into_owned();
-        let params = envelope.params.clone().filter(|raw| &**raw != b"null");
-        if params.as_ref().is_some_and(|raw| raw.first() != Some(&b'{')) {
+        let params = envelope.params.filter(|raw| *raw != b"null");
+        if params.is_some_and(|raw| raw.first() != Some(&b'{')) {
             return Err("`params` must be an object");
         }
-        Ok(match id {
+        let params = params.map(|raw| source.slice_ref(raw));
+        Ok(match id.cloned() {
             Some(id) => Self::Request { id, method, params },
             None => Self::Notification { method, params },
         })
@@ -287,44 +360,50 @@ impl ServerMessage {
             _ => return Self::Garbage,
         }
         let mut envelope = Envelope::default();
-        let set_member =
-            |key: Cow<'_, [u8]>, value: &[u8]| envelope.set(&key, line.slice_ref(value)).map(|_| ());
-        if let Err(bad) = for_each_member(line, usize::MAX, set_member) {
+        let read =
+            for_each_member(line, usize::MAX, |key, value| envelope.set(&key, value).map(|_is_known| ()));
+        if let Err(bad) = read {
             return Self::from_broken_line(line, bad.reason);
         }
         match &envelope.method {
-            Some(_) => Self::from_request(&envelope),
-            None => Self::from_response(envelope),
+            Some(_) => Self::from_request(line, &envelope),
+            None => Self::from_response(line, &envelope),
         }
     }
 
     /// Builds a request or a notification.
-    fn from_request(envelope: &Envelope) -> Self {
+    fn from_request(line: &Bytes, envelope: &Envelope<'_>) -> Self {
         let Some(method) = envelope.method().map(Cow::into_owned) else { return Self::Garbage };
-        match envelope.id.clone().map(RequestId::parse) {
-            None => Self::Notification { method, params: envelope.params.clone() },
-            Some(Some(id)) => Self::Request { id, method, params: envelope.params.clone() },
+        let params = envelope.params.map(|raw| line.slice_ref(raw));
+        match envelope.id.map(|raw| RequestId::parse(line.slice_ref(raw))) {
+            None => Self::Notification { method, params },
+            Some(Some(id)) => Self::Request { id, method, params },
             Some(None) => Self::Garbage,
         }
     }
 
-    fn from_response(envelope: Envelope) -> Self {
+    fn from_response(line: &Bytes, envelope: &Envelope<'_>) -> Self {
         let Some(raw) = envelope.id else { return Self::Garbage };
-        let Some(id) = as_integer(&raw) else {
-            let ids = as_string(&raw).and_then(|text| text.parse().ok()).into_iter().collect();
-            let reason = format!("the id {} is not one of ours", excerpt(&raw));
+        let Some(id) = as_integer(raw) else {
+            let ids = as_string(raw).and_then(|text| text.parse().ok()).into_iter().collect();
+            let reason = format!("the id {} is not one of ours", excerpt(raw));
             return Self::BadResponse { ids, reason };
         };
         let bad = |reason: &str| Self::BadResponse { ids: vec![id], reason: reason.to_owned() };
-        let is_null = |raw: &Bytes| &**raw == b"null";
-        let is_object = |raw: &Bytes| raw.first() == Some(&b'{');
+        // A copy of a small payload costs less than sharing the line.
+        let take = |raw: &[u8]| match raw.len() <= MAX_COPIED {
+            true => Bytes::copy_from_slice(raw),
+            false => line.slice_ref(raw),
+        };
+        let is_null = |raw: &[u8]| raw == b"null";
+        let is_object = |raw: &[u8]| raw.first() == Some(&b'{');
         match (envelope.result, envelope.error.filter(|error| !is_null(error))) {
-            (Some(result), None) if is_object(&result) => {
-                Self::Response { id, payload: ResponsePayload::Result(result) }
+            (Some(result), None) if is_object(result) => {
+                Self::Response { id, payload: ResponsePayload::Result(take(result)) }
             }
             (Some(_), None) => bad("`result` is not an object"),
-            (result, Some(error)) if result.as_ref().is_none_or(is_null) => match is_object(&error) {
-                true => Self::Response { id, payload: ResponsePayload::Error(error) },
+            (result, Some(error)) if result.is_none_or(is_null) => match is_object(error) {
+                true => Self::Response { id, payload: ResponsePayload::Error(take(error)) },
                 false => bad("`error` is not an object"),
             },
             (Some(_), Some(_)) => bad("both `result` and `error`"),

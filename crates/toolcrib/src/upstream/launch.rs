@@ -11,6 +11,7 @@ use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
 use super::unknown_method::UnknownMethodError;
 
+use super::transport::input_pipe::InputPipe;
 use super::transport::stdio::StdioTransport;
 use super::transport::{MessageLimit, Transport, http};
 use super::{CallSettings, Connection, Peer};
@@ -339,9 +340,12 @@ async fn open_process(
         Error::new(ErrorKind::CouldNotStart, reason).with_class(class)
     };
     let (process, stdin, stdout) = spawned.map_err(failed)?;
+    let writer = InputPipe::new(stdin);
+    let direct_input = Some(writer.direct());
     let transport = StdioTransport {
         reader: stdout,
-        writer: stdin,
+        writer,
+        direct_input,
         message_limit,
         exited: process.exited_plus_linger(),
         exit_report: process.exit_report(),

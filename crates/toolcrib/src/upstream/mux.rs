@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
 use super::relist::RelistQueue;
+use super::transport::input_pipe::DirectInput;
 use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
@@ -58,6 +59,8 @@ struct MuxInner {
     pending: Mutex<PendingRequests>,
     outgoing: mpsc::UnboundedSender<QueuedMessage>,
     queued_bytes: AtomicUsize,
+    /// Takes the only request in flight, past the empty queue.
+    direct_input: OnceLock<DirectInput>,
     garbage_lines: AtomicU64,
     /// Grows with every read from the server, also when it holds no valid message.
     received_count: AtomicU64,
@@ -156,6 +159,7 @@ impl Mux {
             pending: Mutex::default(),
             outgoing,
             queued_bytes: AtomicUsize::new(0),
+            direct_input: OnceLock::new(),
             garbage_lines: AtomicU64::new(0),
             received_count: AtomicU64::new(0),
             has_spoken_mcp: AtomicBool::new(false),
@@ -204,6 +208,7 @@ impl Mux {
         let mut pending = self.inner.pending();
         let id = pending.insert(PendingRequest::new(reply_sender, receiver));
         let ping = self.inner.add_ping_after_cancellation(&mut pending);
+        let is_only = pending.is_only_request();
         drop(pending);
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
         self.inner.send_ping(ping);
@@ -216,7 +221,10 @@ impl Mux {
             self.inner.pending().remove(id); // never sent, so there is nothing to cancel
             return Err(error);
         }
-        self.inner.send(Some(id), line);
+        match is_only {
+            true => self.inner.send_directly(id, line),
+            false => self.inner.send(Some(id), line),
+        }
         Ok(pending_reply)
     }
 
@@ -352,14 +360,34 @@ impl Drop for Mux {
     }
 }
 
+/// Makes a message one line.
+fn end_line(message: &mut Vec<u8>) {
+    replace_line_breaks(message);
+    message.push(b'\n');
+}
+
 impl MuxInner {
     fn pending(&self) -> MutexGuard<'_, PendingRequests> {
         self.pending.lock().ignore_poison()
     }
 
     fn send(&self, id: Option<u64>, mut line: Vec<u8>) {
-        replace_line_breaks(&mut line);
-        line.push(b'\n');
+        end_line(&mut line);
+        self.queue(id, line);
+    }
+
+    /// Sends the only request in flight. It is written immediately if nothing is queued, which saves a task switch: 5 % of the
+    /// instructions of a call. With more requests, one write for all of them is cheaper.
+    fn send_directly(&self, id: u64, mut line: Vec<u8>) {
+        end_line(&mut line);
+        let is_written = self.queued_bytes.load(Ordering::Relaxed) == 0
+            && self.direct_input.get().is_some_and(|input| input.try_write(&line));
+        if !is_written {
+            self.queue(Some(id), line);
+        }
+    }
+
+    fn queue(&self, id: Option<u64>, line: Vec<u8>) {
         let queued = self.queued_bytes.fetch_add(line.len(), Ordering::Relaxed);
         if queued > 2 * MAX_QUEUED_BYTES {
             self.broken.cancel(); // the server sends requests and never reads the answers

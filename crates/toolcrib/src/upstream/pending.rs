@@ -326,6 +326,11 @@ impl PendingRequests {
         receivers.find(|receiver| Some(receiver.client.key) == client)?.updates.clone()
     }
 
+    /// Returns whether one request is in flight, including the gateway's own.
+    pub(super) fn is_only_request(&self) -> bool {
+        self.requests.len() == 1
+    }
+
     pub(super) fn is_pending(&self, id: u64) -> bool {
         self.requests.contains_key(&id)
     }

@@ -6,6 +6,7 @@ pub(super) mod http;
 #[cfg(not(feature = "http"))]
 pub(super) mod http_disabled;
 pub(crate) mod in_process;
+pub(super) mod input_pipe;
 pub(super) mod stdio;
 
 use std::future::Future;
@@ -28,7 +29,8 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 ///
 /// - **Sending.** The transport takes messages from `outgoing` and sends each at most once. A message that it has
 ///   taken counts as maybe sent, until it reports otherwise with [`TransportLink::report_written`] or
-///   [`TransportLink::mark_not_sent`]. Messages that are still queued when `outgoing` is dropped were not sent.
+///   [`TransportLink::mark_not_sent`]. Messages that are still queued when `outgoing` is dropped were not sent. With
+///   [`TransportLink::set_direct_input`], the mux writes the only request in flight itself while nothing is queued.
 /// - **Receiving.** Every message from the server goes to [`TransportLink::receive`].
 /// - **One request fails.** If the connection goes on, the transport ends that request with
 ///   [`TransportLink::finish_request`].

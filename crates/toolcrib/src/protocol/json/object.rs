@@ -9,7 +9,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::scan::{self, ScanError, Scanner};
+use super::scan::{self, QuotedString, ScanError, Scanner};
 
 /// A JSON object whose values stay raw JSON.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -73,15 +73,24 @@ impl Object {
     /// # Errors
     /// Fails if the text is not valid JSON, not an object, or has a member twice.
     pub fn parse(source: &Bytes) -> Result<Self, BadJson> {
-        let mut members = Vec::new();
+        let mut object = Self::default();
         for_each_member(source, usize::MAX, |key, value| {
-            members.push((intern_name(&key), source.slice_ref(value)));
+            object.push(&key, source.slice_ref(value));
             Ok(())
         })?;
-        let object = Self { members };
-        match object.find_repeated() {
+        object.without_repeated()
+    }
+
+    /// Adds a member without looking for one of the same name. [`Object::without_repeated`] must follow.
+    pub(crate) fn push(&mut self, name: &[u8], value: Bytes) {
+        self.members.push((intern_name(name), value));
+    }
+
+    /// Returns the object unless it has a member twice.
+    pub(crate) fn without_repeated(self) -> Result<Self, BadJson> {
+        match self.find_repeated() {
             Some(key) => Err(BadJson::unexpected_shape(format!("the member `{key}` appears twice"))),
-            None => Ok(object),
+            None => Ok(self),
         }
     }
 
@@ -197,6 +206,12 @@ pub(crate) fn for_each_member<'a>(
     max_depth: usize,
     mut visit: impl FnMut(Cow<'a, [u8]>, &'a [u8]) -> Result<(), BadJson>,
 ) -> Result<(), BadJson> {
+    scanner_of_object(source, max_depth)?
+        .scan_object(|name, value| visit(decode_name(source, name)?, &source[value]))
+}
+
+/// Returns a scanner of a text that is an object, if it is JSON at all, and valid UTF-8.
+pub(crate) fn scanner_of_object(source: &[u8], max_depth: usize) -> Result<Scanner<'_>, BadJson> {
     let scanner = Scanner::new(source).max_depth(max_depth);
     if !scanner.is_ascii() {
         utf8(source)?;
@@ -204,16 +219,17 @@ pub(crate) fn for_each_member<'a>(
     if source.trim_ascii_start().first() != Some(&b'{') && scan::is_json(source) {
         return Err(BadJson::unexpected_shape("expected an object"));
     }
-    scanner.scan_object(|name, value| {
-        let inner = name.range.start + 1..name.range.end - 1;
-        let decoded = match name.has_escapes {
-            false => Cow::Borrowed(&source[inner]),
-            true => as_string(&source[name.range])
-                .map(|name| Cow::Owned(name.into_owned().into_bytes()))
-                .ok_or_else(|| BadJson::unexpected_shape("a member name cannot be decoded"))?,
-        };
-        visit(decoded, &source[value])
-    })
+    Ok(scanner)
+}
+
+/// Decodes a member's name. Fails if it has an invalid escape.
+pub(crate) fn decode_name(source: &[u8], name: QuotedString) -> Result<Cow<'_, [u8]>, BadJson> {
+    if !name.has_escapes {
+        return Ok(Cow::Borrowed(&source[name.range.start + 1..name.range.end - 1]));
+    }
+    as_string(&source[name.range])
+        .map(|name| Cow::Owned(name.into_owned().into_bytes()))
+        .ok_or_else(|| BadJson::unexpected_shape("a member name cannot be decoded"))
 }
 
 /// Parses a raw JSON array into its raw elements.

@@ -18,7 +18,7 @@ pub(crate) struct ScanError {
 /// Longest text that [`find_quoted`] searches for one byte instead of the whole name.
 const SMALL_TEXT: usize = 1 << 10;
 
-type ScanResult<T> = Result<T, ScanError>;
+pub(crate) type ScanResult<T> = Result<T, ScanError>;
 
 /// A JSON string in the text.
 #[derive(Debug)]
@@ -34,8 +34,7 @@ pub(crate) struct QuotedString {
 pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     position: usize,
-    /// Opening bytes of the arrays and objects around the current value.
-    open_containers: Vec<u8>,
+    open_containers: OpenContainers,
     max_depth: usize,
     bytes: ByteSummary,
 }
@@ -61,12 +60,62 @@ impl ByteSummary {
     }
 }
 
+/// The kinds of the arrays and objects around a value, innermost last. There is one bit for each, so that a usual text needs
+/// no allocation.
+#[derive(Debug, Default)]
+struct OpenContainers {
+    depth: usize,
+    /// The kinds of the innermost ones, last in the lowest bit: 1 for an object.
+    kinds: u64,
+    /// The kinds of the others, 64 in each word.
+    outer: Vec<u64>,
+}
+
+impl OpenContainers {
+    fn push(&mut self, kind: Container) {
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.outer.push(self.kinds);
+        }
+        self.depth += 1;
+        self.kinds = self.kinds << 1 | kind as u64;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        self.kinds = match self.depth.is_multiple_of(64) {
+            true => self.outer.pop().unwrap_or(0),
+            false => self.kinds >> 1,
+        };
+    }
+
+    fn last(&self) -> Option<Container> {
+        let kind = if self.kinds & 1 == 1 { Container::Object } else { Container::Array };
+        (self.depth > 0).then_some(kind)
+    }
+}
+
+/// A value that contains others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Container {
+    Array = 0,
+    Object = 1,
+}
+
+impl Container {
+    fn closer(self) -> u8 {
+        match self {
+            Self::Array => b']',
+            Self::Object => b'}',
+        }
+    }
+}
+
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a [u8]) -> Self {
         Self {
             text,
             position: 0,
-            open_containers: Vec::new(),
+            open_containers: OpenContainers::default(),
             max_depth: usize::MAX,
             bytes: ByteSummary::new(text),
         }
@@ -87,38 +136,81 @@ impl<'a> Scanner<'a> {
         mut self,
         mut visit: impl FnMut(QuotedString, Range<usize>) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.scan_members(|scanner, name| {
+            let value = scanner.scan_value()?;
+            visit(name, value)
+        })?;
+        Ok(self.expect_end()?)
+    }
+
+    /// Scans an object and calls `visit` with the name of each member. `visit` must scan exactly one value.
+    pub(crate) fn scan_members<E: From<ScanError>>(
+        &mut self,
+        mut visit: impl FnMut(&mut Self, QuotedString) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.expect_byte(b'{', "an object")?;
         let mut more = !self.take_byte(b'}');
         while more {
             let name = self.scan_name()?;
-            let value = self.scan_value()?;
-            visit(name, value)?;
+            visit(self, name)?;
             more = self.take_comma_or_close(b'}')?;
         }
-        Ok(self.expect_end()?)
+        Ok(())
+    }
+
+    /// Scans a value that is an object as [`scan_members`](Self::scan_members) does, and returns its range. The object is one level
+    /// of nesting.
+    pub(crate) fn scan_object_value<E: From<ScanError>>(
+        &mut self,
+        visit: impl FnMut(&mut Self, QuotedString) -> Result<(), E>,
+    ) -> Result<Range<usize>, E> {
+        self.skip_whitespace();
+        let start = self.position;
+        self.max_depth -= 1;
+        self.scan_members(visit)?;
+        self.max_depth += 1;
+        Ok(start..self.position)
+    }
+
+    /// Scans an array and calls `visit` for each element. `visit` must scan exactly one value.
+    pub(crate) fn scan_elements(
+        &mut self,
+        mut visit: impl FnMut(&mut Self) -> ScanResult<()>,
+    ) -> ScanResult<()> {
+        self.expect_byte(b'[', "an array")?;
+        let mut more = !self.take_byte(b']');
+        while more {
+            visit(self)?;
+            more = self.take_comma_or_close(b']')?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the next value starts with `byte`, such as an object with `{`.
+    pub(crate) fn is_at(&mut self, byte: u8) -> bool {
+        self.skip_whitespace();
+        self.peek() == Some(byte)
     }
 
     /// Scans a text that is one array and calls `visit` with each element.
     pub(crate) fn scan_array(mut self, mut visit: impl FnMut(Range<usize>)) -> ScanResult<()> {
-        self.expect_byte(b'[', "an array")?;
-        let mut more = !self.take_byte(b']');
-        while more {
-            visit(self.scan_value()?);
-            more = self.take_comma_or_close(b']')?;
-        }
+        self.scan_elements(|scanner| {
+            visit(scanner.scan_value()?);
+            Ok(())
+        })?;
         self.expect_end()
     }
 
     /// Scans one value and returns its range without surrounding whitespace.
-    fn scan_value(&mut self) -> ScanResult<Range<usize>> {
+    pub(crate) fn scan_value(&mut self) -> ScanResult<Range<usize>> {
         self.skip_whitespace();
         let start = self.position;
         loop {
             self.skip_whitespace();
             let entered = match self.peek() {
                 Some(b'"') => self.scan_string().map(|_| false)?,
-                Some(b'{') => self.enter_container(b'{', b'}')?,
-                Some(b'[') => self.enter_container(b'[', b']')?,
+                Some(b'{') => self.enter_container(Container::Object)?,
+                Some(b'[') => self.enter_container(Container::Array)?,
                 Some(b'-' | b'0'..=b'9') => self.scan_number().map(|()| false)?,
                 Some(b't') => self.scan_literal(b"true")?,
                 Some(b'f') => self.scan_literal(b"false")?,
@@ -132,16 +224,16 @@ impl<'a> Scanner<'a> {
     }
 
     /// Enters an object or array up to its first value. Returns `false` if it is empty and thus already complete.
-    fn enter_container(&mut self, opener: u8, closer: u8) -> ScanResult<bool> {
+    fn enter_container(&mut self, kind: Container) -> ScanResult<bool> {
         self.position += 1;
-        if self.take_byte(closer) {
+        if self.take_byte(kind.closer()) {
             return Ok(false);
         }
-        if self.open_containers.len() >= self.max_depth {
+        if self.open_containers.depth >= self.max_depth {
             return self.error("less nesting");
         }
-        self.open_containers.push(opener);
-        if opener == b'{' {
+        self.open_containers.push(kind);
+        if kind == Container::Object {
             self.scan_name()?;
         }
         Ok(true)
@@ -149,10 +241,9 @@ impl<'a> Scanner<'a> {
 
     /// Leaves the containers that end after a value. Returns whether another value follows.
     fn leave_containers(&mut self) -> ScanResult<bool> {
-        while let Some(opener) = self.open_containers.last().copied() {
-            let closer = if opener == b'{' { b'}' } else { b']' };
-            if self.take_comma_or_close(closer)? {
-                if opener == b'{' {
+        while let Some(kind) = self.open_containers.last() {
+            if self.take_comma_or_close(kind.closer())? {
+                if kind == Container::Object {
                     self.scan_name()?;
                 }
                 return Ok(true);
@@ -298,7 +389,7 @@ impl<'a> Scanner<'a> {
         is_next
     }
 
-    fn expect_end(&mut self) -> ScanResult<()> {
+    pub(crate) fn expect_end(&mut self) -> ScanResult<()> {
         self.skip_whitespace();
         if self.position == self.text.len() { Ok(()) } else { self.error("the end") }
     }

@@ -50,6 +50,46 @@ fn client_messages_are_parsed_strictly() {
     assert_eq!(client(mistakes[3].0).unwrap_err().id.unwrap().as_bytes(), b"1");
 }
 
+/// Parts of parameters that often make valid JSON.
+const TOKENS: &[&str] =
+    &[r#""a":1"#, r#""b":"x""#, ",", ",", ",", " ", r#""c":{"a":[]}"#, r#""d":["#, "]", "}", r#""\ud800":1"#];
+
+/// Parses in one pass and in two, and checks that both agree.
+fn check_one_pass(text: &str) {
+    let source = Bytes::copy_from_slice(text.as_bytes());
+    let parsed = ClientMessage::parse_with_params(&source);
+    assert_eq!(parsed.clone().map(|parsed| parsed.message), ClientMessage::parse(&source), "{text}");
+    let Ok(ParsedMessage { message, params }) = parsed else { return };
+    let (ClientMessage::Request { params: raw, .. } | ClientMessage::Notification { params: raw, .. }) =
+        message
+    else {
+        return;
+    };
+    assert_eq!(params, raw.map(|raw| Object::parse(&raw)), "{text}");
+}
+
+#[test]
+fn params_are_the_same_in_one_pass() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let params = [
+        "null".to_owned(),
+        "{}".to_owned(),
+        "[1]".to_owned(),
+        r#" { "name" : "a" , "_meta" : {"x":[1]} } "#.to_owned(),
+        r#"{"name":1,"n\u0061me":2}"#.to_owned(),
+        r#"{"\ud800":1,"b":2}"#.to_owned(),
+        r#"{"a":1,"a":2,"\ud800":1}"#.to_owned(),
+        r#"{"a":tru}"#.to_owned(),
+        r#"{"a":1}}"#.to_owned(),
+        r#"{},"params":{}"#.to_owned(),
+    ];
+    let deep = (509..514).flat_map(|depth| [nested(depth), format!(r#"{{"a":{}}}"#, nested(depth))]);
+    for params in params.into_iter().chain(deep) {
+        check_one_pass(&format!(r#"{{"jsonrpc":"2.0","id":1,"params":{params},"method":"m"}}"#));
+        check_one_pass(&format!(r#"{{"jsonrpc":"2.0","method":"m","p\u0061rams":{params}}}"#));
+    }
+}
+
 #[test]
 fn nesting_is_limited_for_clients_only() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
@@ -140,6 +180,12 @@ proptest! {
         let bytes = Bytes::from(bytes);
         let _ = ClientMessage::parse(&bytes);
         let _ = ServerMessage::parse(&bytes);
+    }
+
+    #[test]
+    fn any_params_are_the_same_in_one_pass(tokens in prop::collection::vec(prop::sample::select(TOKENS), 0..12)) {
+        let params = tokens.concat();
+        check_one_pass(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{{params}}}}}"#));
     }
 
     #[test]

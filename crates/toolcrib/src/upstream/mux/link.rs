@@ -15,6 +15,7 @@ use crate::protocol::list_kind::ListKinds;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::QueuedMessage;
+use crate::upstream::transport::input_pipe::DirectInput;
 use crate::util::tasks::SpawnBoxed as _;
 
 /// Bytes of a message after its JSON.
@@ -33,6 +34,14 @@ impl TransportLink {
 
     pub(in crate::upstream) fn server(&self) -> &ServerId {
         &self.inner.server
+    }
+
+    /// Sets the way in which a message may be sent past an empty queue.
+    pub(in crate::upstream) fn set_direct_input(&self, input: Option<DirectInput>) {
+        if let Some(input) = input {
+            // A transport runs once.
+            let _ = self.inner.direct_input.set(input);
+        }
     }
 
     /// Counts a read from the server, also if it contains no valid message.

@@ -20,11 +20,13 @@ pub(in crate::upstream) struct PendingReply {
     id: u64,
     receiver: oneshot::Receiver<RequestEnd>,
     cancel_on_drop: bool,
+    /// Set when the request has ended. It is no longer in the table.
+    has_ended: bool,
 }
 
 impl PendingReply {
     pub(super) fn new(inner: Arc<MuxInner>, id: u64, receiver: oneshot::Receiver<RequestEnd>) -> Self {
-        Self { inner, id, receiver, cancel_on_drop: true }
+        Self { inner, id, receiver, cancel_on_drop: true, has_ended: false }
     }
 
     /// Returns the request's id.
@@ -48,7 +50,9 @@ impl Future for PendingReply {
     type Output = Result<ResponsePayload, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.receiver).poll(context).map(|end| match end {
+        let end = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
+        self.has_ended = true;
+        Poll::Ready(match end {
             Ok(RequestEnd::Answered(response)) => Ok(response),
             Ok(RequestEnd::BadReply(reason)) => {
                 let server = &self.inner.server;
@@ -64,6 +68,9 @@ impl Future for PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
         let request = self.inner.pending().cancel(self.id);
         if let Some(request) = request.filter(|_| self.cancel_on_drop) {
             self.inner.send_cancelled(self.id, request.cancel_reason().as_deref());

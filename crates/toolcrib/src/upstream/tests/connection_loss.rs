@@ -17,6 +17,7 @@ fn open() -> (Mux, DuplexStream, oneshot::Sender<ExitReport>) {
     let transport = StdioTransport {
         reader,
         writer,
+        direct_input: None,
         message_limit: MessageLimit::new(1 << 20),
         exited: std::future::pending(),
         exit_report: async move { report.await.unwrap_or_default() },

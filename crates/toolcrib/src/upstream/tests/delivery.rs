@@ -1,5 +1,7 @@
 //! The contract between a mux and its transport, with a transport that the test plays by hand.
 
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -8,6 +10,7 @@ use crate::model::failure_class::Delivery;
 use crate::protocol::framing::Frame;
 use crate::upstream::mux::{Mux, PendingReply};
 use crate::upstream::pending::RequestEnd;
+use crate::upstream::transport::input_pipe::InputPipe;
 use crate::upstream::transport::{OutgoingQueue, QueuedMessage, Transport, TransportFuture, TransportLink};
 
 /// A transport whose link and queue go to the test.
@@ -73,6 +76,37 @@ async fn message_never_taken_is_not_sent() {
     let reply = send_call(&mux);
     script.exit(1);
     assert_eq!(delivery(reply).await, Delivery::NotSent);
+}
+
+#[tokio::test]
+async fn only_request_in_flight_is_written_past_the_queue() {
+    let (mux, mut script) = open();
+    let (sender, mut receiver) = pipe::pipe().unwrap();
+    sender.writable().await.unwrap();
+    let input = InputPipe::new(sender);
+    script.link.set_direct_input(Some(input.direct()));
+    let first = send_call(&mux);
+    let mut line = vec![0; 256];
+    let length = receiver.read(&mut line).await.unwrap();
+    assert!(line[..length].starts_with(br#"{"jsonrpc":"2.0","id":1,"#) && line[..length].ends_with(b"}\n"));
+
+    let second = send_call(&mux);
+    let mut queued = vec![script.next_message().await];
+    assert_eq!(queued[0].id, Some(2), "another request is in flight");
+    script.receive(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned());
+    script.receive(r#"{"jsonrpc":"2.0","id":2,"result":{}}"#.to_owned());
+    assert!(first.await.is_ok() && second.await.is_ok());
+    let third = send_call(&mux);
+    queued.push(script.next_message().await);
+    assert_eq!(queued[1].id, Some(3), "the second is not written yet");
+
+    script.receive(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#.to_owned());
+    assert!(third.await.is_ok());
+    script.link.report_written(&queued, queued.iter().map(|message| message.line.len()).sum());
+    drop(receiver);
+    let fourth = send_call(&mux);
+    script.exit(1);
+    assert_eq!(delivery(fourth).await, Delivery::NotSent, "the pipe is broken");
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,6 +48,7 @@ async fn flooded_stdout_does_not_starve_other_servers() {
     let transport = StdioTransport {
         reader: Flood(reads_so_far.clone()),
         writer: tokio::io::sink(),
+        direct_input: None,
         message_limit: MessageLimit::new(1 << 20),
         exited: std::future::pending(),
         exit_report: std::future::ready(ExitReport::default()),

@@ -54,6 +54,7 @@ impl Transport for InProcessTransport {
         let pipes = StdioTransport {
             reader,
             writer,
+            direct_input: None,
             message_limit: self.message_limit,
             exited: std::future::pending(),
             exit_report: std::future::ready(ExitReport::default()),

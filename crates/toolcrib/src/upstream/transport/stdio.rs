@@ -8,6 +8,7 @@ use crate::model::exit_report::ExitReport;
 use crate::protocol::framing::FrameDecoder;
 use crate::protocol::jsonrpc::ServerMessage;
 use crate::upstream::pending::RequestEnd;
+use crate::upstream::transport::input_pipe::DirectInput;
 use crate::upstream::transport::{
     MessageLimit, OutgoingQueue, QueuedMessage, Transport, TransportFuture, TransportLink,
 };
@@ -25,6 +26,8 @@ const MAX_BATCH: usize = 64;
 pub(in crate::upstream) struct StdioTransport<R, W, E, X> {
     pub(in crate::upstream) reader: R,
     pub(in crate::upstream) writer: W,
+    /// Writes to the same stream while nothing is queued.
+    pub(in crate::upstream) direct_input: Option<DirectInput>,
     pub(in crate::upstream) message_limit: MessageLimit,
     /// Completes when the peer is known to be gone although its output is still open.
     pub(in crate::upstream) exited: E,
@@ -40,7 +43,8 @@ where
     X: Future<Output = ExitReport> + Send + 'static,
 {
     fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture {
-        let Self { reader, writer, message_limit, exited, exit_report } = *self;
+        let Self { reader, writer, direct_input, message_limit, exited, exit_report } = *self;
+        link.set_direct_input(direct_input);
         link.spawn(write(link.clone(), writer, outgoing));
         Box::pin(async move {
             read(&link, reader, &message_limit, exited).await;
