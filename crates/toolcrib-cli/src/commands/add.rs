@@ -4,8 +4,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::ServerId;
 
+use super::call::adhoc;
 use super::config_document::ConfigDocument;
-use super::ls;
+use super::{doctor, ls};
 use crate::cli::servers::{AddArgs, TransportArg};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -25,7 +26,7 @@ impl ServerKey {
 }
 
 /// Declares a server.
-pub(crate) fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let id: ServerId = args.name.parse().map_err(|reason| {
         CommandError::usage(format!("`{}` is not a valid server name: {reason}", args.name))
             .hint("choose another name, such as `my-server`")
@@ -43,6 +44,14 @@ pub(crate) fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<Exi
         document.set(&["servers", id.as_str(), key.name], &key.value)?;
     }
     document.check_server(&id)?;
+    if args.try_first {
+        let config = adhoc::config_with(paths, &document.server_spec(&id)?)?;
+        let tried = doctor::try_server(config, paths, out).await?;
+        if tried != ExitStatus::Success {
+            out.print_note(&format!("`{id}` was not added"))?;
+            return Ok(tried);
+        }
+    }
     document.save(out, &format!("added `{id}` to"), id.as_str())
 }
 
