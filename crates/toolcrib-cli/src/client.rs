@@ -23,7 +23,7 @@ use toolcrib::protocol::versions::{Era, Revision};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::paths::Paths;
-use crate::progress;
+use crate::progress_line;
 use crate::report::Report;
 
 /// A running gateway.
@@ -223,7 +223,7 @@ where
         decoder.push(&data);
         while let Ok(Some(event)) = decoder.next_event() {
             match progress_params(&event.data) {
-                Some(params) => progress::record_progress(&params),
+                Some(params) => progress_line::record_progress(&params),
                 None => messages.push(event.data),
             }
         }
@@ -243,7 +243,7 @@ fn client_meta(revision: &str) -> Bytes {
     meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision));
     meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
     meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
-    if progress::is_enabled() {
+    if progress_line::is_enabled() {
         meta.set_unchecked(meta::PROGRESS_TOKEN, Bytes::from_static(b"1"));
     }
     meta.to_bytes()

@@ -42,7 +42,7 @@ use crate::gateway::{self, Signals};
 use crate::hints::hint_text;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::progress::{Wait, WatchedServers};
+use crate::progress::{ServerSource, Wait};
 use crate::report::Report as _;
 use crate::report::server::ServerReport;
 
@@ -57,7 +57,7 @@ where
     F: Future,
 {
     let work = async |crib: Crib| {
-        let wait = Wait::new("waiting for the server", WatchedServers::Crib(&crib));
+        let wait = Wait::new("waiting for the server", ServerSource::Crib(&crib));
         wait.run(work(crib.clone())).await
     };
     run_with_config(paths, paths.valid_config()?, out, work, |output, _| output).await
@@ -85,7 +85,7 @@ where
         () = signals.wait_for_any() => None,
     };
     let finished = finish(output, out);
-    let stop = Wait::new("stopping the servers", WatchedServers::Crib(&crib));
+    let stop = Wait::new("stopping the servers", ServerSource::Crib(&crib));
     stop.run(crib.shutdown(SHUTDOWN_GRACE)).await;
     Ok(finished)
 }
@@ -155,7 +155,7 @@ async fn run_server_action(
     let client = GatewayClient::require(paths).await?;
     let path = format!("{}/{action}", server_path(server));
     let gerund = if action == "stop" { "stopping" } else { "restarting" };
-    let wait = Wait::new(format!("{gerund} `{server}`"), WatchedServers::Gateway(&client)).on_server(server);
+    let wait = Wait::new(format!("{gerund} `{server}`"), ServerSource::Gateway(&client)).on_server(server);
     let response = until_interrupted(wait.run(client.post(&path))).await?;
     let Some(response) = response else { return Ok(ExitStatus::Interrupted) };
     let status = mark_unknown_server(response)?;

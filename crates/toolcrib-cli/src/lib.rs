@@ -20,6 +20,7 @@ mod logging;
 mod output;
 mod paths;
 mod progress;
+mod progress_line;
 mod project;
 mod prompt;
 mod protection;
@@ -55,7 +56,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report_parse_error(&error).into(),
     };
-    progress::init(&cli.globals);
+    progress_line::init(&cli.globals);
     let mut out = Output::standard(&cli.globals);
     let exit = run(&cli, &mut out).unwrap_or_else(|error| report_error(error, &mut out));
     exit.into()

@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::{Command, GlobalArgs};
 use crate::output::Output;
-use crate::progress;
+use crate::progress_line;
 use crate::visible_text::escape_invisible;
 
 /// Installs the log subscriber. An invalid filter causes a warning and is ignored.
@@ -37,7 +37,7 @@ pub(crate) fn init(globals: &GlobalArgs, command: &Command, out: &mut Output) ->
     });
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| {
-            progress::erase();
+            progress_line::erase();
             io::stderr()
         })
         .with_ansi(out.uses_color())

@@ -9,7 +9,7 @@ use crate::cli::{ColorChoice, GlobalArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::Hints;
-use crate::progress;
+use crate::progress_line;
 use crate::visible_text::{escape_invisible, escape_json, escape_lines};
 
 /// The output streams of a command and how to write to them.
@@ -41,7 +41,7 @@ impl Prompter {
         if !self.0 {
             return Ok(false);
         }
-        let _paused = progress::pause();
+        let _paused = progress_line::pause();
         let mut stderr = io::stderr();
         write!(stderr, "{} [y/N] ", escape_lines(question))?;
         stderr.flush()?;

@@ -6,7 +6,8 @@ use toolcrib::ServerId;
 
 use super::call::adhoc;
 use super::config_document::ConfigDocument;
-use super::{doctor, ls};
+use super::doctor::{self, Completion};
+use super::ls;
 use crate::cli::servers::{AddArgs, TransportArg};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -46,10 +47,8 @@ pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Resu
     document.check_server(&id)?;
     if args.try_first {
         let config = adhoc::config_with(paths, &document.server_spec(&id)?)?;
-        let tried = doctor::try_server(config, paths, out).await?;
-        if tried != ExitStatus::Success {
-            out.print_note(&format!("`{id}` was not added"))?;
-            return Ok(tried);
+        if let Completion::Interrupted = doctor::try_servers(&config, paths, out).await? {
+            return Ok(ExitStatus::Interrupted);
         }
     }
     document.save(out, &format!("added `{id}` to"), id.as_str())

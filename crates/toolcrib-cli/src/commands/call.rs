@@ -25,7 +25,8 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::{Output, Prompter};
 use crate::paths::Paths;
-use crate::progress::{self, Wait, WatchedServers};
+use crate::progress::{ServerSource, Wait};
+use crate::progress_line;
 use crate::report::Report as _;
 use crate::report::approvals::{PendingCallReport, PendingCallsReport};
 use crate::report::tools::ToolLookupReport;
@@ -49,7 +50,7 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
         let request =
             request.split_at_dot(async |server| client.get(&super::server_path(server)).await.is_ok());
         let request = request.await;
-        let wait = request.wait(WatchedServers::Gateway(&client));
+        let wait = request.wait(ServerSource::Gateway(&client));
         wait.run(request.call_gateway_with_approval(&client, prompter)).await
     };
     let response = super::until_interrupted(call).await?;
@@ -69,7 +70,7 @@ async fn run_here(
     let work = async |crib: Crib| {
         let is_declared = |server: &str| server.parse().is_ok_and(|server| crib.contains(&server));
         let request = request.split_at_dot(async |server| is_declared(server)).await;
-        let wait = request.wait(WatchedServers::Crib(&crib));
+        let wait = request.wait(ServerSource::Crib(&crib));
         wait.run(request.call_standalone_with_approval(&crib, prompter)).await
     };
     let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
@@ -155,7 +156,7 @@ impl CallRequest {
     }
 
     /// Returns the wait for the response. A public name begins with the name of its server.
-    fn wait<'a>(&self, servers: WatchedServers<'a>) -> Wait<'a> {
+    fn wait<'a>(&self, servers: ServerSource<'a>) -> Wait<'a> {
         let wait = Wait::new(format!("calling `{}`", self.tool), servers);
         let prefix = || self.tool.split_once("__").map(|(server, _)| server);
         self.server.as_deref().or_else(prefix).into_iter().fold(wait, Wait::on_server)
@@ -313,14 +314,16 @@ impl CallRequest {
         // The call ends at the deadline by itself, with an error that knows if it was sent.
         let latest = deadline.map(|deadline| deadline + CALL_GRACE);
         let sent = async {
-            crib.call(progress::watch_call(call)).await.map_err(|error| match CommandError::from(error) {
-                error
-                    if error.exit == ExitStatus::TimedOut
-                        && deadline.is_some_and(|end| end <= Instant::now()) =>
-                {
-                    error.hint(RAISE_TIMEOUT)
+            crib.call(progress_line::watch_call(call)).await.map_err(|error| {
+                match CommandError::from(error) {
+                    error
+                        if error.exit == ExitStatus::TimedOut
+                            && deadline.is_some_and(|end| end <= Instant::now()) =>
+                    {
+                        error.hint(RAISE_TIMEOUT)
+                    }
+                    error => error,
                 }
-                error => error,
             })
         };
         let Outcome { answer: response, .. } = self.run_until(latest, Delivery::MaybeSent, sent).await?;

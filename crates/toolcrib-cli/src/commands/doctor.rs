@@ -14,17 +14,17 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::util::tasks::SpawnBoxed as _;
-use toolcrib::{Crib, Endpoint, ServerId, ServerSpec};
+use toolcrib::{Endpoint, ServerId, ServerSpec};
 
 use self::start_check::ServerStarter;
 use crate::cli::DoctorArgs;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::{self, Signals};
+use crate::gateway::Signals;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::progress::{Wait, WatchedServers};
+use crate::progress::{ServerSource, Wait};
 use crate::secrets::SecretLocator;
 
 /// Servers that are checked at the same time.
@@ -119,13 +119,17 @@ impl CheckList {
         self.0.iter().filter(|check| check.status == status).count()
     }
 
+    fn to_json(&self) -> Value {
+        let checks: Vec<Value> = self.0.iter().map(Check::to_json).collect();
+        json!({"checks": checks})
+    }
+
     /// Prints the result, and returns the exit status: warnings do not count.
     fn finish(self, out: &mut Output) -> Result<ExitStatus> {
         let failed = self.count(CheckStatus::Fail);
         let warnings = super::check::format_count(self.count(CheckStatus::Warn), "warning");
         if out.json {
-            let checks: Vec<Value> = self.0.iter().map(Check::to_json).collect();
-            out.print_json(&json!({"checks": checks}))?;
+            out.print_json(&self.to_json())?;
         }
         out.print_note(&match failed {
             0 => format!("no check failed, {warnings}"),
@@ -156,88 +160,44 @@ pub(crate) async fn run(args: &DoctorArgs, paths: &Paths, out: &mut Output) -> R
     for check in general_checks::check_config(&config, server, paths) {
         list.add(check, out)?;
     }
-    if gateway.is_none() && config.is_refused() {
-        return list.finish(out);
-    }
-    let is_interrupted = check_servers(config, server, gateway, paths, &mut list, out).await?;
-    if is_interrupted { Ok(ExitStatus::Interrupted) } else { list.finish(out) }
-}
-
-/// Checks a server that is not declared yet, and starts it in this process. Returns whether no check failed.
-pub(super) async fn try_server(config: Config, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
-    let mut list = CheckList::default();
-    let is_interrupted = check_servers(config, None, None, paths, &mut list, out).await?;
-    let failed = list.count(CheckStatus::Fail);
-    Ok(match (is_interrupted, failed) {
-        (true, _) => ExitStatus::Interrupted,
-        (false, 0) => ExitStatus::Success,
-        (false, _) => ExitStatus::CheckFailed,
-    })
-}
-
-/// Checks the active servers of a config, a few at a time, and prints the results in the order of their names. Starts them in
-/// the gateway if there is one, else in this process. Returns whether a signal interrupted it.
-async fn check_servers(
-    config: Config,
-    only: Option<&str>,
-    gateway: Option<GatewayClient>,
-    paths: &Paths,
-    list: &mut CheckList,
-    out: &mut Output,
-) -> Result<bool> {
-    let crib = gateway::build(paths, &config)?;
-    let starter = match gateway.clone() {
+    let starter = match gateway {
         Some(client) => ServerStarter::Gateway(client),
-        None => ServerStarter::Standalone { crib: crib.clone(), config_file: paths.config.clone() },
+        None if config.is_refused() => return list.finish(out),
+        None => ServerStarter::standalone(paths, &config)?,
     };
-    let checker = Arc::new(ServerChecker { starter, secrets: SecretLocator::new(paths, &config.secrets) });
     let is_active = |spec: &&ServerSpec| {
-        let is_enabled = config.declared.iter().any(|server| server.id == spec.id && server.active)
-            || config.declared.is_empty();
-        is_enabled && only.is_none_or(|only| spec.id.as_str() == only)
+        let mut declared = config.declared.iter();
+        declared.any(|declared| declared.id == spec.id && declared.active && declared.enabled)
+            && server.is_none_or(|server| spec.id.as_str() == server)
     };
-    let specs: Vec<ServerSpec> = config.roster.servers().filter(is_active).cloned().collect();
-    let mut signals = Signals::new()?;
-    let checks = print_checks(checker, specs, &crib, gateway.as_ref(), list, out);
-    let is_interrupted = tokio::select! {
-        printed = checks => {
-            printed?;
-            false
-        }
-        () = signals.wait_for_any() => true,
-    };
-    let stop = Wait::new("stopping the servers", WatchedServers::Crib(&crib));
-    stop.run(crib.shutdown(super::SHUTDOWN_GRACE)).await;
-    Ok(is_interrupted)
+    let specs = config.roster.servers().filter(is_active).cloned().collect();
+    let checker = ServerChecker { starter, secrets: SecretLocator::new(paths, &config.secrets) };
+    match checker.check_all(specs, &mut list, out).await? {
+        Completion::Done => list.finish(out),
+        Completion::Interrupted => Ok(ExitStatus::Interrupted),
+    }
 }
 
-async fn print_checks(
-    checker: Arc<ServerChecker>,
-    specs: Vec<ServerSpec>,
-    crib: &Crib,
-    gateway: Option<&GatewayClient>,
-    list: &mut CheckList,
-    out: &mut Output,
-) -> Result<()> {
-    let permits = Arc::new(Semaphore::new(MAX_PARALLEL));
-    let tasks = TaskTracker::new();
-    let check = |spec: ServerSpec| {
-        let checker = checker.clone();
-        let permits = permits.clone();
-        tasks.spawn_boxed(async move {
-            // The semaphore is never closed.
-            let _permit = permits.acquire().await.ok();
-            checker.check(&spec).await
-        })
-    };
-    let running: Vec<JoinHandle<Vec<Check>>> = specs.into_iter().map(check).collect();
-    for task in running {
-        let servers = gateway.map_or(WatchedServers::Crib(crib), WatchedServers::Gateway);
-        for check in Wait::new("starting the servers", servers).run(task).await? {
-            list.add(check, out)?;
-        }
+/// Checks the servers of a config that is not in use yet, and starts them in this process. Fails if a check fails.
+pub(super) async fn try_servers(config: &Config, paths: &Paths, out: &mut Output) -> Result<Completion> {
+    let mut list = CheckList::default();
+    let starter = ServerStarter::standalone(paths, config)?;
+    let checker = ServerChecker { starter, secrets: SecretLocator::new(paths, &config.secrets) };
+    let specs = config.roster.servers().cloned().collect();
+    let completion = checker.check_all(specs, &mut list, out).await?;
+    if list.count(CheckStatus::Fail) == 0 {
+        return Ok(completion);
     }
-    Ok(())
+    let message = "a check failed; nothing was written";
+    let error = CommandError::new(ExitStatus::CheckFailed, "check_failed", message);
+    Err(CommandError { data: list.to_json(), ..error.hint("leave out `--try` to write it anyway") }.into())
+}
+
+/// The end of the checks of all servers.
+pub(super) enum Completion {
+    Done,
+    /// A signal arrived.
+    Interrupted,
 }
 
 /// Checks single servers.
@@ -247,6 +207,53 @@ struct ServerChecker {
 }
 
 impl ServerChecker {
+    /// Checks servers, a few at a time, and prints the results in their order. Servers of this process are stopped afterwards.
+    async fn check_all(
+        self,
+        specs: Vec<ServerSpec>,
+        list: &mut CheckList,
+        out: &mut Output,
+    ) -> Result<Completion> {
+        let mut signals = Signals::new()?;
+        let checker = Arc::new(self);
+        let completion = tokio::select! {
+            printed = checker.print_checks(specs, list, out) => printed.map(|()| Completion::Done),
+            () = signals.wait_for_any() => Ok(Completion::Interrupted),
+        };
+        if let ServerStarter::Standalone { crib, .. } = &checker.starter {
+            let stop = Wait::new("stopping the servers", ServerSource::Crib(crib));
+            stop.run(crib.shutdown(super::SHUTDOWN_GRACE)).await;
+        }
+        completion
+    }
+
+    async fn print_checks(
+        self: &Arc<Self>,
+        specs: Vec<ServerSpec>,
+        list: &mut CheckList,
+        out: &mut Output,
+    ) -> Result<()> {
+        let permits = Arc::new(Semaphore::new(MAX_PARALLEL));
+        let tasks = TaskTracker::new();
+        let check = |spec: ServerSpec| {
+            let checker = self.clone();
+            let permits = permits.clone();
+            tasks.spawn_boxed(async move {
+                // The semaphore is never closed.
+                let _permit = permits.acquire().await.ok();
+                checker.check(&spec).await
+            })
+        };
+        let running: Vec<JoinHandle<Vec<Check>>> = specs.into_iter().map(check).collect();
+        for task in running {
+            let wait = Wait::new("starting the servers", self.starter.watched());
+            for check in wait.run(task).await? {
+                list.add(check, out)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs every check of one server: what its declaration needs, then its start.
     async fn check(&self, spec: &ServerSpec) -> Vec<Check> {
         let secrets = self.secrets.clone();

@@ -9,7 +9,7 @@ use crate::client::GatewayClient;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::progress::{Wait, WatchedServers};
+use crate::progress::{ServerSource, Wait};
 use crate::report::list_to_json;
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 use crate::tool_listing::{self, ToolsWait};
@@ -31,7 +31,7 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
                 (false, true) => "/api/v1/tools?refresh=1",
                 (true, true) => "/api/v1/tools?refresh=1&wait=1",
             };
-            let wait = Wait::new(action, WatchedServers::Gateway(&client));
+            let wait = Wait::new(action, ServerSource::Gateway(&client));
             let listing = super::until_interrupted(wait.run(client.fetch(path))).await?;
             finish(listing.transpose()?, out)
         }
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
                         false => tool_listing::list_tools(&crib, &local, wait).await,
                     }
                 };
-                let listing = Wait::new(action, WatchedServers::Crib(&crib)).run(listing).await;
+                let listing = Wait::new(action, ServerSource::Crib(&crib)).run(listing).await;
                 with_standalone_hints(listing, paths)
             };
             super::run_with_config(paths, paths.valid_config()?, out, work, finish).await?

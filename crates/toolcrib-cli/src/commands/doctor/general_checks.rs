@@ -81,6 +81,10 @@ pub(super) fn check_config(config: &Config, server: Option<&str>, paths: &Paths)
         let message = format!("`{}` {reason}", file.display());
         checks.push(Check::warn("config", message).fix("review it, then run: toolcrib allow"));
     }
+    if let Some(error) = super::super::missing_gateway_error(config) {
+        let check = Check::fail("gateway", error.message);
+        checks.push(error.hint.iter().fold(check, Check::fix));
+    }
     if checks.is_empty() {
         let servers = super::super::check::format_count(config.origins.len(), "server");
         checks.push(Check::pass("config", format!("{servers}, no problems")));

@@ -4,11 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use toolcrib::config::Config;
 use toolcrib::{Crib, ServerId};
 
 use super::Check;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
+use crate::gateway;
+use crate::paths::Paths;
+use crate::progress::ServerSource;
 use crate::report::server::ServerReport;
 
 /// Starts servers and reports the first failure.
@@ -18,6 +22,19 @@ pub(super) enum ServerStarter {
 }
 
 impl ServerStarter {
+    /// Creates a starter of servers in this process.
+    pub(super) fn standalone(paths: &Paths, config: &Config) -> Result<Self, CommandError> {
+        Ok(Self::Standalone { crib: gateway::build(paths, config)?, config_file: paths.config.clone() })
+    }
+
+    /// Returns the servers for the progress line.
+    pub(super) fn watched(&self) -> ServerSource<'_> {
+        match self {
+            Self::Gateway(client) => ServerSource::Gateway(client),
+            Self::Standalone { crib, .. } => ServerSource::Crib(crib),
+        }
+    }
+
     /// Starts a server unless it runs. A server of the gateway is started there, so that it never runs twice.
     pub(super) async fn check(&self, server: &ServerId) -> Check {
         let began = Instant::now();
