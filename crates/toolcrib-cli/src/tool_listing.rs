@@ -1,6 +1,8 @@
 //! Lists and finds tools for `tools`, `call` and the admin API.
 
-use toolcrib::{Caller, Crib, Error, Selector, ServerStatus, Sharing, Tool};
+use std::time::Duration;
+
+use toolcrib::{Caller, Crib, Error, KeepAlive, Selector, ServerSpec, Sharing, Tool};
 
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 
@@ -60,10 +62,12 @@ pub(crate) async fn find_tool(
 }
 
 /// Starts the server of a tool unless it runs. Fails with the first failed start, where a call would wait for restarts. A
-/// server that is not shared is left to the call, which has an instance of its own.
+/// server that is not shared, or stops as soon as it is not used, is left to the call.
 pub(crate) async fn start_server_of(crib: &Crib, tool: &Tool) -> Result<(), Error> {
-    let is_shared = |status: ServerStatus| status.sharing == Sharing::Shared;
-    match crib.server_status(&tool.server).is_some_and(is_shared) {
+    let stays_up = |spec: ServerSpec| {
+        spec.sharing == Sharing::Shared && spec.lifecycle.keep_alive != KeepAlive::For(Duration::ZERO)
+    };
+    match crib.spec(&tool.server).is_some_and(stays_up) {
         true => crib.start(&tool.server).await,
         false => Ok(()),
     }

@@ -1,5 +1,7 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
+mod first_failure;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,40 +201,6 @@ impl CallRouter {
         servers.retain(|entry| can_see(&entry.spec().id));
         self.discover_within_start_timeout(caller, era, &servers).await;
         self.find_among_known(caller, selector, &servers)
-    }
-
-    /// Like [`CallRouter::find_target`], but fails with the first failed start of a server that the name points at.
-    pub(crate) async fn find_at_first_failure(
-        &self,
-        caller: &Caller,
-        selector: &Selector,
-    ) -> Result<Target, Error> {
-        let catalog = self.callable_catalog(caller);
-        let named = match selector {
-            Selector::OnServer(server, _) => Some(server).filter(|server| catalog.is_undiscovered(server)),
-            _ if catalog.is_certain(selector) => None,
-            _ => catalog.undiscovered_by_prefix(selector.name()),
-        };
-        let named = named.filter(|server| self.visible_catalogs.can_see(caller, server));
-        if let Some(Ok(entry)) = named.and_then(|server| self.registry.get(server)) {
-            entry.start(Era::Session).await?;
-            self.wait_until_listed(&entry.spec().id).await;
-        }
-        let catalog = self.callable_catalog(caller);
-        if named.is_some() || matches!(selector, Selector::OnServer(..)) || catalog.is_certain(selector) {
-            return catalog.find(selector);
-        }
-        let mut servers = self.undiscovered_servers(&catalog);
-        servers.retain(|entry| self.visible_catalogs.can_see(caller, &entry.spec().id));
-        self.discover(caller, Era::Session, &servers).await;
-        self.find_among_known(caller, selector, &servers).map_err(|error| {
-            let catalog = self.callable_catalog(caller);
-            let failed = servers.iter().find(|entry| catalog.is_undiscovered(&entry.spec().id));
-            match failed.filter(|_| error.kind() == ErrorKind::Unknown) {
-                Some(entry) if !catalog.has_suggestion(selector) => self.discovery_error(entry).0,
-                _ => error,
-            }
-        })
     }
 
     /// Finds a bare name or URI after `servers` were discovered. Those that could not be started count as not having it;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,11 @@ fn check_reference(piece: TemplatePiece<'_>, secrets: &SecretLocator, uses_gatew
             Some(check.fix(fix))
         }
         TemplatePiece::File(path) => {
-            let error = File::open(path).err()?;
+            let error = match fs::metadata(path) {
+                Ok(metadata) if metadata.is_file() => File::open(path).err()?,
+                Ok(_) => io::Error::other("it is not a file"),
+                Err(error) => error,
+            };
             let message = format!("cannot read `{}`: {error}", path.display());
             Some(Check::fail("environment", message).fix(format!("create `{}`", path.display())))
         }

@@ -261,7 +261,7 @@ impl Actor {
     fn pause(&mut self, error: Error, class: FailureClass, wait: Duration) -> AfterStop {
         let server = self.spec.id.clone();
         self.refuse_waiters(&error.with_next_attempt_in(wait));
-        warn!(%server, %error, class = class.name(), wait = %format_duration(wait), "paused");
+        warn!(%server, %error, class = class.name(), wait = %format_duration(wait), "failed; backing off");
         self.emit(Event::Paused { server, class, reason: error.to_string(), retry_in: wait });
         let until = Instant::now() + wait;
         self.start_gate.record_failure(Penalty::Pause { until, error: error.clone() });
