@@ -108,13 +108,10 @@ fn standalone_hint(hint: &str, server: Option<&str>, paths: &Paths) -> String {
 
 /// Replaces hints that need a gateway by one about the declaration of the server.
 fn repair_hint(hint: &str, server: Option<&str>, config: &Path) -> String {
+    let needs_gateway = ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command));
     match server {
-        Some(server)
-            if ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command)) =>
-        {
-            format!("check `servers.{server}` in {}", config.display())
-        }
-        _ => hint.to_owned(),
+        Some(server) if needs_gateway => format!("check `servers.{server}` in {}", config.display()),
+        _ => hint.split(", then run: toolcrib restart").next().unwrap_or(hint).to_owned(),
     }
 }
 

@@ -93,19 +93,28 @@ pub(super) fn check_program(command: &CommandSpec, server: &ServerId) -> Option<
         let message = format!("the interpreter `{interpreter}` of `{}` was not found", file.display());
         return Some(Check::fail("command", message).fix(install_hint(&interpreter, server)));
     }
-    let is_everywhere = command.env.contains_key("PATH")
-        || find_program(&program, command.cwd.as_deref(), &OsString::from(DESKTOP_PATH)).is_some();
-    Some(match is_everywhere {
-        true => Check::pass("command", file.display().to_string()),
-        false => {
-            let message = format!(
-                "`{}` is not on the `PATH` of programs that a desktop starts ({DESKTOP_PATH})",
-                file.display()
-            );
-            let fix = format!("set `servers.{server}.command` to \"{}\"", file.display());
-            Check::warn("command", message).fix(fix)
-        }
-    })
+    let found = Check::pass("command", file.display().to_string());
+    if command.env.contains_key("PATH") {
+        return Some(found);
+    }
+    let message = match find_program(&program, command.cwd.as_deref(), &OsString::from(DESKTOP_PATH)) {
+        Some(other) if is_same_file(&file, &other) => return Some(found),
+        Some(other) => format!(
+            "`{program}` is `{}` here, and `{}` for programs that a desktop starts",
+            file.display(),
+            other.display()
+        ),
+        None => format!(
+            "`{}` is not on the `PATH` of programs that a desktop starts ({DESKTOP_PATH})",
+            file.display()
+        ),
+    };
+    let fix = format!("set `servers.{server}.command` to \"{}\"", file.display());
+    Some(Check::warn("command", message).fix(fix))
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().ok() == other.canonicalize().ok()
 }
 
 /// Returns a text whose references have values; secrets are not looked up.
