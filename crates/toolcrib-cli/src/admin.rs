@@ -217,7 +217,7 @@ impl Admin {
         match lines {
             Ok(lines) => {
                 let report = |line: StderrLine| LogLineReport {
-                    seq: line.number,
+                    seq: Some(line.number),
                     at: format_timestamp(line.at),
                     line: line.text,
                 };

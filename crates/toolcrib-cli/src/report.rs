@@ -143,7 +143,8 @@ impl Report for ReloadReport {
 /// One line of a server's stderr.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogLineReport {
-    pub(crate) seq: u64,
+    /// The number of the line, unless it was read from a log file.
+    pub(crate) seq: Option<u64>,
     /// In RFC 3339; empty if an older gateway does not report it.
     pub(crate) at: String,
     pub(crate) line: String,
@@ -156,7 +157,7 @@ impl Report for LogLineReport {
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
-        Self { seq: members.count("seq"), at: members.text("at"), line: members.text("line") }
+        Self { seq: members.optional_count("seq"), at: members.text("at"), line: members.text("line") }
     }
 }
 

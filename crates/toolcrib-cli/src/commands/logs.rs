@@ -3,7 +3,6 @@
 use std::time::SystemTime;
 
 use anyhow::Result;
-use serde_json::json;
 use toolcrib::ServerId;
 use toolcrib::config::units::parse_duration;
 use toolcrib::util::clock::wall_time;
@@ -34,7 +33,7 @@ pub(crate) async fn run(args: &LogsArgs, paths: &Paths, out: &mut Output) -> Res
         true => None,
         false => read_file(&args.server, paths)?,
     };
-    let mut last = held.as_ref().and_then(|held| held.last()).map_or(0, |line| line.seq);
+    let mut last = held.as_deref().and_then(last_number).unwrap_or(0);
     let lines = match (file, held) {
         (Some(lines), _) => lines,
         (None, Some(held)) => held,
@@ -46,12 +45,17 @@ pub(crate) async fn run(args: &LogsArgs, paths: &Paths, out: &mut Output) -> Res
         loop {
             let path = format!("{path}?after={last}&wait=1");
             let lines: Vec<LogLineReport> = super::mark_unknown_server(client.fetch(&path).await)?;
-            last = lines.last().map_or(last, |line| line.seq);
+            last = last_number(&lines).unwrap_or(last);
             print_lines(&lines, out)?;
         }
     };
     let result: Option<Result<ExitStatus>> = super::until_interrupted(follow).await?;
     result.unwrap_or(Ok(ExitStatus::Interrupted))
+}
+
+/// Returns the number of the last line.
+fn last_number(lines: &[LogLineReport]) -> Option<u64> {
+    lines.last()?.seq
 }
 
 /// Returns the lines of the log file, if there is one.
@@ -64,7 +68,7 @@ fn read_file(server: &str, paths: &Paths) -> Result<Option<Vec<LogLineReport>>> 
 /// Splits a line of the file into its time and its text.
 fn parse_line(line: &str) -> LogLineReport {
     let (at, text) = line.split_once(' ').unwrap_or((line, ""));
-    LogLineReport { seq: 0, at: at.to_owned(), line: text.to_owned() }
+    LogLineReport { seq: None, at: at.to_owned(), line: text.to_owned() }
 }
 
 fn no_log_error(server: &str) -> CommandError {
@@ -115,10 +119,9 @@ fn parse_since(text: &str, now: SystemTime) -> Option<String> {
 
 fn print_lines(lines: &[LogLineReport], out: &mut Output) -> Result<()> {
     for line in lines {
-        match (out.json, line.seq) {
-            (true, 0) => out.print_json(&json!({"seq": null, "at": line.at, "line": line.line}))?,
-            (true, _) => out.print_json(&line.to_json())?,
-            (false, _) => out.print_line(format!("{} {}", line.at, line.line).trim())?,
+        match out.json {
+            true => out.print_json(&line.to_json())?,
+            false => out.print_line(format!("{} {}", line.at, line.line).trim())?,
         }
     }
     Ok(())

@@ -81,7 +81,7 @@ impl HttpConnection {
                 debug!(server = %self.link.server(), method = message.method, %status, "the server did not accept a notification");
             }
             _ => {
-                debug!(server = %self.link.server(), method = message.method, "a notification was not delivered")
+                debug!(server = %self.link.server(), method = message.method, "a notification was not delivered");
             }
         }
     }
