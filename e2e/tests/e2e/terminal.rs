@@ -34,10 +34,10 @@ fn run_on_late_exit(args: &[&str], with_gateway: bool) -> (Output, usize) {
     let script = "echo >> \"$0\"; echo loading >&2; sleep 2.5; echo no database >&2; exit 3";
     let home = Home::new(CRIB, "");
     let starts = home.file("starts");
-    home.write_config(&server_config("sh", "s", &["-c", script, starts.to_str().expect("text")]));
+    home.write_config(&server_config("sh", "s", &["-c", script, &starts.display().to_string()]));
     let _gateway = with_gateway.then(|| home.serve());
     let output = home.run(args);
-    let starts = std::fs::read_to_string(starts).expect("the server was started");
+    let starts = std::fs::read_to_string(starts).unwrap_or_default();
     (output, starts.lines().count())
 }
 
@@ -61,7 +61,7 @@ fn failed_start_is_reported_at_its_first_failure() {
                 let shown = [output.stdout, output.stderr].concat();
                 assert!(String::from_utf8_lossy(&shown).contains("no database"), "{args:?}: {shown:?}");
                 // The server may have been started again while the failure was reported.
-                assert!(starts <= 2, "{args:?}, with gateway: {with_gateway}: {starts} starts");
+                assert!((1..=2).contains(&starts), "{args:?}, with gateway: {with_gateway}: {starts} starts");
             });
         }
     });

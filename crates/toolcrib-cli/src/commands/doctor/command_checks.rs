@@ -184,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let script = write_script(dir.path(), "tool", "#!/bin/sh\n");
         let path = OsString::from(dir.path());
-        assert_eq!(find_program("tool", None, &path), Some(script.clone()));
+        assert_eq!(find_program("tool", None, &path), Some(script));
         assert_eq!(
             find_program("./tool", Some(dir.path()), &OsString::new()),
             Some(dir.path().join("./tool"))

@@ -68,11 +68,11 @@ struct Row {
     value: String,
 }
 
-fn row(label: &'static str, value: impl ToString) -> Row {
-    Row { label, value: value.to_string() }
+fn row(label: &'static str, value: impl Into<String>) -> Row {
+    Row { label, value: value.into() }
 }
 
-fn optional_row(label: &'static str, value: Option<impl ToString>) -> Option<Row> {
+fn optional_row(label: &'static str, value: Option<impl Into<String>>) -> Option<Row> {
     value.map(|value| row(label, value))
 }
 
@@ -105,9 +105,9 @@ fn state_rows(server: &ServerReport) -> Vec<Row> {
 
 fn process_rows(server: &ServerReport) -> Vec<Row> {
     let mut rows = vec![row("transport", &server.transport)];
-    rows.extend(optional_row("pid", server.pid));
+    rows.extend(optional_row("pid", server.pid.map(|pid| pid.to_string())));
     rows.extend(server.memory.map(|bytes| row("memory", format_bytes(bytes))));
-    rows.push(row("starts", server.generation));
+    rows.push(row("starts", server.generation.to_string()));
     let version = server.protocol_version.as_deref();
     rows.extend(version.map(|version| row("protocol", format!("{version} ({})", format_eras(&server.eras)))));
     let info = server.server_info.as_ref();
@@ -121,7 +121,7 @@ fn process_rows(server: &ServerReport) -> Vec<Row> {
 fn call_rows(server: &ServerReport) -> Vec<Row> {
     let mut rows = vec![
         row("calls", format!("{}, {} failed", server.calls, server.errors)),
-        row("in flight", server.in_flight),
+        row("in flight", server.in_flight.to_string()),
     ];
     if server.p50.is_some() {
         let [p50, p99] = [server.p50, server.p99].map(format_seconds);
@@ -147,12 +147,12 @@ fn limit_rows(server: &ServerReport, spec: Option<&ServerSpec>) -> Vec<Row> {
     let restarts = format!("{}, {} left", server.restarts, server.restarts_left);
     let mut rows = vec![row("restarts", restarts), row("circuit breaker", &server.breaker)];
     if server.consecutive_failures > 0 {
-        rows.push(row("failures in a row", server.consecutive_failures));
+        rows.push(row("failures in a row", server.consecutive_failures.to_string()));
     }
     let Some(spec) = spec else { return rows };
     rows.push(row("start-timeout", format_duration(spec.lifecycle.start_timeout)));
     rows.push(row("call-timeout", format_duration(spec.limits.call_timeout)));
-    rows.push(row("in-flight", spec.limits.in_flight));
+    rows.push(row("in-flight", spec.limits.in_flight.to_string()));
     rows.extend(spec.lifecycle.memory.soft.map(|bytes| row("memory.soft", format_bytes(bytes))));
     rows.extend(spec.lifecycle.memory.hard.map(|bytes| row("memory.hard", format_bytes(bytes))));
     rows
@@ -160,7 +160,7 @@ fn limit_rows(server: &ServerReport, spec: Option<&ServerSpec>) -> Vec<Row> {
 
 fn tool_rows(server: &ServerReport) -> Vec<Row> {
     let mut rows = vec![row("tools", format_count(server.tools)), row("pin", &server.pin)];
-    let count = |label, count: usize| (count > 0).then(|| row(label, count));
+    let count = |label, count: usize| (count > 0).then(|| row(label, count.to_string()));
     rows.extend(count("not as approved", server.unapproved.len()));
     rows.extend(count("problems", server.problems.len()));
     rows.extend(count("unreadable lists", server.listing_errors.len()));
