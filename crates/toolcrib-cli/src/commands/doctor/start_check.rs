@@ -52,7 +52,7 @@ impl ServerStarter {
             Self::Standalone { crib, .. } => {
                 crib.start(server).await?;
                 let status = crib.server_status(server);
-                Ok(status.map(|status| ServerReport::new(&status, 0)).unwrap_or_default())
+                Ok(status.map(|status| ServerReport::new(&status, None, 0)).unwrap_or_default())
             }
         }
     }
