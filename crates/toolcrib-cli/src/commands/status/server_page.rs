@@ -105,6 +105,10 @@ fn state_rows(server: &ServerReport) -> Vec<Row> {
 
 fn process_rows(server: &ServerReport) -> Vec<Row> {
     let mut rows = vec![row("transport", &server.transport)];
+    rows.extend(optional_row(
+        "login",
+        Some(&server.login).filter(|login| !matches!(login.as_str(), "" | "none")),
+    ));
     rows.extend(optional_row("pid", server.pid.map(|pid| pid.to_string())));
     rows.extend(server.memory.map(|bytes| row("memory", format_bytes(bytes))));
     rows.push(row("starts", server.generation.to_string()));
