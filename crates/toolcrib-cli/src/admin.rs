@@ -1,4 +1,4 @@
-//! The admin API: status, tools, logs, restart, stop, reload and approvals.
+//! The admin API: status, tools, logs, start, restart, stop, reload and approvals.
 //!
 //! Produces JSON and is independent of connections; access is checked before a request gets here.
 
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::encoding;
+use toolcrib::util::format::format_timestamp;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
 use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
 
@@ -26,7 +27,7 @@ use self::recorded_action::RecordedAction;
 use crate::gateway::GatewayHandle;
 use crate::report::server::ServerReport;
 use crate::report::status::{GatewayReport, LimitReport};
-use crate::report::tools::{ToolLookupReport, ToolReport};
+use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
 use crate::tool_listing::{self, ToolsWait};
 
@@ -102,13 +103,13 @@ impl Admin {
             ["api", "v1", "reload"] if post => self.reload_reply().await,
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
-            ["api", "v1", "servers", server, action @ ("restart" | "stop")] if post => {
+            ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
                 self.run_action(server, action).await
             }
             ["healthz" | "readyz"]
             | ["api", "v1", "status" | "tools" | "reload"]
             | ["api", "v1", "servers", _]
-            | ["api", "v1", "servers", _, "logs" | "restart" | "stop"] => {
+            | ["api", "v1", "servers", _, "logs" | "start" | "restart" | "stop"] => {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
             }
             segments => self
@@ -158,7 +159,8 @@ impl Admin {
     }
 
     /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
-    /// the running servers were asked again. With `name`, and optionally `server`, returns only that tool, or a similar name.
+    /// the running servers were asked again. With `name`, and optionally `server`, returns only that tool, or a similar name;
+    /// with `start=1`, after its server was started.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         let Some(name) = query_value(query, "name") else {
             let wait = match query_value(query, "wait").as_deref() {
@@ -177,17 +179,28 @@ impl Admin {
             None => Some(Selector::Tool(name)),
         };
         match selector {
-            Some(selector) => self.look_up_tool(caller, &selector).await.to_json(),
+            Some(selector) => {
+                let starts = query_value(query, "start").is_some_and(|start| start == "1");
+                self.look_up_tool(caller, &selector, starts).await.to_json()
+            }
             None => ToolLookupReport::default().to_json(),
         }
     }
 
-    async fn look_up_tool(&self, caller: &Caller, selector: &Selector) -> ToolLookupReport {
-        let found = tool_listing::find_tool(self.crib(), caller, selector).await;
-        let catalog = self.crib().catalog_for(caller);
+    async fn look_up_tool(&self, caller: &Caller, selector: &Selector, starts: bool) -> ToolLookupReport {
+        let crib = self.crib();
+        let mut found = tool_listing::find_tool(crib, caller, selector).await;
+        if let Ok(Some(tool)) = &found
+            && starts
+            && let Err(error) = tool_listing::start_server_of(crib, tool).await
+        {
+            found = Err(error);
+        }
+        let near = crib.catalog_for(caller).suggest_tool(selector).map(str::to_owned);
         ToolLookupReport {
-            tool: found.as_ref().map(ToolReport::new),
-            near: catalog.suggest_tool(selector).map(str::to_owned),
+            failure: found.as_ref().err().map(FailureReport::new),
+            tool: found.ok().flatten().as_ref().map(ToolReport::new),
+            near,
         }
     }
 
@@ -209,7 +222,11 @@ impl Admin {
         };
         match lines {
             Ok(lines) => {
-                let report = |line: StderrLine| LogLineReport { seq: line.number, line: line.text };
+                let report = |line: StderrLine| LogLineReport {
+                    seq: Some(line.number),
+                    at: format_timestamp(line.at),
+                    line: line.text,
+                };
                 let lines: Vec<LogLineReport> = lines.into_iter().map(report).collect();
                 AdminReply::ok(lines.to_json())
             }
@@ -223,6 +240,7 @@ impl Admin {
             Err(error) => return failure_reply(&error),
         };
         let done = match action {
+            "start" => self.crib().start(&server).await,
             "restart" => self.crib().restart(&server).await,
             _ => self.crib().stop(&server).await,
         };

@@ -18,7 +18,7 @@ pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
-pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs, WhyArgs};
+pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
 
 /// One gateway in front of all your MCP servers
 ///
@@ -155,16 +155,28 @@ pub(crate) enum Command {
     ///   toolcrib stop git
     #[command(verbatim_doc_comment)]
     Stop(ServerNameArgs),
-    /// Show the stderr of a server
+    /// Show the log of a server: its stderr, and when it started and stopped
     ///
     /// Examples:
     ///   toolcrib logs git
     ///   toolcrib logs git -f
+    ///   toolcrib logs git -n 20 --since 10m
     ///
-    /// The log file logs/SERVER.log in the state folder has older lines, and when the server
-    /// started and stopped.
+    /// Reads the log file logs/SERVER.log in the state folder, which a gateway writes. Times are UTC.
+    /// Without a log file, exits with 4.
     #[command(verbatim_doc_comment)]
     Logs(LogsArgs),
+    /// Check the config, the gateway and every server, and say how to fix each problem
+    ///
+    /// Examples:
+    ///   toolcrib doctor
+    ///   toolcrib doctor git
+    ///   toolcrib doctor --json
+    ///
+    /// Looks for the programs, packages, variables and secrets that servers need, and starts every
+    /// server; in the gateway, if one runs. Exits with 2 if a check failed, with 0 on warnings.
+    #[command(verbatim_doc_comment)]
+    Doctor(DoctorArgs),
     /// Check the config and report every problem
     ///
     /// Examples:
@@ -200,6 +212,7 @@ pub(crate) enum Command {
     ///   toolcrib add -e TOKEN='${env:TOKEN}' tickets -- npx -y tickets-server
     ///   toolcrib add docs https://example.com/mcp -H 'Authorization: Bearer ${env:DOCS}'
     ///   toolcrib add --scope project db -- ./tools/db-server
+    ///   toolcrib add --try time -- uvx mcp-server-time
     ///
     /// Accepts the flags of `claude mcp add`. Comments and order of the file are kept.
     #[command(verbatim_doc_comment)]

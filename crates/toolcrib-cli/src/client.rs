@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Body;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -22,6 +23,7 @@ use toolcrib::protocol::versions::{Era, Revision};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::paths::Paths;
+use crate::progress_line;
 use crate::report::Report;
 
 /// A running gateway.
@@ -36,8 +38,15 @@ pub(crate) enum GatewayClient {
 /// An HTTP response of the gateway.
 struct GatewayResponse {
     status: StatusCode,
-    is_stream: bool,
-    body: Bytes,
+    /// The body, or the events of a stream except progress notifications.
+    messages: Vec<Bytes>,
+}
+
+impl GatewayResponse {
+    /// Returns the body, or the last event of a stream.
+    fn body(&self) -> Bytes {
+        self.messages.last().cloned().unwrap_or_default()
+    }
 }
 
 /// Connects to the gateway of this config, or returns `None` if none is running.
@@ -91,7 +100,7 @@ impl GatewayClient {
 
     async fn send_admin(&self, method: Method, path: &str) -> Result<Value, CommandError> {
         let response = self.send(method, path, &[], Bytes::new()).await?;
-        let value: Value = serde_json::from_slice(&response.body).map_err(|error| {
+        let value: Value = serde_json::from_slice(&response.body()).map_err(|error| {
             gateway_lost(&format!("its response is not JSON ({}): {error}", response.status))
         })?;
         if response.status.is_success() {
@@ -188,8 +197,11 @@ where
     let work = async move {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-        let is_stream = kind.starts_with(b"text/event-stream");
-        Ok(GatewayResponse { status: head.status, is_stream, body: body.collect().await?.to_bytes() })
+        let messages = match kind.starts_with(b"text/event-stream") {
+            true => read_events(body).await?,
+            false => vec![body.collect().await?.to_bytes()],
+        };
+        Ok(GatewayResponse { status: head.status, messages })
     };
     tokio::pin!(work, connection);
     tokio::select! {
@@ -199,19 +211,47 @@ where
     work.await
 }
 
+/// Reads a stream to its end. Progress notifications are shown when they arrive.
+async fn read_events<B>(mut body: B) -> Result<Vec<Bytes>, B::Error>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut decoder = SseDecoder::new(usize::MAX);
+    let mut messages = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        decoder.push(&data);
+        while let Ok(Some(event)) = decoder.next_event() {
+            match progress_params(&event.data) {
+                Some(params) => progress_line::record_progress(&params),
+                None => messages.push(event.data),
+            }
+        }
+    }
+    Ok(messages)
+}
+
+/// Returns the parameters of a progress notification.
+fn progress_params(message: &Bytes) -> Option<Object> {
+    let message = Object::parse(message).ok()?;
+    let is_progress = message.get_string("method")? == "notifications/progress";
+    Object::parse(message.get("params").filter(|_| is_progress)?).ok()
+}
+
 fn client_meta(revision: &str) -> Bytes {
     let mut meta = Object::default();
     meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision));
     meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
     meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
+    if progress_line::is_enabled() {
+        meta.set_unchecked(meta::PROGRESS_TOKEN, Bytes::from_static(b"1"));
+    }
     meta.to_bytes()
 }
 
 fn parse_response(response: &GatewayResponse) -> Result<ResponsePayload, CommandError> {
-    let messages =
-        if response.is_stream { decode_events(&response.body) } else { vec![response.body.clone()] };
-    for message in messages {
-        let Ok(message) = Object::parse(&message) else { continue };
+    for message in &response.messages {
+        let Ok(message) = Object::parse(message) else { continue };
         if let Some(result) = message.get("result") {
             return Ok(ResponsePayload::Result(result.clone()));
         }
@@ -219,38 +259,26 @@ fn parse_response(response: &GatewayResponse) -> Result<ResponsePayload, Command
             return Ok(ResponsePayload::Error(error.clone()));
         }
     }
-    let text = String::from_utf8_lossy(&response.body[..response.body.len().min(200)]);
+    let body = response.body();
+    let text = String::from_utf8_lossy(&body[..body.len().min(200)]);
     Err(gateway_lost(&format!("unexpected response ({}): {}", response.status, text.trim())))
-}
-
-fn decode_events(body: &Bytes) -> Vec<Bytes> {
-    let mut events = SseDecoder::new(body.len());
-    events.push(body);
-    let next = || events.next_event().ok().flatten().map(|event| event.data);
-    std::iter::from_fn(next).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn parse_response_reads_plain_body_and_stream() {
-        let parse = |body: &'static str, is_stream| {
-            parse_response(&GatewayResponse {
-                status: StatusCode::OK,
-                is_stream,
-                body: Bytes::from_static(body.as_bytes()),
-            })
-        };
-        let plain = parse(r#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#, false).unwrap();
+    #[tokio::test]
+    async fn response_is_read_from_body_and_stream() {
+        let parse =
+            |messages: Vec<Bytes>| parse_response(&GatewayResponse { status: StatusCode::OK, messages });
+        let plain =
+            parse(vec![Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#)]).unwrap();
         assert_eq!(plain, ResponsePayload::Result(Bytes::from_static(br#"{"a":1.0}"#)));
-        let stream =
-            "data: {\"method\":\"notifications/progress\"}\n\ndata: {\"id\":1,\"error\":{\"code\":1}}\n\n";
-        assert_eq!(
-            parse(stream, true).unwrap(),
-            ResponsePayload::Error(Bytes::from_static(br#"{"code":1}"#))
-        );
-        assert!(parse("<html>", false).is_err());
+        let stream = "data: {\"method\":\"notifications/progress\",\"params\":{\"progress\":1}}\n\ndata: {\"method\":\"x\"}\n\ndata: {\"id\":1,\"error\":{\"code\":1}}\n\n";
+        let messages = read_events(Full::new(Bytes::from_static(stream.as_bytes()))).await.unwrap();
+        assert_eq!(messages.len(), 2, "progress is not kept");
+        assert_eq!(parse(messages).unwrap(), ResponsePayload::Error(Bytes::from_static(br#"{"code":1}"#)));
+        assert!(parse(vec![Bytes::from_static(b"<html>")]).is_err());
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod check;
 mod config_changes;
 mod config_document;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod import;
@@ -27,6 +28,7 @@ pub(crate) mod stop;
 pub(crate) mod tools;
 pub(crate) mod why;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -41,6 +43,7 @@ use crate::gateway::{self, Signals};
 use crate::hints::hint_text;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::report::Report as _;
 use crate::report::server::ServerReport;
 
@@ -54,6 +57,10 @@ where
     W: FnOnce(Crib) -> F,
     F: Future,
 {
+    let work = async |crib: Crib| {
+        let wait = Wait::new("waiting for the server", ServerSource::Crib(&crib));
+        wait.run(work(crib.clone())).await
+    };
     run_with_config(paths, paths.valid_config()?, out, work, |output, _| output).await
 }
 
@@ -79,7 +86,8 @@ where
         () = signals.wait_for_any() => None,
     };
     let finished = finish(output, out);
-    crib.shutdown(SHUTDOWN_GRACE).await;
+    let stop = Wait::new("stopping the servers", ServerSource::Crib(&crib));
+    stop.run(crib.shutdown(SHUTDOWN_GRACE)).await;
     Ok(finished)
 }
 
@@ -96,13 +104,15 @@ fn missing_gateway_error(config: &Config) -> Option<CommandError> {
 
 /// Replaces hints that need a gateway, for commands that run without one.
 fn standalone_hint(hint: &str, server: Option<&str>, paths: &Paths) -> String {
+    repair_hint(hint, server, &paths.config)
+}
+
+/// Replaces hints that need a gateway by one about the declaration of the server.
+fn repair_hint(hint: &str, server: Option<&str>, config: &Path) -> String {
+    let needs_gateway = ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command));
     match server {
-        Some(server)
-            if ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command)) =>
-        {
-            format!("check `servers.{server}` in {}", paths.config.display())
-        }
-        _ => hint.to_owned(),
+        Some(server) if needs_gateway => format!("check `servers.{server}` in {}", config.display()),
+        _ => hint.split(", then run: toolcrib restart").next().unwrap_or(hint).to_owned(),
     }
 }
 
@@ -141,7 +151,12 @@ async fn run_server_action(
     out: &mut Output,
 ) -> Result<ExitStatus> {
     let client = GatewayClient::require(paths).await?;
-    let status = mark_unknown_server(client.post(&format!("{}/{action}", server_path(server))).await)?;
+    let path = format!("{}/{action}", server_path(server));
+    let gerund = if action == "stop" { "stopping" } else { "restarting" };
+    let wait = Wait::new(format!("{gerund} `{server}`"), ServerSource::Gateway(&client)).on_server(server);
+    let response = until_interrupted(wait.run(client.post(&path))).await?;
+    let Some(response) = response else { return Ok(ExitStatus::Interrupted) };
+    let status = mark_unknown_server(response)?;
     if out.json {
         out.print_json(&status)?;
         return Ok(ExitStatus::Success);

@@ -47,6 +47,7 @@ pub(crate) use self::handle::GatewayHandle;
 use self::handle::StampedConfig;
 use self::lock::GatewayLock;
 use self::log_files::LogFiles;
+pub(crate) use self::log_files::read_log;
 use self::peer_check::PeerCheck;
 use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};

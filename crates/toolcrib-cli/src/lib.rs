@@ -24,6 +24,8 @@ mod listen;
 mod logging;
 mod output;
 mod paths;
+mod progress;
+mod progress_line;
 mod project;
 mod prompt;
 mod protection;
@@ -59,6 +61,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report_parse_error(&error).into(),
     };
+    progress_line::init(&cli.globals);
     let mut out = Output::standard(&cli.globals);
     let exit = run(&cli, &mut out).unwrap_or_else(|error| report_error(error, &mut out));
     exit.into()
@@ -110,7 +113,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     }
     let paths = Paths::find(cli.globals.config.as_deref())?;
     out.set_hints(paths.hints());
-    let reports_it_itself = matches!(cli.command, Command::Allow(_) | Command::Check);
+    let reports_it_itself = matches!(cli.command, Command::Allow(_) | Command::Check | Command::Doctor(_));
     if let Some((file, reason)) = paths.sources().unused_project_file().filter(|_| !reports_it_itself) {
         out.warn(&format!("`{}` {reason}", file.display()), Some("review it, then run `toolcrib allow`"))?;
     }
@@ -124,11 +127,12 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Stop(args) => commands::stop::run(args, &paths, out).await,
         Command::Logs(args) => commands::logs::run(args, &paths, out).await,
         Command::Approve(args) => commands::approve::run(args, &paths, out).await,
+        Command::Doctor(args) => commands::doctor::run(args, &paths, out).await,
         Command::Check => commands::check::run(&paths, out),
         Command::Ls => commands::ls::run(&paths, out),
         Command::Show(args) => commands::ls::show(&args.server, &paths, out),
         Command::Why(args) => commands::why::run(args, &paths, out),
-        Command::Add(args) => commands::add::run(args, &paths, out),
+        Command::Add(args) => commands::add::run(args, &paths, out).await,
         Command::Rm(args) => commands::remove::run(args, &paths, out),
         Command::Enable(args) => commands::enable::enable(args, &paths, out),
         Command::Disable(args) => commands::enable::disable(args, &paths, out),

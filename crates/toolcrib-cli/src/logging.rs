@@ -11,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::{Command, GlobalArgs};
 use crate::output::Output;
+use crate::progress_line;
 use crate::visible_text::escape_invisible;
 
 /// Installs the log subscriber. An invalid filter causes a warning and is ignored.
@@ -31,11 +32,14 @@ pub(crate) fn init(globals: &GlobalArgs, command: &Command, out: &mut Output) ->
         let text = format!("{value:?}");
         match field.name() {
             "message" => write!(writer, "{}", escape_invisible(&text)),
-            name => write!(writer, "{name}={}", escape_invisible(&text)),
+            name => write!(writer, "{name}={}", escape_invisible(unquote(&text))),
         }
     });
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(|| {
+            progress_line::erase();
+            io::stderr()
+        })
         .with_ansi(out.uses_color())
         .fmt_fields(fields.delimited(" "));
     // When stderr is closed, reporting that would panic in the task that logs.
@@ -43,6 +47,12 @@ pub(crate) fn init(globals: &GlobalArgs, command: &Command, out: &mut Output) ->
     // A subscriber that is already installed stays.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     Ok(())
+}
+
+/// Returns a string value without the quotes of its debug form, if it is one word.
+fn unquote(text: &str) -> &str {
+    let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inner.filter(|inner| !inner.is_empty() && !inner.contains(['"', '\\', ' ', '='])).unwrap_or(text)
 }
 
 fn default_filter(globals: &GlobalArgs, command: &Command) -> Targets {
@@ -56,8 +66,21 @@ fn default_filter(globals: &GlobalArgs, command: &Command) -> Targets {
         // The demo causes failures on purpose and reports them itself.
         Command::Demo => Targets::new(),
         // These report errors themselves.
-        Command::Call(_) | Command::Tools(_) => Targets::new().with_default(LevelFilter::ERROR),
+        Command::Call(_) | Command::Tools(_) | Command::Doctor(_) | Command::Add(_) => {
+            Targets::new().with_default(LevelFilter::ERROR)
+        }
         _ => Targets::new().with_default(LevelFilter::WARN),
     };
     if globals.verbose { filter.with_target("toolcrib", LevelFilter::DEBUG) } else { filter }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_logged_without_quotes() {
+        let values = ["\"crashed\"", "\"two words\"", "\"\"", "7", r#""a\"b""#];
+        assert_eq!(values.map(unquote), ["crashed", "\"two words\"", "\"\"", "7", r#""a\"b""#]);
+    }
 }

@@ -9,6 +9,7 @@ use crate::cli::{ColorChoice, GlobalArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::Hints;
+use crate::progress_line;
 use crate::visible_text::{escape_invisible, escape_json, escape_lines};
 
 /// The output streams of a command and how to write to them.
@@ -18,7 +19,7 @@ pub(crate) struct Output {
     /// True if data and errors are printed as JSON.
     pub(crate) json: bool,
     quiet: bool,
-    /// Whether stdout is a terminal: rows are aligned below a heading, otherwise they are separated by tabs.
+    /// Whether stdout is a terminal: cells of tables are aligned, otherwise they are separated by tabs.
     is_terminal: bool,
     uses_color: bool,
     hints: Hints,
@@ -40,6 +41,7 @@ impl Prompter {
         if !self.0 {
             return Ok(false);
         }
+        let _paused = progress_line::pause();
         let mut stderr = io::stderr();
         write!(stderr, "{} [y/N] ", escape_lines(question))?;
         stderr.flush()?;
@@ -100,13 +102,14 @@ impl Output {
         self.stdout.flush()
     }
 
-    /// Prints rows: aligned below a heading on a terminal, separated by tabs otherwise.
+    /// Prints rows below a heading: aligned on a terminal, separated by tabs otherwise.
     pub(crate) fn print_table(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-        if !self.is_terminal {
-            return rows.iter().try_for_each(|row| self.print_line(&escape_cells(row).join("\t")));
-        }
         let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
         let rows: Vec<Vec<String>> = rows.iter().map(|row| escape_cells(row)).collect();
+        if !self.is_terminal {
+            let mut lines = std::iter::once(&heading).chain(&rows);
+            return lines.try_for_each(|row| self.print_line(&row.join("\t")));
+        }
         let widths = column_widths(&heading, &rows);
         std::iter::once(&heading).chain(&rows).try_for_each(|row| self.print_line(&align_row(row, &widths)))
     }
@@ -181,8 +184,13 @@ impl Output {
     }
 
     fn print_hint(&mut self, hint: &str) -> io::Result<()> {
-        let hint = self.hints.complete(hint).into_owned();
+        let hint = self.complete_hint(hint);
         self.print_labelled(CYAN, "hint:", &hint)
+    }
+
+    /// Returns a hint with the config named in its commands, unless that is the default one.
+    pub(crate) fn complete_hint(&self, hint: &str) -> String {
+        self.hints.complete(hint).into_owned()
     }
 
     fn paint(&self, color: &str, text: &str) -> String {

@@ -143,18 +143,21 @@ impl Report for ReloadReport {
 /// One line of a server's stderr.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogLineReport {
-    pub(crate) seq: u64,
+    /// The number of the line, unless it was read from a log file.
+    pub(crate) seq: Option<u64>,
+    /// In RFC 3339; empty if an older gateway does not report it.
+    pub(crate) at: String,
     pub(crate) line: String,
 }
 
 impl Report for LogLineReport {
     fn to_json(&self) -> Value {
-        json!({"seq": self.seq, "line": self.line})
+        json!({"seq": self.seq, "at": self.at, "line": self.line})
     }
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
-        Self { seq: members.count("seq"), line: members.text("line") }
+        Self { seq: members.optional_count("seq"), at: members.text("at"), line: members.text("line") }
     }
 }
 

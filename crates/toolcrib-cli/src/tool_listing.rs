@@ -1,6 +1,8 @@
 //! Lists and finds tools for `tools`, `call` and the admin API.
 
-use toolcrib::{Caller, Crib, Selector, Tool};
+use std::time::Duration;
+
+use toolcrib::{Caller, Crib, Error, KeepAlive, Selector, ServerSpec, Sharing, Tool};
 
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 
@@ -42,15 +44,31 @@ pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) ->
 }
 
 /// Finds the tool that a selector means. Servers that were never listed are listed if that can help.
-pub(crate) async fn find_tool(crib: &Crib, caller: &Caller, selector: &Selector) -> Option<Tool> {
-    if let Selector::OnServer(server, _) = selector
-        && crib.contains(server)
-    {
-        // A server that fails to start reports the error when it is called.
-        drop(crib.list_server_for(server, caller).await);
-    }
-    let target = crib.find_for(caller, selector).await.ok()?;
+///
+/// Fails with the first failed start of such a server. Other errors are left to the call of the tool.
+pub(crate) async fn find_tool(
+    crib: &Crib,
+    caller: &Caller,
+    selector: &Selector,
+) -> Result<Option<Tool>, Error> {
+    let target = match crib.find_at_first_failure(caller, selector).await {
+        Ok(target) => target,
+        Err(error) if error.class().is_some() => return Err(error),
+        Err(_) => return Ok(None),
+    };
     let catalog = crib.catalog_for(caller);
     let mut tools = catalog.tools().iter();
-    tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned()
+    Ok(tools.find(|tool| tool.server == target.server && tool.own_name == target.name).cloned())
+}
+
+/// Starts the server of a tool unless it runs. Fails with the first failed start, where a call would wait for restarts. A
+/// server that is not shared, or stops as soon as it is not used, is left to the call.
+pub(crate) async fn start_server_of(crib: &Crib, tool: &Tool) -> Result<(), Error> {
+    let stays_up = |spec: ServerSpec| {
+        spec.sharing == Sharing::Shared && spec.lifecycle.keep_alive != KeepAlive::For(Duration::ZERO)
+    };
+    match crib.spec(&tool.server).is_some_and(stays_up) {
+        true => crib.start(&tool.server).await,
+        false => Ok(()),
+    }
 }

@@ -234,7 +234,7 @@ impl Crib {
         }
     }
 
-    /// Stops every instance of a server, clears its failures, and waits until it is up again.
+    /// Stops every instance of a server, clears its failures, and waits until it is up again or its first start has failed.
     ///
     /// # Errors
     /// Fails if the server is unknown, disabled or does not start.

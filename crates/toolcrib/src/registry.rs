@@ -5,6 +5,7 @@ mod instances;
 mod listings;
 mod roster_edit;
 mod shared_server;
+mod starts;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,6 @@ use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
-use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::start_gate::StartGate;
@@ -191,56 +191,11 @@ impl RegisteredServer {
         self.start_gate()?.start_failure()
     }
 
-    /// Starts the server to find out what it lists, in this era if it speaks both. Waits for a restart if that is
-    /// worthwhile.
-    pub(crate) async fn discover(&self, era: Era) -> Result<(), Error> {
-        match self {
-            Self::Shared(server) => server.lease(era).await.map(drop),
-            Self::PerKey { instances, .. } => instances.discover(era).await,
-            Self::Disabled(spec) => Err(disabled_error(&spec.id)),
-        }
-    }
-
-    /// Returns whether the server has been ready since its spec was applied.
-    pub(crate) fn has_been_ready(&self) -> bool {
-        self.start_gate().is_some_and(|gate| gate.has_been_ready())
-    }
-
-    /// Returns the number of failures so far.
-    pub(crate) fn failure_count(&self) -> u64 {
-        self.start_gate().map_or(0, |gate| gate.failure_count())
-    }
-
-    /// Waits for a failure after the first `count`, and returns it.
-    pub(crate) async fn failure_after(&self, count: u64) -> Error {
-        match self.start_gate() {
-            Some(gate) => gate.failure_after(count).await,
-            None => std::future::pending().await,
-        }
-    }
-
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         match self {
             Self::Shared(server) => server.status(now),
             Self::PerKey { instances, .. } => instances.status(now),
             Self::Disabled(spec) => ServerStatus::disabled(spec),
-        }
-    }
-
-    /// Stops the server, resets its start gate and waits until it is up again.
-    pub(crate) async fn restart(&self) -> Result<(), Error> {
-        match self {
-            Self::Shared(server) => server.restart().await,
-            Self::PerKey { instances, .. } => instances.restart().await,
-            Self::Disabled(spec) => Err(disabled_error(&spec.id)),
-        }
-    }
-
-    pub(crate) async fn stop(&self) -> Result<(), Error> {
-        match self {
-            Self::Shared(server) => server.stop().await,
-            Self::PerKey { instances, .. } => instances.stop().await,
-            Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
 

@@ -37,5 +37,6 @@ mod sharing;
 mod slow_clients;
 mod streams;
 mod tutorial;
+mod terminal;
 mod unresponsive;
 mod wire;

@@ -1,4 +1,4 @@
-//! Records actions of the admin API in the audit file: reload, restart, stop and approvals.
+//! Records actions of the admin API in the audit file: reload, start, restart, stop and approvals.
 
 use hyper::{Method, StatusCode};
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ impl<'a> RecordedAction<'a> {
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         let (method, object) = match segments.as_slice() {
             ["api", "v1", "reload"] => ("admin/reload", ""),
+            ["api", "v1", "servers", server, "start"] => ("admin/start", *server),
             ["api", "v1", "servers", server, "restart"] => ("admin/restart", *server),
             ["api", "v1", "servers", server, "stop"] => ("admin/stop", *server),
             ["api", "v1", "servers", server, "approve"] => ("admin/approve_tools", *server),

@@ -21,6 +21,9 @@ pub(crate) struct AddArgs {
     /// The transport; detected if omitted
     #[arg(short, long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<TransportArg>,
+    /// Check and start the server first; nothing is written if that fails
+    #[arg(long = "try")]
+    pub(crate) try_first: bool,
     #[command(flatten)]
     pub(crate) scope: ConfigScopeArgs,
 }
@@ -98,9 +101,22 @@ pub(crate) struct ServerNameArgs {
 pub(crate) struct LogsArgs {
     /// The name of the server
     pub(crate) server: String,
-    /// Keep printing new lines
+    /// Keep printing new lines; needs a running gateway
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// Print at most this number of lines, the newest ones
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 200)]
+    pub(crate) lines: usize,
+    /// Print only lines since then: 10m, 2h, 2026-05-01 or 2026-05-01T12:30 (UTC)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Check only what concerns this server
+    pub(crate) server: Option<String>,
 }
 
 /// Arguments of `approve`.

@@ -4,7 +4,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::ServerId;
 
+use super::call::adhoc;
 use super::config_document::ConfigDocument;
+use super::doctor::{self, Completion};
 use super::ls;
 use crate::cli::servers::{AddArgs, TransportArg};
 use crate::command_error::CommandError;
@@ -25,7 +27,7 @@ impl ServerKey {
 }
 
 /// Declares a server.
-pub(crate) fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let id: ServerId = args.name.parse().map_err(|reason| {
         CommandError::usage(format!("`{}` is not a valid server name: {reason}", args.name))
             .hint("choose another name, such as `my-server`")
@@ -43,6 +45,12 @@ pub(crate) fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Result<Exi
         document.set(&["servers", id.as_str(), key.name], &key.value)?;
     }
     document.check_server(&id)?;
+    if args.try_first {
+        let config = adhoc::config_with(paths, &document.server_spec(&id)?)?;
+        if let Completion::Interrupted = doctor::try_servers(&config, paths, out).await? {
+            return Ok(ExitStatus::Interrupted);
+        }
+    }
     document.save(out, &format!("added `{id}` to"), id.as_str())
 }
 

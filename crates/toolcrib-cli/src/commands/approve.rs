@@ -13,6 +13,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::report::approvals::{
     ApprovedToolsReport, PendingCallReport, PendingCallsReport, UnapprovedToolReport, UnapprovedToolsReport,
 };
@@ -103,7 +104,8 @@ async fn fetch_unapproved(
 ) -> Result<Option<UnapprovedToolsReport>> {
     let path = format!("{}/unapproved", super::server_path(server));
     if let Some(client) = client {
-        let response = super::until_interrupted(client.fetch(&path)).await?;
+        let wait = Wait::new(format!("listing `{server}`"), ServerSource::Gateway(client)).on_server(server);
+        let response = super::until_interrupted(wait.run(client.fetch(&path))).await?;
         return Ok(response.map(super::mark_unknown_server).transpose()?);
     }
     let work = async |crib: Crib| match server.parse() {

@@ -1,6 +1,6 @@
 //! `toolcrib call`: calls a tool from the command line.
 
-mod adhoc;
+pub(super) mod adhoc;
 mod arguments;
 
 use std::io::Read as _;
@@ -25,6 +25,9 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::{Output, Prompter};
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
+use crate::progress_line;
+use crate::report::Report as _;
 use crate::report::approvals::{PendingCallReport, PendingCallsReport};
 use crate::report::tools::ToolLookupReport;
 use crate::tool_listing;
@@ -46,7 +49,9 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
     let call = async {
         let request =
             request.split_at_dot(async |server| client.get(&super::server_path(server)).await.is_ok());
-        request.await.call_gateway_with_approval(&client, prompter).await
+        let request = request.await;
+        let wait = request.wait(ServerSource::Gateway(&client));
+        wait.run(request.call_gateway_with_approval(&client, prompter)).await
     };
     let response = super::until_interrupted(call).await?;
     finish(response, out)
@@ -65,7 +70,8 @@ async fn run_here(
     let work = async |crib: Crib| {
         let is_declared = |server: &str| server.parse().is_ok_and(|server| crib.contains(&server));
         let request = request.split_at_dot(async |server| is_declared(server)).await;
-        request.call_standalone_with_approval(&crib, prompter).await
+        let wait = request.wait(ServerSource::Crib(&crib));
+        wait.run(request.call_standalone_with_approval(&crib, prompter)).await
     };
     let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
         finish(response.map(|response| response.map_err(replace_hint)), out)
@@ -149,6 +155,13 @@ impl CallRequest {
         Self { server: Some(server), tool, ..self }
     }
 
+    /// Returns the wait for the response. A public name begins with the name of its server.
+    fn wait<'a>(&self, servers: ServerSource<'a>) -> Wait<'a> {
+        let wait = Wait::new(format!("calling `{}`", self.tool), servers);
+        let prefix = || self.tool.split_once("__").map(|(server, _)| server);
+        self.server.as_deref().or_else(prefix).into_iter().fold(wait, Wait::on_server)
+    }
+
     /// Returns the end of a call that begins now.
     fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|limit| Instant::now() + limit)
@@ -212,7 +225,7 @@ impl CallRequest {
         let response = self.run_until(deadline, Delivery::MaybeSent, sent).await?;
         match invalid_params_error(&response).filter(|_| self.server.is_some()) {
             Some(error) => {
-                let found = self.look_up_tool(client);
+                let found = self.look_up_tool(client, "");
                 let found = self.run_until(deadline, Delivery::MaybeSent, found).await.unwrap_or_default();
                 Err(with_suggestion(error, found.near.as_deref()))
             }
@@ -220,15 +233,16 @@ impl CallRequest {
         }
     }
 
-    /// Checks the arguments and finds the endpoint of the call. Sends nothing to the server.
+    /// Checks the arguments, starts the server, and finds the endpoint of the call. Sends no call.
     async fn prepare_gateway_call(&self, client: &GatewayClient) -> Result<GatewayCall, CommandError> {
         let definition = match self.unchecked {
             true => Value::Null,
-            false => self.look_up_tool(client).await?.tool.unwrap_or_default().definition,
+            false => self.look_up_tool(client, "").await?.tool.unwrap_or_default().definition,
         };
         let mut params = Object::default();
         params.set_unchecked("name", object::to_json_string(&self.tool));
         params.set_unchecked("arguments", self.checked_arguments(definition)?);
+        self.look_up_tool(client, "&start=1").await?;
         let path = match &self.server {
             Some(server) => {
                 client.get(&super::server_path(server)).await?;
@@ -254,13 +268,21 @@ impl CallRequest {
         Err(CommandError::new(ExitStatus::from_kind(kind), kind.facts().name, message).hint(hint))
     }
 
-    async fn look_up_tool(&self, client: &GatewayClient) -> Result<ToolLookupReport, CommandError> {
+    /// Finds the tool. Fails with the first failed start of its server. `start` is `&start=1` to start a known server.
+    async fn look_up_tool(
+        &self,
+        client: &GatewayClient,
+        start: &str,
+    ) -> Result<ToolLookupReport, CommandError> {
         let name = encoding::percent_encode(&self.tool);
-        let path = match &self.server {
-            Some(server) => format!("/api/v1/tools?name={name}&server={}", encoding::percent_encode(server)),
-            None => format!("/api/v1/tools?name={name}"),
-        };
-        client.fetch(&path).await
+        let server = self.server.as_deref().map(encoding::percent_encode);
+        let server = server.map_or_else(String::new, |server| format!("&server={server}"));
+        let found: ToolLookupReport =
+            client.fetch(&format!("/api/v1/tools?name={name}{server}{start}")).await?;
+        match found.failure {
+            Some(failure) => Err(CommandError::from_error_object(&failure.to_json())),
+            None => Ok(found),
+        }
     }
 
     async fn call_standalone(&self, crib: &Crib) -> Result<ResponsePayload, CommandError> {
@@ -272,16 +294,16 @@ impl CallRequest {
             },
         };
         let deadline = self.deadline();
-        let tool = match self.unchecked {
-            true => None,
-            false => {
-                let local = Caller::local();
-                let found = async { Ok(tool_listing::find_tool(crib, &local, &selector).await) };
-                self.run_until(deadline, Delivery::NotSent, found).await?
-            }
-        };
-        let definition = tool.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
+        let local = Caller::local();
+        let found = async { Ok(tool_listing::find_tool(crib, &local, &selector).await?) };
+        let tool = self.run_until(deadline, Delivery::NotSent, found).await?;
+        let checked = tool.as_ref().filter(|_| !self.unchecked);
+        let definition = checked.and_then(|tool| serde_json::from_slice(&tool.definition).ok());
         let arguments = self.checked_arguments(definition.unwrap_or_default())?;
+        if let Some(tool) = &tool {
+            let started = async { Ok(tool_listing::start_server_of(crib, tool).await?) };
+            self.run_until(deadline, Delivery::NotSent, started).await?;
+        }
         let call = match selector.clone() {
             Selector::OnServer(server, tool) => toolcrib::Call::tool_on(server, tool),
             _ => toolcrib::Call::tool(&self.tool),
@@ -292,14 +314,16 @@ impl CallRequest {
         // The call ends at the deadline by itself, with an error that knows if it was sent.
         let latest = deadline.map(|deadline| deadline + CALL_GRACE);
         let sent = async {
-            crib.call(call).await.map_err(|error| match CommandError::from(error) {
-                error
-                    if error.exit == ExitStatus::TimedOut
-                        && deadline.is_some_and(|end| end <= Instant::now()) =>
-                {
-                    error.hint(RAISE_TIMEOUT)
+            crib.call(progress_line::watch_call(call)).await.map_err(|error| {
+                match CommandError::from(error) {
+                    error
+                        if error.exit == ExitStatus::TimedOut
+                            && deadline.is_some_and(|end| end <= Instant::now()) =>
+                    {
+                        error.hint(RAISE_TIMEOUT)
+                    }
+                    error => error,
                 }
-                error => error,
             })
         };
         let Outcome { answer: response, .. } = self.run_until(latest, Delivery::MaybeSent, sent).await?;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::ServerId;
-use toolcrib::config::{self, HostFacts, LayeredConfig, ProblemScope};
+use toolcrib::config::{self, Config, HostFacts, LayeredConfig, ProblemScope};
+use toolcrib::{ServerId, ServerSpec};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::edit::toml::{TomlEditError, TomlFile};
 
@@ -61,9 +61,19 @@ impl ConfigDocument {
         self.toml.set(key, value).map_err(|error| edit_error(self.original.path(), &error))
     }
 
+    /// Returns a server of the edited text.
+    pub(super) fn server_spec(&self, id: &ServerId) -> Result<ServerSpec, CommandError> {
+        let spec = self.resolve().roster.get(id).cloned();
+        spec.ok_or_else(|| CommandError::usage(format!("server `{id}` is not active here")))
+    }
+
+    fn resolve(&self) -> Config {
+        LayeredConfig::parse(self.path(), &self.toml.render()).resolve(&HostFacts::default())
+    }
+
     /// Fails if the edited text has a problem that would disable the server.
     pub(super) fn check_server(&self, id: &ServerId) -> Result<(), CommandError> {
-        let config = LayeredConfig::parse(self.path(), &self.toml.render()).resolve(&HostFacts::default());
+        let config = self.resolve();
         let concerns_server =
             |scope: &ProblemScope| matches!(scope, ProblemScope::Server(name) if name == id.as_str());
         match config.problems.iter().find(|problem| concerns_server(&problem.scope)) {

@@ -1,52 +1,160 @@
-//! `toolcrib logs SERVER [-f]`: prints the stderr of a server.
+//! `toolcrib logs SERVER`: prints the log of a server, from its file or from the running gateway.
+
+use std::time::SystemTime;
 
 use anyhow::Result;
 use toolcrib::ServerId;
+use toolcrib::config::units::parse_duration;
+use toolcrib::util::clock::wall_time;
+use toolcrib::util::format::format_timestamp;
 
 use crate::cli::LogsArgs;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::gateway;
 use crate::output::Output;
-use crate::paths::{Paths, log_file};
+use crate::paths::Paths;
 use crate::report::{LogLineReport, Report as _};
 
-/// Prints the lines that the gateway holds; with `-f`, also new ones.
+/// Prints the end of the log file. With `-f` or `--json`, prints the lines that the gateway holds, if one runs.
 pub(crate) async fn run(args: &LogsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
-    let client =
-        GatewayClient::require(paths).await.map_err(|error| with_log_file_hint(error, args, paths))?;
+    let filter = LogFilter::new(args, wall_time())?;
+    let client = match args.follow {
+        true => Some(GatewayClient::require(paths).await?),
+        false => GatewayClient::find(paths).await?,
+    };
     let path = format!("{}/logs", super::server_path(&args.server));
-    let mut last = print_lines(super::mark_unknown_server(client.fetch(&path).await)?, 0, out)?;
-    if !args.follow {
-        return Ok(ExitStatus::Success);
-    }
+    let held: Option<Vec<LogLineReport>> = match &client {
+        Some(client) => Some(super::mark_unknown_server(client.fetch(&path).await)?),
+        None => None,
+    };
+    let file = match args.follow || (out.json && held.is_some()) {
+        true => None,
+        false => read_file(&args.server, paths)?,
+    };
+    let mut last = held.as_deref().and_then(last_number).unwrap_or(0);
+    let lines = match (file, held) {
+        (Some(lines), _) => lines,
+        (None, Some(held)) => held,
+        (None, None) => return Err(no_log_error(&args.server).into()),
+    };
+    print_lines(&filter.select(lines), out)?;
+    let Some(client) = client.filter(|_| args.follow) else { return Ok(ExitStatus::Success) };
     let follow = async {
         loop {
-            let lines =
-                super::mark_unknown_server(client.fetch(&format!("{path}?after={last}&wait=1")).await)?;
-            last = print_lines(lines, last, out)?;
+            let path = format!("{path}?after={last}&wait=1");
+            let lines: Vec<LogLineReport> = super::mark_unknown_server(client.fetch(&path).await)?;
+            last = last_number(&lines).unwrap_or(last);
+            print_lines(&lines, out)?;
         }
     };
     let result: Option<Result<ExitStatus>> = super::until_interrupted(follow).await?;
     result.unwrap_or(Ok(ExitStatus::Interrupted))
 }
 
-/// Adds the log file as the hint, if there is one.
-fn with_log_file_hint(error: CommandError, args: &LogsArgs, paths: &Paths) -> CommandError {
-    let file = log_file(&paths.log_dir(), &args.server);
-    let exists = args.server.parse::<ServerId>().is_ok() && file.is_file();
-    if exists { error.hint(format!("cat {}", file.display())) } else { error }
+/// Returns the number of the last line.
+fn last_number(lines: &[LogLineReport]) -> Option<u64> {
+    lines.last()?.seq
 }
 
-/// Prints lines and returns the number of the last one.
-fn print_lines(lines: Vec<LogLineReport>, mut last: u64, out: &mut Output) -> Result<u64> {
+/// Returns the lines of the log file, if there is one.
+fn read_file(server: &str, paths: &Paths) -> Result<Option<Vec<LogLineReport>>> {
+    let Ok(server) = server.parse::<ServerId>() else { return Ok(None) };
+    let log = gateway::read_log(&paths.log_dir(), &server)?;
+    Ok(log.map(|log| log.lines().map(parse_line).collect()))
+}
+
+/// Splits a line of the file into its time and its text.
+fn parse_line(line: &str) -> LogLineReport {
+    let (at, text) = line.split_once(' ').unwrap_or((line, ""));
+    LogLineReport { seq: None, at: at.to_owned(), line: text.to_owned() }
+}
+
+fn no_log_error(server: &str) -> CommandError {
+    let error = CommandError::no_gateway();
+    CommandError { message: format!("{}, and there is no log file of `{server}`", error.message), ..error }
+}
+
+/// The lines to print.
+struct LogFilter {
+    count: usize,
+    /// The time of the first line. Timestamps are compared as text.
+    since: String,
+}
+
+impl LogFilter {
+    fn new(args: &LogsArgs, now: SystemTime) -> Result<Self, CommandError> {
+        let since = args.since.as_deref().map(|text| {
+            let invalid = || {
+                CommandError::usage(format!("`--since {text}` is not a time"))
+                    .hint("use `10m`, `2h`, `2026-05-01` or `2026-05-01T12:30`")
+            };
+            parse_since(text, now).ok_or_else(invalid)
+        });
+        Ok(Self { count: args.lines, since: since.transpose()?.unwrap_or_default() })
+    }
+
+    fn select(&self, lines: Vec<LogLineReport>) -> Vec<LogLineReport> {
+        let mut lines: Vec<LogLineReport> = lines.into_iter().filter(|line| line.at >= self.since).collect();
+        lines.drain(..lines.len().saturating_sub(self.count));
+        lines
+    }
+}
+
+/// Returns the timestamp for a duration before now, or for the start of a date and time.
+fn parse_since(text: &str, now: SystemTime) -> Option<String> {
+    if let Some(ago) = parse_duration(text) {
+        return Some(format_timestamp(now.checked_sub(ago)?));
+    }
+    let form = "0000-00-00T00:00:00.000";
+    let text = text.trim_end_matches('Z').replace(' ', "T");
+    let fits = |(given, form): (char, char)| match form {
+        '0' => given.is_ascii_digit(),
+        _ => given == form,
+    };
+    let is_date = (10..=form.len()).contains(&text.len()) && text.chars().zip(form.chars()).all(fits);
+    is_date.then_some(text)
+}
+
+fn print_lines(lines: &[LogLineReport], out: &mut Output) -> Result<()> {
     for line in lines {
-        last = line.seq;
-        if out.json {
-            out.print_json(&line.to_json())?;
-        } else {
-            out.print_line(&line.line)?;
+        match out.json {
+            true => out.print_json(&line.to_json())?,
+            false => out.print_line(format!("{} {}", line.at, line.line).trim())?,
         }
     }
-    Ok(last)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn since_is_a_duration_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
+        assert_eq!(parse_since("30m", now).as_deref(), Some("1970-01-01T00:30:00.000Z"));
+        assert_eq!(parse_since("2026-05-01", now).as_deref(), Some("2026-05-01"));
+        assert_eq!(parse_since("2026-05-01 12:30", now).as_deref(), Some("2026-05-01T12:30"));
+        assert_eq!(parse_since("2026-05-01T12:30:00Z", now).as_deref(), Some("2026-05-01T12:30:00"));
+        for bad in ["", "yesterday", "2026-5-1", "2026", "10", "2026-05-01T12:30:00.0000"] {
+            assert_eq!(parse_since(bad, now), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn filter_keeps_the_newest_lines_since_a_time() {
+        let log = "2026-05-01T10:00:00.000Z a\n2026-05-01T11:00:00.000Z b c\n2026-05-01T12:00:00.000Z d\n";
+        let select = |count, since: &str| -> Vec<String> {
+            let filter = LogFilter { count, since: since.to_owned() };
+            filter.select(log.lines().map(parse_line).collect()).into_iter().map(|line| line.line).collect()
+        };
+        assert_eq!(select(2, ""), ["b c", "d"]);
+        assert_eq!(select(9, "2026-05-01T11"), ["b c", "d"]);
+        assert_eq!(select(9, "2026-05-01T11:00:00.001"), ["d"]);
+        assert!(select(0, "").is_empty());
+    }
 }

@@ -1,5 +1,7 @@
 //! `toolcrib status [SERVER]`: prints the state of the servers.
 
+mod server_page;
+
 use anyhow::Result;
 use serde_json::Value;
 
@@ -9,24 +11,9 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::report::Report as _;
-use crate::report::server::{InstanceReport, ServerReport};
+use crate::report::server::ServerReport;
 use crate::report::status::{GatewayReport, LimitReport};
-
-/// The fields that are printed first.
-const FIRST_FIELDS: [&str; 12] = [
-    "name",
-    "title",
-    "description",
-    "state",
-    "pid",
-    "uptime",
-    "tools",
-    "calls",
-    "errors",
-    "class",
-    "last_error",
-    "next_attempt_in",
-];
+use server_page::PageContext;
 
 /// The number of unapproved tools that a warning lists.
 const MAX_LISTED_TOOLS: usize = 5;
@@ -47,7 +34,11 @@ pub(crate) async fn run(args: &StatusArgs, paths: &Paths, out: &mut Output) -> R
     if out.json {
         out.print_json(&server)?;
     } else {
-        print_server(&ServerReport::from_json(&server), out)?;
+        let server = ServerReport::from_json(&server);
+        for line in server_page::render(&server, &PageContext::find(name, paths)) {
+            out.print_line(&line)?;
+        }
+        print_warnings(&server, out)?;
     }
     Ok(ExitStatus::Success)
 }
@@ -198,61 +189,6 @@ fn limit_row(limit: &LimitReport) -> Vec<String> {
         limit.left.to_string(),
         format_seconds(limit.room_in),
     ]
-}
-
-fn print_server(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
-    out.print_table(&["FIELD", "VALUE"], &field_rows(server))?;
-    if !server.instances_list.is_empty() {
-        let rows: Vec<Vec<String>> = server.instances_list.iter().map(instance_row).collect();
-        out.print_table(&["INSTANCE", "STATE", "PID", "UPTIME", "CALLS", "ERRORS", "RESTARTS"], &rows)?;
-    }
-    print_warnings(server, out)?;
-    server.stderr_tail.iter().try_for_each(|line| out.print_note(&format!("  {line}")))
-}
-
-/// Returns every member of the report that fits in a row, under its JSON name.
-fn field_rows(server: &ServerReport) -> Vec<Vec<String>> {
-    let report = server.to_json();
-    let mut fields: Vec<(&String, &Value)> = report.as_object().into_iter().flatten().collect();
-    fields.retain(|(field, _)| {
-        !["stderr_tail", "instances_list", "unapproved", "problems", "listing_errors"]
-            .contains(&field.as_str())
-    });
-    fields.sort_by_key(|(field, _)| {
-        FIRST_FIELDS.iter().position(|first| first == field).unwrap_or(FIRST_FIELDS.len())
-    });
-    let eras = format_eras(&server.eras);
-    let durations = ["uptime", "next_attempt_in", "p50", "p99"];
-    let row = |(field, value): &(&String, &Value)| {
-        let is_duration = durations.contains(&field.as_str());
-        let value = match field.as_str() {
-            "era" => eras.clone(),
-            _ if is_duration => format_seconds(value.as_f64()),
-            _ => format_value(value),
-        };
-        vec![field.to_string(), value]
-    };
-    fields.iter().map(row).collect()
-}
-
-fn instance_row(instance: &InstanceReport) -> Vec<String> {
-    vec![
-        instance.key.clone(),
-        instance.state.clone(),
-        format_count(instance.pid),
-        format_seconds(instance.uptime),
-        instance.calls.to_string(),
-        instance.errors.to_string(),
-        instance.restarts.to_string(),
-    ]
-}
-
-fn format_value(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 fn format_count(count: Option<u64>) -> String {

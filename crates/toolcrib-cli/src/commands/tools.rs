@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::Caller;
+use toolcrib::{Caller, Crib};
 
 use crate::cli::ToolsArgs;
 use crate::client::GatewayClient;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::report::list_to_json;
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 use crate::tool_listing::{self, ToolsWait};
@@ -16,7 +17,13 @@ use crate::tool_listing::{self, ToolsWait};
 /// Lists the tools of the running gateway, as far as they are known. Without one, starts the servers itself and waits for
 /// them, because they stop with the command.
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
-    let listing = match GatewayClient::find(paths).await? {
+    let action = "listing tools";
+    let query = args.query.as_deref();
+    let finish = |listing: Option<ToolsReport>, out: &mut Output| match listing {
+        Some(listing) => print_listing(&listing, query, out),
+        None => Ok(ExitStatus::Interrupted),
+    };
+    match GatewayClient::find(paths).await? {
         Some(client) => {
             let path = match (args.wait, args.refresh) {
                 (false, false) => "/api/v1/tools",
@@ -24,21 +31,25 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
                 (false, true) => "/api/v1/tools?refresh=1",
                 (true, true) => "/api/v1/tools?refresh=1&wait=1",
             };
-            super::until_interrupted(client.fetch(path)).await?.transpose()?
+            let wait = Wait::new(action, ServerSource::Gateway(&client));
+            let listing = super::until_interrupted(wait.run(client.fetch(path))).await?;
+            finish(listing.transpose()?, out)
         }
         None => {
             let wait = if args.no_wait { ToolsWait::Brief } else { ToolsWait::All };
-            let listing = super::run_standalone(paths, out, async |crib| match args.refresh {
-                true => tool_listing::refresh_tools(&crib, &Caller::local(), wait).await,
-                false => tool_listing::list_tools(&crib, &Caller::local(), wait).await,
-            })
-            .await?;
-            listing.map(|listing| with_standalone_hints(listing, paths))
+            let work = async |crib: Crib| {
+                let local = Caller::local();
+                let listing = async {
+                    match args.refresh {
+                        true => tool_listing::refresh_tools(&crib, &local, wait).await,
+                        false => tool_listing::list_tools(&crib, &local, wait).await,
+                    }
+                };
+                let listing = Wait::new(action, ServerSource::Crib(&crib)).run(listing).await;
+                with_standalone_hints(listing, paths)
+            };
+            super::run_with_config(paths, paths.valid_config()?, out, work, finish).await?
         }
-    };
-    match listing {
-        Some(listing) => print_listing(&listing, args.query.as_deref(), out),
-        None => Ok(ExitStatus::Interrupted),
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
-use toolcrib::util::format::format_timestamp;
+use toolcrib::util::format::{format_duration, format_timestamp};
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Event, LogLine, LogSource, ServerId};
 
@@ -94,8 +94,10 @@ impl LogFileLine {
 /// Returns the text of an event, or `None` if the log does not show it.
 fn describe_event(event: &Event) -> Option<String> {
     Some(match event {
-        Event::Started { pid: Some(pid), duration, .. } => format!("started as pid {pid} in {duration:.0?}"),
-        Event::Started { duration, .. } => format!("started in {duration:.0?}"),
+        Event::Started { pid: Some(pid), duration, .. } => {
+            format!("started as pid {pid} in {}", format_duration(*duration))
+        }
+        Event::Started { duration, .. } => format!("started in {}", format_duration(*duration)),
         Event::Crashed { reason, .. } => reason.clone(),
         Event::Stopped { .. } => "stopped".to_owned(),
         Event::Tripped { .. } => "circuit breaker open: too many failures".to_owned(),
@@ -230,12 +232,31 @@ fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
+/// Returns the path of a log file after some rotations.
+fn rotated_path(path: &Path, rotations: u32) -> PathBuf {
+    match rotations {
+        0 => path.to_owned(),
+        _ => path.with_extension(format!("log.{rotations}")),
+    }
+}
+
+/// Reads the log of a server, oldest line first. `None` if there is no file.
+pub(crate) fn read_log(folder: &Path, server: &ServerId) -> io::Result<Option<String>> {
+    let path = log_file(folder, server.as_str());
+    let mut log = None;
+    for rotations in (0..=MAX_ROTATED).rev() {
+        match fs::read(rotated_path(&path, rotations)) {
+            Ok(bytes) => *log.get_or_insert_default() += &*String::from_utf8_lossy(&bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(log)
+}
+
 /// Renames every file to the next number and overwrites the oldest.
 fn rotate(path: &Path) -> io::Result<()> {
-    let numbered = |number: u32| match number {
-        0 => path.to_owned(),
-        _ => path.with_extension(format!("log.{number}")),
-    };
+    let numbered = |number: u32| rotated_path(path, number);
     for number in (0..MAX_ROTATED).rev() {
         match fs::rename(numbered(number), numbered(number + 1)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -160,7 +160,10 @@ fn reports_keep_every_member() {
     assert_round_trip::<ReloadReport>(
         &json!({"generation": 2, "added": ["a"], "removed": [], "changed": ["b"], "restart_needed": true}),
     );
-    assert_round_trip::<Vec<LogLineReport>>(&json!([{"seq": 1, "line": "x"}]));
+    assert_round_trip::<Vec<LogLineReport>>(&json!([
+        {"seq": 1, "at": "2026-05-01T12:00:00.000Z", "line": "x"},
+        {"seq": null, "at": "", "line": "y"},
+    ]));
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn tool_reports_keep_every_member() {
         &json!({"tools": [tool], "failed": [failed], "pending": ["c"], "unapproved": [unapproved]}),
     );
     assert_round_trip::<ToolLookupReport>(&json!({"tools": [tool], "failed": [], "near": null}));
-    assert_round_trip::<ToolLookupReport>(&json!({"tools": [], "failed": [], "near": "git__log"}));
+    assert_round_trip::<ToolLookupReport>(&json!({"tools": [], "failed": [failed], "near": "git__log"}));
     let call = json!({"id": "1", "caller": "a", "server": "git", "name": "log", "arguments": "{}"});
     assert_round_trip::<PendingCallsReport>(&json!({"calls": [call]}));
     let changed = json!({"tool": "log", "change": "changed", "before": {"a": 1}, "now": {"a": 2}});

@@ -52,6 +52,8 @@ impl Report for ToolsReport {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ToolLookupReport {
     pub(crate) tool: Option<ToolReport>,
+    /// The reason why the server of the tool could not be started.
+    pub(crate) failure: Option<FailureReport>,
     /// A similar name.
     pub(crate) near: Option<String>,
 }
@@ -59,12 +61,17 @@ pub(crate) struct ToolLookupReport {
 impl Report for ToolLookupReport {
     fn to_json(&self) -> Value {
         let tools: Vec<Value> = self.tool.iter().map(Report::to_json).collect();
-        json!({"tools": tools, "failed": [], "near": self.near})
+        let failed: Vec<Value> = self.failure.iter().map(Report::to_json).collect();
+        json!({"tools": tools, "failed": failed, "near": self.near})
     }
 
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
-        Self { tool: members.reports("tools").into_iter().next(), near: members.optional_text("near") }
+        Self {
+            tool: members.reports("tools").into_iter().next(),
+            failure: members.reports("failed").into_iter().next(),
+            near: members.optional_text("near"),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod agents;
 mod demo;
+mod doctor;
 mod gateway;
 mod reloads;
 mod standalone;

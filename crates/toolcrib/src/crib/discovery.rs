@@ -8,6 +8,8 @@ use crate::call::Call;
 use crate::catalog::{Catalog, Tool};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
+use crate::model::selector::Selector;
+use crate::model::target::Target;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
@@ -98,6 +100,30 @@ impl Crib {
     pub async fn refresh_for(&self, caller: &Caller) -> Vec<ServerId> {
         let servers = self.visible_servers(caller);
         self.router().relist(&servers).await
+    }
+
+    /// Starts a server unless it runs, and waits until it is up. Unlike a call, this does not wait for a restart: it fails with
+    /// the first failed start.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown, disabled or does not start.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn start(&self, server: &ServerId) -> Result<(), Error> {
+        self.registered(server)?.start(Era::Session).await
+    }
+
+    /// Like [`Crib::find_for`], but does not wait for restarts: if the name points at a server that was never listed, fails with
+    /// the first failed start.
+    ///
+    /// # Errors
+    /// As [`Crib::find_for`].
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn find_at_first_failure(&self, caller: &Caller, selector: &Selector) -> Result<Target, Error> {
+        self.router().find_at_first_failure(caller, selector).await
     }
 
     fn visible_servers(&self, caller: &Caller) -> Vec<RegisteredServer> {

@@ -295,7 +295,7 @@ impl ListedItem {
         let members = Object::parse(&definition).ok()?;
         let name = members.get_string(kind.id_member())?;
         if let Err(lookalike) = member_names::check_definition(&members) {
-            tracing::warn!(item = ?name, "an item of a list is left out: {lookalike}");
+            tracing::warn!(item = %name, "an item of a list is left out: {lookalike}");
             return None;
         }
         let name = name.as_ref().into();

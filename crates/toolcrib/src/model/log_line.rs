@@ -22,6 +22,8 @@ pub struct LogLine<'a> {
 pub struct StderrLine {
     /// The number of the line, starting at 1.
     pub number: u64,
+    /// When it was written.
+    pub at: SystemTime,
     /// The text, with secrets removed.
     pub text: String,
 }

@@ -1,5 +1,7 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
+mod first_failure;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
@@ -13,6 +13,7 @@ use crate::model::log_line::{LogSource, StderrLine};
 use crate::observer::log_sink::LogSink;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
+use crate::util::clock;
 use crate::util::locks::IgnorePoison as _;
 
 const MAX_LINES: usize = 200;
@@ -36,10 +37,17 @@ pub(crate) struct StderrTail {
 
 #[derive(Debug, Default)]
 struct StderrLines {
-    kept: VecDeque<String>,
+    kept: VecDeque<KeptLine>,
     bytes: usize,
     /// The number of the last line.
     last: u64,
+}
+
+/// A kept line and the time at which it arrived.
+#[derive(Debug)]
+struct KeptLine {
+    at: SystemTime,
+    text: String,
 }
 
 impl StderrTail {
@@ -69,7 +77,7 @@ impl StderrTail {
         (first..)
             .zip(&lines.kept)
             .filter(|(number, _)| *number > after)
-            .map(|(number, text)| StderrLine { number, text: text.clone() })
+            .map(|(number, line)| StderrLine { number, at: line.at, text: line.text.clone() })
             .collect()
     }
 
@@ -106,9 +114,9 @@ impl StderrTail {
             log.write(server, LogSource::Stderr(lines.last, &text));
         }
         lines.bytes += text.len();
-        lines.kept.push_back(text);
+        lines.kept.push_back(KeptLine { at: clock::wall_time(), text });
         while lines.kept.len() > MAX_LINES || lines.bytes > MAX_BYTES {
-            lines.bytes -= lines.kept.pop_front().map_or(0, |line| line.len());
+            lines.bytes -= lines.kept.pop_front().map_or(0, |line| line.text.len());
         }
         drop(lines);
         self.line_added.notify_waiters();
@@ -165,14 +173,19 @@ impl StderrTail {
 mod tests {
     use super::*;
 
-    fn line(number: u64, text: &str) -> StderrLine {
-        StderrLine { number, text: text.to_owned() }
+    /// The number and the text of a line.
+    fn line(number: u64, text: &str) -> (u64, String) {
+        (number, text.to_owned())
     }
 
-    async fn drained(bytes: &[u8]) -> Vec<StderrLine> {
+    fn lines_of(tail: &StderrTail) -> Vec<(u64, String)> {
+        tail.lines_after(0).into_iter().map(|line| (line.number, line.text)).collect()
+    }
+
+    async fn drained(bytes: &[u8]) -> Vec<(u64, String)> {
         let tail = StderrTail::default();
         tail.drain(bytes, std::future::pending(), &Redactor::default()).await;
-        tail.lines_after(0)
+        lines_of(&tail)
     }
 
     #[tokio::test]
@@ -187,9 +200,9 @@ mod tests {
     #[tokio::test]
     async fn tail_keeps_fewer_long_lines() {
         let lines = drained(&[&[b'\xfe'; 999][..], b"\n"].concat().repeat(1000)).await;
-        let bytes: usize = lines.iter().map(|line| line.text.len()).sum();
+        let bytes: usize = lines.iter().map(|(_, text)| text.len()).sum();
         assert!(bytes <= MAX_BYTES && bytes > MAX_BYTES - 3 * MAX_LINE_BYTES, "{bytes}");
-        assert_eq!(lines.last().unwrap().number, 1000);
+        assert_eq!(lines.last().unwrap().0, 1000);
     }
 
     #[tokio::test]
@@ -212,7 +225,7 @@ mod tests {
         let lines = drained(b"a\xff\xfeb\nlast").await;
         assert_eq!(lines, [line(1, "a\u{fffd}\u{fffd}b"), line(2, "last")]);
         let endless = drained(&vec![b'x'; 1 << 20]).await;
-        assert_eq!(endless[0].text.len(), MAX_LINE_BYTES);
+        assert_eq!(endless[0].1.len(), MAX_LINE_BYTES);
     }
 
     #[tokio::test]
@@ -227,6 +240,6 @@ mod tests {
         });
         assert!(panicked && tail.lines.is_poisoned());
         tail.drain(&b"still here\n"[..], std::future::pending(), &Redactor::default()).await;
-        assert_eq!(tail.lines_after(0), [line(1, "still here")]);
+        assert_eq!(lines_of(&tail), [line(1, "still here")]);
     }
 }

@@ -212,6 +212,11 @@ impl StartGate {
         state.probe_exited = true;
     }
 
+    /// Lets the next start try only a session, because the server has exited with the probe for the other era in its input.
+    pub(super) fn skip_era_probe(&self) {
+        self.lock().needs_session_era = true;
+    }
+
     pub(super) fn needs_session_era(&self) -> bool {
         self.lock().needs_session_era
     }

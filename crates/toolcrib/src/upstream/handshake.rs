@@ -70,6 +70,8 @@ pub(super) enum HandshakeError {
     /// The server exited when this era was tried; the other one may still work. Some servers refuse the first message
     /// before they exit.
     Exited { tried: Era, refusal: Option<Error> },
+    /// The server exited after it had run for a while, which is more likely a crash than the refusal of an era.
+    ExitedLate(Error),
     /// The server exited, refused, or sent an invalid response.
     Failed(Error),
 }

@@ -1,7 +1,9 @@
 //! Starts a server: from its spec to a connection with a completed handshake and a listing.
 
 use std::sync::{Arc, OnceLock, RwLock};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fair_queue::FairQueue;
@@ -40,6 +42,10 @@ use crate::util::tasks::SpawnBoxed as _;
 /// Buffer size in each direction for an in-process server.
 const PIPE_CAPACITY: usize = 64 << 10;
 
+/// Time after which an exit without an answer to `initialize` counts as a crash. It is reported before the server is
+/// started again.
+const LATE_EXIT: Duration = Duration::from_secs(2);
+
 /// The reason why a server did not start.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
@@ -47,6 +53,8 @@ pub(crate) struct StartFailure {
     pub(crate) error: Error,
     /// True if the server also exited when the other era was tried, so that trying both again is pointless.
     pub(crate) exited_in_both_eras: bool,
+    /// True if the server exited after it had run for a while.
+    pub(crate) exited_late: bool,
     /// The era that was required, if the server speaks only the other one. The server itself is in order.
     pub(crate) refused_era: Option<RefusedEra>,
 }
@@ -69,7 +77,7 @@ impl RefusedEra {
 impl StartFailure {
     /// Creates a failure that says nothing about the era.
     pub(crate) fn new(error: Error) -> Self {
-        Self { error, exited_in_both_eras: false, refused_era: None }
+        Self { error, exited_in_both_eras: false, exited_late: false, refused_era: None }
     }
 }
 
@@ -166,6 +174,7 @@ pub(crate) async fn launch(
     };
     let Connected { connection, refused_era: answered } = connected.map_err(|error| match error {
         HandshakeError::Failed(error) => failed(error),
+        HandshakeError::ExitedLate(error) => StartFailure { exited_late: true, ..failed(error) },
         HandshakeError::Exited { .. } => failed(Error::new(ErrorKind::Lost, "it exited immediately")),
     })?;
     let era = connection.era();
@@ -226,6 +235,7 @@ async fn connect(
     secrets_and_redactor: &SecretsAndRedactor,
 ) -> Result<Connected, HandshakeError> {
     wait_until_exited(&context.running).await;
+    let began = Instant::now();
     let message_limit = MessageLimit::new(spec.limits.message);
     let (mux, peer) = match &spec.endpoint {
         Endpoint::Command(command) => {
@@ -241,7 +251,16 @@ async fn connect(
     let HandshakeSuccess { result: handshake, refused: refused_era } =
         match perform_handshake(&mux, plan, waits_for_reply, &client).await {
             Ok(success) => success,
-            Err(error) => return Err(explain_failure(&mux, error, plan)),
+            Err(error) => {
+                return Err(match explain_failure(&mux, error, plan) {
+                    HandshakeError::Exited { refusal: None, .. }
+                        if plan == HandshakePlan::Prefer(Era::Session) && began.elapsed() >= LATE_EXIT =>
+                    {
+                        HandshakeError::ExitedLate(mux.exit_error(Delivery::MaybeSent))
+                    }
+                    error => error,
+                });
+            }
         };
     if handshake.revision.era() == Era::Session {
         mux.enable_ping();
@@ -274,7 +293,7 @@ async fn connect(
 fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> HandshakeError {
     let cause = match &error {
         HandshakeError::Exited { .. } => mux.exit_error(Delivery::MaybeSent),
-        HandshakeError::Failed(error) => error.clone(),
+        HandshakeError::Failed(error) | HandshakeError::ExitedLate(error) => error.clone(),
     };
     let exited_silently = || {
         let success = cause.exit_report().is_some_and(|report| report.exit == Some(ProcessExit::Status(0)));

@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use toolcrib::{Call, Crib, CribBuilder, ErrorKind, FailureClass, Lifecycle, ServerState, Sharing};
+use toolcrib::{Call, Crib, CribBuilder, ErrorKind, FailureClass, Lifecycle, Selector, ServerState, Sharing};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{LISTING_WAIT, SECOND, crib, id, names, roster, settle, spec, status};
@@ -104,6 +104,49 @@ async fn failed_start_is_reported_at_its_first_failure() {
     assert!(before.elapsed() < SECOND, "{:?}", before.elapsed());
     assert_eq!(found[0].tools.as_ref().unwrap_err().class(), Some(FailureClass::Crashed));
     assert_eq!(found[1].tools.as_ref().unwrap().len(), 1, "an exit on the probe is not a failure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_exit_is_reported_before_the_next_start() {
+    let broken = FakeServer::new().default_start(FakeStart::ExitsAfter(7 * SECOND));
+    let crib = crib(&[("broken", &broken)]);
+    let caller = toolcrib::Caller::local();
+    let before = Instant::now();
+    let found = crib.discover().await;
+    assert_eq!(found[0].tools.as_ref().unwrap_err().class(), Some(FailureClass::Crashed));
+    assert_eq!((before.elapsed().as_secs(), broken.starts()), (7, 1));
+    crib.stop(&id("broken")).await.unwrap();
+    for selector in [Selector::Tool("broken__x".to_owned()), Selector::OnServer(id("broken"), "x".to_owned())]
+    {
+        let before = Instant::now();
+        let error = crib.find_at_first_failure(&caller, &selector).await.unwrap_err();
+        assert_eq!(error.class(), Some(FailureClass::Crashed));
+        assert!(before.elapsed() < 9 * SECOND, "{selector:?}: {:?}", before.elapsed());
+    }
+    let before = Instant::now();
+    assert_eq!(crib.restart(&id("broken")).await.unwrap_err().class(), Some(FailureClass::Crashed));
+    assert!(before.elapsed() < 8 * SECOND, "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_exits_late_once_comes_up_in_a_session() {
+    let fake = FakeServer::with_tools(&["t"]).next_starts(&[FakeStart::ExitsAfter(6 * SECOND)]);
+    let crib = crib(&[("git", &fake)]);
+    crib.call(Call::tool("t")).await.unwrap();
+    assert_eq!((fake.starts(), fake.received("server/discover").len()), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn target_on_unknown_server_starts_nothing() {
+    let fake = FakeServer::with_tools(&["t"]);
+    let crib = crib(&[("git", &fake)]);
+    let caller = toolcrib::Caller::local();
+    let unknown = crib.find_at_first_failure(&caller, &Selector::OnServer(id("gti"), "t".to_owned())).await;
+    assert_eq!((unknown.unwrap_err().kind(), fake.starts()), (ErrorKind::Unknown, 0));
+    let target = crib.find_at_first_failure(&caller, &Selector::Tool("t".to_owned())).await.unwrap();
+    assert_eq!((target.server, fake.starts()), (id("git"), 1));
+    crib.start(&id("git")).await.unwrap();
+    assert_eq!((fake.starts(), status(&crib, "git").state), (1, ServerState::Ready));
 }
 
 #[tokio::test(start_paused = true)]

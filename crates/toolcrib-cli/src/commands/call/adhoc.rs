@@ -41,7 +41,7 @@ pub(super) fn with_flag_hint(mut error: CommandError, args: &CallArgs) -> Comman
 }
 
 /// Returns the config with this server instead of the declared ones. Its rules and limits apply. No config file is needed.
-pub(super) fn config_with(paths: &Paths, spec: &ServerSpec) -> Result<Config, CommandError> {
+pub(in crate::commands) fn config_with(paths: &Paths, spec: &ServerSpec) -> Result<Config, CommandError> {
     let mut config = match paths.has_config() {
         true => paths.valid_config()?,
         false => Config::parse(&paths.config, ""),

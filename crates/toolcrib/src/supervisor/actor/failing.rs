@@ -111,6 +111,8 @@ impl Actor {
         }
         if failure.exited_in_both_eras {
             self.start_gate.require_session_era();
+        } else if failure.exited_late {
+            self.start_gate.skip_era_probe();
         }
         self.handle_failure(failure.error, Duration::ZERO).into()
     }
@@ -249,7 +251,7 @@ impl Actor {
         if !class.facts().worth_waiting && class != FailureClass::Unreachable {
             self.refuse_waiters(error);
         }
-        warn!(%server, %error, class = class.name(), ?wait, "failed");
+        warn!(%server, %error, class = class.name(), wait = %format_duration(wait), "failed");
         self.emit(Event::Crashed { server, class, reason: error.to_string() });
         let until = Instant::now() + wait;
         self.start_gate.record_failure(Penalty::BackOff { until, error: error.clone() });
@@ -259,7 +261,7 @@ impl Actor {
     fn pause(&mut self, error: Error, class: FailureClass, wait: Duration) -> AfterStop {
         let server = self.spec.id.clone();
         self.refuse_waiters(&error.with_next_attempt_in(wait));
-        warn!(%server, %error, class = class.name(), ?wait, "paused");
+        warn!(%server, %error, class = class.name(), wait = %format_duration(wait), "failed; backing off");
         self.emit(Event::Paused { server, class, reason: error.to_string(), retry_in: wait });
         let until = Instant::now() + wait;
         self.start_gate.record_failure(Penalty::Pause { until, error: error.clone() });

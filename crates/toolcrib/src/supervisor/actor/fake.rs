@@ -33,6 +33,8 @@ pub(crate) enum FakeStart {
     SilentOnInitialize,
     /// Exits before it reads anything.
     Exits,
+    /// Exits after this time and answers nothing.
+    ExitsAfter(Duration),
     /// Exits when probed for the stateless era, otherwise like `Session`.
     ExitsOnProbe,
     /// Comes up, answers `tools/list` and exits.
@@ -258,8 +260,13 @@ async fn run(
     reader: ReadHalf<DuplexStream>,
     mut writer: WriteHalf<DuplexStream>,
 ) -> bool {
-    if start == FakeStart::Exits {
-        return true;
+    match start {
+        FakeStart::Exits => return true,
+        FakeStart::ExitsAfter(time) => {
+            sleep(time).await;
+            return true;
+        }
+        _ => {}
     }
     let mut lines = BufReader::new(reader).lines();
     let (output_tx, mut output) = mpsc::unbounded_channel::<String>();

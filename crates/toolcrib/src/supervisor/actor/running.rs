@@ -7,6 +7,7 @@ use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
+use crate::util::format::format_duration;
 use crate::util::tasks::SpawnBoxed as _;
 
 /// The effect of lists that were recorded.
@@ -249,7 +250,7 @@ impl Actor {
         let pid = connection.pid();
         let duration = began.elapsed();
         let revision = &connection.handshake.revision;
-        info!(%server, ?pid, took = ?duration, tools = fetched.listing.tools.len(), %revision, "started");
+        info!(%server, pid, took = %format_duration(duration), tools = fetched.listing.tools.len(), %revision, "started");
         self.emit(Event::Started { server, pid, duration });
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);

@@ -77,8 +77,11 @@ impl HttpConnection {
         });
         match sent.await {
             Ok(Some(status)) if status.is_success() => {}
-            other => {
-                debug!(server = %self.link.server(), method = message.method, ?other, "the server did not accept a notification");
+            Ok(Some(status)) => {
+                debug!(server = %self.link.server(), method = message.method, %status, "the server did not accept a notification");
+            }
+            _ => {
+                debug!(server = %self.link.server(), method = message.method, "a notification was not delivered");
             }
         }
     }

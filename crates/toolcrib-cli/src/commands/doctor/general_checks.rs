@@ -1,0 +1,105 @@
+//! Checks that concern no single server: the gateway, its socket and port, and the config.
+
+use std::io;
+use std::net::TcpListener;
+
+use toolcrib::config::{Config, Problem, ProblemScope};
+
+use super::Check;
+use crate::client::GatewayClient;
+use crate::command_error::CommandError;
+use crate::paths::Paths;
+use crate::report::status::GatewayReport;
+
+/// The port of `toolcrib serve` without `--listen`.
+const DEFAULT_PORT: u16 = 7717;
+
+/// Checks the socket of the gateway, the gateway itself, and the port that it would use.
+pub(super) async fn check_gateway(
+    gateway: &Result<Option<GatewayClient>, CommandError>,
+    paths: &Paths,
+) -> Vec<Check> {
+    match gateway {
+        Err(error) => {
+            let check = Check::fail("socket", error.message.clone());
+            vec![error.hint.iter().fold(check, Check::fix)]
+        }
+        Ok(None) => {
+            let socket = paths.socket_path();
+            vec![
+                Check::pass("socket", format!("`{}` is usable", socket.display())),
+                Check::pass("gateway", "none is running; commands start the servers that they need"),
+                check_port(),
+            ]
+        }
+        Ok(Some(client)) => vec![check_running_gateway(client).await],
+    }
+}
+
+async fn check_running_gateway(client: &GatewayClient) -> Check {
+    match client.fetch::<GatewayReport>("/api/v1/status").await {
+        Ok(GatewayReport { version, pid, .. }) if version == env!("CARGO_PKG_VERSION") => {
+            Check::pass("gateway", format!("version {version} is running as pid {pid}"))
+        }
+        Ok(GatewayReport { version, pid, .. }) => {
+            let own = env!("CARGO_PKG_VERSION");
+            let message = format!("version {version} is running as pid {pid}, and this program is {own}");
+            Check::warn("gateway", message).fix(format!("kill {pid}, then run: toolcrib serve"))
+        }
+        Err(error) => {
+            let check = Check::fail("gateway", error.message);
+            error.hint.iter().fold(check, Check::fix)
+        }
+    }
+}
+
+fn check_port() -> Check {
+    match TcpListener::bind(("127.0.0.1", DEFAULT_PORT)) {
+        Ok(_) => Check::pass("port", format!("{DEFAULT_PORT} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let message = format!("{DEFAULT_PORT} is used by another program");
+            Check::warn("port", message).fix("toolcrib serve --listen 127.0.0.1:0")
+        }
+        Err(error) => Check::warn("port", format!("cannot listen on port {DEFAULT_PORT}: {error}")),
+    }
+}
+
+/// Returns the check for a machine without a config.
+pub(super) fn missing_config(paths: &Paths) -> Check {
+    let message = format!("there is no config yet: `{}`", paths.config.display());
+    Check::warn("config", message).fix("toolcrib import, or toolcrib add NAME -- COMMAND")
+}
+
+/// Reports the problems of the config; of one server only, if one is named.
+pub(super) fn check_config(config: &Config, server: Option<&str>, paths: &Paths) -> Vec<Check> {
+    let concerns = |problem: &&Problem| match &problem.scope {
+        ProblemScope::Server(name) => server.is_none_or(|server| server == &**name),
+        _ => true,
+    };
+    let mut checks: Vec<Check> = config.problems.iter().filter(concerns).map(check_problem).collect();
+    if let Some((file, reason)) = paths.sources().unused_project_file() {
+        let message = format!("`{}` {reason}", file.display());
+        checks.push(Check::warn("config", message).fix("review it, then run: toolcrib allow"));
+    }
+    if let Some(error) = super::super::missing_gateway_error(config) {
+        let check = Check::fail("gateway", error.message);
+        checks.push(error.hint.iter().fold(check, Check::fix));
+    }
+    if checks.is_empty() {
+        let servers = super::super::check::format_count(config.origins.len(), "server");
+        checks.push(Check::pass("config", format!("{servers}, no problems")));
+    }
+    checks
+}
+
+fn check_problem(problem: &Problem) -> Check {
+    let message = problem.to_string();
+    let check = match &problem.scope {
+        ProblemScope::Note => Check::warn("config", message),
+        ProblemScope::Server(name) => {
+            Check { server: Some(name.to_string()), ..Check::fail("config", message) }
+        }
+        _ => Check::fail("config", message),
+    };
+    problem.hint.iter().fold(check, Check::fix)
+}

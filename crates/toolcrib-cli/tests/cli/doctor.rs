@@ -1,0 +1,105 @@
+//! Tests of `doctor`, `add --try`, and `logs` without a gateway.
+
+use super::*;
+
+/// Returns the status and the fix of a check.
+fn find_check(report: &Value, server: Option<&str>, id: &str) -> (String, Option<String>) {
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["server"].as_str() == server && check["id"] == id);
+    let check = check.unwrap_or_else(|| panic!("{server:?}: {id} is missing in {report:#}"));
+    assert!(check["message"].is_string(), "{check}");
+    (check["status"].as_str().unwrap().to_owned(), check["fix"].as_str().map(str::to_owned))
+}
+
+#[test]
+fn doctor_reports_every_check_with_its_fix() {
+    let broken = "[servers.absent]\ncommand = 'no-such-program'\n\
+                  [servers.unset]\ncommand = 'cat'\nargs = ['${env:TOOLCRIB_TEST_UNSET}', '${secret:none}']\n\
+                  [servers.script]\ncommand = 'sh'\nargs = ['./no-such-script.sh']\n\
+                  [servers.invalid]\ncomand = 'x'\n\
+                  [servers.off]\ncommand = 'no-such-program'\nenabled = false\n";
+    let home = Home::new(&format!("{}\n{}\n{broken}", server("echo", "echo"), crashing()));
+    let report = home.run(&["doctor", "--json"]).expect(2).json();
+    let check = |server: &str, id: &str| find_check(&report, Some(server), id);
+    assert_eq!(check("echo", "start").0, "pass");
+    for (server, id, fix) in [
+        ("absent", "command", "servers.absent.command"),
+        ("absent", "start", "servers.absent"),
+        ("unset", "environment", "TOOLCRIB_TEST_UNSET"),
+        ("script", "package", "no-such-script.sh"),
+        ("crashing", "start", "servers.crashing"),
+        ("invalid", "config", "command"),
+    ] {
+        let (status, text) = check(server, id);
+        assert_eq!(status, "fail", "{server}: {id}");
+        assert!(text.as_deref().is_some_and(|text| text.contains(fix)), "{server}: {id}: {text:?}");
+    }
+    assert!(report.to_string().contains("toolcrib secret set none"), "{report:#}");
+    assert!(!report["checks"].as_array().unwrap().iter().any(|check| check["server"] == "off"), "{report:#}");
+
+    let shown = home.run(&["doctor", "echo"]).expect(0).stdout;
+    assert!(shown.contains("echo: start") && !shown.contains("crashing"), "{shown}");
+    let shown = home.run(&["doctor", "crashing"]).expect(2).stdout;
+    assert!(shown.contains("crashing on purpose") && shown.contains("\n      fix: "), "{shown}");
+    home.run(&["doctor", "nothing"]).expect(1);
+    home.write("");
+    home.run(&["doctor"]).expect(0);
+    std::fs::remove_file(home.config()).unwrap();
+    let empty = home.run(&["doctor", "--json"]).expect(0).json();
+    assert_eq!(find_check(&empty, None, "config").0, "warn");
+}
+
+#[test]
+fn doctor_starts_servers_in_the_gateway() {
+    let home = Home::with_demo_servers();
+    let gateway = home.serve(&["-q"]);
+    let report = home.run(&["doctor", "--json"]).expect(0).json();
+    assert_eq!(find_check(&report, None, "gateway").0, "pass");
+    let status = home.run(&["status", "--json"]).expect(0).json();
+    for server in status["servers"].as_array().unwrap() {
+        assert_eq!((&server["state"], &server["generation"]), (&"ready".into(), &1.into()), "{server}");
+    }
+    let page = home.run(&["status", "echo"]).expect(0).stdout;
+    for section in ["State\n", "\nProcess\n", "\nLimits\n", "\nTools\n", "\nRecent events\n"] {
+        assert!(page.contains(section), "{section:?}: {page}");
+    }
+    drop(gateway);
+    home.run(&["status", "echo"]).expect(4);
+}
+
+#[test]
+fn add_try_writes_only_a_server_that_starts() {
+    let config = format!("# mine\n{}", server("echo", "echo"));
+    let home = Home::new(&config);
+    let failed = home.run(&["add", "--try", "bad", "--", PROGRAM, "demo-server", "crashing"]).expect(2);
+    assert!(failed.stdout.contains("crashing on purpose"), "{}", failed.stdout);
+    let json = home.run(&["add", "--try", "--json", "bad", "--", PROGRAM, "demo-server", "crashing"]);
+    assert_eq!(json.expect(2).error()["code"], "check_failed");
+    assert_eq!(std::fs::read_to_string(home.config()).unwrap(), config);
+    let added = home.run(&["add", "--try", "good", "--", PROGRAM, "demo-server", "echo"]).expect(0);
+    assert!(added.stdout.contains("good: start") && !added.stdout.contains("echo: "), "{}", added.stdout);
+    assert_eq!(home.run(&["call", "good", "say", "text=x"]).expect(0).stdout, "x\n");
+}
+
+#[test]
+fn logs_are_read_from_the_file_without_a_gateway() {
+    let home = Home::with_demo_servers();
+    let gateway = home.serve(&["-q"]);
+    home.run(&["restart", "echo"]).expect(0);
+    drop(gateway);
+    let lines = |args: &[&str]| -> Vec<String> {
+        home.run(args).expect(0).stdout.lines().map(str::to_owned).collect()
+    };
+    let all = lines(&["logs", "echo"]);
+    let is_stamped = |line: &String| line.starts_with("20") && line.as_bytes()[23] == b'Z';
+    assert!(all.len() > 2 && all.iter().all(is_stamped), "{all:#?}");
+    assert!(all.iter().any(|line| line.contains("`echo` is up")), "{all:#?}");
+    assert_eq!(lines(&["logs", "echo", "-n", "2"]), all[all.len() - 2..]);
+    assert_eq!(lines(&["logs", "echo", "--since", "1h"]), all);
+    assert!(lines(&["logs", "echo", "--since", "2099-01-01"]).is_empty());
+    home.run(&["logs", "echo", "--since", "noon"]).expect(1);
+    let line: Value = serde_json::from_str(&lines(&["logs", "echo", "--json"])[0]).unwrap();
+    assert!(line["at"].is_string() && line["line"].is_string(), "{line}");
+    home.run(&["logs", "counter"]).expect(4);
+    home.run(&["logs", "echo", "-f"]).expect(4);
+}
