@@ -36,5 +36,6 @@ mod serve;
 mod sharing;
 mod slow_clients;
 mod streams;
+mod terminal;
 mod unresponsive;
 mod wire;

@@ -60,11 +60,9 @@ mod tests {
     fn spec(command: Option<&str>, url: Option<&str>) -> Result<Option<ServerSpec>, String> {
         let args = CallArgs {
             positional: vec!["tool".to_owned()],
-            args: None,
             command: command.map(str::to_owned),
             url: url.map(str::to_owned),
-            unchecked: false,
-            timeout: None,
+            ..CallArgs::default()
         };
         server_spec(&args).map_err(|error| error.message)
     }
