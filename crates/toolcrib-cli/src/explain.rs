@@ -114,6 +114,13 @@ fn kind_advice(kind: ErrorKind) -> Advice {
             "A `quota` or `rate` of the caller, the server or the tool is used up, or the same call was repeated in a loop.",
             "Wait for the time in `retryAfterMs`, or raise the limit that the message names. `toolcrib status` shows usage.",
         ),
+        other => server_advice(other),
+    }
+}
+
+/// Returns the advice for errors that servers or the gateway cause.
+fn server_advice(kind: ErrorKind) -> Advice {
+    match kind {
         ErrorKind::Tripped => advice(
             "Several calls in a row timed out or got invalid answers, so the circuit breaker of the server is open. Calls fail \
              immediately until the cool-off is over; then one call tries.",

@@ -8,7 +8,20 @@ use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
 
 /// Commands that use the config.
-const COMMANDS: [&str; 9] = ["serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check"];
+const COMMANDS: [&str; 12] = [
+    "serve",
+    "stdio",
+    "call",
+    "tools",
+    "resources",
+    "prompts",
+    "complete",
+    "status",
+    "restart",
+    "stop",
+    "logs",
+    "check",
+];
 
 /// Returns a hint in the words of this program: as a command where there is one.
 pub fn hint_text(hint: &Hint) -> String {

@@ -74,6 +74,7 @@ const CRATES: &[Crate] = &[
         layers: &[
             "exit",
             "hints",
+            "explain",
             "command_error",
             "visible_text",
             "listen",
@@ -92,6 +93,7 @@ const CRATES: &[Crate] = &[
             "gateway",
             "admin",
             "commands",
+            "completion",
             "fuzzing",
             "demo_server",
             "logging",

@@ -117,7 +117,7 @@ pub(super) fn tool_page(tool: &ToolReport, width: usize) -> Vec<String> {
 /// Returns an example call. The text is not wrapped, so that it can be copied.
 pub(super) fn example(tool: &ToolReport) -> String {
     let mut words = vec!["toolcrib".to_owned(), "call".to_owned(), tool.name.clone()];
-    words.extend(schema_text::example_words(&tool.definition["inputSchema"]));
+    words.extend(schema_text::example_words(&tool.definition));
     words.join(" ")
 }
 
@@ -244,7 +244,7 @@ mod tests {
                 "  count  integer  optional",
                 "",
                 "Annotations: read-only",
-                "Cost: 50 tokens",
+                "Cost: 52 tokens",
                 "Example:",
                 "  toolcrib call git__log path=text",
             ]

@@ -1,6 +1,7 @@
 //! The arguments of a tool in words: their types, and an example call that the schema accepts.
 
 use serde_json::{Map, Value, json};
+use toolcrib::access::schema::Schema;
 
 /// The depth to which schemas are followed.
 const MAX_DEPTH: usize = 8;
@@ -43,18 +44,33 @@ pub(super) fn signature(name: &str, schema: &Value) -> String {
     format!("{name}({})", list.join(", "))
 }
 
-/// Returns the words of an example call: every required argument with a value that its schema accepts.
-pub(super) fn example_words(schema: &Value) -> Vec<String> {
-    let required = required_names(schema);
-    let word = |name: &&str| {
-        let member = &schema["properties"][*name];
-        match example_value(member, schema, 0) {
-            Value::String(text) => format!("{name}={text}"),
-            value => format!("{name}:={value}"),
-        }
+/// Returns the words of an example call: required arguments with values that their schemas accept. All arguments, if the
+/// required ones alone do not fit the schema of the tool.
+pub(super) fn example_words(definition: &Value) -> Vec<String> {
+    let schema = &definition["inputSchema"];
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let required = example_members(schema, required_names(schema).into_iter());
+    let checked = Schema::from_definition(&definition.to_string().into());
+    let text = Value::Object(required.clone()).to_string();
+    let members = match checked.map(|checked| checked.check(text.as_bytes())) {
+        Some(Err(_)) => example_members(schema, properties.map(|(name, _)| name.as_str())),
+        _ => required,
     };
-    let quote = |word: String| shlex::try_quote(&word).map_or_else(|_| word.clone(), Into::into);
-    required.iter().map(word).map(quote).collect()
+    let word = |(name, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{}={}", quote(name), quote(text)),
+        value => format!("{}:={}", quote(name), quote(&value.to_string())),
+    };
+    members.iter().map(word).collect()
+}
+
+fn example_members<'n>(schema: &Value, names: impl Iterator<Item = &'n str>) -> Map<String, Value> {
+    let member = |name: &str| (name.to_owned(), example_value(&schema["properties"][name], schema, 0));
+    names.map(member).collect()
+}
+
+/// Quotes a word for a shell, if that is needed. A NUL character cannot be quoted.
+fn quote(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
 }
 
 fn required_names(schema: &Value) -> Vec<&str> {
@@ -181,8 +197,6 @@ fn example_string(member: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use toolcrib::access::schema::Schema;
-
     use super::*;
 
     fn schema() -> Value {
@@ -215,23 +229,32 @@ mod tests {
         assert!(signature.ends_with("count?: integer | null)"), "{signature}");
     }
 
-    #[test]
-    fn example_is_accepted_by_the_schema() {
-        let words = shlex::split(&example_words(&schema()).join(" ")).unwrap();
+    /// Returns the words of the example, and whether the schema accepts them.
+    fn example(schema: &Value) -> (Vec<String>, bool) {
+        let definition = json!({"name": "f", "inputSchema": schema});
+        let words = shlex::split(&example_words(&definition).join(" ")).unwrap();
         let mut arguments = Map::new();
-        for word in words {
-            let (name, value) = match word.split_once(":=") {
-                Some((name, json)) => (name.to_owned(), serde_json::from_str(json).unwrap()),
+        for word in &words {
+            match word.split_once(":=") {
+                Some((name, json)) => arguments.insert(name.to_owned(), serde_json::from_str(json).unwrap()),
                 None => {
                     let (name, text) = word.split_once('=').unwrap();
-                    (name.to_owned(), json!(text))
+                    arguments.insert(name.to_owned(), json!(text))
                 }
             };
-            arguments.insert(name, value);
         }
-        let definition = json!({"name": "f", "inputSchema": schema()}).to_string();
-        let checked = Schema::from_definition(&definition.into()).unwrap();
-        let arguments = Value::Object(arguments).to_string();
-        assert!(checked.check(arguments.as_bytes()).is_ok(), "{arguments}");
+        let checked = Schema::from_definition(&definition.to_string().into()).unwrap();
+        let is_accepted = checked.check(Value::Object(arguments).to_string().as_bytes()).is_ok();
+        (words, is_accepted)
+    }
+
+    #[test]
+    fn example_is_accepted_by_the_schema() {
+        let (words, is_accepted) = example(&schema());
+        assert!(is_accepted && words.len() == 6, "{words:?}");
+        let one_of_two = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}]});
+        let (words, is_accepted) = example(&one_of_two);
+        assert!(is_accepted && words == ["a=text", "b:=1"], "{words:?}");
     }
 }
