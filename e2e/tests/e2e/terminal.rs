@@ -75,7 +75,10 @@ fn questions_of_servers_are_asked_at_the_terminal() {
         let refused = setup.home.run(&["call", "reference.test_elicitation", "message=Who?"]);
         assert_eq!(refused.status.code(), Some(5), "{refused:?}");
         let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(message.contains("elicitation"), "{message}");
+        assert!(
+            message.contains("elicitation") && message.contains("hint: run the command in a terminal"),
+            "{message}"
+        );
     }
 }
 
@@ -125,7 +128,7 @@ fn resources_prompts_and_completions() {
 fn tools_fit_the_terminal_and_their_examples_work() {
     let setup = Setup::new(true);
     let shown = setup.type_keys(&["tools"], "").shown;
-    assert!(shown.starts_with("reference ("), "{shown}");
+    assert!(shown.starts_with("reference (") && shown.contains("\n  greet "), "{shown}");
     assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS.into()), "{shown}");
     let cost = setup.stdout(&["tools", "--cost"]);
     let total: usize = cost.lines().last().unwrap().rsplit('\t').next().unwrap().parse().unwrap();

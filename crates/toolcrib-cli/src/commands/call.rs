@@ -368,9 +368,8 @@ fn print_response(response: &ResponsePayload, save: Option<&Path>, out: &mut Out
     let result = match response.as_result() {
         Ok(result) => result,
         Err(error) => {
-            return Err(
-                CommandError::from_error_object(&serde_json::from_slice(error).unwrap_or_default()).into()
-            );
+            let error = CommandError::from_error_object(&serde_json::from_slice(error).unwrap_or_default());
+            return Err(questions::with_question_hint(error).into());
         }
     };
     let is_error = is_error_result(result);

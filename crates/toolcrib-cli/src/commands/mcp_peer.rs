@@ -145,6 +145,6 @@ async fn list_pages(client: &GatewayClient, kind: ListKind) -> Result<Vec<Value>
 fn into_result(response: ResponsePayload) -> Result<Bytes, CommandError> {
     response.into_result().map_err(|error| {
         let error: Value = serde_json::from_slice(&error).unwrap_or_default();
-        CommandError::from_error_object(&error)
+        questions::with_question_hint(CommandError::from_error_object(&error))
     })
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use toolcrib::access::schema::Schema;
-use toolcrib::protocol::era::capabilities::ELICIT;
+use toolcrib::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT};
 use toolcrib::protocol::era::input::{self, InputRequest, RequiredInput};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::{Client, ClientCapabilities, Era, ResponsePayload};
@@ -33,6 +33,22 @@ pub(super) fn client(prompter: Prompter) -> Client {
         client.capabilities = ClientCapabilities::parse(&Bytes::from_static(CAPABILITIES.as_bytes()));
     }
     client
+}
+
+/// Adds a hint to the error of a server that could not ask something.
+pub(super) fn with_question_hint(mut error: CommandError) -> CommandError {
+    let rpc = &error.data["rpc"];
+    let required = &rpc["data"]["requiredCapabilities"];
+    let message = rpc["message"].as_str().unwrap_or_default();
+    let needs = |capability: &str, method: &str| {
+        required.get(capability).is_some() || message.contains(&format!("does not support `{method}`"))
+    };
+    if needs("elicitation", ELICIT) {
+        error.hint = Some("run the command in a terminal, where the server can ask".to_owned());
+    } else if needs("sampling", CREATE_MESSAGE) {
+        error.hint = Some("the tool needs a model: use it in an agent that supports sampling".to_owned());
+    }
+    error
 }
 
 /// Sends a request, and repeats it with the answers of the person as long as the server asks for input.
@@ -330,6 +346,17 @@ mod tests {
         let (result, shown) = answer(params, &["yes"]);
         assert_eq!(result, json!({"action": "accept"}));
         assert!(shown.contains(r"https://example.com/\u{202e}x"), "{shown}");
+    }
+
+    #[test]
+    fn refused_questions_have_a_hint() {
+        let hint = |rpc: Value| with_question_hint(CommandError::server_error(&rpc)).hint;
+        let missing =
+            json!({"code": -32021, "message": "Missing", "data": {"requiredCapabilities": {"sampling": {}}}});
+        assert!(hint(missing).unwrap().contains("sampling"));
+        let refused = json!({"code": -32603, "message": "the client does not support `elicitation/create`"});
+        assert!(hint(refused).unwrap().contains("terminal"));
+        assert_eq!(hint(json!({"code": -32603, "message": "other"})), None);
     }
 
     #[tokio::test]

@@ -73,11 +73,13 @@ fn print_listing(listing: &ToolsReport, args: &ToolsArgs, out: &mut Output) -> R
             matching.iter().map(|tool| vec![tool.name.clone(), layout::summary(tool)]).collect();
         out.print_table(&["NAME", "DESCRIPTION"], &rows)?;
     } else if query.is_some() {
-        print_lines(&layout::aligned(&matching, out.width()), out)?;
+        print_lines(&layout::ungrouped(&matching, out.width()), out)?;
     } else {
         print_lines(&layout::grouped(&matching, out.width()), out)?;
     }
-    print_warnings(listing, out)?;
+    if exact.is_none() {
+        print_warnings(listing, out)?;
+    }
     let ToolsReport { tools, failed, pending, .. } = listing;
     if matching.is_empty() && failed.is_empty() && pending.is_empty() {
         out.print_note(match query {

@@ -114,9 +114,12 @@ fn registry_type(package: &Value) -> &str {
 }
 
 fn is_wanted_remote(remote: &Value, transport: Option<TransportArg>) -> bool {
-    match (remote["type"].as_str().or(remote["transportType"].as_str()), transport) {
-        (Some("sse"), None | Some(TransportArg::Sse)) => true,
-        (Some("streamable-http" | "http" | "streamable"), None | Some(TransportArg::Http)) => true,
+    let kind = remote["type"].as_str().or(remote["transportType"].as_str());
+    match kind {
+        Some("sse") => matches!(transport, None | Some(TransportArg::Sse)),
+        Some("streamable-http" | "http" | "streamable") => {
+            matches!(transport, None | Some(TransportArg::Http))
+        }
         _ => false,
     }
 }
@@ -339,13 +342,13 @@ mod tests {
         Ok(keys.into_iter().map(|key| (key.name.to_owned(), key.value)).collect::<Map<_, _>>().into())
     }
 
-    fn document(package: Value) -> Value {
+    fn document(package: &Value) -> Value {
         json!({"name": "io.github.example/My_Files", "version": "1.0.0", "packages": [package]})
     }
 
     #[test]
     fn npm_package_gets_arguments_variables_and_secrets() {
-        let document = document(json!({
+        let document = document(&json!({
             "registryType": "npm", "identifier": "@x/files", "version": "1.2.3", "transport": {"type": "stdio"},
             "packageArguments": [
                 {"type": "positional", "value": "serve"},
@@ -375,9 +378,9 @@ mod tests {
 
     #[test]
     fn pypi_and_container_packages_have_their_commands() {
-        let pypi = document(json!({"registry_type": "pypi", "identifier": "files", "version": "0.5"}));
+        let pypi = document(&json!({"registry_type": "pypi", "identifier": "files", "version": "0.5"}));
         assert_eq!(keys(&pypi, &[], None).unwrap(), json!({"command": "uvx", "args": ["files==0.5"]}));
-        let oci = document(json!({
+        let oci = document(&json!({
             "registryType": "oci", "registryBaseUrl": "https://ghcr.io", "identifier": "x/files", "version": "2",
             "runtime_arguments": [{"type": "named", "name": "--mount", "value": "src={dir}", "variables": {"dir": {"is_required": true}}}],
             "environment_variables": [{"name": "A", "value": "1"}],

@@ -71,18 +71,23 @@ pub(super) fn grouped(tools: &[ToolReport], width: usize) -> Vec<String> {
             lines.push(String::new());
         }
         lines.push(truncate_line(&format!("{} ({} {noun})", group[0].server, group.len()), width));
-        let rows = aligned(group, width.saturating_sub(2));
+        // The server's own names: the heading has the server, and `call SERVER.TOOL` takes both.
+        let rows = aligned(group, width.saturating_sub(2), |tool| &tool.tool);
         lines.extend(rows.into_iter().map(|row| format!("  {row}")));
     }
     lines
 }
 
-/// Returns one line per tool: its name and its summary.
-pub(super) fn aligned(tools: &[ToolReport], width: usize) -> Vec<String> {
-    let longest = tools.iter().map(|tool| tool.name.chars().count()).max().unwrap_or(0);
+/// Returns one line per tool: its public name and its summary.
+pub(super) fn ungrouped(tools: &[ToolReport], width: usize) -> Vec<String> {
+    aligned(tools, width, |tool| &tool.name)
+}
+
+fn aligned(tools: &[ToolReport], width: usize, name: fn(&ToolReport) -> &String) -> Vec<String> {
+    let longest = tools.iter().map(|tool| name(tool).chars().count()).max().unwrap_or(0);
     let column = longest.min(MAX_NAME_COLUMNS);
     let line = |tool: &ToolReport| {
-        let line = format!("{:<column$}  {}", tool.name, summary(tool));
+        let line = format!("{:<column$}  {}", name(tool), summary(tool));
         truncate_line(line.trim_end(), width)
     };
     tools.iter().map(line).collect()
@@ -201,11 +206,11 @@ mod tests {
             grouped(&tools, 40),
             [
                 "git (2 tools)",
-                "  git__log       Shows the commits of a…",
-                "  git__show_one  Shows one commit.",
+                "  log       Shows the commits of a bran…",
+                "  show_one  Shows one commit.",
                 "",
                 "time (1 tool)",
-                "  time__now",
+                "  now",
             ]
         );
         let changed = ToolReport { change: Some("changed".to_owned()), ..tools[1].clone() };
