@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
+use std::process::Command;
+
 use serde_json::Value;
+use test_support::deadline;
 use test_support::gateway::{GatewayProcess, Home, server_config};
 use test_support::terminal::{self, TerminalRun};
 
@@ -136,8 +139,12 @@ fn tools_fit_the_terminal_and_their_examples_work() {
     for tool in ["greet", "test_simple_text", "json_schema_2020_12_tool"] {
         let page = setup.stdout(&["tools", &format!("reference.{tool}")]);
         let example = page.lines().last().unwrap().trim();
-        let words: Vec<&str> = example.split(' ').skip(1).collect();
-        assert_eq!(words[..2], ["call", &format!("reference__{tool}")], "{page}");
-        setup.stdout(&words);
+        let arguments = example.strip_prefix(&format!("toolcrib call reference__{tool}")).unwrap();
+        // As it is copied into a shell.
+        let script = format!("\"$0\" call reference__{tool}{arguments}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_crib")]).env("TOOLCRIB_HOME", setup.home.path());
+        let output = deadline::output(&mut shell);
+        assert_eq!(output.status.code(), Some(0), "{example}: {output:?}");
     }
 }
