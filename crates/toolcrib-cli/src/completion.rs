@@ -7,12 +7,11 @@ use std::time::Duration;
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::ArgValueCandidates;
 use clap_complete::env::{CompleteEnv, Shells};
-use toolcrib::Caller;
+use toolcrib::ServerSpec;
 
 use crate::cli::ShellArg;
 use crate::cli::help;
 use crate::client::GatewayClient;
-use crate::gateway;
 use crate::paths::Paths;
 use crate::report::tools::ToolsReport;
 
@@ -97,26 +96,33 @@ fn code_candidates() -> Vec<CompletionCandidate> {
     crate::explain::explanations().map(candidate).collect()
 }
 
-/// Returns the public names of tools that are known without starting a server.
+/// Returns the tools that are known without starting a server, as `SERVER.TOOL`.
 fn tool_candidates() -> Vec<CompletionCandidate> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Vec::new();
-    };
-    let names = runtime.block_on(async {
-        let paths = Paths::find(None).ok()?;
-        tokio::time::timeout(GATEWAY_WAIT, known_tools(&paths)).await.ok()?
-    });
-    names.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+    let Ok(paths) = Paths::find(None) else { return Vec::new() };
+    let names = tools_of_gateway(&paths).unwrap_or_else(|| remembered_tools(&paths));
+    names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-async fn known_tools(paths: &Paths) -> Option<Vec<String>> {
-    if let Some(client) = GatewayClient::find(paths).await.ok()? {
-        let report: ToolsReport = client.fetch("/api/v1/tools").await.ok()?;
-        return Some(report.tools.into_iter().map(|tool| tool.name).collect());
-    }
-    let crib = gateway::build(paths, &paths.valid_config().ok()?).ok()?;
-    let catalog = crib.catalog_for(&Caller::local());
-    Some(catalog.tools().iter().map(|tool| tool.public_name.to_string()).collect())
+/// Asks the running gateway. `None` if there is none, or it does not answer in time.
+fn tools_of_gateway(paths: &Paths) -> Option<Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let report = async {
+        let client = GatewayClient::find(paths).await.ok()??;
+        client.fetch::<ToolsReport>("/api/v1/tools").await.ok()
+    };
+    let report = runtime.block_on(async { tokio::time::timeout(GATEWAY_WAIT, report).await }).ok()??;
+    Some(report.tools.iter().map(|tool| format!("{}.{}", tool.server, tool.tool)).collect())
+}
+
+/// Returns the tools of earlier listings, from the files of the state folder.
+fn remembered_tools(paths: &Paths) -> Vec<String> {
+    let config = paths.sources().load();
+    let of_server = |spec: &ServerSpec| {
+        let tools = toolcrib::crib::remembered_tools(spec, paths.state_dir()).into_iter();
+        let server = spec.id.clone();
+        tools.map(move |tool| format!("{server}.{tool}"))
+    };
+    config.roster.servers().flat_map(of_server).collect()
 }
 
 #[cfg(test)]

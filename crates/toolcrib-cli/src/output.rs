@@ -80,7 +80,9 @@ impl Output {
             json: globals.json,
             quiet: globals.quiet,
             is_terminal: io::stdout().is_terminal(),
-            prompter: Prompter(!globals.no_input && !globals.json && io::stdin().is_terminal()),
+            prompter: Prompter(
+                !globals.no_input && !globals.json && io::stdin().is_terminal() && io::stderr().is_terminal(),
+            ),
             uses_color: wants_color(globals.color, io::stderr().is_terminal(), |name| {
                 std::env::var(name).ok()
             }),

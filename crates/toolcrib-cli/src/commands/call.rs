@@ -239,7 +239,11 @@ impl CallRequest {
         let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
         let kind = ErrorKind::BadArguments;
         let message = format!("the arguments do not fit `{}`: {}", self.tool, violations.join("; "));
-        let hint = format!("toolcrib tools {} --json", self.tool);
+        let hint = match &self.server {
+            Some(server) if server.starts_with(adhoc::NAME_PREFIX) => "toolcrib help call".to_owned(),
+            Some(server) => format!("toolcrib tools {server}.{}", self.tool),
+            None => format!("toolcrib tools {}", self.tool),
+        };
         Err(CommandError::new(ExitStatus::from_kind(kind), kind.facts().name, message).hint(hint))
     }
 
