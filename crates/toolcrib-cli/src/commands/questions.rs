@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use toolcrib::access::schema::Schema;
 use toolcrib::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT};
 use toolcrib::protocol::era::input::{self, InputRequest, RequiredInput};
+use toolcrib::protocol::era::meta;
 use toolcrib::protocol::json::object::Object;
 use toolcrib::{Client, ClientCapabilities, Era, ResponsePayload};
 
@@ -62,7 +63,8 @@ pub(super) async fn send_with_answers(
         let ResponsePayload::Result(result) = &response else { return Ok(response) };
         let needed = input::parse_required_input(result).map_err(|error| CommandError::unexpected(&error))?;
         let Some(RequiredInput { requests, state }) = needed else { return Ok(response) };
-        params.set_unchecked(input::INPUT_RESPONSES, answer_all(prompter, requests).await?);
+        let answers = answer_all(prompter, asking_server(result), requests).await?;
+        params.set_unchecked(input::INPUT_RESPONSES, answers);
         match state {
             Some(state) => params.set_unchecked(input::REQUEST_STATE, state),
             None => drop(params.remove(input::REQUEST_STATE)),
@@ -72,12 +74,24 @@ pub(super) async fn send_with_answers(
     Err(CommandError::new(ExitStatus::ToolError, "server_error", message))
 }
 
+/// Returns the name of the server in a result that asks for input. `None` if toolcrib itself asks, for an approval, or the
+/// server does not say its name.
+fn asking_server(result: &Bytes) -> Option<String> {
+    let result: Value = serde_json::from_slice(result).ok()?;
+    let name = result["_meta"][meta::SERVER_INFO]["name"].as_str()?;
+    (name != "toolcrib").then(|| name.to_owned())
+}
+
 /// Asks the person every question. Runs on a blocking thread, so that signals are noticed meanwhile.
-async fn answer_all(prompter: Prompter, requests: Vec<InputRequest>) -> Result<Bytes, CommandError> {
+async fn answer_all(
+    prompter: Prompter,
+    server: Option<String>,
+    requests: Vec<InputRequest>,
+) -> Result<Bytes, CommandError> {
     let answers = tokio::task::spawn_blocking(move || {
         let mut answers = Map::new();
         for request in requests {
-            let answer = answer_request(prompter, &request)?;
+            let answer = answer_request(prompter, server.as_deref(), &request)?;
             answers.insert(request.key, answer);
         }
         Ok(Value::Object(answers).to_string().into())
@@ -85,14 +99,18 @@ async fn answer_all(prompter: Prompter, requests: Vec<InputRequest>) -> Result<B
     answers.await.map_err(|error| CommandError::unexpected(&error))?
 }
 
-fn answer_request(prompter: Prompter, request: &InputRequest) -> Result<Value, CommandError> {
+fn answer_request(
+    prompter: Prompter,
+    server: Option<&str>,
+    request: &InputRequest,
+) -> Result<Value, CommandError> {
     if request.method != ELICIT {
         let message = format!("the server sent `{}`, which a command cannot answer", request.method);
         let hint = "use this tool in an agent that supports it";
         return Err(CommandError::new(ExitStatus::ToolError, "server_error", message).hint(hint));
     }
     let params = request.params.as_ref().and_then(|raw| serde_json::from_slice(raw).ok());
-    let question = Question::new(params.unwrap_or_default());
+    let question = Question { server, params: params.unwrap_or_default() };
     let mut ask = |text: &str| prompter.ask_line(text);
     question.ask(&mut ask).map_err(|error| CommandError::unexpected(&error))
 }
@@ -101,20 +119,22 @@ fn answer_request(prompter: Prompter, request: &InputRequest) -> Result<Value, C
 type AskLine<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Option<String>>;
 
 /// An elicitation.
-struct Question {
+struct Question<'a> {
+    /// The name of the server that asks.
+    server: Option<&'a str>,
     params: Value,
 }
 
-impl Question {
-    fn new(params: Value) -> Self {
-        Self { params }
-    }
-
+impl Question<'_> {
     /// Asks the person. Returns the result of the elicitation.
     fn ask(&self, ask: AskLine<'_>) -> std::io::Result<Value> {
         let message = self.params["message"].as_str().unwrap_or("The server asks for input.");
+        let message = match self.server {
+            Some(server) => format!("`{}` asks: {message}", escape_invisible(server)),
+            None => message.to_owned(),
+        };
         if self.params["mode"] == "url" {
-            return self.ask_for_visit(message, ask);
+            return self.ask_for_visit(&message, ask);
         }
         let schema = &self.params["requestedSchema"];
         let properties = schema["properties"].as_object().cloned().unwrap_or_default();
@@ -307,7 +327,7 @@ mod tests {
             shown.push('\n');
             Ok(lines.next().map(|&line| line.to_owned()))
         };
-        let result = Question::new(params).ask(&mut ask).unwrap();
+        let result = Question { server: Some("forms"), params }.ask(&mut ask).unwrap();
         (result, shown)
     }
 
@@ -325,7 +345,10 @@ mod tests {
         let content =
             json!({"a_name": "Ada", "b_age": 30, "c_ok": true, "d_color": "g", "e_tags": ["x", "y"]});
         assert_eq!(result, json!({"action": "accept", "content": content}), "{shown}");
-        assert!(shown.starts_with("Who?\nCtrl-D declines.\na_name - full name (string): "), "{shown}");
+        assert!(
+            shown.starts_with("`forms` asks: Who?\nCtrl-D declines.\na_name - full name (string): "),
+            "{shown}"
+        );
         assert!(shown.contains("b_age (integer, optional) [30]: "), "{shown}");
         assert!(shown.contains("  2. g (Green)\n"), "{shown}");
         assert!(shown.contains("`3` is not one of the values"), "{shown}");
@@ -363,7 +386,7 @@ mod tests {
     async fn only_elicitations_are_answered() {
         let request =
             InputRequest { key: "k".to_owned(), method: "sampling/createMessage".to_owned(), params: None };
-        let error = answer_all(Prompter::none(), vec![request]).await.unwrap_err();
+        let error = answer_all(Prompter::none(), None, vec![request]).await.unwrap_err();
         assert!(error.message.contains("sampling/createMessage"), "{error}");
     }
 }
