@@ -17,6 +17,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod help;
 pub(crate) mod import;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod ls;
 mod mcp_peer;

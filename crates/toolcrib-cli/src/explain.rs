@@ -155,7 +155,7 @@ fn server_advice(kind: ErrorKind) -> Advice {
         ),
         ErrorKind::AuthNeeded => advice(
             "The remote server answered 401 or 403: it has no token, or the token is expired or not sufficient.",
-            "Set `servers.SERVER.headers`, for example `Authorization = \"Bearer ${secret:NAME}\"`, and run \
+            "Run `toolcrib login SERVER`, or set `servers.SERVER.headers`, for example `Authorization = \"Bearer ${secret:NAME}\"`, and run \
              `toolcrib secret set NAME`.",
         ),
         ErrorKind::Overloaded => advice(
@@ -198,7 +198,7 @@ fn class_advice(class: FailureClass) -> Advice {
         ),
         FailureClass::NeedsAuth => advice(
             "The remote server answered 401 or 403.",
-            "Set `servers.SERVER.headers`; store tokens with `toolcrib secret set NAME`.",
+            "Run `toolcrib login SERVER`, or set `servers.SERVER.headers`; store tokens with `toolcrib secret set NAME`.",
         ),
         FailureClass::RateLimited => advice(
             "The remote server answered 429 or 503 with `Retry-After`.",

@@ -43,6 +43,7 @@ const GROUPS: [VerbGroup; 6] = [
             row(&["ls", "show", "why"], "List servers; show where values come from"),
             row(&["check"], "Check the config"),
             row(&["secret"], "Manage the secrets of servers"),
+            row(&["login", "logout"], "Log in to a remote server, or out"),
         ],
     },
     VerbGroup {

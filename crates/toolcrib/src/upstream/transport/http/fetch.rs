@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::body;
-use super::connector::{Connector, build_client, root_cause};
+use crate::http_client::{Connector, build_client, root_cause};
 
 /// Fetches a JSON document of at most `limit` bytes. Redirects are not followed.
 ///
