@@ -22,6 +22,23 @@ pub fn all() -> impl Iterator<Item = &'static Agent> {
     terminal::AGENTS.iter().chain(editors::AGENTS)
 }
 
+/// Other names of agents, and the names in the table.
+const ALIASES: [(&str, &str); 13] = [
+    ("amp-code", "amp"),
+    ("claude-code", "claude"),
+    ("claude_desktop", "claude-desktop"),
+    ("code", "vscode"),
+    ("codex-cli", "codex"),
+    ("copilot-cli", "copilot"),
+    ("gemini-cli", "gemini"),
+    ("github-copilot", "copilot"),
+    ("lmstudio", "lm-studio"),
+    ("qwen-code", "qwen"),
+    ("roo-code", "roo"),
+    ("visual-studio-code", "vscode"),
+    ("vs-code", "vscode"),
+];
+
 /// One supported agent.
 ///
 /// Paths start with `~` (home), `XDG` (config directory), `APP` (config directory of desktop programs) or `$VARIABLE`;
@@ -262,13 +279,15 @@ pub enum AgentFileScope {
 }
 
 impl Agent {
-    /// Finds an agent by its name on the command line.
+    /// Finds an agent by its name on the command line, or by another name that people use for it.
     ///
     /// # Errors
     ///
     /// Fails if there is no such agent. The hint names a similar one.
     pub fn find(id: &str) -> Result<&'static Self, Error> {
-        all().find(|agent| agent.id == id).ok_or_else(|| {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == id);
+        let known = alias.map_or(id, |(_, known)| known);
+        all().find(|agent| agent.id == known).ok_or_else(|| {
             let ids = || all().map(|agent| agent.id);
             let hint = match closest_match(id, ids()) {
                 Some(closest) => format!("did you mean `{closest}`?"),

@@ -2,8 +2,10 @@
 
 mod agents;
 mod audit;
+pub(crate) mod help;
 mod login;
 mod policy;
+mod requests;
 mod secret;
 pub(crate) mod servers;
 
@@ -17,18 +19,13 @@ pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
+pub(crate) use requests::{CompleteArgs, PromptsArgs, ResourcesArgs, SaveArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
 
 /// One gateway in front of all your MCP servers
-///
-/// Examples:
-///   toolcrib demo                           see it work in a few seconds, without a config
-///   toolcrib check                          check the config
-///   toolcrib serve                          run the gateway
-///   toolcrib call git__git_log max_count=3  call a tool
 #[derive(Debug, Parser)]
-#[command(name = "toolcrib", version, verbatim_doc_comment, disable_help_subcommand = true)]
+#[command(name = "toolcrib", version, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) globals: GlobalArgs,
@@ -36,27 +33,41 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Flags of all commands.
+/// Flags of all commands. Only the help of the program shows them.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
     /// Use only this config file
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print data as JSON on stdout and errors as JSON on stderr
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true)]
     pub(crate) json: bool,
     /// Print only errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        hide_short_help = true,
+        hide_long_help = true,
+        conflicts_with = "verbose"
+    )]
     pub(crate) quiet: bool,
     /// Print debug logs
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, hide_short_help = true, hide_long_help = true)]
     pub(crate) verbose: bool,
     /// Choose when to use colors
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
     pub(crate) color: ColorChoice,
     /// Never prompt for input
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true)]
     pub(crate) no_input: bool,
 }
 
@@ -123,25 +134,51 @@ pub(crate) enum Command {
     /// array. An argument that starts with { is the object of all arguments; @FILE reads it.
     #[command(
         verbatim_doc_comment,
+        alias = "call-tool",
         override_usage = "toolcrib call [OPTIONS] [SERVER] <TOOL> [KEY=VALUE]..."
     )]
     Call(CallArgs),
-    /// List all tools, or those that match a query
+    /// List tools, show one, or search
     ///
     /// Examples:
-    ///   toolcrib tools
-    ///   toolcrib tools commit
-    ///   toolcrib tools git.log
-    ///   toolcrib tools --json
-    #[command(verbatim_doc_comment)]
+    ///   toolcrib tools                          all tools, by server
+    ///   toolcrib tools commit                   tools that match a query
+    ///   toolcrib tools git.git_log              one tool: arguments, cost and an example
+    ///   toolcrib tools --cost                   the tokens that the tools of each server cost
+    #[command(verbatim_doc_comment, aliases = ["tool", "list-tools"])]
     Tools(ToolsArgs),
+    /// List resources, or read one
+    ///
+    /// Examples:
+    ///   toolcrib resources
+    ///   toolcrib resources file:///srv/notes/today.md
+    ///   toolcrib resources image://logo --save .
+    #[command(verbatim_doc_comment, alias = "resource")]
+    Resources(ResourcesArgs),
+    /// List prompts, or get one
+    ///
+    /// Examples:
+    ///   toolcrib prompts
+    ///   toolcrib prompts notes__summary style=short
+    ///   toolcrib prompts notes.summary style=short
+    #[command(verbatim_doc_comment, alias = "prompt")]
+    Prompts(PromptsArgs),
+    /// Complete an argument of a prompt or of a resource template
+    ///
+    /// Examples:
+    ///   toolcrib complete notes__summary style=sh
+    ///   toolcrib complete 'file:///srv/{path}' path=no
+    ///
+    /// Prints the values that the server suggests, one per line.
+    #[command(verbatim_doc_comment)]
+    Complete(CompleteArgs),
     /// Show the state of all servers
     ///
     /// Examples:
     ///   toolcrib status
     ///   toolcrib status git
     ///   toolcrib status --json
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, alias = "ps")]
     Status(StatusArgs),
     /// Restart a server, including one that was ejected
     ///
@@ -164,7 +201,7 @@ pub(crate) enum Command {
     ///
     /// Reads the log file logs/SERVER.log in the state folder, which a gateway writes. Times are UTC.
     /// Without a log file, exits with 4.
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, alias = "log")]
     Logs(LogsArgs),
     /// Check the config, the gateway and every server, and say how to fix each problem
     ///
@@ -182,20 +219,20 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib check
     ///   toolcrib check --config servers.json
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, alias = "validate")]
     Check,
     /// List the declared servers, and whether they are active here
     ///
     /// Examples:
     ///   toolcrib ls
     ///   toolcrib ls --json
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, alias = "list")]
     Ls,
     /// Show every value of a server, and the file and line that set it
     ///
     /// Examples:
     ///   toolcrib show git
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, aliases = ["get", "inspect"])]
     Show(ServerNameArgs),
     /// Explain why a server is active or inactive here
     ///
@@ -213,15 +250,32 @@ pub(crate) enum Command {
     ///   toolcrib add docs https://example.com/mcp -H 'Authorization: Bearer ${env:DOCS}'
     ///   toolcrib add --scope project db -- ./tools/db-server
     ///   toolcrib add --try time -- uvx mcp-server-time
+    ///   toolcrib add registry:./server.json
+    ///   toolcrib add files registry:io.github.example/files-server
     ///
     /// Accepts the flags of `claude mcp add`. Comments and order of the file are kept.
+    ///
+    /// registry:FILE is a `server.json` of the MCP registry: its package or URL, with its arguments,
+    /// variables and headers. --env gives values to its variables. registry:NAME asks the registry
+    /// whose URL is `registry` in the config.
     #[command(verbatim_doc_comment)]
     Add(servers::AddArgs),
+    /// Declare servers that are given as JSON, as documentation of servers shows them
+    ///
+    /// Examples:
+    ///   toolcrib add-json git '{"command": "uvx", "args": ["mcp-server-git"]}'
+    ///   toolcrib add-json '{"mcpServers": {"git": {"command": "uvx"}}}'
+    ///   toolcrib add-json git - < entry.json
+    ///
+    /// Understands one entry, or the `mcpServers` and `servers` objects of agents. Values that look like
+    /// secrets are stored with `toolcrib secret`.
+    #[command(verbatim_doc_comment)]
+    AddJson(servers::AddJsonArgs),
     /// Remove a server from a config file
     ///
     /// Examples:
     ///   toolcrib rm git
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, aliases = ["remove", "delete"])]
     Rm(servers::EditServerArgs),
     /// Enable a server that was disabled by name
     ///
@@ -276,7 +330,7 @@ pub(crate) enum Command {
     ///
     /// Secrets are stored in the desktop keyring, or in an encrypted file in the state folder. A
     /// server receives only its own secrets, when it starts.
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, alias = "secrets")]
     Secret(SecretArgs),
     /// Log in to a remote server with a browser
     ///
@@ -302,6 +356,7 @@ pub(crate) enum Command {
     ///   toolcrib import --dry-run               show what all installed agents have
     ///   toolcrib import --from cursor
     ///   toolcrib import --from ./mcp.json
+    ///   toolcrib import --from - --yes < mcp.json
     ///
     /// Shows each server with its command or URL and asks; without a terminal, --yes is needed.
     /// Values that look like secrets are not copied: they are stored with `toolcrib secret`, and the
@@ -349,6 +404,38 @@ pub(crate) enum Command {
     /// user. The same caller may then repeat the call, with the same arguments, for 5 minutes.
     #[command(verbatim_doc_comment)]
     Approve(ApproveArgs),
+    /// Show the help of the program or of a command
+    ///
+    /// Examples:
+    ///   toolcrib help
+    ///   toolcrib help call
+    ///   toolcrib help secret set
+    #[command(verbatim_doc_comment)]
+    Help(HelpArgs),
+    /// Explain an error: its cause, and what to do
+    ///
+    /// Examples:
+    ///   toolcrib explain could_not_start
+    ///   toolcrib explain -31014
+    ///   toolcrib explain slow_to_start
+    ///   toolcrib explain
+    ///
+    /// CODE is the kind of an error, its number with or without the sign, or a failure class of a
+    /// server. Without CODE, lists all of them.
+    #[command(verbatim_doc_comment)]
+    Explain(ExplainArgs),
+    /// Print a script that completes commands, servers and tools in your shell
+    ///
+    /// Examples:
+    ///   source <(toolcrib completions bash)     in ~/.bashrc
+    ///   source <(toolcrib completions zsh)      in ~/.zshrc, after compinit
+    ///   toolcrib completions fish > ~/.config/fish/completions/toolcrib.fish
+    ///   toolcrib completions powershell | Out-String | Invoke-Expression
+    ///
+    /// The script asks toolcrib for the candidates. Servers are read from the config, tools from the
+    /// running gateway or from what is remembered of the servers; no server is started.
+    #[command(verbatim_doc_comment, alias = "completion")]
+    Completions(CompletionsArgs),
     /// Run one of the servers of `demo`
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
@@ -371,7 +458,7 @@ pub(crate) struct StdioArgs {
 }
 
 /// Arguments of `call`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct CallArgs {
     /// The tool, or the server and the tool; then arguments
     #[arg(required = true, num_args = 1.., value_name = "TOOL")]
@@ -391,13 +478,18 @@ pub(crate) struct CallArgs {
     /// Cancel the call after this time: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) save: SaveArgs,
 }
 
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show one tool by its name or as `server.tool`, or the tools with this text in their name or description
+    /// Show one tool by its name or as `server.tool`, or the tools that match a query
     pub(crate) query: Option<String>,
+    /// Show how many tokens the definitions cost, by server; a token is 4 bytes
+    #[arg(long)]
+    pub(crate) cost: bool,
     /// Wait until every server has been listed or has failed; the default without a gateway
     #[arg(long)]
     pub(crate) wait: bool,
@@ -407,6 +499,44 @@ pub(crate) struct ToolsArgs {
     /// Ask the running servers for their lists first; servers that do not run are named, not started
     #[arg(long)]
     pub(crate) refresh: bool,
+}
+
+/// Arguments of `help`.
+#[derive(Debug, Args)]
+pub(crate) struct HelpArgs {
+    /// The command
+    #[arg(value_name = "COMMAND")]
+    pub(crate) verbs: Vec<String>,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The kind of an error, its number, or a failure class
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) code: Option<String>,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: ShellArg,
+}
+
+/// A shell with completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShellArg {
+    /// Bash.
+    Bash,
+    /// Zsh.
+    Zsh,
+    /// Fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// Elvish.
+    Elvish,
 }
 
 /// Arguments of `status`.
@@ -442,18 +572,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
-
-    #[test]
-    fn every_command_has_examples() {
-        Cli::command().debug_assert();
-        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
-            let help = command.get_long_about().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Examples:\n  toolcrib"), "{}: {help}", command.get_name());
-        }
-    }
 
     #[test]
     fn duration_requires_whole_number_and_unit() {

@@ -110,17 +110,29 @@ impl GatewayClient {
         }
     }
 
-    /// Sends a request to the MCP endpoint at `path`. The `_meta` of `params` is set to the client's own.
+    /// Sends a request to the MCP endpoint at `path`, from a client without capabilities.
     pub(crate) async fn request(
         &self,
         path: &str,
         method: &str,
+        params: Object,
+    ) -> Result<ResponsePayload, CommandError> {
+        self.request_with(path, method, params, "{}").await
+    }
+
+    /// Sends a request to the MCP endpoint at `path`. The `_meta` of `params` is set to the client's own, with these
+    /// capabilities.
+    pub(crate) async fn request_with(
+        &self,
+        path: &str,
+        method: &str,
         mut params: Object,
+        capabilities: &'static str,
     ) -> Result<ResponsePayload, CommandError> {
         let revision = Revision::newest(Era::Stateless).as_str();
         let name = header_mirror::name_header(method, &params)
             .map(|name| header_mirror::encode_header(&name).into_owned());
-        params.set_unchecked("_meta", client_meta(revision));
+        params.set_unchecked("_meta", client_meta(revision, capabilities));
         let mut request = Object::default();
         request.set_unchecked("jsonrpc", Bytes::from_static(b"\"2.0\""));
         request.set_unchecked("id", Bytes::from_static(b"1"));
@@ -238,10 +250,10 @@ fn progress_params(message: &Bytes) -> Option<Object> {
     Object::parse(message.get("params").filter(|_| is_progress)?).ok()
 }
 
-fn client_meta(revision: &str) -> Bytes {
+fn client_meta(revision: &str, capabilities: &'static str) -> Bytes {
     let mut meta = Object::default();
     meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision));
-    meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(b"{}"));
+    meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(capabilities.as_bytes()));
     meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
     if progress_line::is_enabled() {
         meta.set_unchecked(meta::PROGRESS_TOKEN, Bytes::from_static(b"1"));

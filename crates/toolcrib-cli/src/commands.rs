@@ -1,23 +1,32 @@
 //! The commands, one per file, and what they share.
 
 pub(crate) mod add;
+pub(crate) mod add_json;
 pub(crate) mod allow;
 pub(crate) mod approve;
 pub(crate) mod audit;
 pub(crate) mod call;
 pub(crate) mod check;
+pub(crate) mod complete;
 mod config_changes;
 mod config_document;
+mod content;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod enable;
+pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod help;
 pub(crate) mod import;
 pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod ls;
+mod mcp_peer;
 pub(crate) mod policy;
+pub(crate) mod prompts;
+mod questions;
 pub(crate) mod remove;
+pub(crate) mod resources;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod secret;

@@ -8,8 +8,21 @@ use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
 
 /// Commands that use the config.
-const COMMANDS: [&str; 10] =
-    ["serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check", "doctor"];
+const COMMANDS: [&str; 13] = [
+    "serve",
+    "stdio",
+    "call",
+    "tools",
+    "resources",
+    "prompts",
+    "complete",
+    "status",
+    "restart",
+    "stop",
+    "logs",
+    "check",
+    "doctor",
+];
 
 /// Returns a hint in the words of this program: as a command where there is one.
 pub fn hint_text(hint: &Hint) -> String {

@@ -14,8 +14,10 @@ mod cli;
 mod client;
 mod command_error;
 mod commands;
+mod completion;
 mod demo_server;
 mod exit;
+mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
@@ -38,7 +40,6 @@ mod visible_text;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::Parser as _;
 use clap::error::ErrorKind;
 use serde_json::json;
 use toolcrib::protocol::versions::Revision;
@@ -49,7 +50,13 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 
+pub use crate::explain::{Explanation, explanations};
 pub use crate::hints::hint_text;
+
+/// Returns the description of the command line, from which the man pages are made.
+pub fn command() -> clap::Command {
+    cli::help::command()
+}
 
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
@@ -57,7 +64,10 @@ pub fn main() -> ExitCode {
     if let Some(code) = toolcrib::run_shim() {
         return code;
     }
-    let cli = match Cli::try_parse() {
+    if completion::answer_shell() {
+        return ExitCode::SUCCESS;
+    }
+    let cli = match cli::help::parse() {
         Ok(cli) => cli,
         Err(error) => return report_parse_error(&error).into(),
     };
@@ -68,8 +78,15 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
-    if let Command::DemoServer(args) = &cli.command {
-        return Ok(demo_server::run(args.role)?);
+    match &cli.command {
+        Command::DemoServer(args) => return Ok(demo_server::run(args.role)?),
+        Command::Help(args) => return commands::help::run(&args.verbs, out),
+        Command::Explain(args) => return commands::explain::run(args.code.as_deref(), out),
+        Command::Completions(args) => {
+            out.print_line(completion::script(args.shell)?.trim_end())?;
+            return Ok(ExitStatus::Success);
+        }
+        _ => {}
     }
     logging::init(&cli.globals, &cli.command, out)?;
     if let Command::Serve(_) = &cli.command {
@@ -149,7 +166,15 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Import(args) => commands::import::run(args, &paths, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),
         Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &paths),
-        Command::Demo | Command::DemoServer(_) => Ok(ExitStatus::Success),
+        Command::Resources(args) => commands::resources::run(args, &paths, out).await,
+        Command::Prompts(args) => commands::prompts::run(args, &paths, out).await,
+        Command::Complete(args) => commands::complete::run(args, &paths, out).await,
+        Command::AddJson(args) => commands::add_json::run(args, &paths, out),
+        Command::Demo
+        | Command::DemoServer(_)
+        | Command::Help(_)
+        | Command::Explain(_)
+        | Command::Completions(_) => Ok(ExitStatus::Success),
     }
 }
 

@@ -31,25 +31,42 @@ pub(crate) struct Output {
 pub(crate) struct Prompter(bool);
 
 impl Prompter {
+    /// Returns a prompter without a terminal.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(false)
+    }
+
     /// Returns whether questions can be asked.
     pub(crate) fn is_interactive(self) -> bool {
         self.0
     }
 
-    /// Asks a yes/no question. Without a terminal the answer is no.
-    pub(crate) fn confirm(self, question: &str) -> io::Result<bool> {
+    /// Prints a text and reads one line, without its end. `None` if the input ended or there is no terminal.
+    pub(crate) fn ask_line(self, text: &str) -> io::Result<Option<String>> {
         if !self.0 {
-            return Ok(false);
+            return Ok(None);
         }
         let _paused = progress_line::pause();
         let mut stderr = io::stderr();
-        write!(stderr, "{} [y/N] ", escape_lines(question))?;
+        write!(stderr, "{}", escape_lines(text))?;
         stderr.flush()?;
-        let mut answer = String::new();
-        io::stdin().read_line(&mut answer)?;
+        let mut line = String::new();
+        if io::stdin().read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
+    }
+
+    /// Asks a yes/no question. Without a terminal the answer is no.
+    pub(crate) fn confirm(self, question: &str) -> io::Result<bool> {
+        let answer = self.ask_line(&format!("{question} [y/N] "))?.unwrap_or_default();
         Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES"))
     }
 }
+
+/// Columns of an output that is not a terminal.
+const DEFAULT_WIDTH: usize = 80;
 
 const RED: &str = "\x1b[1;31m";
 const YELLOW: &str = "\x1b[1;33m";
@@ -65,7 +82,9 @@ impl Output {
             json: globals.json,
             quiet: globals.quiet,
             is_terminal: io::stdout().is_terminal(),
-            prompter: Prompter(!globals.no_input && !globals.json && io::stdin().is_terminal()),
+            prompter: Prompter(
+                !globals.no_input && !globals.json && io::stdin().is_terminal() && io::stderr().is_terminal(),
+            ),
             uses_color: wants_color(globals.color, io::stderr().is_terminal(), |name| {
                 std::env::var(name).ok()
             }),
@@ -102,6 +121,31 @@ impl Output {
         self.stdout.flush()
     }
 
+    /// Prints text on stdout in lines that fit the terminal, indented by some spaces.
+    pub(crate) fn print_wrapped(&mut self, text: &str, indent: usize) -> io::Result<()> {
+        for line in wrap_words(text, self.width().saturating_sub(indent)) {
+            self.print_line(&format!("{:indent$}{line}", ""))?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes to stdout unchanged. Not for a terminal.
+    pub(crate) fn print_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stdout.write_all(bytes)?;
+        self.stdout.flush()
+    }
+
+    /// Returns whether stdout is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Returns the number of columns of the terminal, 80 if there is none.
+    pub(crate) fn width(&self) -> usize {
+        let size = self.is_terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
+        size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(DEFAULT_WIDTH)
+    }
+
     /// Prints rows below a heading: aligned on a terminal, separated by tabs otherwise.
     pub(crate) fn print_table(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
@@ -112,6 +156,25 @@ impl Output {
         }
         let widths = column_widths(&heading, &rows);
         std::iter::once(&heading).chain(&rows).try_for_each(|row| self.print_line(&align_row(row, &widths)))
+    }
+
+    /// Prints rows like [`Output::print_table`]. On a terminal, the last column is cut off where a row is too long.
+    pub(crate) fn print_fitted_table(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        if !self.is_terminal {
+            return self.print_table(heading, rows);
+        }
+        let names: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
+        let width = self.width();
+        let before: usize = column_widths(&names, rows).iter().rev().skip(1).map(|column| column + 2).sum();
+        let fit = |row: &Vec<String>| {
+            let mut row = row.clone();
+            if let Some(last) = row.last_mut() {
+                *last = truncate_line(last, width.saturating_sub(before).max(1));
+            }
+            row
+        };
+        let rows: Vec<Vec<String>> = rows.iter().map(fit).collect();
+        self.print_table(heading, &rows)
     }
 
     /// Prints a message to stderr, unless `--quiet` or `--json` is set.
@@ -152,6 +215,15 @@ impl Output {
         }
         self.print_labelled(YELLOW, "warning:", message)?;
         hint.map_or(Ok(()), |hint| self.print_hint(hint))
+    }
+
+    /// Prints a warning and its hint on one line.
+    pub(crate) fn warn_on_one_line(&mut self, message: &str, hint: Option<&str>) -> io::Result<()> {
+        let message = message.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+        match hint {
+            Some(hint) => self.warn(&format!("{message}; hint: {}", self.hints.complete(hint)), None),
+            None => self.warn(&message, None),
+        }
     }
 
     /// Prints the problems of a config that is used despite them.
@@ -222,6 +294,32 @@ fn wants_color(choice: ColorChoice, is_terminal: bool, env: impl Fn(&str) -> Opt
     }
 }
 
+/// Splits text into lines of at most `width` characters between words. A longer word has a line of its own.
+pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Shortens a line to `width` characters, with an ellipsis if something is cut off.
+pub(crate) fn truncate_line(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let mut cut: String = line.chars().take(width.saturating_sub(1)).collect();
+    cut.truncate(cut.trim_end().len());
+    cut.push('…');
+    cut
+}
+
 /// Escapes the cells of a row: no cell can end the row or start another one.
 fn escape_cells(row: &[String]) -> Vec<String> {
     row.iter().map(|cell| escape_invisible(cell).into_owned()).collect()
@@ -258,6 +356,15 @@ mod tests {
         assert!(!wants_color(ColorChoice::Auto, true, dumb));
         assert!(wants_color(ColorChoice::Auto, false, forced));
         assert!(!wants_color(ColorChoice::Never, true, forced));
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_or_truncated() {
+        assert_eq!(wrap_words("one two  three\nfour", 9), ["one two", "three", "four"]);
+        assert_eq!(wrap_words("overlong word", 4), ["overlong", "word"]);
+        assert_eq!(truncate_line("Größe und Form", 8), "Größe u…");
+        assert_eq!(truncate_line("one two", 5), "one…");
+        assert_eq!(truncate_line("short", 5), "short");
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct Config {
     pub callers: Vec<CallerSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// URL of the MCP registry, without a slash at its end.
+    pub registry: Option<String>,
     /// Storage of secrets.
     pub secrets: SecretBackend,
     /// Place where each server is declared, including servers that are not in the roster.

@@ -231,6 +231,9 @@ pub use crate::spec::{
     NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
     SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
+#[cfg(feature = "http")]
+#[doc(hidden)]
+pub use crate::upstream::transport::http::fetch::fetch_json;
 pub use crate::upstream::transport::in_process::{ToolContext, ToolOutput, Toolbox};
 
 /// The examples of the README, compiled and run as doc tests.

@@ -76,6 +76,7 @@ const CRATES: &[Crate] = &[
         layers: &[
             "exit",
             "hints",
+            "explain",
             "command_error",
             "visible_text",
             "listen",
@@ -96,6 +97,7 @@ const CRATES: &[Crate] = &[
             "gateway",
             "admin",
             "commands",
+            "completion",
             "fuzzing",
             "demo_server",
             "logging",

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use toolcrib::model::failure_class::Treatment;
-use toolcrib::{ErrorKind, FailureClass};
+use toolcrib::ErrorKind;
+use toolcrib_cli::Explanation;
 
 use super::{assert_none, root, sources};
 
@@ -51,23 +51,16 @@ fn errors_page_matches_the_code() {
          ## Failure classes\n\nThe `class` of an error, of `status` and of events says what toolcrib does about it. This table is generated from\n\
          `FailureClass::facts`.\n\n| class | meaning | what is done |\n|---|---|---|\n",
     );
-    for facts in FailureClass::ALL.map(FailureClass::facts) {
-        let done = match facts.treatment {
-            Treatment::Restart => {
-                "restarted with a delay that doubles; ejected when the restart budget is used up"
-            }
-            Treatment::RestartOnce => {
-                "restarted with a delay; ejected when it happens again within `lifecycle.restarts.within`"
-            }
-            Treatment::Eject => "ejected immediately, until `toolcrib restart` or a changed entry",
-            Treatment::Pause(_) => "calls fail immediately for 5 s, then the next one tries",
-            Treatment::PauseAsAdvised => {
-                "calls fail immediately for as long as the server asked, at most 60 s"
-            }
-            Treatment::PauseWithBackoff => "calls fail immediately for a delay that doubles; never ejected",
-            treatment => unreachable!("describe {treatment:?} here"),
-        };
-        writeln!(page, "| `{}` | {} | {done} |", facts.name, facts.meaning).unwrap();
+    let explanations = || toolcrib_cli::explanations();
+    for class in explanations().filter(|explanation| explanation.code.is_none()) {
+        let treatment = class.treatment.unwrap_or_default();
+        writeln!(page, "| `{}` | {} | {treatment} |", class.name, class.meaning).unwrap();
+    }
+    page.push_str("\n## Causes and remedies\n\n`toolcrib explain CODE` prints the same.\n");
+    for explanation in explanations() {
+        let Explanation { name, code, cause, remedy, .. } = explanation;
+        let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
+        write!(page, "\n### `{name}`{code}\n\n{cause}\n\n{remedy}\n").unwrap();
     }
     assert_page("docs/errors.md", &page);
 }

@@ -8,7 +8,7 @@ use toolcrib_agents::agents::AgentFileScope;
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// `auto` for all installed agents, the name of an agent, or a file
+    /// `auto` for all installed agents, the name of an agent, a file, or `-` for JSON on stdin
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     pub(crate) from: String,
     /// Which file of the agents to read

@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 /// Arguments of `add`.
 #[derive(Debug, Args)]
 pub(crate) struct AddArgs {
-    /// The name of the server: 1 to 32 of a-z, 0-9, - and _
+    /// The name of the server: 1 to 32 of a-z, 0-9, - and _; may be omitted before registry:FILE
     pub(crate) name: String,
-    /// The command and its arguments, or a URL
-    #[arg(required = true, value_name = "COMMAND | URL")]
+    /// The command and its arguments, a URL, or registry:FILE | registry:NAME
+    #[arg(value_name = "COMMAND | URL")]
     pub(crate) command_or_url: Vec<String>,
     /// An environment variable for the command; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE")]
@@ -131,4 +131,15 @@ pub(crate) struct ApproveArgs {
     /// Approve without a prompt
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// Arguments of `add-json`.
+#[derive(Debug, Args)]
+pub(crate) struct AddJsonArgs {
+    /// The name of the server, unless the JSON has names
+    #[arg(value_name = "[NAME] JSON", required = true, num_args = 1..=2)]
+    pub(crate) name_and_json: Vec<String>,
+    /// Store, replace or keep values that look like secrets
+    #[arg(long, value_enum, default_value = "store")]
+    pub(crate) secrets: super::SecretsChoice,
 }

@@ -49,7 +49,7 @@ async fn approve_call(id: &str, yes: bool, paths: &Paths, out: &mut Output) -> R
 }
 
 /// Describes a call that waits for approval.
-pub(super) fn describe_call(call: &PendingCallReport) -> String {
+fn describe_call(call: &PendingCallReport) -> String {
     let PendingCallReport { caller, server, name, arguments, .. } = call;
     let [caller, server, name, arguments] =
         [caller, server, name, arguments].map(|text| escape_invisible(text));

@@ -1,9 +1,11 @@
 //! `toolcrib call`: calls a tool from the command line.
 
 pub(super) mod adhoc;
-mod arguments;
+pub(super) mod arguments;
 
+use std::cell::Cell;
 use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -19,6 +21,8 @@ use toolcrib::util::format;
 use toolcrib::{Caller, Crib, Delivery, ErrorKind, Outcome, Selector, ServerId};
 
 use self::arguments::CallArguments;
+use super::content::ContentText;
+use super::questions;
 use crate::cli::CallArgs;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
@@ -28,7 +32,6 @@ use crate::paths::Paths;
 use crate::progress::{ServerSource, Wait};
 use crate::progress_line;
 use crate::report::Report as _;
-use crate::report::approvals::{PendingCallReport, PendingCallsReport};
 use crate::report::tools::ToolLookupReport;
 use crate::tool_listing;
 
@@ -39,7 +42,8 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
     if let Some(spec) = adhoc::server_spec(args)? {
         let config = adhoc::config_with(paths, &spec)?;
         let replace_hint = |error| adhoc::with_flag_hint(error, args);
-        return run_here(request.on_server(spec.id.as_str()), config, paths, out, replace_hint).await;
+        let request = request.on_server(spec.id.as_str());
+        return run_here(request, config, paths, out, replace_hint).await;
     }
     let Some(client) = GatewayClient::find(paths).await? else {
         let replace_hint = |error| with_standalone_hint(error, paths);
@@ -51,10 +55,11 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
             request.split_at_dot(async |server| client.get(&super::server_path(server)).await.is_ok());
         let request = request.await;
         let wait = request.wait(ServerSource::Gateway(&client));
-        wait.run(request.call_gateway_with_approval(&client, prompter)).await
+        wait.run(request.call_gateway(&client, prompter)).await
     };
+    let save = args.save.save.as_deref();
     let response = super::until_interrupted(call).await?;
-    finish(response, out)
+    finish(response, save, out)
 }
 
 /// Calls the tool in this process. The response is printed before the server is stopped. `replace_hint` replaces hints that
@@ -67,22 +72,27 @@ async fn run_here(
     replace_hint: impl Fn(CommandError) -> CommandError,
 ) -> Result<ExitStatus> {
     let prompter = out.prompter();
+    let save = request.save.clone();
     let work = async |crib: Crib| {
         let is_declared = |server: &str| server.parse().is_ok_and(|server| crib.contains(&server));
         let request = request.split_at_dot(async |server| is_declared(server)).await;
         let wait = request.wait(ServerSource::Crib(&crib));
-        wait.run(request.call_standalone_with_approval(&crib, prompter)).await
+        wait.run(request.call_standalone(&crib, prompter)).await
     };
     let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
-        finish(response.map(|response| response.map_err(replace_hint)), out)
+        finish(response.map(|response| response.map_err(replace_hint)), save.as_deref(), out)
     };
     super::run_with_config(paths, config, out, work, finish).await?
 }
 
 /// Prints the response, or that the call was interrupted.
-fn finish(response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output) -> Result<ExitStatus> {
+fn finish(
+    response: Option<Result<ResponsePayload, CommandError>>,
+    save: Option<&Path>,
+    out: &mut Output,
+) -> Result<ExitStatus> {
     match response {
-        Some(response) => print_response(&response?, out),
+        Some(response) => print_response(&response?, save, out),
         None => {
             out.print_note("interrupted; the call was cancelled")?;
             Ok(ExitStatus::Interrupted)
@@ -109,6 +119,7 @@ struct CallRequest {
     arguments: CallArguments,
     timeout: Option<Duration>,
     unchecked: bool,
+    save: Option<PathBuf>,
 }
 
 impl CallRequest {
@@ -138,6 +149,7 @@ impl CallRequest {
             arguments: CallArguments::parse(words, object)?,
             timeout: args.timeout,
             unchecked: args.unchecked,
+            save: args.save.save.clone(),
         })
     }
 
@@ -184,50 +196,27 @@ impl CallRequest {
         })
     }
 
-    /// Calls through the gateway. If the call needs approval and the person confirms it, calls again.
-    async fn call_gateway_with_approval(
+    /// Calls through the gateway. Questions of the server are asked at the terminal.
+    async fn call_gateway(
         &self,
         client: &GatewayClient,
         prompter: Prompter,
     ) -> Result<ResponsePayload, CommandError> {
-        let response = self.call_gateway(client).await;
-        let Some(id) = approval_id(&response) else { return response };
-        let pending: PendingCallsReport = client.fetch("/api/v1/calls").await?;
-        if !pending.find(&id).is_some_and(|call| confirm_call(prompter, call)) {
-            return response;
-        }
-        client.post(&format!("/api/v1/calls/{id}/approve")).await?;
-        self.call_gateway(client).await
-    }
-
-    /// Calls without a gateway. If the call needs approval and the person confirms it, calls again.
-    async fn call_standalone_with_approval(
-        &self,
-        crib: &Crib,
-        prompter: Prompter,
-    ) -> Result<ResponsePayload, CommandError> {
-        let response = self.call_standalone(crib).await;
-        let Some(id) = approval_id(&response) else { return response };
-        let call = crib.pending_approvals().await.into_iter().find(|call| call.id == id);
-        if !call.is_some_and(|call| confirm_call(prompter, &PendingCallReport::new(&call))) {
-            let hint = "run the command in a terminal, or use a gateway";
-            return response.map_err(|error| error.hint(hint));
-        }
-        crib.decide_approval(&id, true).await?;
-        self.call_standalone(crib).await
-    }
-
-    async fn call_gateway(&self, client: &GatewayClient) -> Result<ResponsePayload, CommandError> {
         let deadline = self.deadline();
         let prepared = self.prepare_gateway_call(client);
         let GatewayCall { path, params } = self.run_until(deadline, Delivery::NotSent, prepared).await?;
-        let sent = client.request(&path, "tools/call", params);
-        let response = self.run_until(deadline, Delivery::MaybeSent, sent).await?;
+        let deadline = CallDeadline::new(self, deadline);
+        let send = async |params| {
+            let capabilities = questions::capabilities(prompter);
+            let sent = client.request_with(&path, "tools/call", params, capabilities);
+            self.run_until(deadline.next(), Delivery::MaybeSent, sent).await
+        };
+        let response = questions::send_with_answers(prompter, params, send).await?;
         match invalid_params_error(&response).filter(|_| self.server.is_some()) {
             Some(error) => {
                 let found = self.look_up_tool(client, "");
-                let found = self.run_until(deadline, Delivery::MaybeSent, found).await.unwrap_or_default();
-                Err(with_suggestion(error, found.near.as_deref()))
+                let found = self.run_until(self.deadline(), Delivery::MaybeSent, found).await;
+                Err(with_suggestion(error, found.unwrap_or_default().near.as_deref()))
             }
             None => Ok(response),
         }
@@ -264,7 +253,11 @@ impl CallRequest {
         let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
         let kind = ErrorKind::BadArguments;
         let message = format!("the arguments do not fit `{}`: {}", self.tool, violations.join("; "));
-        let hint = format!("toolcrib tools {} --json", self.tool);
+        let hint = match &self.server {
+            Some(server) if server.starts_with(adhoc::NAME_PREFIX) => "toolcrib help call".to_owned(),
+            Some(server) => format!("toolcrib tools {server}.{}", self.tool),
+            None => format!("toolcrib tools {}", self.tool),
+        };
         Err(CommandError::new(ExitStatus::from_kind(kind), kind.facts().name, message).hint(hint))
     }
 
@@ -285,7 +278,12 @@ impl CallRequest {
         }
     }
 
-    async fn call_standalone(&self, crib: &Crib) -> Result<ResponsePayload, CommandError> {
+    /// Calls without a gateway. Questions of the server are asked at the terminal.
+    async fn call_standalone(
+        &self,
+        crib: &Crib,
+        prompter: Prompter,
+    ) -> Result<ResponsePayload, CommandError> {
         let selector = match &self.server {
             None => Selector::Tool(self.tool.clone()),
             Some(server) => match server.parse() {
@@ -308,25 +306,10 @@ impl CallRequest {
             Selector::OnServer(server, tool) => toolcrib::Call::tool_on(server, tool),
             _ => toolcrib::Call::tool(&self.tool),
         };
-        let call = call.raw_arguments(arguments);
-        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let call = remaining.into_iter().fold(call, toolcrib::Call::timeout);
-        // The call ends at the deadline by itself, with an error that knows if it was sent.
-        let latest = deadline.map(|deadline| deadline + CALL_GRACE);
-        let sent = async {
-            crib.call(progress_line::watch_call(call)).await.map_err(|error| {
-                match CommandError::from(error) {
-                    error
-                        if error.exit == ExitStatus::TimedOut
-                            && deadline.is_some_and(|end| end <= Instant::now()) =>
-                    {
-                        error.hint(RAISE_TIMEOUT)
-                    }
-                    error => error,
-                }
-            })
-        };
-        let Outcome { answer: response, .. } = self.run_until(latest, Delivery::MaybeSent, sent).await?;
+        let call = call.raw_arguments(arguments).client(questions::client(prompter));
+        let deadline = CallDeadline::new(self, deadline);
+        let send = async |params| self.send_standalone(crib, call.clone().params(params), &deadline).await;
+        let response = questions::send_with_answers(prompter, call.get_params().clone(), send).await?;
         match invalid_params_error(&response) {
             Some(error) => {
                 let catalog = crib.catalog_for(&Caller::local());
@@ -335,23 +318,53 @@ impl CallRequest {
             None => Ok(response),
         }
     }
-}
 
-/// Returns the id of a call that was refused because it needs approval.
-fn approval_id(response: &Result<ResponsePayload, CommandError>) -> Option<String> {
-    match response {
-        Ok(ResponsePayload::Error(error)) => {
-            let error: Value = serde_json::from_slice(error).ok()?;
-            Some(error["data"]["approval"].as_str()?.to_owned())
-        }
-        Ok(_) => None,
-        Err(error) => Some(error.data["approval"].as_str()?.to_owned()),
+    /// Sends the call once. It ends at the deadline by itself, with an error that knows if it was sent.
+    async fn send_standalone(
+        &self,
+        crib: &Crib,
+        call: toolcrib::Call,
+        deadline: &CallDeadline<'_>,
+    ) -> Result<ResponsePayload, CommandError> {
+        let deadline = deadline.next();
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let call = remaining.into_iter().fold(call, toolcrib::Call::timeout);
+        let sent = async {
+            crib.call(progress_line::watch_call(call)).await.map_err(|error| match CommandError::from(error) {
+                error
+                    if error.exit == ExitStatus::TimedOut
+                        && deadline.is_some_and(|end| end <= Instant::now()) =>
+                {
+                    error.hint(RAISE_TIMEOUT)
+                }
+                error if error.data["approval"].is_string() => {
+                    error.hint("run the command in a terminal, or use a gateway")
+                }
+                error => error,
+            })
+        };
+        let latest = deadline.map(|deadline| deadline + CALL_GRACE);
+        let Outcome { answer: response, .. } = self.run_until(latest, Delivery::MaybeSent, sent).await?;
+        Ok(response)
     }
 }
 
-/// Asks the person to approve a call. Without a terminal the answer is no.
-fn confirm_call(prompter: Prompter, call: &PendingCallReport) -> bool {
-    prompter.confirm(&format!("{}; allow it?", super::approve::describe_call(call))).unwrap_or(false)
+/// The deadline of each round of a call. The time in which a person answers questions does not count.
+struct CallDeadline<'a> {
+    request: &'a CallRequest,
+    /// The deadline of the first round, which began earlier.
+    first: Cell<Option<Instant>>,
+}
+
+impl<'a> CallDeadline<'a> {
+    fn new(request: &'a CallRequest, first: Option<Instant>) -> Self {
+        Self { request, first: Cell::new(first) }
+    }
+
+    /// Returns the deadline of the round that begins now.
+    fn next(&self) -> Option<Instant> {
+        self.first.take().or_else(|| self.request.deadline())
+    }
 }
 
 /// Returns the server's error if it is `INVALID_PARAMS`, the code for an unknown tool and for invalid arguments.
@@ -377,20 +390,23 @@ fn input_schema(mut definition: Value) -> Option<Value> {
     Some(definition["inputSchema"].take()).filter(Value::is_object)
 }
 
-fn print_response(response: &ResponsePayload, out: &mut Output) -> Result<ExitStatus> {
+fn print_response(response: &ResponsePayload, save: Option<&Path>, out: &mut Output) -> Result<ExitStatus> {
     let result = match response.as_result() {
         Ok(result) => result,
         Err(error) => {
-            return Err(
-                CommandError::from_error_object(&serde_json::from_slice(error).unwrap_or_default()).into()
-            );
+            let error = CommandError::from_error_object(&serde_json::from_slice(error).unwrap_or_default());
+            return Err(questions::with_question_hint(error).into());
         }
     };
     let is_error = is_error_result(result);
+    let texts = match out.json && save.is_none() {
+        true => Vec::new(),
+        false => ContentText::new(save).of_result(result)?,
+    };
     match (out.json, is_error) {
         (true, _) => out.print_raw(result)?,
-        (false, false) => print_content(result, |text| out.print_raw(text.as_bytes()))?,
-        (false, true) => print_content(result, |line| out.print_stderr(line))?,
+        (false, false) => texts.iter().try_for_each(|text| out.print_raw(text.as_bytes()))?,
+        (false, true) => texts.iter().try_for_each(|text| out.print_stderr(text))?,
     }
     if is_error && out.json {
         out.print_error(&CommandError::new(
@@ -406,39 +422,13 @@ fn is_error_result(result: &Bytes) -> bool {
     Object::parse(result).is_ok_and(|result| result.get("isError").is_some_and(|raw| &**raw == b"true"))
 }
 
-/// Prints text blocks as text and other blocks as JSON. Structured content is printed only if there is no text.
-fn print_content(result: &Bytes, mut print: impl FnMut(&str) -> std::io::Result<()>) -> std::io::Result<()> {
-    let result = Object::parse(result).unwrap_or_default();
-    let blocks =
-        result.get("content").and_then(|blocks| object::parse_array(blocks).ok()).unwrap_or_default();
-    let mut has_text = false;
-    for block in blocks {
-        let object = Object::parse(&block).unwrap_or_default();
-        match (object.get_string("type").as_deref(), object.get_string("text")) {
-            (Some("text"), Some(text)) => {
-                has_text = true;
-                print(&text)?;
-            }
-            _ => print(&String::from_utf8_lossy(&block))?,
-        }
-    }
-    match result.get("structuredContent") {
-        Some(structured) if !has_text => print(&String::from_utf8_lossy(structured)),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn parse(words: &[&str]) -> CallRequest {
         let positional = words.iter().map(|&word| word.to_owned()).collect();
-        let args =
-            CallArgs { positional, args: None, command: None, url: None, unchecked: false, timeout: None };
-        CallRequest::parse(&args).unwrap()
+        CallRequest::parse(&CallArgs { positional, ..CallArgs::default() }).unwrap()
     }
 
     #[tokio::test]
@@ -466,35 +456,12 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_is_printed_without_text() {
-        let printed = |result: Value| {
-            let mut lines = Vec::new();
-            let keep = |line: &str| {
-                lines.push(line.to_owned());
-                Ok(())
-            };
-            print_content(&Bytes::from(result.to_string()), keep).unwrap();
-            lines
-        };
-        let text = json!({"type": "text", "text": "a"});
-        let image = json!({"type": "image", "data": "x"});
-        assert_eq!(printed(json!({"content": [text], "structuredContent": {"a": 1}})), ["a"]);
-        assert_eq!(printed(json!({"content": [], "structuredContent": {"a": 1}})), [r#"{"a":1}"#]);
-        assert_eq!(printed(json!({"content": [image]})), [r#"{"data":"x","type":"image"}"#]);
-    }
-
-    #[test]
     fn deeply_nested_result_is_printed() {
         let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
         let text = r#"{"type":"text","text":"boom"}"#;
         let result =
             Bytes::from(format!(r#"{{"isError":true,"content":[{text}],"structuredContent":{deep}}}"#));
-        let mut lines = Vec::new();
-        let keep = |line: &str| {
-            lines.push(line.to_owned());
-            Ok(())
-        };
-        print_content(&result, keep).unwrap();
+        let lines = ContentText::new(None).of_result(&result).unwrap();
         assert!(is_error_result(&result));
         assert_eq!(lines, ["boom"]);
     }

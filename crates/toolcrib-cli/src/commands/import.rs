@@ -36,14 +36,20 @@ pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<
         SecretsChoice::Env => SecretExtraction::Env,
         SecretsChoice::Keep => SecretExtraction::Keep,
     };
-    let import = import::import(&ImportRequest {
-        from: &args.from,
-        scope: args.scope.into(),
-        paths: &agent_paths,
-        config_path: &paths.config,
-        config_text: original.text(),
-        secrets,
-    })?;
+    let import = match args.from.as_str() {
+        "-" => {
+            let text = std::io::read_to_string(std::io::stdin())?;
+            import::import_text(&text, Path::new("stdin"), None, original.text(), secrets)?
+        }
+        from => import::import(&ImportRequest {
+            from,
+            scope: args.scope.into(),
+            paths: &agent_paths,
+            config_path: &paths.config,
+            config_text: original.text(),
+            secrets,
+        })?,
+    };
     let plan = ImportPlan { import, original, config: &paths.config, agent_paths, args };
     let is_settled = args.dry_run || args.yes || !plan.has_changes();
     if !is_settled && !out.json {
@@ -92,7 +98,7 @@ impl ImportPlan<'_> {
     /// Stores the secrets, then replaces the config, so that it never refers to a missing one.
     fn write(&self, locator: &SecretLocator) -> Result<()> {
         if self.args.secrets == SecretsChoice::Store {
-            store_secrets(locator, &self.import)?;
+            store_secrets(locator, &self.import, "import")?;
         }
         Ok(self.original.replace(&self.import.config_text)?)
     }
@@ -130,14 +136,20 @@ impl ImportPlan<'_> {
     }
 }
 
-fn store_secrets(locator: &SecretLocator, import: &Import) -> Result<(), CommandError> {
+/// Stores the secrets of an import. `verb` is the command that can leave them out.
+pub(super) fn store_secrets(
+    locator: &SecretLocator,
+    import: &Import,
+    verb: &str,
+) -> Result<(), CommandError> {
     for (name, value) in &import.secrets {
-        locator.set(name, value).map_err(|error| match &error.hint {
-            Some(hint) => {
-                let hint = format!("{hint}, or toolcrib import --secrets env");
-                error.hint(hint)
-            }
-            None => error.hint("toolcrib import --secrets env"),
+        locator.set(name, value).map_err(|error| {
+            let alternative = format!("toolcrib {verb} --secrets env");
+            let hint = match &error.hint {
+                Some(hint) => format!("{hint}, or {alternative}"),
+                None => alternative,
+            };
+            error.hint(hint)
         })?;
     }
     Ok(())

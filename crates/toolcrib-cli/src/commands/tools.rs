@@ -1,4 +1,7 @@
-//! `toolcrib tools [ARG]`: lists tools, or shows one.
+//! `toolcrib tools [ARG]`: lists tools, shows one, or searches.
+
+mod layout;
+mod schema_text;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -13,14 +16,14 @@ use crate::progress::{ServerSource, Wait};
 use crate::report::list_to_json;
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 use crate::tool_listing::{self, ToolsWait};
+use layout::ServerCost;
 
 /// Lists the tools of the running gateway, as far as they are known. Without one, starts the servers itself and waits for
 /// them, because they stop with the command.
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let action = "listing tools";
-    let query = args.query.as_deref();
     let finish = |listing: Option<ToolsReport>, out: &mut Output| match listing {
-        Some(listing) => print_listing(&listing, query, out),
+        Some(listing) => print_listing(&listing, args, out),
         None => Ok(ExitStatus::Interrupted),
     };
     match GatewayClient::find(paths).await? {
@@ -61,7 +64,8 @@ fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport
     listing
 }
 
-fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -> Result<ExitStatus> {
+fn print_listing(listing: &ToolsReport, args: &ToolsArgs, out: &mut Output) -> Result<ExitStatus> {
+    let query = args.query.as_deref();
     let exact = query.and_then(|query| find_exact(&listing.tools, query));
     let matching: Vec<ToolReport> = match (exact, query) {
         (Some(tool), _) => vec![tool.clone()],
@@ -69,14 +73,23 @@ fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -
         (None, None) => listing.tools.clone(),
     };
     if out.json {
-        out.print_json(&listing_json(&matching, listing))?;
+        out.print_json(&listing_json(&matching, listing, args.cost))?;
+    } else if args.cost {
+        print_costs(&matching, out)?;
     } else if let Some(tool) = exact {
-        print_tool(tool, out)?;
-    } else {
-        let rows: Vec<Vec<String>> = matching.iter().map(table_row).collect();
+        print_lines(&layout::tool_page(tool, out.width()), out)?;
+    } else if !out.is_terminal() {
+        let rows: Vec<Vec<String>> =
+            matching.iter().map(|tool| vec![tool.name.clone(), layout::summary(tool)]).collect();
         out.print_table(&["NAME", "DESCRIPTION"], &rows)?;
+    } else if query.is_some() {
+        print_lines(&layout::ungrouped(&matching, out.width()), out)?;
+    } else {
+        print_lines(&layout::grouped(&matching, out.width()), out)?;
     }
-    print_warnings(listing, out)?;
+    if exact.is_none() {
+        print_warnings(listing, out)?;
+    }
     let ToolsReport { tools, failed, pending, .. } = listing;
     if matching.is_empty() && failed.is_empty() && pending.is_empty() {
         out.print_note(match query {
@@ -84,22 +97,53 @@ fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -
             None => "no tools found",
         })?;
     }
-    Ok(if tools.is_empty() && !failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success })
+    Ok(listing_exit(tools.is_empty(), listing))
 }
 
-fn listing_json(matching: &[ToolReport], listing: &ToolsReport) -> Value {
-    let failed: Vec<Value> = listing.failed.iter().map(FailureReport::to_short_json).collect();
-    let mut json = json!({"tools": list_to_json(matching), "failed": failed, "pending": listing.pending});
+fn print_lines(lines: &[String], out: &mut Output) -> Result<()> {
+    Ok(lines.iter().try_for_each(|line| out.print_line(line))?)
+}
+
+/// Prints what the tools of each server cost, and the sum.
+fn print_costs(tools: &[ToolReport], out: &mut Output) -> Result<()> {
+    let costs = layout::costs(tools);
+    let cells = |server: &str, tools: usize, bytes: usize, tokens: usize| {
+        vec![server.to_owned(), tools.to_string(), bytes.to_string(), tokens.to_string()]
+    };
+    let mut rows: Vec<Vec<String>> =
+        costs.iter().map(|cost| cells(&cost.server, cost.tools, cost.bytes, cost.tokens())).collect();
+    let sum = |of: fn(&ServerCost) -> usize| costs.iter().map(of).sum();
+    rows.push(cells("total", tools.len(), sum(|cost| cost.bytes), sum(ServerCost::tokens)));
+    Ok(out.print_table(&["SERVER", "TOOLS", "BYTES", "TOKENS"], &rows)?)
+}
+
+fn listing_json(matching: &[ToolReport], listing: &ToolsReport, with_cost: bool) -> Value {
+    let mut json = missing_json(listing);
+    json["tools"] = list_to_json(matching);
     if let Some(not_running) = &listing.not_running {
         json["not_running"] = json!(not_running);
+    }
+    if with_cost {
+        json["cost"] = layout::costs(matching).iter().map(ServerCost::to_json).collect();
     }
     json
 }
 
+/// Returns what is missing from a list: the servers that failed or are still starting.
+pub(super) fn missing_json(listing: &ToolsReport) -> Value {
+    let failed: Vec<Value> = listing.failed.iter().map(FailureReport::to_short_json).collect();
+    json!({"failed": failed, "pending": listing.pending})
+}
+
+/// Returns the exit status of a list: nothing was found and a server failed, or it succeeded.
+pub(super) fn listing_exit(is_empty: bool, listing: &ToolsReport) -> ExitStatus {
+    if is_empty && !listing.failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success }
+}
+
 /// Prints what is missing from the list, and why.
-fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
+pub(super) fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
     for error in &listing.failed {
-        out.warn(&error.message, error.hint.as_deref())?;
+        out.warn_on_one_line(&error.message, error.hint.as_deref())?;
     }
     if !listing.pending.is_empty() {
         let message =
@@ -118,19 +162,6 @@ fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
 fn join_names(servers: &[String]) -> String {
     let names: Vec<String> = servers.iter().map(|server| format!("`{server}`")).collect();
     names.join(", ")
-}
-
-fn print_tool(tool: &ToolReport, out: &mut Output) -> Result<()> {
-    let change = tool.change.as_ref().map_or_else(String::new, |change| format!(" [{change}]"));
-    out.print_line(&format!("{}{change}", tool.name))?;
-    for line in tool.description.iter().flat_map(|text| text.trim().lines()) {
-        out.print_line(format!("  {line}").trim_end())?;
-    }
-    let schema = serde_json::to_string_pretty(&tool.definition["inputSchema"])?;
-    for line in schema.lines() {
-        out.print_line(&format!("  {line}"))?;
-    }
-    Ok(())
 }
 
 fn unapproved_warning(count: &UnapprovedCount) -> String {
@@ -184,13 +215,6 @@ fn rank(tool: &ToolReport, query: &str) -> Option<MatchRank> {
     }
 }
 
-fn table_row(tool: &ToolReport) -> Vec<String> {
-    let description = tool.description.as_deref().unwrap_or_default();
-    let summary = description.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let change = tool.change.as_ref().map_or_else(String::new, |change| format!("[{change}] "));
-    vec![tool.name.clone(), change + &summary.replace('\t', " ")]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,9 +230,6 @@ mod tests {
         assert_eq!(rank(&tool, "GIT_l"), Some(MatchRank::NamePrefix));
         assert_eq!(rank(&tool, "commit"), Some(MatchRank::Description));
         assert_eq!(rank(&tool, "push"), None);
-        assert_eq!(table_row(&tool), ["git__git_log", "Shows Commits."]);
-        let changed = ToolReport { change: Some("changed".to_owned()), ..tool };
-        assert_eq!(table_row(&changed), ["git__git_log", "[changed] Shows Commits."]);
     }
 
     fn tool(server: &str, own_name: &str, description: &str) -> ToolReport {

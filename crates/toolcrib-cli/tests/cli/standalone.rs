@@ -1,5 +1,7 @@
 //! Tests of commands without a gateway, which start and stop the servers themselves.
 
+use std::io::{BufRead as _, Write as _};
+
 use super::*;
 
 #[test]
@@ -24,7 +26,9 @@ fn tools_lists_and_filters() {
     assert_eq!((&output["failed"], &output["pending"]), (&serde_json::json!([]), &serde_json::json!([])));
     for name in ["echo__say", "echo.say"] {
         let shown = home.run(&["tools", name]).expect(0).stdout;
-        assert!(shown.starts_with("echo__say\n") && shown.contains("\"type\": \"object\""), "{shown}");
+        assert!(shown.starts_with("echo__say\n  say("), "{shown}");
+        let example = shown.lines().last().unwrap().trim();
+        assert!(example.starts_with("toolcrib call echo__say"), "{shown}");
         let json = home.run(&["tools", name, "--json"]).expect(0).json();
         assert_eq!(json["tools"].as_array().unwrap().len(), 1);
     }
@@ -36,6 +40,7 @@ fn tools_of_other_servers_survive_failed_server() {
     let result = home.run(&["tools"]).expect(0);
     assert!(result.stdout.contains("echo__say"), "{}", result.stdout);
     assert!(result.stderr.contains("`crashing`"), "{}", result.stderr);
+    assert_eq!(result.stderr.lines().count(), 1, "{}", result.stderr);
     for flags in [&["tools", "--json"][..], &["tools", "--json", "-q"]] {
         let result = home.run(flags).expect(0);
         let failed = &result.json()["failed"];
@@ -309,4 +314,70 @@ fn placed_server_is_not_started_outside_its_gateway() {
     let _gateway = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let exported = run_here(&home, &["export", "cursor", "--dry-run"]).expect(0);
     assert!(!exported.stderr.contains(&command), "{}", exported.stderr);
+}
+
+#[test]
+fn pasted_json_declares_servers() {
+    let home = Home::new("# mine\n");
+    let entry =
+        r#"{"command": "uvx", "args": ["echo"], "env": {"API_KEY": "sk-1234567890abcdef1234567890abcdef"}}"#;
+    home.run(&["add-json", "echo", entry, "--secrets", "env"]).expect(0);
+    let config = std::fs::read_to_string(home.config()).unwrap();
+    assert!(config.starts_with("# mine\n") && !config.contains("sk-1234"), "{config}");
+    assert!(
+        home.run(&["add-json", "echo", r#"{"command": "other"}"#])
+            .expect(1)
+            .stderr
+            .contains("different server")
+    );
+    let servers = r#"{"mcpServers": {"one": {"command": "npx", "args": ["one"]}}}"#;
+    let imported = home.run_with_input(&["import", "--from", "-"], servers).expect(2);
+    assert!(imported.stdout.contains("would import `one`"), "{}", imported.stdout);
+    home.run_with_input(&["import", "--from", "-", "--yes"], servers).expect(0);
+    for bad in ["{", "{}", r#"{"a": 1}"#, r#"{"x": {"command": "./relative"}}"#] {
+        home.run(&["add-json", bad]).expect(if bad == "{" { 6 } else { 1 });
+    }
+    let names = home.run(&["ls", "--json"]).expect(0).json();
+    assert_eq!(
+        names.as_array().unwrap().iter().map(|server| &server["name"]).collect::<Vec<_>>(),
+        ["echo", "one"]
+    );
+}
+
+#[test]
+fn registry_file_declares_a_server() {
+    let home = Home::new("");
+    let file = home.0.file("server.json");
+    let document = r#"{"name": "io.github.example/Files_Server", "packages": [{"registryType": "pypi", "identifier": "files",
+        "version": "1.0", "environmentVariables": [{"name": "TOKEN", "isSecret": true, "isRequired": true}, {"name": "ROOT", "isRequired": true}]}]}"#;
+    std::fs::write(&file, document).unwrap();
+    let source = format!("registry:{}", path_text(&file));
+    let missing = home.run(&["add", &source]).expect(1).stderr;
+    assert!(missing.contains("needs values: ROOT") && missing.contains("-e ROOT=VALUE"), "{missing}");
+    home.run(&["add", &source, "-e", "ROOT=/srv"]).expect(0);
+    home.run(&["add", "mine", &source, "-e", "ROOT=/srv", "-e", "TOKEN=${env:T}"]).expect(0);
+    let config = std::fs::read_to_string(home.config()).unwrap();
+    assert!(
+        config.contains("[servers.files-server]\ncommand = \"uvx\"\nargs = [\"files==1.0\"]"),
+        "{config}"
+    );
+    assert!(config.contains("${secret:files-server-token}") && config.contains("${env:T}"), "{config}");
+    assert!(home.run(&["add", "x", "registry:/no/such/file"]).expect(1).stderr.contains("/no/such/file"));
+    let registry = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = registry.local_addr().unwrap();
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = registry.accept().unwrap();
+        let mut request = String::new();
+        std::io::BufReader::new(&stream).read_line(&mut request).unwrap();
+        let body = format!("{{\"server\": {document}, \"_meta\": {{}}}}");
+        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        request
+    });
+    home.write(&format!("registry = 'http://{address}'\n"));
+    home.run(&["add", "online", "registry:io.github.example/files", "-e", "ROOT=/"]).expect(0);
+    assert!(
+        answer.join().unwrap().starts_with("GET /v0.1/servers/io.github.example%2Ffiles/versions/latest ")
+    );
+    assert!(home.run(&["add", "x", "registry:none"]).expect(4).stderr.contains(&address.to_string()));
+    assert!(home.run(&["add", "x"]).expect(1).stderr.contains("the command or URL is missing"));
 }

@@ -5,24 +5,94 @@ use super::*;
 #[test]
 fn help_and_version_exit_0() {
     let home = Home::new("");
-    let help = home.run(&["--help"]).expect(0);
-    for command in [
-        "demo", "serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check", "import",
-        "export", "run",
-    ] {
-        assert!(help.stdout.contains(&format!("\n  {command} ")), "{command}: {}", help.stdout);
-        let help = home.run(&[command, "--help"]).expect(0).stdout;
-        assert!(
-            help.find("Examples:").unwrap() < help.find("Usage:").unwrap(),
-            "{command}: examples come first"
-        );
-        for flag in ["--config", "--json", "--quiet", "--verbose", "--color", "--no-input"] {
-            assert!(help.contains(flag), "{command}: {flag}");
-        }
+    let help = home.run(&["--help"]).expect(0).stdout;
+    assert!(help.lines().count() <= 40 && help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    assert_eq!(home.run(&["help"]).expect(0).stdout.trim_end(), help.trim_end());
+    for command in ["call", "serve", "list", "remove", "secret set"] {
+        let words: Vec<&str> = command.split(' ').collect();
+        let help = home.run(&[&words[..], &["--help"]].concat()).expect(0).stdout;
+        let usage = help.find("Usage: toolcrib ").unwrap();
+        assert!(words.len() > 1 || help.find("Examples:").unwrap() < usage, "{command}: examples come first");
+        assert!(!help.contains("--no-input"), "global options are shown once: {help}");
+        let by_verb = home.run(&[&["help"], &words[..]].concat()).expect(0).stdout;
+        assert_eq!(by_verb.trim_end(), help.trim_end(), "{command}");
     }
-    assert!(!help.stdout.contains("demo-server"));
+    assert!(!help.contains("demo-server"));
     assert!(home.run(&["--version"]).expect(0).stdout.starts_with("toolcrib 0."));
     assert_eq!(home.run(&["--version", "--json"]).expect(0).json()["protocol_versions"][4], "2026-07-28");
+}
+
+#[test]
+fn similar_names_are_suggested() {
+    let home = Home::with_demo_servers();
+    let suggestion = |args: &[&str]| home.run(args).expect(1).stderr;
+    assert!(suggestion(&["statsu"]).contains("'status'"));
+    assert!(suggestion(&["help", "cal"]).contains("`call`"));
+    assert!(suggestion(&["explain", "could_not_strat"]).contains("`could_not_start`"));
+    assert!(suggestion(&["export", "claude-cod"]).contains("`claude`"));
+}
+
+#[test]
+fn explain_takes_kinds_numbers_and_classes() {
+    let home = Home::new("");
+    let errors = include_str!("../../../../docs/errors.md");
+    let rows = errors.lines().filter(|line| line.starts_with("| `"));
+    let mut count = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`');
+        let shown = home.run(&["explain", name]).expect(0).stdout;
+        assert!(shown.starts_with(&format!("{name} (")) && shown.contains("\nWhat to do:\n"), "{shown}");
+        if let Ok(code) = cells[2].parse::<i32>() {
+            let by_number = home.run(&["explain", &code.to_string()]).expect(0).stdout;
+            assert!(by_number.contains(&format!("{name} (error {code})")), "{by_number}");
+            assert_eq!(home.run(&["explain", &code.abs().to_string()]).expect(0).stdout, by_number);
+        }
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+    assert_eq!(home.run(&["explain", "--json"]).expect(0).json().as_array().unwrap().len(), count);
+}
+
+#[test]
+fn completion_scripts_have_valid_syntax() {
+    let home = Home::with_demo_servers();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = home.run(&["completions", shell]).expect(0).stdout;
+        assert!(script.contains("TOOLCRIB_COMPLETE"), "{script}");
+        if !["bash", "zsh", "fish"].contains(&shell) {
+            continue;
+        }
+        let file = home.0.file(&format!("completion.{shell}"));
+        std::fs::write(&file, script).unwrap();
+        match Command::new(shell).arg("-n").arg(&file).output() {
+            Ok(checked) => assert!(checked.status.success(), "{checked:?}"),
+            Err(_) => deadline::skip(&format!("{shell} is not installed")),
+        }
+    }
+}
+
+#[test]
+fn completion_knows_verbs_servers_and_tools() {
+    let home = Home::with_demo_servers();
+    home.run(&["tools"]).expect(0);
+    let complete = |words: &[&str]| {
+        let mut args = vec!["--", "toolcrib"];
+        args.extend(words);
+        let mut command = home.command(&args);
+        let index = words.len().to_string();
+        command.env("TOOLCRIB_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index);
+        command
+            .env("_CLAP_IFS", "\n")
+            .env("_CLAP_COMPLETE_COMP_TYPE", "9")
+            .env("_CLAP_COMPLETE_SPACE", "true");
+        let result: RunResult = deadline::output(&mut command).into();
+        result.expect(0).stdout.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(complete(&["expl"]), ["explain"]);
+    assert_eq!(complete(&["restart", ""])[..2], ["counter", "echo"]);
+    assert_eq!(complete(&["call", "echo."]), ["echo.say", "echo.fail"]);
+    assert_eq!(complete(&["export", "clau"]), ["claude", "claude-desktop"]);
 }
 
 #[test]

@@ -80,6 +80,7 @@ pub const ROOT: &[ConfigKey] = &[
     key("audit-arguments", Boolean, "false", "Record the arguments of calls as well"),
     key("audit-size", Size, "64MiB", "File size at which the audit file is rotated"),
     key("audit-keep", Integer, "4", "Number of rotated files to keep"),
+    key("registry", Text, "", "URL of the MCP registry that `toolcrib add registry:NAME` asks"),
 ];
 
 /// Keys of a server.

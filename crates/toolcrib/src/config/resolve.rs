@@ -190,6 +190,7 @@ impl LayeredConfig {
             usage_limits: sections.usage_limits,
             callers: sections.callers,
             audit: sections.audit,
+            registry: sections.registry,
             secrets: sections.secrets,
             origins: sections.origins,
             declared: sections.declared,

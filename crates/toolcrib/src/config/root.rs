@@ -36,6 +36,7 @@ pub(super) struct ConfigSections {
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
     pub(super) declared: Vec<DeclaredServer>,
@@ -62,6 +63,7 @@ impl Default for ConfigSections {
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
             audit: None,
+            registry: None,
             secrets: SecretBackend::default(),
             origins: BTreeMap::new(),
             declared: Vec::new(),
@@ -113,6 +115,17 @@ fn read_defaults(reader: &mut TableReader<'_>) -> LifecycleSettings {
     defaults
 }
 
+/// Reads the URL of a registry.
+fn read_registry(reader: &mut TableReader<'_>) -> Option<String> {
+    let url = reader.string("registry")?;
+    if url.starts_with("https://") || url.starts_with("http://") {
+        return Some(url.trim_end_matches('/').to_owned());
+    }
+    let message = "`registry` is not an http or https URL".to_owned();
+    reader.error_at_value("registry", message, "registry = \"https://registry.modelcontextprotocol.io\"");
+    None
+}
+
 /// Reads the sections that are not about servers, and returns the tag selectors of the profiles.
 fn read_gateway_sections(
     reader: &mut TableReader<'_>,
@@ -132,6 +145,7 @@ fn read_gateway_sections(
     let selectors = profiles::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
+    sections.registry = read_registry(reader);
     if let Some(table) = reader.table("secrets") {
         sections.secrets = secrets::read(table);
     }

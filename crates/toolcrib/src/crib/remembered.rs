@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 use super::LISTINGS_FOLDER;
 use crate::access::pins::PinStore;
 use crate::model::pin_status::ToolPinStatus;
+use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerSpec;
 use crate::store::MemoryStore;
 use crate::supervisor::listing_store::ListingStore;
@@ -15,6 +16,13 @@ use crate::supervisor::listing_store::ListingStore;
 /// Returns the transport that a server turned out to have when it was last listed, if that is not the declared one.
 pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'static str> {
     ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.known.transport()
+}
+
+/// Returns the names of the tools that a server offered when it was last listed.
+pub fn remembered_tools(spec: &ServerSpec, state_dir: &Path) -> Vec<String> {
+    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
+    let tools = saved.iter().flat_map(|saved| saved.known.listing.items(ListKind::Tools));
+    tools.map(|tool| tool.name.to_string()).collect()
 }
 
 /// Returns what a server offered when it was last listed and that differs from what was approved.

@@ -2,7 +2,7 @@
 //! pipe.
 
 #[cfg(feature = "http")]
-pub(super) mod http;
+pub(crate) mod http;
 #[cfg(not(feature = "http"))]
 pub(super) mod http_disabled;
 pub(crate) mod in_process;

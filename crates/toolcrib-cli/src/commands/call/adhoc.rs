@@ -7,6 +7,8 @@ use crate::cli::CallArgs;
 use crate::command_error::CommandError;
 use crate::paths::Paths;
 
+/// Start of the name of the server.
+pub(super) const NAME_PREFIX: &str = "adhoc-";
 /// Digits of the spec's digest in the name of the server.
 const NAME_DIGITS: usize = 8;
 
@@ -26,7 +28,7 @@ pub(super) fn server_spec(args: &CallArgs) -> Result<Option<ServerSpec>, Command
     };
     let digest = spec.digest();
     let digits = digest.as_ref().map_or("", |digest| &digest.as_str()[..NAME_DIGITS]);
-    spec.id = format!("adhoc-{digits}").parse().map_err(|error| CommandError::unexpected(&error))?;
+    spec.id = format!("{NAME_PREFIX}{digits}").parse().map_err(|error| CommandError::unexpected(&error))?;
     Ok(Some(spec))
 }
 
@@ -60,11 +62,9 @@ mod tests {
     fn spec(command: Option<&str>, url: Option<&str>) -> Result<Option<ServerSpec>, String> {
         let args = CallArgs {
             positional: vec!["tool".to_owned()],
-            args: None,
             command: command.map(str::to_owned),
             url: url.map(str::to_owned),
-            unchecked: false,
-            timeout: None,
+            ..CallArgs::default()
         };
         server_spec(&args).map_err(|error| error.message)
     }

@@ -143,6 +143,16 @@ impl Member {
     }
 }
 
+/// Converts text to JSON of a type that a member of a schema allows.
+pub(in crate::commands) fn convert_text(
+    key: &str,
+    text: &str,
+    member: &Value,
+    schema: &Value,
+) -> Result<String, CommandError> {
+    AllowedTypes::from_schema(member, schema, 0).convert(key, text)
+}
+
 /// The JSON types that a schema allows. Empty if the schema does not restrict the type.
 #[derive(Debug, Default, PartialEq)]
 struct AllowedTypes(Vec<String>);

@@ -252,6 +252,7 @@ fn profile_or_audit_problem_refuses_the_config() {
         ),
         ("[profiles.p]\nserver = []", "unknown key `profiles.p.server`", "`servers`"),
         ("audit = ''", "`audit` is empty", "write a path"),
+        ("registry = 'ftp://x'", "`registry` is not an http or https URL", "https://"),
         ("audit = '~/audit'", "`~` is not expanded in `audit`", "the absolute path"),
         ("audit = 1", "`audit` must be a string", "audit = "),
         ("audit-required = true", "`audit-required` requires `audit`", "`audit = \"FILE\"`"),

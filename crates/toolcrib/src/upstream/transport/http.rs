@@ -7,6 +7,7 @@ pub(in crate::upstream) mod auth;
 mod bearer_auth;
 mod body;
 mod endpoint;
+pub(crate) mod fetch;
 mod header_params;
 mod http_error;
 mod legacy_sse;
