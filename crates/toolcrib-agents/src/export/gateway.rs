@@ -42,7 +42,7 @@ pub fn gateway_spec(
 ) -> Result<ServerSpec, Error> {
     let id: ServerId =
         ENTRY_NAME.parse().map_err(|_| Error::new(AgentErrorKind::InvalidRequest, "invalid entry name"))?;
-    let mut command = CommandSpec::new(program_name(scope, paths, program.path)).arg("stdio");
+    let mut command = CommandSpec::new(program_name(agent, scope, paths, program.path)).arg("stdio");
     if let Some(path) = program.config_flag {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         command = command.arg("--config").arg(path.display().to_string());
@@ -61,22 +61,25 @@ pub fn gateway_spec(
     Ok(ServerSpec::command(id, command))
 }
 
-/// Returns the program to run. Project files are shared with others, so they get no absolute path of this machine.
-fn program_name(scope: AgentFileScope, paths: &AgentPaths, program: &Path) -> String {
-    let on_path = paths.variable("PATH").is_some_and(|path| resolves_to(path, program));
-    match scope {
-        AgentFileScope::User if !on_path => program.display().to_string(),
+/// Returns the program to run. Project files are shared with others, so they get no absolute path of this machine. Agents
+/// that start from a desktop always get one, because their `PATH` is not that of a shell.
+fn program_name(agent: &Agent, scope: AgentFileScope, paths: &AgentPaths, program: &Path) -> String {
+    let on_path = paths.variable("PATH").and_then(|path| find_on_path(path, program));
+    match (scope, on_path) {
+        (AgentFileScope::User, Some(file)) if agent.starts_from_desktop => file.display().to_string(),
+        (AgentFileScope::User, None) => program.display().to_string(),
         _ => ENTRY_NAME.to_owned(),
     }
 }
 
-/// Returns whether `toolcrib` on a search path is this program. A program that was removed while it runs has no other
-/// name.
-fn resolves_to(path: &OsStr, program: &Path) -> bool {
+/// Returns the path under which `toolcrib` on a search path is this program. A program that was removed while it runs has
+/// no other name.
+fn find_on_path(path: &OsStr, program: &Path) -> Option<PathBuf> {
     let found = std::env::split_paths(path).map(|dir| dir.join(ENTRY_NAME)).find(|file| file.is_file());
     match found {
-        Some(file) => is_same_file(&file, program),
-        None => !program.exists(),
+        Some(file) if is_same_file(&file, program) => std::path::absolute(file).ok(),
+        Some(_) => None,
+        None => (!program.exists()).then(|| PathBuf::from(ENTRY_NAME)),
     }
 }
 
