@@ -304,17 +304,6 @@ impl ExportPlan {
         self.verify_written()
     }
 
-    /// Writes the file and reads it back to verify it, for callers that keep the previous contents themselves.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the file is read-only, was changed by another process, or cannot be written.
-    pub fn write_unrecorded(&self) -> Result<(), Error> {
-        self.check_writable()?;
-        self.original.replace(&self.text)?;
-        self.verify_written()
-    }
-
     /// Fails if the file is read-only.
     ///
     /// # Errors
@@ -398,6 +387,16 @@ pub fn undo(
     }
     plan.undo_log.remove(&step);
     Ok(UndoneExport { plan, result })
+}
+
+/// Drops the records of exports to a file that has the contents from before them again.
+pub fn forget_undone(file: &Path, state_dir: &Path) {
+    let undo_log = UndoLog::for_file(state_dir, file);
+    let Ok(original) = OriginalFile::read(file) else { return };
+    let now = original.exists().then(|| original.text().as_bytes());
+    while let Some(step) = undo_log.latest().filter(|step| step.before.as_deref() == now) {
+        undo_log.remove(&step);
+    }
 }
 
 /// Removes the entries of an export from a text, and puts back those that it removed.

@@ -56,7 +56,9 @@ fn default_filter(globals: &GlobalArgs, command: &Command) -> Targets {
         // The demo causes failures on purpose and reports them itself.
         Command::Demo => Targets::new(),
         // These report errors themselves.
-        Command::Call(_) | Command::Tools(_) => Targets::new().with_default(LevelFilter::ERROR),
+        Command::Call(_) | Command::Tools(_) | Command::Init(_) => {
+            Targets::new().with_default(LevelFilter::ERROR)
+        }
         _ => Targets::new().with_default(LevelFilter::WARN),
     };
     if globals.verbose { filter.with_target("toolcrib", LevelFilter::DEBUG) } else { filter }

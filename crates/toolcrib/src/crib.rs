@@ -63,7 +63,7 @@ pub use builder::CribBuilder;
 pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
-pub use remembered::{remembered_transport, remembered_unapproved};
+pub use remembered::{remembered_tools, remembered_transport, remembered_unapproved};
 pub use settings::Settings;
 
 /// The folder of remembered listings, below the state folder.

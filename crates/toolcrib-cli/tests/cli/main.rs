@@ -5,6 +5,7 @@
 mod agents;
 mod demo;
 mod gateway;
+mod init;
 mod reloads;
 mod standalone;
 mod stdio;

@@ -17,6 +17,12 @@ pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'sta
     ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.known.transport()
 }
 
+/// Returns the tools that a server had when it was last listed, by its own names; `None` if it was never listed.
+pub fn remembered_tools(spec: &ServerSpec, state_dir: &Path) -> Option<Vec<String>> {
+    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?;
+    Some(saved.known.listing.tools.iter().map(|tool| tool.name.to_string()).collect())
+}
+
 /// Returns what a server offered when it was last listed and that differs from what was approved.
 pub fn remembered_unapproved(spec: &ServerSpec, state_dir: &Path, pins_dir: &Path) -> Vec<ToolPinStatus> {
     let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
