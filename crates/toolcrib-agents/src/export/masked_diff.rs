@@ -14,7 +14,7 @@ const MAX_LINE_LENGTH: usize = 300;
 /// Shortest value of a variable or header that is masked for its place alone.
 const MIN_VALUE_LENGTH: usize = 4;
 
-/// Keys of objects whose values may be secrets, whatever their names are.
+/// Keys of objects whose values may be secrets, with any name.
 const SECRET_SECTIONS: [&str; 6] =
     ["env", "envs", "environment", "headers", "http_headers", "requestOptions"];
 

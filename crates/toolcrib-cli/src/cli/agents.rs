@@ -11,7 +11,7 @@ pub(crate) struct InitArgs {
     /// Make the changes without a prompt
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Undo every `init`; files that were edited since are left alone
+    /// Undo every `init`; files that were edited since are not changed
     #[arg(long, conflicts_with = "yes")]
     pub(crate) undo: bool,
 }

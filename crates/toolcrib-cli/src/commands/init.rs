@@ -20,7 +20,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::report::tools::ToolsReport;
+use crate::report::tools::{FailureReport, ToolsReport};
 use crate::secrets::SecretLocator;
 
 /// Command that undoes everything.
@@ -153,7 +153,7 @@ fn report_json(plan: &InitPlan, result: Option<&InitResult>) -> Value {
     let mut report = json!({"plan": plan.to_json(), "changed": result.is_some()});
     if let Some(InitResult { listing, proofs }) = result {
         report["tools"] = listing.tools.len().into();
-        report["failed"] = listing.failed.iter().map(|failure| failure.to_short_json()).collect();
+        report["failed"] = listing.failed.iter().map(FailureReport::to_short_json).collect();
         report["proofs"] = proofs.iter().map(AgentProof::to_json).collect();
         report["undo"] = UNDO.into();
     }
@@ -167,7 +167,7 @@ struct UndoReport {
     left: Vec<RecordedFile>,
 }
 
-/// Undoes every `init`, the newest first. Files that were edited since are left alone.
+/// Undoes every `init`, the newest first. Files that were edited since are not changed.
 fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Result<UndoReport> {
     let journal = InitJournal::new(paths.state_dir());
     let records = journal.records()?;
@@ -178,7 +178,7 @@ fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Res
     let mut report = UndoReport::default();
     for (number, record) in records {
         let left = undo_files(&record, agent_paths, paths, &mut report)?;
-        // A config that is left alone still needs its secrets.
+        // A config that was not restored still needs its secrets.
         if left.files.is_empty() {
             record.secrets.iter().try_for_each(|name| locator.remove(name).map(|_| ()))?;
         }
@@ -231,7 +231,7 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
         };
         let hint =
             "toolcrib export AGENT --undo removes only the entry of toolcrib and puts back what it replaced";
-        out.warn(&format!("`{path}` was edited since and is left alone; {before}"), Some(hint))?;
+        out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(hint))?;
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ pub(super) enum FileUndo {
     Restored,
     /// The file has never been changed, or no longer has an entry of toolcrib.
     Unchanged,
-    /// The file was edited since and is left alone.
+    /// The file was edited since and is not changed.
     Edited,
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolcrib::config::Config;
+use toolcrib::config::{Config, DeclaredServer};
 use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::export::{self, ExportPlan, ExportedServer};
@@ -172,7 +172,7 @@ impl InitPlan {
         }
         for (entry, name) in self.imported() {
             let declared = self.new_config.declared.iter().find(|server| server.id.as_str() == name);
-            let endpoint = declared.map(|server| server.command_or_url()).unwrap_or_default();
+            let endpoint = declared.map(DeclaredServer::command_or_url).unwrap_or_default();
             let state = if declared.is_some_and(|server| !server.enabled) { ", disabled" } else { "" };
             out.print_line(&format!("  {name}: {endpoint}  (`{}`{state})", short(&entry.file)))?;
             entry.notes.iter().try_for_each(|note| out.print_line(&format!("    {note}")))?;
