@@ -389,12 +389,12 @@ pub fn undo(
     Ok(UndoneExport { plan, result })
 }
 
-/// Drops the records of exports to a file that has the contents from before them again.
+/// Drops the record of the last export to a file that has the contents from before it again.
 pub fn forget_undone(file: &Path, state_dir: &Path) {
     let undo_log = UndoLog::for_file(state_dir, file);
     let Ok(original) = OriginalFile::read(file) else { return };
     let now = original.exists().then(|| original.text().as_bytes());
-    while let Some(step) = undo_log.latest().filter(|step| step.before.as_deref() == now) {
+    if let Some(step) = undo_log.latest().filter(|step| step.before.as_deref() == now) {
         undo_log.remove(&step);
     }
 }

@@ -240,10 +240,15 @@ impl<'a> Importer<'a> {
     fn import_entries(&mut self, source: &ImportSource, entries: Vec<SourceEntry>) -> Vec<ImportedEntry> {
         let mut imported = Vec::new();
         for SourceEntry { name, keys, value } in entries {
-            let (file, agent) = (source.file.clone(), source.agent.map(|agent| agent.id));
-            let verdict = ImportVerdict::Skipped(String::new());
-            let mut entry =
-                ImportedEntry { name, file, agent, verdict, notes: Vec::new(), keys, disabled: false };
+            let mut entry = ImportedEntry {
+                name,
+                file: source.file.clone(),
+                agent: source.agent.map(|agent| agent.id),
+                verdict: ImportVerdict::Skipped(String::new()),
+                notes: Vec::new(),
+                keys,
+                disabled: false,
+            };
             if let Err(reason) = self.import_entry(source.agent, &value, &mut entry) {
                 entry.verdict = ImportVerdict::Skipped(reason);
             }

@@ -93,7 +93,7 @@ fn carry_out(plan: &InitPlan, paths: &Paths, locator: &SecretLocator) -> Result<
 /// Carries out one step of the plan. Returns whether there is another one.
 fn take_step(step: usize, plan: &InitPlan, paths: &Paths, locator: &SecretLocator) -> Result<bool> {
     match step {
-        0 => InitJournal::new(paths.state_dir()).add(&plan.file_changes(), &plan.new_secrets, false)?,
+        0 => InitJournal::new(paths.state_dir()).add(&plan.file_changes(), &plan.new_secrets)?,
         1 => store_secrets(locator, &plan.import)?,
         2 if plan.has_imports() => plan.config.replace(&plan.import.config_text)?,
         2 => {}

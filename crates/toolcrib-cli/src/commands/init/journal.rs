@@ -27,8 +27,6 @@ pub(super) struct InitRecord {
     pub(super) files: Vec<RecordedFile>,
     /// Names of the secrets that were added to the secret store.
     pub(super) secrets: Vec<String>,
-    /// True if the service was installed.
-    pub(super) service: bool,
 }
 
 /// A file that `init` changes.
@@ -73,19 +71,14 @@ impl InitJournal {
     }
 
     /// Copies the files and writes the record. Nothing may be changed before this returns.
-    pub(super) fn add(
-        &self,
-        changes: &[FileChange<'_>],
-        secrets: &[String],
-        service: bool,
-    ) -> Result<(), CommandError> {
-        self.write_record(changes, secrets, service).map_err(|error| {
+    pub(super) fn add(&self, changes: &[FileChange<'_>], secrets: &[String]) -> Result<(), CommandError> {
+        self.write_record(changes, secrets).map_err(|error| {
             let message = format!("cannot write to `{}`: {error}; nothing was changed", self.dir.display());
             CommandError::new(ExitStatus::Failure, "cannot_keep", message)
         })
     }
 
-    fn write_record(&self, changes: &[FileChange<'_>], secrets: &[String], service: bool) -> io::Result<()> {
+    fn write_record(&self, changes: &[FileChange<'_>], secrets: &[String]) -> io::Result<()> {
         files::create_private_folder(&self.dir)?;
         let number = self.numbers()?.last().map_or(1, |last| last + 1);
         let mut recorded = Vec::new();
@@ -102,7 +95,7 @@ impl InitJournal {
                 new_dirs: missing_dirs(change.path),
             });
         }
-        let record = InitRecord { files: recorded, secrets: secrets.to_vec(), service };
+        let record = InitRecord { files: recorded, secrets: secrets.to_vec() };
         write_private(&self.record_path(number), record.to_json().to_string().as_bytes())
     }
 
@@ -175,7 +168,7 @@ impl InitRecord {
             })
         };
         let files: Vec<Value> = self.files.iter().map(file).collect();
-        json!({"files": files, "secrets": self.secrets, "service": self.service})
+        json!({"files": files, "secrets": self.secrets})
     }
 
     fn from_json(json: &Value) -> Option<Self> {
@@ -192,7 +185,7 @@ impl InitRecord {
         };
         let files: Option<Vec<RecordedFile>> = json["files"].as_array()?.iter().map(file).collect();
         let secrets = json["secrets"].as_array()?.iter().filter_map(|name| name.as_str().map(str::to_owned));
-        Some(Self { files: files?, secrets: secrets.collect(), service: json["service"].as_bool()? })
+        Some(Self { files: files?, secrets: secrets.collect() })
     }
 }
 
@@ -261,15 +254,13 @@ mod tests {
         let change = |path, before| FileChange { path, agent: None, before, after: "new" };
         let home = ("HOME".to_owned(), dir.path().into());
         let agent_paths = AgentPaths::new(vec![home], dir.path()).unwrap();
-        let (a, edited) = (path("a"), path("edited"));
+        let a = path("a");
+        let edited = path("edited");
         let changes = [change(&a, Some("old")), change(&edited, Some("old")), change(&new, None)];
-        journal.add(&changes, &["s".to_owned()], true).unwrap();
+        journal.add(&changes, &["s".to_owned()]).unwrap();
         let undo = || -> Vec<FileUndo> {
             let records = journal.records().unwrap();
-            assert_eq!(
-                (records.len(), &*records[0].1.secrets, records[0].1.service),
-                (1, &["s".to_owned()][..], true)
-            );
+            assert_eq!((records.len(), &*records[0].1.secrets), (1, &["s".to_owned()][..]));
             records[0].1.files.iter().map(|file| file.undo(&agent_paths).unwrap()).collect()
         };
         assert_eq!(undo(), [FileUndo::Unchanged; 3], "nothing was changed yet");
