@@ -73,6 +73,8 @@ pub struct Agent {
     pub(crate) user_next_step: &'static str,
     /// The same for a project file. Trusting a dir is always left to the agent's own dialog.
     pub(crate) project_next_step: &'static str,
+    /// True if the agent may be started from a desktop, where `PATH` is not that of a shell.
+    pub(crate) starts_from_desktop: bool,
     /// Support for `toolcrib run`.
     pub session_support: SessionSupport,
 }

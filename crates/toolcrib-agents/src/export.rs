@@ -2,6 +2,7 @@
 //! toolcrib wrote are changed, and nothing is written that the agent could not read.
 
 pub mod gateway;
+mod masked_diff;
 pub mod render;
 #[cfg(test)]
 mod tests;
@@ -11,11 +12,11 @@ mod validate;
 use std::path::Path;
 
 use serde_json::Value as Json;
-use similar::{ChangeTag, TextDiff};
 use toolcrib::{Rules, ServerSpec};
 
+use self::masked_diff::FileDiff;
 use self::render::RenderedEntry;
-use self::undo_log::UndoLog;
+use self::undo_log::{UndoLog, UndoStep};
 use self::validate::EntryOwner;
 use crate::agents::{Agent, AgentFileScope, AgentPaths, ServersLayout};
 use crate::edit::entry::{EditError, EntryMembers, FileLanguage, get_path};
@@ -23,7 +24,6 @@ use crate::edit::file::{OriginalFile, is_broken_link, resolve_existing_part, res
 use crate::edit::jsonc::JsonDialect;
 use crate::edit::yaml;
 use crate::error::{AgentErrorKind, Error};
-use crate::secret_heuristics;
 
 /// A server to export, with its tool rules.
 #[derive(Debug, Clone, Copy)]
@@ -43,9 +43,12 @@ impl<'a> ExportedServer<'a> {
 #[derive(Debug)]
 pub struct ExportPlan {
     original: OriginalFile,
+    language: FileLanguage,
     text: String,
     /// Names of the entries that toolcrib owns after the change.
     names: Vec<String>,
+    /// Keys of the entries of others that the change removes.
+    removed: Vec<Vec<String>>,
     /// Settings that the agent cannot express.
     pub warnings: Vec<String>,
     undo_log: UndoLog,
@@ -65,13 +68,8 @@ pub fn plan(
 ) -> Result<ExportPlan, Error> {
     let original = open_original(agent, scope, paths)?;
     let undo_log = UndoLog::for_file(state_dir, original.path());
-    let mut plan = ExportPlan {
-        text: original.text().to_owned(),
-        original,
-        names: Vec::new(),
-        warnings: Vec::new(),
-        undo_log,
-    };
+    let text = original.text().to_owned();
+    let mut plan = ExportPlan::new(agent, original, text, undo_log);
     let mut entries = Vec::new();
     for server in servers {
         let RenderedEntry { members, warnings } = render::render_entry(agent, server.spec, server.rules);
@@ -145,6 +143,19 @@ fn rejected_entry_error(agent: &Agent, file: &Path, name: &str, owner: EntryOwne
 }
 
 impl ExportPlan {
+    fn new(agent: &Agent, original: OriginalFile, text: String, undo_log: UndoLog) -> Self {
+        let language = agent.language;
+        Self {
+            original,
+            language,
+            text,
+            names: Vec::new(),
+            removed: Vec::new(),
+            warnings: Vec::new(),
+            undo_log,
+        }
+    }
+
     /// Returns the path of the file, with symbolic links resolved.
     pub fn file(&self) -> &Path {
         self.original.path()
@@ -153,6 +164,32 @@ impl ExportPlan {
     /// Returns whether there is anything to write.
     pub fn has_changes(&self) -> bool {
         self.text != self.original.text()
+    }
+
+    /// Returns the contents before the change; `None` if the file does not exist.
+    pub fn before(&self) -> Option<&str> {
+        self.original.exists().then(|| self.original.text())
+    }
+
+    /// Returns the contents after the change.
+    pub fn after(&self) -> &str {
+        &self.text
+    }
+
+    /// Removes further entries of the file, by the keys that lead to them. They are entries of others, so undoing the
+    /// export puts them back.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an entry cannot be removed without changing anything else.
+    pub fn remove_entries(&mut self, agent: &Agent, entries: &[Vec<String>]) -> Result<(), Error> {
+        for keys in entries {
+            let path: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let removed = agent.language.remove_entry(&self.text, &path);
+            self.text = removed.map_err(|error| invalid_file_error(agent, self.file(), &error))?;
+            self.removed.push(keys.clone());
+        }
+        self.validate_result(agent)
     }
 
     fn set_entries(&mut self, agent: &Agent, entries: Vec<(String, EntryMembers)>) -> Result<(), EditError> {
@@ -192,11 +229,14 @@ impl ExportPlan {
     }
 
     /// Validates the planned file. Entries of others are checked only if the agent rejects a file with one bad entry.
-    fn validate_result(&self, agent: &Agent) -> Result<(), Error> {
+    fn validate_result(&mut self, agent: &Agent) -> Result<(), Error> {
         let document = agent
             .language
             .parse(&self.text)
             .map_err(|error| invalid_file_error(agent, self.file(), &error))?;
+        if ["gemini", "qwen"].contains(&agent.id) {
+            self.warn_of_server_lists(agent, &document);
+        }
         for (name, entry) in named_entries(agent, &document) {
             let is_own = agent.layout == ServersLayout::OwnListFile || self.names.contains(&name);
             let owner = if is_own { EntryOwner::Ours } else { EntryOwner::Theirs };
@@ -210,38 +250,77 @@ impl ExportPlan {
         Ok(())
     }
 
+    /// Warns if the agent's own lists of allowed and excluded servers keep it from starting an entry.
+    fn warn_of_server_lists(&mut self, agent: &Agent, document: &Json) {
+        let list = |key: &str| get_path(document, &["mcp", key]).and_then(Json::as_array);
+        let contains = |list: &Vec<Json>, name: &String| list.iter().any(|item| item == name.as_str());
+        for name in &self.names {
+            let problem = if list("allowed").is_some_and(|allowed| !contains(allowed, name)) {
+                format!("add `{name}` to `mcp.allowed`")
+            } else if list("excluded").is_some_and(|excluded| contains(excluded, name)) {
+                format!("remove `{name}` from `mcp.excluded`")
+            } else {
+                continue;
+            };
+            let file = self.original.path().display();
+            let warning = format!("{} will not start `{name}`: {problem} in `{file}`", agent.name);
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+
     /// Returns a unified diff. Lines of the user that may contain a secret are masked.
     pub fn diff(&self) -> String {
         let path = self.original.path().display().to_string();
         let from = if self.original.exists() { path.clone() } else { "/dev/null".to_owned() };
-        masked_diff(self.original.text(), &self.text, &from, &path)
+        let texts = FileDiff {
+            language: self.language,
+            before: self.original.text(),
+            after: &self.text,
+            from: &from,
+            to: &path,
+        };
+        texts.render()
     }
 
-    /// Writes the file and reads it back to verify it.
+    /// Writes the file, reads it back to verify it, and records how to undo it.
     ///
     /// # Errors
     ///
     /// Fails if the file is read-only, was changed by another process, or cannot be backed up or written.
     pub fn write(&self) -> Result<(), Error> {
+        self.check_writable()?;
         let file = self.file();
-        if self.original.is_read_only() {
-            let message = format!("`{}` is read-only", file.display());
-            let hint = format!("chmod u+w {}", file.display());
-            return Err(Error::new(AgentErrorKind::ReadOnly, message).with_hint(hint));
-        }
-        let before = self.original.exists().then(|| self.original.text());
-        self.undo_log.add(file, before, &self.text, &self.names).map_err(|error| {
+        self.undo_log.add(file, self.before(), &self.text, &self.names, &self.removed).map_err(|error| {
             let message = format!("cannot back up `{}`: {error}; nothing was changed", file.display());
             Error::new(AgentErrorKind::CannotBackUp, message)
         })?;
-        if let Err(failure) = self.original.replace(&self.text) {
-            if let Some(step) = self.undo_log.latest() {
-                self.undo_log.remove(&step);
-            }
-            return Err(failure);
+        let replaced = self.original.replace(&self.text);
+        if let (Err(_), Some(step)) = (&replaced, self.undo_log.latest()) {
+            self.undo_log.remove(&step);
         }
-        let written = OriginalFile::read(file)?;
-        if written.text() == self.text {
+        replaced?;
+        self.verify_written()
+    }
+
+    /// Fails if the file is read-only.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no one has permission to write the file.
+    pub fn check_writable(&self) -> Result<(), Error> {
+        if !self.original.is_read_only() {
+            return Ok(());
+        }
+        let file = self.file().display();
+        let hint = format!("chmod u+w {file}");
+        Err(Error::new(AgentErrorKind::ReadOnly, format!("`{file}` is read-only")).with_hint(hint))
+    }
+
+    fn verify_written(&self) -> Result<(), Error> {
+        let file = self.file();
+        if OriginalFile::read(file)?.text() == self.text {
             return Ok(());
         }
         let message = format!("another process changed `{}` right after it was written", file.display());
@@ -257,7 +336,8 @@ pub enum UndoResult {
     Restored,
     /// The file did not exist before and was removed.
     Removed,
-    /// The file was changed since the export, so only toolcrib's entries were removed.
+    /// The file was changed since the export, so only toolcrib's entries were removed, and the entries that they had
+    /// replaced were put back.
     EntriesRemoved,
 }
 
@@ -295,21 +375,49 @@ pub fn undo(
         Some(before) if untouched => (String::from_utf8_lossy(before).into_owned(), UndoResult::Restored),
         None if untouched => (String::new(), UndoResult::Removed),
         _ => {
-            let mut text = original.text().to_owned();
-            for name in &step.names {
-                let removed = agent.language.remove_entry(&text, &agent.entry_path(name));
-                text = removed.map_err(|error| invalid_file_error(agent, original.path(), &error))?;
-            }
+            let text = undo_entries(agent, original.text(), &step)
+                .map_err(|error| invalid_file_error(agent, original.path(), &error))?;
             (text, UndoResult::EntriesRemoved)
         }
     };
-    let plan = ExportPlan { original, text, names: Vec::new(), warnings: Vec::new(), undo_log };
+    let plan = ExportPlan::new(agent, original, text, undo_log);
     match result {
         UndoResult::Removed => plan.original.remove()?,
         UndoResult::Restored | UndoResult::EntriesRemoved => plan.original.replace(&plan.text)?,
     }
     plan.undo_log.remove(&step);
     Ok(UndoneExport { plan, result })
+}
+
+/// Drops the record of the last export to a file that has the contents from before it again.
+pub fn forget_undone(file: &Path, state_dir: &Path) {
+    let undo_log = UndoLog::for_file(state_dir, file);
+    let Ok(original) = OriginalFile::read(file) else { return };
+    let now = original.exists().then(|| original.text().as_bytes());
+    if let Some(step) = undo_log.latest().filter(|step| step.before.as_deref() == now) {
+        undo_log.remove(&step);
+    }
+}
+
+/// Removes the entries of an export from a text, and puts back those that it removed.
+fn undo_entries(agent: &Agent, text: &str, step: &UndoStep) -> Result<String, EditError> {
+    let mut text = text.to_owned();
+    for name in &step.names {
+        text = agent.language.remove_entry(&text, &agent.entry_path(name))?;
+    }
+    let before =
+        agent.language.parse(&String::from_utf8_lossy(step.before.as_deref().unwrap_or_default()))?;
+    for keys in &step.removed {
+        let path: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let is_there_again = get_path(&agent.language.parse(&text)?, &path).is_some();
+        let entry = get_path(&before, &path).and_then(Json::as_object).filter(|_| !is_there_again);
+        if let Some(entry) = entry {
+            let members: EntryMembers =
+                entry.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            text = agent.language.set_entry(&text, &path, &members)?;
+        }
+    }
+    Ok(text)
 }
 
 /// Returns the entries of a file with their names.
@@ -329,26 +437,4 @@ pub(crate) fn is_toolcrib_entry(entry: &Json) -> bool {
     let commands = [&entry["command"], &entry["cmd"], &entry["command"][0], &entry["transport"]["command"]];
     let mut programs = commands.into_iter().filter_map(Json::as_str);
     programs.any(|program| Path::new(program).file_name().is_some_and(|name| name == "toolcrib"))
-}
-
-/// Returns a unified diff in which only new lines are shown unmasked.
-fn masked_diff(before: &str, after: &str, from: &str, to: &str) -> String {
-    if before == after {
-        return String::new();
-    }
-    let normalized = |line: &str| line.trim().trim_end_matches(',').to_owned();
-    let old_lines: Vec<String> = before.lines().map(normalized).collect();
-    let diff = TextDiff::from_lines(before, after);
-    let mut text = format!("--- {from}\n+++ {to}\n");
-    for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
-        text.push_str(&format!("{}\n", hunk.header()));
-        for change in hunk.iter_changes() {
-            let line = change.value().trim_end_matches(['\r', '\n']);
-            // A line that only gained a comma is still the user's.
-            let is_new = change.tag() == ChangeTag::Insert && !old_lines.contains(&normalized(line));
-            let shown = if is_new { line.to_owned() } else { secret_heuristics::mask_line(line) };
-            text.push_str(&format!("{}{shown}\n", change.tag()));
-        }
-    }
-    text
 }

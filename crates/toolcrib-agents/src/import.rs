@@ -9,8 +9,9 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use toolcrib::config::{Config, ProblemScope};
@@ -20,7 +21,7 @@ use toolcrib::{CommandSpec, Endpoint, HttpSpec, Roster, Secret, ServerId, Server
 use self::draft::ImportDraft;
 use self::extract_secrets::SecretNames;
 pub use self::extract_secrets::{SecretExtraction, StoredSecrets};
-use self::sources::ImportSource;
+use self::sources::{ImportSource, SourceEntry};
 use crate::agents::{Agent, AgentFileScope, AgentPaths};
 use crate::edit::entry::{EntryMembers, FileLanguage};
 use crate::edit::file::is_same_file;
@@ -70,6 +71,27 @@ pub struct ImportedEntry {
     pub verdict: ImportVerdict,
     /// Settings that were changed or omitted.
     pub notes: Vec<String>,
+    /// Keys that lead to the entry in its file; `None` for an item of a list.
+    pub keys: Option<Vec<String>>,
+    /// True if the agent does not use the entry.
+    pub disabled: bool,
+}
+
+impl ImportedEntry {
+    /// Returns the name of the server in the config, if the entry is one.
+    pub fn server(&self) -> Option<&str> {
+        match &self.verdict {
+            ImportVerdict::Imported(name) | ImportVerdict::Duplicate(name) => Some(name),
+            ImportVerdict::Skipped(_) => None,
+        }
+    }
+
+    /// Returns whether an agent that uses the config does not need the entry, because the config has the same server. A
+    /// server that is disabled only in the config does not replace an entry.
+    pub fn is_replaced_by(&self, config: &Config) -> bool {
+        let server = self.server().and_then(|name| config.roster.get(&name.parse().ok()?));
+        server.is_some_and(|server| server.enabled || self.disabled)
+    }
 }
 
 /// A config text with the imported servers, and a report.
@@ -106,6 +128,8 @@ struct Importer<'a> {
     config_text: String,
     secrets: Vec<(String, Secret)>,
     secret_names: SecretNames<'a>,
+    /// Imported servers that no agent uses so far.
+    disabled: BTreeSet<String>,
 }
 
 /// Imports servers from the text of an agent's file into a config text. Neither reads nor writes files.
@@ -138,12 +162,7 @@ pub fn import_text(
     config_text: &str,
     secrets: SecretExtraction<'_>,
 ) -> Result<Import, Error> {
-    let mut importer = Importer {
-        config_path: Path::new("config.toml"),
-        config_text: config_text.to_owned(),
-        secrets: Vec::new(),
-        secret_names: SecretNames::new(secrets),
-    };
+    let mut importer = Importer::new(Path::new("config.toml"), config_text, SecretNames::new(secrets));
     let source = ImportSource { file: file.to_owned(), agent };
     let entries = importer.import_entries(&source, source.entries_in(text, None)?);
     Ok(Import { config_text: importer.config_text, entries, secrets: importer.secrets })
@@ -155,12 +174,8 @@ pub fn import_text(
 ///
 /// Fails if `from` is neither an agent nor a file, or if the file is invalid. With `auto`, invalid files are skipped.
 pub fn import(request: &ImportRequest<'_>) -> Result<Import, Error> {
-    let mut importer = Importer {
-        config_path: request.config_path,
-        config_text: request.config_text.to_owned(),
-        secrets: Vec::new(),
-        secret_names: SecretNames::new(request.secrets),
-    };
+    let secret_names = SecretNames::new(request.secrets).with_variables(request.paths);
+    let mut importer = Importer::new(request.config_path, request.config_text, secret_names);
     let mut imported = Vec::new();
     let sources = sources::find(request.from, request.scope, request.paths)?;
     let is_own_config = |source: &ImportSource| is_same_file(&source.file, request.config_path);
@@ -176,6 +191,8 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Import, Error> {
                     agent,
                     verdict,
                     notes: Vec::new(),
+                    keys: None,
+                    disabled: false,
                 });
                 continue;
             }
@@ -186,56 +203,116 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Import, Error> {
     Ok(Import { config_text: importer.config_text, entries: imported, secrets: importer.secrets })
 }
 
-impl Importer<'_> {
-    /// Imports the entries of one file, by name.
-    fn import_entries(&mut self, source: &ImportSource, entries: Vec<(String, Json)>) -> Vec<ImportedEntry> {
+/// Finds the entries of agents that are servers of the config. The others are left out. Reads the agents' files and writes
+/// none.
+///
+/// # Errors
+///
+/// Fails like [`import`].
+pub fn find_originals(request: &ImportRequest<'_>) -> Result<Vec<ImportedEntry>, Error> {
+    let config = Config::parse(request.config_path, request.config_text);
+    let mut originals: Vec<ImportedEntry> = Vec::new();
+    // The config may have the secrets of an entry in the store or as they are.
+    for secrets in [request.secrets, SecretExtraction::Keep] {
+        let import = import(&ImportRequest { secrets, ..*request })?;
+        for entry in import.entries.into_iter().filter(|entry| entry.is_replaced_by(&config)) {
+            let is_known = |other: &ImportedEntry| other.file == entry.file && other.keys == entry.keys;
+            if !originals.iter().any(is_known) {
+                originals.push(entry);
+            }
+        }
+    }
+    Ok(originals)
+}
+
+impl<'a> Importer<'a> {
+    fn new(config_path: &'a Path, config_text: &str, secret_names: SecretNames<'a>) -> Self {
+        Self {
+            config_path,
+            config_text: config_text.to_owned(),
+            secrets: Vec::new(),
+            secret_names,
+            disabled: BTreeSet::new(),
+        }
+    }
+
+    /// Imports the entries of one file.
+    fn import_entries(&mut self, source: &ImportSource, entries: Vec<SourceEntry>) -> Vec<ImportedEntry> {
         let mut imported = Vec::new();
-        for (name, entry) in entries {
-            let (verdict, notes) = self.import_entry(source.agent, &name, &entry);
-            let agent = source.agent.map(|agent| agent.id);
-            imported.push(ImportedEntry { name, file: source.file.clone(), agent, verdict, notes });
+        for SourceEntry { name, keys, value } in entries {
+            let mut entry = ImportedEntry {
+                name,
+                file: source.file.clone(),
+                agent: source.agent.map(|agent| agent.id),
+                verdict: ImportVerdict::Skipped(String::new()),
+                notes: Vec::new(),
+                keys,
+                disabled: false,
+            };
+            if let Err(reason) = self.import_entry(source.agent, &value, &mut entry) {
+                entry.verdict = ImportVerdict::Skipped(reason);
+            }
+            imported.push(entry);
         }
         imported
     }
 
+    /// Imports an entry and completes its report. The error says why it is skipped.
     fn import_entry(
         &mut self,
         agent: Option<&'static Agent>,
-        name: &str,
-        entry: &Json,
-    ) -> (ImportVerdict, Vec<String>) {
-        let skipped = |reason: String| (ImportVerdict::Skipped(reason), Vec::new());
-        if export::is_toolcrib_entry(entry) || is_gateway_url(entry) {
-            return skipped("it starts or connects to toolcrib itself".to_owned());
+        value: &Json,
+        report: &mut ImportedEntry,
+    ) -> Result<(), String> {
+        if export::is_toolcrib_entry(value) || is_gateway_url(value) {
+            return Err("it starts or connects to toolcrib itself".to_owned());
         }
-        let mut draft = match draft::read_entry(agent, entry) {
-            Ok(draft) => draft,
-            Err(reason) => return skipped(reason),
-        };
+        let mut draft = draft::read_entry(agent, value, &|name| self.secret_names.reference(name))?;
         mcp_remote::unwrap_bridge(&mut draft);
-        let Some(id) = to_server_id(name) else {
-            return skipped("its name has no characters that are valid in a server name".to_owned());
+        let Some(id) = to_server_id(&report.name) else {
+            return Err("its name has no characters that are valid in a server name".to_owned());
         };
+        report.disabled = draft.disabled;
         let extracted = extract_secrets::extract_secrets(&mut draft, id.as_str(), &mut self.secret_names);
         let existing = Config::parse(self.config_path, &self.config_text).roster;
         // Agents resolve relative commands against directories that are not known here.
         if draft.argv.first().is_some_and(|program| program.contains('/') && !program.starts_with('/')) {
-            return skipped("its command is a relative path".to_owned());
+            return Err("its command is a relative path".to_owned());
         }
-        match self.add_server(&existing, &id, agent, &draft) {
-            Ok(ImportVerdict::Imported(new_name)) => {
+        report.verdict = self.add_server(&existing, &id, agent, &draft)?;
+        match &report.verdict {
+            ImportVerdict::Imported(new_name) => {
                 self.secrets.extend(extracted);
-                if new_name != id.as_str() {
+                if draft.disabled {
+                    self.disabled.insert(new_name.clone());
+                }
+                if *new_name != id.as_str() {
                     let note = format!("renamed to `{new_name}`: the config has a different server `{id}`");
                     draft.notes.insert(0, note);
-                } else if new_name != name {
+                } else if *new_name != report.name {
                     draft.notes.insert(0, format!("renamed to `{new_name}`"));
                 }
-                (ImportVerdict::Imported(new_name), draft.notes)
+                report.notes = draft.notes;
             }
-            Ok(verdict) => (verdict, Vec::new()),
-            Err(reason) => skipped(reason),
+            ImportVerdict::Duplicate(server) => report.notes = self.merge_duplicate(server, &draft)?,
+            ImportVerdict::Skipped(_) => {}
         }
+        Ok(())
+    }
+
+    /// Enables a server that was imported as disabled if this entry of it is enabled. Returns what differs otherwise.
+    fn merge_duplicate(&mut self, server: &str, draft: &ImportDraft) -> Result<Vec<String>, String> {
+        let mut file = TomlFile::parse(&self.config_text).map_err(|error| error.to_string())?;
+        if !draft.disabled && self.disabled.remove(server) {
+            file.remove(&["servers", server, "enabled"]);
+            self.config_text = file.render();
+        }
+        let tools = file.get(&["servers", server, "tools"]);
+        let is_limited = draft.allow.is_some() || !draft.deny.is_empty();
+        Ok(match is_limited && tools != tool_rules(draft) {
+            true => vec![format!("its own list of tools is not applied; see `servers.{server}.tools`")],
+            false => Vec::new(),
+        })
     }
 
     /// Adds a server to the config text, unless the config would be invalid or already has it. A server whose name is
@@ -335,22 +412,33 @@ fn config_members(draft: &ImportDraft) -> EntryMembers {
     if draft.disabled {
         set("enabled", false.into());
     }
-    if let Some(timeout) = draft.timeout {
-        let limit = match timeout.subsec_millis() {
-            0 => format!("{}s", timeout.as_secs()),
-            _ => format!("{}ms", timeout.as_millis()),
-        };
-        set("limits", json!({"call-timeout": limit}));
+    if let Some(timeout) = draft.start_timeout {
+        set("lifecycle", json!({"start-timeout": format_timeout(timeout)}));
     }
+    if let Some(timeout) = draft.timeout {
+        set("limits", json!({"call-timeout": format_timeout(timeout)}));
+    }
+    if let Some(tools) = tool_rules(draft) {
+        set("tools", tools);
+    }
+    members
+}
+
+/// Returns the `tools` table of a server, if it has one.
+fn tool_rules(draft: &ImportDraft) -> Option<Json> {
     let mut tools = serde_json::Map::new();
     tools.extend(draft.allow.as_ref().map(|allow| ("allow".to_owned(), json!(allow))));
     if !draft.deny.is_empty() {
         tools.insert("deny".to_owned(), json!(draft.deny));
     }
-    if !tools.is_empty() {
-        set("tools", tools.into());
+    (!tools.is_empty()).then_some(Json::Object(tools))
+}
+
+fn format_timeout(timeout: Duration) -> String {
+    match timeout.subsec_millis() {
+        0 => format!("{}s", timeout.as_secs()),
+        _ => format!("{}ms", timeout.as_millis()),
     }
-    members
 }
 
 /// Returns headers by their names in lower case.

@@ -1,6 +1,11 @@
 //! Guesses which values are secrets, by name or by value. The guess errs on the safe side and only decides what is not
 //! copied or shown.
 
+use std::ops::Range;
+
+/// Text that is shown instead of a secret.
+pub(crate) const MASK: &str = "…";
+
 /// Parts of names that mark a secret.
 const SECRET_NAME_PARTS: [&str; 13] = [
     "TOKEN",
@@ -84,16 +89,64 @@ fn is_random(token: &str) -> bool {
     token.chars().all(is_token_char) && ((is_hex && digits > 4) || (is_mixed && !is_name))
 }
 
+/// Returns the byte range of the password in `SCHEME://USER:PASSWORD@HOST`, anywhere in a text. A reference is not a
+/// password.
+pub(crate) fn find_url_password(text: &str) -> Option<Range<usize>> {
+    let mut rest_start = 0;
+    while let Some(at) = text[rest_start..].find("://") {
+        let authority_start = rest_start + at + 3;
+        let authority = &text[authority_start..];
+        let end = authority.find(['/', '?', '#', '"', '\'', ' ', '\t']).unwrap_or(authority.len());
+        let password = authority[..end].rfind('@').and_then(|at_sign| {
+            let colon = authority[..at_sign].find(':')?;
+            Some(authority_start + colon + 1..authority_start + at_sign)
+        });
+        let is_literal = |range: &Range<usize>| {
+            let password = &text[range.clone()];
+            !password.is_empty() && password != MASK && !password.contains("${")
+        };
+        if let Some(range) = password.filter(is_literal) {
+            return Some(range);
+        }
+        rest_start = authority_start;
+    }
+    None
+}
+
+/// Returns whether a text is a connection string with a password, such as `host=db password=x` or `Server=db;Pwd=x`.
+pub(crate) fn is_connection_string(text: &str) -> bool {
+    let parts = text.split([' ', ';']).filter_map(|part| part.split_once('='));
+    let has_password = |(name, value): (&str, &str)| is_secret_name(name) && !value.is_empty();
+    text.contains([' ', ';']) && !text.contains("${") && parts.into_iter().any(has_password)
+}
+
 /// Masks a line of a user's file if it may contain a secret.
 pub(crate) fn mask_line(line: &str) -> String {
-    let tokens = || line.split(|c: char| c.is_whitespace() || "\"'`,;:={}[]()".contains(c));
-    let has_secret_name = tokens().any(is_secret_name);
-    if !has_secret_name && !tokens().any(is_secret_value) && !is_secret_value(line.trim()) {
+    let has_secret_name = tokens(line).any(is_secret_name);
+    let has_secret_value = tokens(line).any(is_secret_value) || is_secret_value(line.trim());
+    if !has_secret_name && !has_secret_value && find_url_password(line).is_none() {
         return line.to_owned();
     }
     let indent = line.len() - line.trim_start().len();
     let end = if line.ends_with('\n') { "\n" } else { "" };
     format!("{}… not shown …{end}", &line[..indent])
+}
+
+/// Masks the parts of a line that look like secrets, and keeps the rest.
+pub(crate) fn mask_tokens(line: &str) -> String {
+    let mut masked = line.to_owned();
+    while let Some(password) = find_url_password(&masked) {
+        masked.replace_range(password, MASK);
+    }
+    for secret in tokens(line).filter(|token| is_secret_value(token)) {
+        masked = masked.replace(secret, MASK);
+    }
+    masked
+}
+
+/// Returns the words of a line in any of the languages of config files.
+fn tokens(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| c.is_whitespace() || "\"'`,;:={}[]()".contains(c))
 }
 
 #[cfg(test)]
@@ -149,5 +202,22 @@ mod tests {
         assert_eq!(mask_line("  \"TOKEN\": \"abc\",\n"), "  … not shown …\n");
         assert_eq!(mask_line("bearer = 'sk-abcdefgh12345678'"), "… not shown …");
         assert_eq!(mask_line("  \"command\": \"npx\",\n"), "  \"command\": \"npx\",\n");
+        assert_eq!(mask_line("  'postgres://me:pw@db/x'"), "  … not shown …");
+        assert_eq!(
+            mask_tokens("[\"redis://:pw@a/1\", \"sk-abcdefgh12345678\"]"),
+            "[\"redis://:…@a/1\", \"…\"]"
+        );
+    }
+
+    #[test]
+    fn passwords_in_connection_strings_are_found() {
+        let password = |text: &'static str| find_url_password(text).map(|range| &text[range]);
+        assert_eq!(password("postgres://me:p@ss:w@db:5432/x"), Some("p@ss:w"));
+        assert_eq!(password("https://x/y and amqp://:pw@host"), Some("pw"));
+        for text in ["https://host:80/a@b:c", "https://me@host", "x://u:${secret:p}@h", "git@host:a/b"] {
+            assert_eq!(password(text), None, "{text}");
+        }
+        assert!(is_connection_string("host=db password=x") && is_connection_string("Server=db;Pwd=x;"));
+        assert!(!is_connection_string("host=db user=x") && !is_connection_string("password=x"));
     }
 }

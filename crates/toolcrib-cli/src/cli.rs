@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
-pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
+pub(crate) use agents::{ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
@@ -332,6 +332,18 @@ pub(crate) enum Command {
     /// server receives only its own secrets, when it starts.
     #[command(verbatim_doc_comment, alias = "secrets")]
     Secret(SecretArgs),
+    /// Set up toolcrib for all installed agents
+    ///
+    /// Examples:
+    ///   toolcrib init                           show the changes and ask
+    ///   toolcrib init --yes
+    ///   toolcrib init --undo                    restore all files
+    ///
+    /// Imports the servers of all agents, replaces them by one entry for toolcrib in each agent's
+    /// settings, and checks that each agent gets its tools. Shows everything first and asks once;
+    /// without a terminal, --yes is needed. Comments and order of all files are kept.
+    #[command(verbatim_doc_comment)]
+    Init(InitArgs),
     /// Log in to a remote server with a browser
     ///
     /// Examples:
@@ -367,6 +379,7 @@ pub(crate) enum Command {
     ///
     /// Examples:
     ///   toolcrib export claude                  add one entry for toolcrib
+    ///   toolcrib export claude --replace        and remove its entries of servers that toolcrib has
     ///   toolcrib export --all --dry-run         show the changes for all installed agents
     ///   toolcrib export codex --check           exit with 2 if the file would change
     ///   toolcrib export cursor --scope project  use the file of this project
@@ -439,6 +452,19 @@ pub(crate) enum Command {
     /// Run one of the servers of `demo`
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
+}
+
+impl Command {
+    /// Returns the server or tool that a command is about, for errors.
+    pub(crate) fn server_or_tool(&self) -> Option<&str> {
+        match self {
+            Self::Call(args) => args.positional.first().map(String::as_str),
+            Self::Status(args) => args.server.as_deref(),
+            Self::Restart(args) | Self::Stop(args) => Some(&args.server),
+            Self::Logs(args) => Some(&args.server),
+            _ => None,
+        }
+    }
 }
 
 /// Arguments of `serve`.

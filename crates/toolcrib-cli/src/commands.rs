@@ -18,6 +18,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod help;
 pub(crate) mod import;
+pub(crate) mod init;
 pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod ls;
@@ -41,10 +42,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use toolcrib::config::Config;
+use toolcrib::catalog::public_name::SEPARATOR;
+use toolcrib::config::{Config, ProblemScope};
 use toolcrib::util::encoding;
 use toolcrib::{Crib, ErrorKind};
 
+use crate::cli::Cli;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -150,6 +153,30 @@ fn mark_unknown_server<T>(response: Result<T, CommandError>) -> Result<T, Comman
         let usage = CommandError { exit: ExitStatus::Failure, ..error };
         if has_default_hint { usage.hint("toolcrib status") } else { usage }
     })
+}
+
+/// Replaces an error by the problem of the config that disables the server, if that is why the server of a command is not
+/// known.
+pub(crate) fn with_config_problem(error: anyhow::Error, cli: &Cli) -> anyhow::Error {
+    let is_unknown = |error: &CommandError| {
+        error.code == ErrorKind::Unknown.facts().name || error.code == CommandError::no_gateway().code
+    };
+    let Some(name) = cli.command.server_or_tool() else { return error };
+    if !error.downcast_ref::<CommandError>().is_some_and(is_unknown) {
+        return error;
+    }
+    let paths = Paths::find(cli.globals.config.as_deref());
+    let Ok(config) = paths.and_then(|paths| paths.read_config()) else { return error };
+    let is_server = |server: &str| {
+        let tool = name.strip_prefix(server);
+        tool.is_some_and(|tool| tool.is_empty() || tool.starts_with('.') || tool.starts_with(SEPARATOR))
+    };
+    let disables_it =
+        |scope: &ProblemScope| matches!(scope, ProblemScope::Server(server) if is_server(server));
+    match config.problems.iter().find(|problem| disables_it(&problem.scope)) {
+        Some(problem) => CommandError::config_problem(problem).into(),
+        None => error,
+    }
 }
 
 /// Sends an action for one server to the gateway and prints the server's new state.

@@ -118,7 +118,7 @@ fn tools_of_gateway(paths: &Paths) -> Option<Vec<String>> {
 fn remembered_tools(paths: &Paths) -> Vec<String> {
     let config = paths.sources().load();
     let of_server = |spec: &ServerSpec| {
-        let tools = toolcrib::crib::remembered_tools(spec, paths.state_dir()).into_iter();
+        let tools = toolcrib::crib::remembered_tools(spec, paths.state_dir()).unwrap_or_default().into_iter();
         let server = spec.id.clone();
         tools.map(move |tool| format!("{server}.{tool}"))
     };

@@ -96,6 +96,7 @@ fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     }
     let runtime = build_runtime()?;
     let exit = runtime.block_on(run_command(cli, out));
+    let exit = exit.map_err(|error| commands::with_config_problem(error, cli));
     // A pending read of stdin cannot be cancelled, and the process must not wait for it.
     runtime.shutdown_background();
     exit
@@ -163,6 +164,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Login(args) => commands::login::run(args, &paths, out).await,
         Command::Logout(args) => commands::login::log_out(args, &paths, out).await,
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out),
+        Command::Init(args) => commands::init::run(args, cli.globals.config.as_deref(), &paths, out).await,
         Command::Import(args) => commands::import::run(args, &paths, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),
         Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &paths),

@@ -72,7 +72,8 @@ fn default_filter(globals: &GlobalArgs, command: &Command) -> Targets {
         | Command::Prompts(_)
         | Command::Complete(_)
         | Command::Doctor(_)
-        | Command::Add(_) => Targets::new().with_default(LevelFilter::ERROR),
+        | Command::Add(_)
+        | Command::Init(_) => Targets::new().with_default(LevelFilter::ERROR),
         _ => Targets::new().with_default(LevelFilter::WARN),
     };
     if globals.verbose { filter.with_target("toolcrib", LevelFilter::DEBUG) } else { filter }

@@ -80,5 +80,9 @@ pub(super) const DEFAULT_AGENT: Agent = Agent {
     schema: schemas::PLAIN,
     user_next_step: "restart the agent",
     project_next_step: "reopen the project in the agent and trust the folder if it asks",
+    starts_from_desktop: false,
     session_support: SessionSupport::None,
 };
+
+/// Row that editors and desktop programs are based on.
+pub(super) const DESKTOP_AGENT: Agent = Agent { starts_from_desktop: true, ..DEFAULT_AGENT };

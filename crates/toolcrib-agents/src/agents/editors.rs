@@ -2,7 +2,7 @@
 //! the most cautious value.
 
 use super::defaults::{
-    DEFAULT_AGENT, DEFAULT_FORMAT, DEFAULT_REMOTE, DISABLED_KEY, ENABLED_KEY, STRICT_JSON,
+    DEFAULT_FORMAT, DEFAULT_REMOTE, DESKTOP_AGENT, DISABLED_KEY, ENABLED_KEY, STRICT_JSON,
 };
 use super::{
     Agent, DisableKey, EntryFormat, RemoteFormat, SseSupport, TimeUnit, TimeoutKey, VariableSyntax, schemas,
@@ -18,7 +18,7 @@ pub(super) const AGENTS: &[Agent] = &[
         entry_format: EntryFormat { remote: None, ..DEFAULT_FORMAT },
         schema: schemas::LOCAL,
         user_next_step: "restart Claude Desktop",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "cursor",
@@ -33,7 +33,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::CURSOR,
         user_next_step: "enable the server in Cursor's settings, under MCP",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "vscode",
@@ -56,7 +56,7 @@ pub(super) const AGENTS: &[Agent] = &[
         schema: schemas::VSCODE,
         user_next_step: "start it with `MCP: List Servers` in the command palette",
         project_next_step: "trust the workspace, then start it with `MCP: List Servers` in the command palette",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "windsurf",
@@ -76,7 +76,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::WINDSURF,
         user_next_step: "refresh the servers in Windsurf's settings",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "zed",
@@ -93,7 +93,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::ZED,
         user_next_step: "nothing to do: Zed reloads the file by itself",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "roo",
@@ -113,7 +113,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::ROO,
         user_next_step: "nothing to do: Roo Code reloads the file by itself",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "jetbrains",
@@ -127,7 +127,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::JETBRAINS,
         user_next_step: "restart the IDE",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "junie",
@@ -138,7 +138,7 @@ pub(super) const AGENTS: &[Agent] = &[
         entry_format: EntryFormat { remote: None, ..DEFAULT_FORMAT },
         schema: schemas::LOCAL,
         user_next_step: "start a new task",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "lm-studio",
@@ -150,7 +150,7 @@ pub(super) const AGENTS: &[Agent] = &[
             ..DEFAULT_FORMAT
         },
         user_next_step: "nothing to do: LM Studio reloads the file by itself",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "kiro",
@@ -169,7 +169,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::KIRO,
         user_next_step: "nothing to do: Kiro reloads the file by itself",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "warp",
@@ -184,6 +184,6 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::WARP,
         user_next_step: "start the server in Warp's settings, under MCP",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
 ];

@@ -83,6 +83,11 @@ impl AgentPaths {
         self.variables.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
+    /// Returns the names of the environment variables.
+    pub(crate) fn variable_names(&self) -> impl Iterator<Item = String> {
+        self.variables.iter().map(|(name, _)| name.clone())
+    }
+
     /// Formats a path with `~` for the home directory.
     pub fn abbreviate(&self, path: &Path) -> String {
         match path.strip_prefix(&self.home_dir) {

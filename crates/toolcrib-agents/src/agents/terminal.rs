@@ -1,8 +1,9 @@
-//! Agents that run in a terminal, one row each. Where an agent's behaviour is not documented, the row has the most
+//! Agents that run in a terminal, some of them also in an editor, one row each. Where an agent's behaviour is not documented, the row has the most
 //! cautious value.
 
 use super::defaults::{
-    DEFAULT_AGENT, DEFAULT_FORMAT, DEFAULT_REMOTE, DISABLED_KEY, ENABLED_KEY, GEMINI_FORMAT, STRICT_JSON,
+    DEFAULT_AGENT, DEFAULT_FORMAT, DEFAULT_REMOTE, DESKTOP_AGENT, DISABLED_KEY, ENABLED_KEY, GEMINI_FORMAT,
+    STRICT_JSON,
 };
 use super::{
     Agent, AllowKey, DisableKey, EntryFormat, EnvHeaderKeys, InheritedEnvironment, RemoteFormat,
@@ -174,7 +175,7 @@ pub(super) const AGENTS: &[Agent] = &[
             flag: "--with-extension",
             default_subcommand: "session",
         },
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "cline",
@@ -198,7 +199,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::CLINE,
         user_next_step: "nothing to do: Cline reloads the file by itself",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "continue",
@@ -230,7 +231,7 @@ pub(super) const AGENTS: &[Agent] = &[
         },
         schema: schemas::CONTINUE,
         user_next_step: "reload the window, or start a new `cn`",
-        ..DEFAULT_AGENT
+        ..DESKTOP_AGENT
     },
     Agent {
         id: "amp",

@@ -75,7 +75,11 @@ impl OriginalFile {
     }
 
     /// Removes the file, if it existed when it was read.
-    pub(crate) fn remove(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be removed.
+    pub fn remove(&self) -> Result<(), Error> {
         if !self.exists() {
             return Ok(());
         }

@@ -4,11 +4,15 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value as Json;
 use toolcrib::{CommandSpec, Config, Endpoint, ServerId, ServerSpec, TemplatePiece, TemplateText};
 
 use crate::agents::{Agent, AgentFileScope, AgentPaths, InheritedEnvironment};
 use crate::edit::file::is_same_file;
 use crate::error::{AgentErrorKind, Error};
+use crate::secret_heuristics;
+
+use super::{invalid_file_error, named_entries};
 
 /// Name of the entry.
 pub const ENTRY_NAME: &str = "toolcrib";
@@ -42,7 +46,7 @@ pub fn gateway_spec(
 ) -> Result<ServerSpec, Error> {
     let id: ServerId =
         ENTRY_NAME.parse().map_err(|_| Error::new(AgentErrorKind::InvalidRequest, "invalid entry name"))?;
-    let mut command = CommandSpec::new(program_name(scope, paths, program.path)).arg("stdio");
+    let mut command = CommandSpec::new(program_name(agent, scope, paths, program.path)).arg("stdio");
     if let Some(path) = program.config_flag {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         command = command.arg("--config").arg(path.display().to_string());
@@ -61,22 +65,74 @@ pub fn gateway_spec(
     Ok(ServerSpec::command(id, command))
 }
 
-/// Returns the program to run. Project files are shared with others, so they get no absolute path of this machine.
-fn program_name(scope: AgentFileScope, paths: &AgentPaths, program: &Path) -> String {
-    let on_path = paths.variable("PATH").is_some_and(|path| resolves_to(path, program));
-    match scope {
-        AgentFileScope::User if !on_path => program.display().to_string(),
+/// Returns the command that an agent starts for the entry in the text of its file, with the variables that the agent
+/// passes to it.
+///
+/// # Errors
+///
+/// Fails if the text is invalid or has no such entry.
+pub fn written_command(
+    agent: &Agent,
+    file: &Path,
+    text: &str,
+    paths: &AgentPaths,
+) -> Result<CommandSpec, Error> {
+    let document = agent.language.parse(text).map_err(|error| invalid_file_error(agent, file, &error))?;
+    let entries = named_entries(agent, &document);
+    let entry = entries.iter().find(|(name, _)| name == ENTRY_NAME).map(|(_, entry)| *entry);
+    let strings = |value: &Json| -> Vec<String> {
+        let items = value.as_array().into_iter().flatten();
+        items.filter_map(|item| item.as_str().map(str::to_owned)).collect()
+    };
+    let format = &agent.entry_format;
+    let argv = entry.map(|entry| match &entry[format.command_key] {
+        Json::String(program) => [vec![program.clone()], strings(&entry["args"])].concat(),
+        argv => strings(argv),
+    });
+    let (Some(entry), Some(mut command)) = (entry, argv.and_then(CommandSpec::argv)) else {
+        let message = format!("`{}` has no entry `{ENTRY_NAME}` with a command", file.display());
+        let hint = format!("toolcrib export {}", agent.id);
+        return Err(Error::new(AgentErrorKind::InvalidFile, message).with_hint(hint));
+    };
+    command.inherit_env = match format.inherited_environment {
+        InheritedEnvironment::All => paths.variable_names().collect(),
+        InheritedEnvironment::Listed => {
+            format.passthrough_key.map_or_else(Vec::new, |key| strings(&entry[key]))
+        }
+        InheritedEnvironment::Filtered => {
+            paths.variable_names().filter(|name| !secret_heuristics::is_secret_name(name)).collect()
+        }
+    };
+    for (name, value) in entry[format.env_key].as_object().into_iter().flatten() {
+        // The entry refers to a variable only to pass it on.
+        match value.as_str() {
+            Some(value) if value.contains(['$', '{']) => command.inherit_env.push(name.clone()),
+            Some(value) => command = command.env(name.as_str(), value),
+            None => {}
+        }
+    }
+    Ok(command)
+}
+
+/// Returns the program to run. Project files are shared with others, so they get no absolute path of this machine. Agents
+/// that start from a desktop always get one, because their `PATH` is not that of a shell.
+fn program_name(agent: &Agent, scope: AgentFileScope, paths: &AgentPaths, program: &Path) -> String {
+    let on_path = paths.variable("PATH").and_then(|path| find_on_path(path, program));
+    match (scope, on_path) {
+        (AgentFileScope::User, Some(file)) if agent.starts_from_desktop => file.display().to_string(),
+        (AgentFileScope::User, None) => program.display().to_string(),
         _ => ENTRY_NAME.to_owned(),
     }
 }
 
-/// Returns whether `toolcrib` on a search path is this program. A program that was removed while it runs has no other
-/// name.
-fn resolves_to(path: &OsStr, program: &Path) -> bool {
+/// Returns the path under which `toolcrib` on a search path is this program. A program that was removed while it runs has
+/// no other name.
+fn find_on_path(path: &OsStr, program: &Path) -> Option<PathBuf> {
     let found = std::env::split_paths(path).map(|dir| dir.join(ENTRY_NAME)).find(|file| file.is_file());
     match found {
-        Some(file) => is_same_file(&file, program),
-        None => !program.exists(),
+        Some(file) if is_same_file(&file, program) => std::path::absolute(file).ok(),
+        Some(_) => None,
+        None => (!program.exists()).then(|| PathBuf::from(ENTRY_NAME)),
     }
 }
 

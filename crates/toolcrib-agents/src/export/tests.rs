@@ -433,3 +433,129 @@ fn export_never_grants_trust() {
         }
     }
 }
+
+#[test]
+fn diff_shows_no_secret_in_any_form() {
+    let one_line = r#"{"mcpServers":{"a":{"command":"x","args":["postgres://me:pw12@db/x","--token","abc"],"env":{"PLAIN":"hunter-two","URL":"host=db password=pw34"},"headers":{"X-Team":"blue-green","Authorization":"Bearer q"}}}}"#;
+    let long = one_line.replace("\"x\",", &format!("\"x\",\"description\":\"{}\",", "word ".repeat(80)));
+    let inline = one_line.replacen("{\"mcpServers\":", "{\n  \"theme\": 1,\n  \"mcpServers\":", 1);
+    let spread = serde_json::to_string_pretty(&serde_json::from_str::<Json>(one_line).unwrap()).unwrap();
+    let gateway = gateway();
+    for before in [one_line, &long, &inline, &spread] {
+        for replace in [false, true] {
+            let home = Home::new();
+            let cursor = find_agent("cursor");
+            home.file(cursor, AgentFileScope::User, before);
+            let mut plan =
+                home.plan(cursor, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap();
+            if replace {
+                plan.remove_entries(cursor, &[vec!["mcpServers".to_owned(), "a".to_owned()]]).unwrap();
+            }
+            let diff = plan.diff();
+            for secret in ["pw12", "abc", "hunter-two", "pw34", "blue-green", "Bearer q", "q\""] {
+                assert!(!diff.contains(secret), "{secret}: {diff}");
+            }
+            let entry_is_shown = diff.contains("toolcrib") && diff.contains("stdio");
+            assert!(entry_is_shown, "{diff}");
+        }
+    }
+}
+
+#[test]
+fn originals_are_removed_and_put_back_by_undo() {
+    let gateway = gateway();
+    for (id, before, keys) in [
+        (
+            "cursor",
+            "{\n  // all\n  \"mcpServers\": {\n    // one\n    \"a\": {\"command\": \"x\", \"args\": [\"-q\"]},\n    \"b\": {\"command\": \"y\"} // two\n  },\n}\n",
+            ["mcpServers", "a"],
+        ),
+        (
+            "codex",
+            "# all\nmodel = 'm'\n\n[mcp_servers.a] # one\ncommand = 'x'\nargs = ['-q']\n[mcp_servers.a.env]\nK = 'v'\n\n# two\n[mcp_servers.b]\ncommand = 'y'\n",
+            ["mcp_servers", "a"],
+        ),
+        (
+            "goose",
+            "# all\nextensions:\n  a: # one\n    type: stdio\n    name: a\n    cmd: x\n    args: [-q]\n  b: {type: stdio, name: b, cmd: y}\nOTHER: 1 # two\n",
+            ["extensions", "a"],
+        ),
+    ] {
+        let home = Home::new();
+        let agent = find_agent(id);
+        let file = home.file(agent, AgentFileScope::User, before);
+        let keys = keys.map(str::to_owned).to_vec();
+        let write = || {
+            let mut plan =
+                home.plan(agent, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap();
+            plan.remove_entries(agent, std::slice::from_ref(&keys)).unwrap();
+            plan.write().unwrap();
+            fs::read_to_string(&file).unwrap()
+        };
+        let names = |text: &str| {
+            let document = agent.language.parse(text).unwrap();
+            named_entries(agent, &document).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let written = write();
+        assert_eq!(names(&written), ["b", "toolcrib"], "{written}");
+        assert!(written.contains("all") && written.contains("two"), "{written}");
+        assert_eq!(home.undo(agent, AgentFileScope::User).unwrap(), UndoResult::Restored);
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        let edited = write().replace("two", "2");
+        fs::write(&file, &edited).unwrap();
+        assert_eq!(home.undo(agent, AgentFileScope::User).unwrap(), UndoResult::EntriesRemoved);
+        let undone = fs::read_to_string(&file).unwrap();
+        assert_eq!(names(&undone), ["a", "b"], "{undone}");
+        let document = agent.language.parse(&undone).unwrap();
+        assert_eq!(
+            get_path(&document, &["mcpServers", "a", "args"])
+                .map_or(1, |args| args.as_array().unwrap().len()),
+            1
+        );
+    }
+}
+
+#[test]
+fn desktop_agents_get_the_absolute_path_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("lib/toolcrib");
+    let link = dir.path().join("bin/toolcrib");
+    fs::create_dir_all(program.parent().unwrap()).unwrap();
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    fs::write(&program, "").unwrap();
+    std::os::unix::fs::symlink(&program, &link).unwrap();
+    let command = |agent: &str, scope, path: &Path| {
+        let variables = vec![("HOME".to_owned(), "/h".into()), ("PATH".to_owned(), path.into())];
+        let paths = AgentPaths::new(variables, dir.path()).unwrap();
+        let program = gateway::GatewayProgram {
+            path: &program,
+            config_flag: None,
+            config: None,
+            secret_variables: &[],
+        };
+        let spec = gateway::gateway_spec(find_agent(agent), scope, &paths, &program).unwrap();
+        let Endpoint::Command(command) = spec.endpoint else { panic!("{agent}") };
+        PathBuf::from(command.program.source())
+    };
+    let on_path = link.parent().unwrap();
+    for agent in ["claude-desktop", "cursor", "vscode", "zed", "goose", "cline"] {
+        assert_eq!(command(agent, AgentFileScope::User, on_path), link, "{agent}");
+    }
+    assert_eq!(command("claude", AgentFileScope::User, on_path), Path::new("toolcrib"));
+    assert_eq!(command("claude", AgentFileScope::User, Path::new("/none")), program);
+    assert_eq!(command("cursor", AgentFileScope::Project, Path::new("/none")), Path::new("toolcrib"));
+}
+
+#[test]
+fn gemini_server_lists_that_block_the_entry_are_reported() {
+    let home = Home::new();
+    let gemini = find_agent("gemini");
+    let gateway = gateway();
+    let warnings = |text: &str| {
+        home.file(gemini, AgentFileScope::User, text);
+        home.plan(gemini, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap().warnings
+    };
+    assert!(warnings(r#"{"mcp": {"allowed": ["a"]}}"#)[0].contains("add `toolcrib` to `mcp.allowed`"));
+    assert!(warnings(r#"{"mcp": {"excluded": ["toolcrib"]}}"#)[0].contains("from `mcp.excluded`"));
+    assert_eq!(warnings(r#"{"mcp": {"allowed": ["toolcrib"], "excluded": ["a"]}}"#), Vec::<String>::new());
+}

@@ -25,6 +25,8 @@ pub(crate) struct UndoStep {
     number: u64,
     /// Names of the entries that toolcrib owns since this export.
     pub(crate) names: Vec<String>,
+    /// Keys of the entries of others that the export removed.
+    pub(crate) removed: Vec<Vec<String>>,
     /// Contents before the export; `None` if the file did not exist.
     pub(crate) before: Option<Vec<u8>>,
     /// Digest of the contents after the export.
@@ -49,6 +51,8 @@ impl UndoLog {
         let number = self.step_numbers().into_iter().next_back()?;
         let record: Json = serde_json::from_slice(&fs::read(self.record_path(number)).ok()?).ok()?;
         let names = record["names"].as_array()?.iter().filter_map(|name| name.as_str().map(str::to_owned));
+        // Absent in the records of earlier versions.
+        let removed = record["removed"].as_array().into_iter().flatten();
         let before = match record["existed"].as_bool()? {
             true => Some(fs::read(self.backup_path(number)).ok()?),
             false => None,
@@ -56,6 +60,7 @@ impl UndoLog {
         Some(UndoStep {
             number,
             names: names.collect(),
+            removed: removed.map(to_keys).collect(),
             before,
             after_digest: record["after"].as_str()?.to_owned(),
         })
@@ -68,6 +73,7 @@ impl UndoLog {
         before: Option<&str>,
         after: &str,
         names: &[String],
+        removed: &[Vec<String>],
     ) -> io::Result<()> {
         create_private_folder(&self.dir)?;
         let numbers = self.step_numbers();
@@ -80,6 +86,7 @@ impl UndoLog {
             "existed": before.is_some(),
             "after": digest(after.as_bytes()),
             "names": names,
+            "removed": removed,
         });
         write_private(&self.record_path(number), record.to_string().as_bytes())?;
         for old in numbers.iter().rev().skip(MAX_STEPS - 1) {
@@ -115,6 +122,10 @@ impl UndoLog {
     }
 }
 
+fn to_keys(keys: &Json) -> Vec<String> {
+    keys.as_array().into_iter().flatten().filter_map(|key| key.as_str().map(str::to_owned)).collect()
+}
+
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_file(path, bytes, ReplaceOptions { mode: FileMode::Private, sync: true })
 }
@@ -133,9 +144,9 @@ mod tests {
         let file = Path::new("/agent/settings.json");
         let log = UndoLog::for_file(dir.path(), file);
         assert_eq!(log.latest(), None);
-        log.add(file, None, "a", &["x".to_owned()]).unwrap();
+        log.add(file, None, "a", &["x".to_owned()], &[]).unwrap();
         for step in 0..MAX_STEPS + 3 {
-            log.add(file, Some(&step.to_string()), "b", &[]).unwrap();
+            log.add(file, Some(&step.to_string()), "b", &[], &[]).unwrap();
         }
         assert_eq!(log.step_numbers().len(), MAX_STEPS);
         let last = log.latest().unwrap();
@@ -151,7 +162,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let log = UndoLog::for_file(dir.path(), Path::new("/f"));
-        log.add(Path::new("/f"), Some("TOKEN"), "", &[]).unwrap();
+        log.add(Path::new("/f"), Some("TOKEN"), "", &[], &[]).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&log.dir), mode(&log.backup_path(1))), (0o700, 0o600));
     }

@@ -37,21 +37,35 @@ pub(super) struct ImportDraft {
     pub(super) transport: Option<&'static str>,
     pub(super) disabled: bool,
     pub(super) timeout: Option<Duration>,
+    pub(super) start_timeout: Option<Duration>,
     pub(super) allow: Option<Vec<String>>,
     pub(super) deny: Vec<String>,
     /// Settings that were changed or omitted, one sentence each.
     pub(super) notes: Vec<String>,
 }
 
-/// Reads an entry. The error says why it cannot be imported.
-pub(super) fn read_entry(agent: Option<&Agent>, entry: &Json) -> Result<ImportDraft, String> {
+/// Types of entries that agents implement themselves.
+const BUILT_IN_TYPES: [&str; 4] = ["builtin", "platform", "frontend", "inline_python"];
+
+/// Reads an entry. The error says why it cannot be imported. `to_secret` returns the reference to a secret whose value
+/// only the agent knows.
+pub(super) fn read_entry(
+    agent: Option<&Agent>,
+    entry: &Json,
+    to_secret: &dyn Fn(&str) -> String,
+) -> Result<ImportDraft, String> {
     let mut members = entry.as_object().cloned().unwrap_or_default();
+    if agent.is_some_and(|agent| agent.id == "zed")
+        && !["command", "url"].iter().any(|key| members.contains_key(*key))
+    {
+        return Err("a Zed extension starts it; add its command to toolcrib yourself".to_owned());
+    }
     if let Some(Json::Object(inner)) = members.remove("transport") {
         members.extend(inner);
     }
     let syntax = agent
         .map_or(ReferenceSyntax::ANY, |agent| ReferenceSyntax::for_agent(agent.entry_format.variable_syntax));
-    let mut reader = DraftReader { members, syntax, draft: ImportDraft::default() };
+    let mut reader = DraftReader { members, syntax, to_secret, draft: ImportDraft::default() };
     reader.read_transport(agent)?;
     reader.read_command()?;
     reader.read_address()?;
@@ -66,13 +80,14 @@ pub(super) fn read_entry(agent: Option<&Agent>, entry: &Json) -> Result<ImportDr
     Ok(draft)
 }
 
-struct DraftReader {
+struct DraftReader<'a> {
     members: Map<String, Json>,
     syntax: ReferenceSyntax,
+    to_secret: &'a dyn Fn(&str) -> String,
     draft: ImportDraft,
 }
 
-impl DraftReader {
+impl DraftReader<'_> {
     fn take_first(&mut self, keys: &[&str]) -> Option<Json> {
         keys.iter().find_map(|key| self.members.remove(*key))
     }
@@ -109,6 +124,20 @@ impl DraftReader {
         }
     }
 
+    /// Replaces references to the entry's own variables in arguments that are headers: the program would see these values.
+    fn use_variables_in_header_arguments(&mut self) {
+        let variables = self.draft.env.clone();
+        let mut is_header = false;
+        for argument in &mut self.draft.argv {
+            if is_header || argument.starts_with("--header=") {
+                for (name, value) in &variables {
+                    *argument = argument.replace(&format!("${{env:{name}}}"), value);
+                }
+            }
+            is_header = ["--header", "-H"].contains(&argument.as_str());
+        }
+    }
+
     /// Replaces references to the entry's own variables in its headers. Returns whether every variable was used.
     fn use_variables_in_headers(&mut self) -> bool {
         let mut are_all_used = true;
@@ -124,9 +153,30 @@ impl DraftReader {
         are_all_used
     }
 
-    fn convert_references(&self, value: &str) -> Result<String, String> {
-        references::to_toolcrib_syntax(self.syntax, value)
-            .map_err(|unknown| format!("it refers to `{unknown}`, which toolcrib cannot resolve"))
+    fn convert_references(&mut self, value: &str) -> Result<String, String> {
+        self.convert_with(self.syntax, value)
+    }
+
+    fn convert_with(&mut self, syntax: ReferenceSyntax, value: &str) -> Result<String, String> {
+        let converted = references::to_toolcrib_syntax(syntax, value, self.to_secret)
+            .map_err(|unknown| format!("it refers to `{unknown}`, which toolcrib cannot resolve"))?;
+        for input in converted.inputs {
+            self.note_secret(&format!("`${{input:{input}}}`"), &input);
+        }
+        Ok(converted.text)
+    }
+
+    /// Notes a reference to a secret that the agent asks for or keeps itself.
+    fn note_secret(&mut self, source: &str, name: &str) {
+        let reference = (self.to_secret)(name);
+        let command = match reference.strip_prefix("${secret:").and_then(|name| name.strip_suffix('}')) {
+            Some(name) => format!("`toolcrib secret set {name}`"),
+            None => "set the variable where toolcrib runs".to_owned(),
+        };
+        let note = format!("{source} became `{reference}`; if it has no value yet: {command}");
+        if !self.draft.notes.contains(&note) {
+            self.draft.notes.push(note);
+        }
     }
 
     fn read_transport(&mut self, agent: Option<&Agent>) -> Result<(), String> {
@@ -137,6 +187,9 @@ impl DraftReader {
             Some("http" | "streamable-http" | "streamable_http" | "streamableHttp") => Some("http"),
             Some("sse") => Some("sse"),
             Some("stdio" | "local" | "remote") => None,
+            Some(kind) if BUILT_IN_TYPES.contains(&kind) => {
+                return Err("it is part of the agent, not a server".to_owned());
+            }
             Some(other) => return Err(format!("servers of type `{other}` are not supported")),
             None if is_cline_url => Some("sse"),
             None if self.members.contains_key("httpUrl") => Some("http"),
@@ -163,8 +216,13 @@ impl DraftReader {
             Some(Json::Array(args)) => to_strings(&args).ok_or("its `args` is not a list of strings")?,
             Some(_) => return Err("its `args` is not a list".to_owned()),
         };
+        let mut is_header = false;
         for argument in argv.iter().chain(args.iter().filter(|_| !argv.is_empty())) {
-            let argument = self.convert_references(argument)?;
+            // Programs that take headers expand variables in them, also if the agent does not.
+            let has_header = is_header || argument.starts_with("--header=");
+            let syntax = if has_header { self.syntax.with_braces() } else { self.syntax };
+            is_header = ["--header", "-H"].contains(&argument.as_str());
+            let argument = self.convert_with(syntax, argument)?;
             self.draft.argv.push(argument);
         }
         for key in ["env", "environment", "envs"] {
@@ -173,12 +231,17 @@ impl DraftReader {
                 self.draft.env.insert(name, value);
             }
         }
-        for key in ["env_vars", "env_keys"] {
-            for name in self.take_first(&[key]).iter().filter_map(Json::as_array).flatten() {
-                let name = name.as_str().or_else(|| name["name"].as_str());
-                self.draft.env.extend(name.map(|name| (name.to_owned(), format!("${{env:{name}}}"))));
-            }
+        for name in self.take_first(&["env_vars"]).iter().filter_map(Json::as_array).flatten() {
+            let name = name.as_str().or_else(|| name["name"].as_str());
+            self.draft.env.extend(name.map(|name| (name.to_owned(), format!("${{env:{name}}}"))));
         }
+        // Goose keeps the values of these variables in its own secret store.
+        let env_keys = self.take_first(&["env_keys"]);
+        for name in env_keys.iter().filter_map(Json::as_array).flatten().filter_map(Json::as_str) {
+            self.note_secret(&format!("`{name}` of `env_keys`"), name);
+            self.draft.env.insert(name.to_owned(), (self.to_secret)(name));
+        }
+        self.use_variables_in_header_arguments();
         if let Some(Json::String(cwd)) = self.take_first(&["cwd", "working_directory"]) {
             match self.convert_references(&cwd) {
                 Ok(cwd) if !cwd.contains("${") && Path::new(&cwd).is_absolute() => self.draft.cwd = Some(cwd),
@@ -219,10 +282,13 @@ impl DraftReader {
         let unit = agent.and_then(|agent| agent.entry_format.timeout_key).map(|timeout| timeout.unit);
         if let Some(number) = self.take_first(&["timeout"]).and_then(|value| value.as_f64()) {
             let is_milliseconds = unit.map_or(number >= 1000.0, |unit| unit == TimeUnit::Milliseconds);
-            self.draft.timeout = call_timeout(if is_milliseconds { number } else { number * 1000.0 });
+            self.draft.timeout = to_timeout(if is_milliseconds { number } else { number * 1000.0 });
         }
         if let Some(seconds) = self.take_first(&["tool_timeout_sec"]).and_then(|value| value.as_f64()) {
-            self.draft.timeout = call_timeout(seconds * 1000.0);
+            self.draft.timeout = to_timeout(seconds * 1000.0);
+        }
+        if let Some(seconds) = self.take_first(&["startup_timeout_sec"]).and_then(|value| value.as_f64()) {
+            self.draft.start_timeout = to_timeout(seconds * 1000.0);
         }
         let allow = ["includeTools", "enabled_tools", "available_tools"]
             .iter()
@@ -255,7 +321,7 @@ impl DraftReader {
 }
 
 /// Returns a timeout, unless it is too short or too long to be one.
-fn call_timeout(milliseconds: f64) -> Option<Duration> {
+fn to_timeout(milliseconds: f64) -> Option<Duration> {
     (100.0..=86_400_000.0).contains(&milliseconds).then(|| Duration::from_millis(milliseconds as u64))
 }
 

@@ -1,6 +1,7 @@
 //! Replaces secrets in imported entries by references. A value that looks like a secret is not copied into the config
 //! unless requested. The original file is not changed.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -8,6 +9,7 @@ use toolcrib::{Secret, TemplatePiece, TemplateText};
 
 use super::draft::ImportDraft;
 use super::references::to_variable_name;
+use crate::agents::AgentPaths;
 use crate::secret_heuristics;
 
 /// The secret store that imported secrets are moved to.
@@ -34,35 +36,69 @@ pub enum SecretExtraction<'a> {
 pub(super) struct SecretNames<'a> {
     mode: SecretExtraction<'a>,
     values: BTreeMap<String, Secret>,
+    /// Variables of the environment, for comparison with values.
+    variables: Option<&'a AgentPaths>,
+    /// Secrets that were looked up in the store.
+    stored: RefCell<BTreeMap<String, Option<Secret>>>,
 }
 
 impl<'a> SecretNames<'a> {
     pub(super) fn new(mode: SecretExtraction<'a>) -> Self {
-        Self { mode, values: BTreeMap::new() }
+        Self { mode, values: BTreeMap::new(), variables: None, stored: RefCell::default() }
     }
 
-    /// Returns a text with the secrets of this import in it, for comparison with other texts.
+    /// Compares variables by their values in an environment.
+    pub(super) fn with_variables(self, variables: &'a AgentPaths) -> Self {
+        Self { variables: Some(variables), ..self }
+    }
+
+    /// Returns a text with secrets and variables replaced by their values, as far as they are known, for comparison with
+    /// other texts.
     pub(super) fn resolve(&self, text: &TemplateText) -> String {
-        let assigned = |kind: &str, name: &str| match self.values.get(name) {
-            Some(value) => value.expose().to_owned(),
-            None => format!("${{{kind}:{name}}}"),
-        };
-        let is_stored = matches!(self.mode, SecretExtraction::Store(_));
-        let resolve = |piece| match piece {
-            TemplatePiece::Literal(text) => text.to_owned(),
-            TemplatePiece::Env { name, default: None } if !is_stored => assigned("env", name),
-            TemplatePiece::Secret(name) if is_stored => assigned("secret", name),
-            other => format!("{other:?}"),
+        let resolve = |piece: TemplatePiece<'_>| {
+            let value = match piece {
+                TemplatePiece::Literal(text) => Some(text.to_owned()),
+                TemplatePiece::Env { name, default } => {
+                    self.variable_value(name).or_else(|| default.map(str::to_owned))
+                }
+                TemplatePiece::Secret(name) => self.secret_value(name),
+                _ => None,
+            };
+            value.unwrap_or_else(|| format!("{piece:?}"))
         };
         text.pieces().map(resolve).collect()
+    }
+
+    fn variable_value(&self, name: &str) -> Option<String> {
+        if let Some(value) = self.values.get(name).filter(|_| matches!(self.mode, SecretExtraction::Env)) {
+            return Some(value.expose().to_owned());
+        }
+        Some(self.variables?.variable(name)?.to_str()?.to_owned())
+    }
+
+    fn secret_value(&self, name: &str) -> Option<String> {
+        let SecretExtraction::Store(store) = self.mode else { return None };
+        let value = self.values.get(name).cloned().or_else(|| {
+            let mut stored = self.stored.borrow_mut();
+            stored.entry(name.to_owned()).or_insert_with(|| store.find_stored(name)).clone()
+        });
+        value.map(|value| value.expose().to_owned())
+    }
+
+    /// Returns the reference to a secret whose value is not known.
+    pub(super) fn reference(&self, name: &str) -> String {
+        match self.mode {
+            SecretExtraction::Env => format!("${{env:{}}}", to_variable_name(name)),
+            SecretExtraction::Store(_) | SecretExtraction::Keep => {
+                format!("${{secret:{}}}", to_secret_name(name))
+            }
+        }
     }
 
     /// Assigns a name to a secret. Returns the reference and the name.
     fn assign_reference(&mut self, preferred_name: &str, server: &str, value: &Secret) -> (String, String) {
         let normalize = |name: &str| match self.mode {
-            SecretExtraction::Store(_) => {
-                to_variable_name(name).trim_start_matches('_').to_lowercase().replace('_', "-")
-            }
+            SecretExtraction::Store(_) => to_secret_name(name),
             SecretExtraction::Keep | SecretExtraction::Env => to_variable_name(name),
         };
         let qualified = normalize(&format!("{server}_{preferred_name}"));
@@ -82,6 +118,11 @@ impl<'a> SecretNames<'a> {
         let kind = if matches!(self.mode, SecretExtraction::Store(_)) { "secret" } else { "env" };
         (format!("${{{kind}:{name}}}"), name)
     }
+}
+
+/// Converts a name to the form of a stored secret.
+fn to_secret_name(name: &str) -> String {
+    to_variable_name(name).trim_start_matches('_').to_lowercase().replace('_', "-")
 }
 
 /// Replaces the secrets of an entry by references and notes each. Returns the secrets by name.
@@ -111,18 +152,18 @@ pub(super) fn extract_secrets(
         reference
     };
     for (name, value) in &mut draft.env {
-        if is_secret(name, value) {
-            *value = replace(format!("env.{name}"), name, value);
+        let field = format!("env.{name}");
+        if is_secret(name, value) || secret_heuristics::is_connection_string(value) {
+            *value = replace(field, name, value);
+        } else {
+            extract_url_password(value, field, server, &mut replace);
         }
     }
     let qualify = |name: &str| format!("{server}_{name}");
     for (name, value) in &mut draft.headers {
         if is_secret(name, value) {
-            let (scheme, secret) = value
-                .rsplit_once(' ')
-                .map_or(("", value.as_str()), |(_, token)| value.split_at(value.len() - token.len()));
-            let preferred_name =
-                if name.eq_ignore_ascii_case("authorization") { qualify("token") } else { qualify(name) };
+            let (scheme, secret) = split_auth_scheme(value);
+            let preferred_name = qualify(header_secret_name(name));
             *value = format!("{scheme}{}", replace(format!("headers.{name}"), &preferred_name, secret));
         }
     }
@@ -132,6 +173,37 @@ pub(super) fn extract_secrets(
     }
     draft.notes.extend(notes);
     extracted
+}
+
+/// Splits a header's value into its scheme with the space after it, if there is one, and the secret.
+fn split_auth_scheme(value: &str) -> (&str, &str) {
+    value.split_at(value.rfind(' ').map_or(0, |space| space + 1))
+}
+
+/// Returns the name of the secret in a header.
+fn header_secret_name(header: &str) -> &str {
+    if header.eq_ignore_ascii_case("authorization") { "token" } else { header }
+}
+
+/// Replaces the password of a URL in a text.
+fn extract_url_password(
+    text: &mut String,
+    field: String,
+    server: &str,
+    replace: &mut impl FnMut(String, &str, &str) -> String,
+) {
+    if let Some(range) = secret_heuristics::find_url_password(text) {
+        let reference = replace(field, &format!("{server}_password"), &text[range.clone()]);
+        text.replace_range(range, &reference);
+    }
+}
+
+/// Splits an argument of the form `NAME: VALUE` that is a header with a secret.
+fn secret_header(argument: &str) -> Option<(&str, &str)> {
+    let (name, value) = argument.split_once(':')?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let value = value.trim_start();
+    (is_name && !value.starts_with("//") && is_secret(name, value)).then_some((name, value))
 }
 
 fn is_secret(name: &str, value: &str) -> bool {
@@ -153,15 +225,25 @@ fn extract_from_argv(
             && !previous.contains('=');
         let field = format!("args[{}]", index - 1);
         let assignment = argument.split_once('=').filter(|(name, value)| is_secret(name, value));
-        if let Some((name, value)) = assignment {
+        let is_header = previous == "-H" || previous.starts_with("--header");
+        if let Some((name, value)) = secret_header(&argument).filter(|_| is_header || assignment.is_none()) {
+            let (scheme, secret) = split_auth_scheme(value);
+            let start = &argument[..argument.len() - value.len()];
+            let reference = replace(field, &format!("{server}_{}", header_secret_name(name)), secret);
+            argv[index] = format!("{start}{scheme}{reference}");
+        } else if let Some((name, value)) = assignment {
             let preferred_name = format!("{server}_{}", name.trim_start_matches('-'));
             argv[index] = format!("{name}={}", replace(field, &preferred_name, value));
         } else if !argument.starts_with('-')
             && !argument.contains("${")
-            && (follows_secret_flag || secret_heuristics::is_secret_value(&argument))
+            && (follows_secret_flag
+                || secret_heuristics::is_secret_value(&argument)
+                || secret_heuristics::is_connection_string(&argument))
         {
             let name = if follows_secret_flag { previous.trim_start_matches('-') } else { "secret" };
             argv[index] = replace(field, &format!("{server}_{name}"), &argument);
+        } else {
+            extract_url_password(&mut argv[index], field, server, replace);
         }
     }
 }
@@ -243,6 +325,42 @@ mod tests {
             Some("https://me:${env:A_PASSWORD}@host/v1/${env:A_KEY}?api_key=${env:A_A_API_KEY}&page=2")
         );
         assert!(!format!("{draft:?}").contains(SECRET) && draft.notes.len() == 9, "{:#?}", draft.notes);
+    }
+
+    #[test]
+    fn secrets_inside_arguments_and_variables_are_extracted() {
+        let argv = [
+            "x",
+            "--header",
+            "Authorization: Bearer abc",
+            "-H",
+            "X-Api-Key:abc",
+            "postgres://me:pw@db/x",
+            "--dsn=mysql://me:pw@db",
+            "host=db password=pw",
+            "--header",
+            "Accept: text/html",
+        ];
+        let mut draft = ImportDraft { argv: argv.map(str::to_owned).to_vec(), ..ImportDraft::default() };
+        draft.env.insert("DATABASE_URL".to_owned(), "postgres://me:pw@db/x".to_owned());
+        draft.env.insert("DB".to_owned(), "Server=db;Pwd=pw".to_owned());
+        extract_secrets(&mut draft, "a", &mut SecretNames::new(SecretExtraction::Env));
+        assert_eq!(
+            draft.argv[1..],
+            [
+                "--header",
+                "Authorization: Bearer ${env:A_TOKEN}",
+                "-H",
+                "X-Api-Key:${env:A_X_API_KEY}",
+                "postgres://me:${env:A_PASSWORD}@db/x",
+                "--dsn=mysql://me:${env:A_PASSWORD}@db",
+                "${env:A_SECRET}",
+                "--header",
+                "Accept: text/html",
+            ]
+        );
+        assert_eq!(draft.env["DATABASE_URL"], "postgres://me:${env:A_PASSWORD}@db/x");
+        assert_eq!(draft.env["DB"], "${env:DB}");
     }
 
     #[test]

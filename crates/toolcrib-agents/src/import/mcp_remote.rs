@@ -1,7 +1,8 @@
-//! Converts `npx mcp-remote URL`, a stdio bridge to an HTTP server, to the URL.
+//! Converts `npx mcp-remote URL`, a stdio bridge to an HTTP server, to the URL. The bridge logs in with OAuth, so it is
+//! kept unless the entry has credentials of its own or the server is on this machine.
 
 use super::draft::ImportDraft;
-use super::references::{self, ReferenceSyntax};
+use crate::secret_heuristics;
 
 /// Programs that run packages of a registry.
 const LAUNCHERS: [&str; 6] = ["npx", "npx.cmd", "bunx", "pnpx", "pnpm", "yarn"];
@@ -21,6 +22,10 @@ pub(super) fn unwrap_bridge(draft: &mut ImportDraft) {
     let is_bridge = package == "mcp-remote" || package.starts_with("mcp-remote@");
     let Some((url, flags)) = rest.split_first().filter(|_| is_bridge) else { return };
     if !url.starts_with("http://") && !url.starts_with("https://") && !url.starts_with("${") {
+        return;
+    }
+    if !has_credentials(url, flags) && !is_loopback(url) {
+        draft.notes.push(format!("`mcp-remote` is kept: it may have to log in to `{}`", host(url)));
         return;
     }
     let url = url.clone();
@@ -76,15 +81,34 @@ fn strip_launcher(argv: &[String]) -> &[String] {
     command
 }
 
-/// Adds a header in the form `NAME: VALUE`. `${X}` refers to the environment of the bridge.
+/// Returns whether the entry has a header, or a URL with a secret in it.
+fn has_credentials(url: &str, flags: &[String]) -> bool {
+    let has_header = flags.iter().any(|flag| flag == "--header" || flag.starts_with("--header="));
+    let (path, query) = url.split_once('?').unwrap_or((url, ""));
+    let mut query_names = query.split('&').filter_map(|pair| pair.split_once('='));
+    has_header
+        || secret_heuristics::find_url_password(url).is_some()
+        || query_names.any(|(name, _)| secret_heuristics::is_secret_name(name))
+        || path.split('/').skip(3).any(secret_heuristics::is_secret_value)
+}
+
+/// Returns the host and port of a URL.
+fn host(url: &str) -> &str {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    authority.split(['/', '?', '#']).next().unwrap_or_default()
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = host(url);
+    let name = if host.starts_with('[') { host } else { host.split(':').next().unwrap_or_default() };
+    name == "localhost" || name.starts_with("127.") || host.starts_with("[::1]")
+}
+
+/// Adds a header in the form `NAME: VALUE`. Its references have been converted.
 fn add_header(draft: &mut ImportDraft, header: &str) {
-    let Some((name, value)) = header.split_once(':') else { return };
-    let mut value = references::to_toolcrib_syntax(ReferenceSyntax::ANY, value.trim())
-        .unwrap_or_else(|_| value.trim().to_owned());
-    for (variable, content) in &draft.env {
-        value = value.replace(&format!("${{env:{variable}}}"), content);
+    if let Some((name, value)) = header.split_once(':') {
+        draft.headers.insert(name.trim().to_owned(), value.trim().to_owned());
     }
-    draft.headers.insert(name.trim().to_owned(), value);
 }
 
 #[cfg(test)]
@@ -96,7 +120,6 @@ mod tests {
             argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
             ..ImportDraft::default()
         };
-        draft.env.insert("AUTH".to_owned(), "Bearer abc".to_owned());
         unwrap_bridge(&mut draft);
         draft
     }
@@ -104,17 +127,17 @@ mod tests {
     #[test]
     fn bridge_is_removed_with_every_launcher() {
         for argv in [
-            &["npx", "-y", "mcp-remote", "https://x/mcp"][..],
-            &["npx", "mcp-remote@0.1.30", "https://x/mcp", "3334", "--allow-http"],
-            &["cmd", "/c", "npx", "-y", "mcp-remote@latest", "https://x/mcp"],
-            &["/usr/bin/bunx", "mcp-remote", "https://x/mcp"],
-            &["pnpm", "dlx", "mcp-remote", "https://x/mcp"],
-            &["mcp-remote", "https://x/mcp"],
+            &["npx", "-y", "mcp-remote", "http://localhost:1/mcp"][..],
+            &["npx", "mcp-remote@0.1.30", "http://localhost:1/mcp", "3334", "--allow-http"],
+            &["cmd", "/c", "npx", "-y", "mcp-remote@latest", "http://localhost:1/mcp"],
+            &["/usr/bin/bunx", "mcp-remote", "http://localhost:1/mcp"],
+            &["pnpm", "dlx", "mcp-remote", "http://localhost:1/mcp"],
+            &["mcp-remote", "http://localhost:1/mcp"],
         ] {
             let draft = unwrapped(argv);
             assert_eq!(
                 (draft.url.as_deref(), draft.argv.len(), draft.transport),
-                (Some("https://x/mcp"), 0, None),
+                (Some("http://localhost:1/mcp"), 0, None),
                 "{argv:?}"
             );
         }
@@ -123,18 +146,29 @@ mod tests {
     }
 
     #[test]
+    fn bridge_is_kept_unless_toolcrib_can_log_in() {
+        let kept = unwrapped(&["npx", "mcp-remote", "https://x.example/mcp", "--transport", "http-only"]);
+        assert_eq!((kept.url, kept.argv.len()), (None, 5));
+        assert_eq!(kept.notes, ["`mcp-remote` is kept: it may have to log in to `x.example`"]);
+        for url in [
+            "https://x/mcp?api_key=abc",
+            "https://me:pw@x/mcp",
+            "http://127.0.0.1:80/mcp",
+            "http://[::1]/mcp",
+        ] {
+            assert_eq!(unwrapped(&["npx", "mcp-remote", url]).url.as_deref(), Some(url));
+        }
+        for url in ["https://localhost.example/mcp", "https://x/localhost"] {
+            assert_eq!(unwrapped(&["npx", "mcp-remote", url]).url, None, "{url}");
+        }
+    }
+
+    #[test]
     fn bridge_headers_and_transport_are_kept() {
-        let draft = unwrapped(&[
-            "npx",
-            "mcp-remote",
-            "https://x/sse",
-            "--header",
-            "Authorization:${AUTH}",
-            "--transport",
-            "sse-only",
-        ]);
-        assert_eq!(draft.headers["Authorization"], "Bearer abc");
+        let header = "Authorization: Bearer ${env:AUTH}";
+        let draft =
+            unwrapped(&["npx", "mcp-remote", "https://x/sse", "--header", header, "--transport", "sse-only"]);
+        assert_eq!(draft.headers["Authorization"], "Bearer ${env:AUTH}");
         assert_eq!(draft.transport, Some("sse"));
-        assert!(draft.env.is_empty());
     }
 }

@@ -26,6 +26,11 @@ impl ReferenceSyntax {
     pub(super) const ANY: Self =
         Self { braces: true, bare: false, prefixed: true, opencode: true, secrets: true };
 
+    /// Returns the same forms and `${X}`.
+    pub(super) fn with_braces(self) -> Self {
+        Self { braces: true, ..self }
+    }
+
     /// Returns the forms that an agent supports.
     pub(super) fn for_agent(syntax: VariableSyntax) -> Self {
         let none = Self { braces: false, bare: false, prefixed: false, opencode: false, secrets: false };
@@ -41,16 +46,35 @@ impl ReferenceSyntax {
     }
 }
 
-/// Converts the references of a text. The error is the first reference that toolcrib cannot resolve.
-pub(super) fn to_toolcrib_syntax(syntax: ReferenceSyntax, text: &str) -> Result<String, String> {
+/// A text with converted references.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ConvertedText {
+    pub(super) text: String,
+    /// Values that the editor asks for, by the names it gives them.
+    pub(super) inputs: Vec<String>,
+}
+
+/// Converts the references of a text. `to_secret` returns the reference to a value that the editor asks for. The error is
+/// the first reference that toolcrib cannot resolve.
+pub(super) fn to_toolcrib_syntax(
+    syntax: ReferenceSyntax,
+    text: &str,
+    to_secret: &dyn Fn(&str) -> String,
+) -> Result<ConvertedText, String> {
     let mut out = String::new();
+    let mut inputs = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find(['$', '{']) {
         out.push_str(&rest[..start]);
         rest = &rest[start..];
         match parse_reference(syntax, rest)? {
-            Some((converted, length)) => {
+            Some((Reference::Text(converted), length)) => {
                 out.push_str(&converted);
+                rest = &rest[length..];
+            }
+            Some((Reference::Input(name), length)) => {
+                out.push_str(&to_secret(&name));
+                inputs.push(name);
                 rest = &rest[length..];
             }
             None if rest.starts_with("${") => {
@@ -62,11 +86,19 @@ pub(super) fn to_toolcrib_syntax(syntax: ReferenceSyntax, text: &str) -> Result<
             }
         }
     }
-    Ok(out + rest)
+    Ok(ConvertedText { text: out + rest, inputs })
 }
 
-/// Parses the reference at the start of a text. Returns its converted form and its length in the text.
-fn parse_reference(syntax: ReferenceSyntax, text: &str) -> Result<Option<(String, usize)>, String> {
+/// A reference in the syntax of another program.
+enum Reference {
+    /// The reference in toolcrib's syntax.
+    Text(String),
+    /// The name of a value that the editor asks for.
+    Input(String),
+}
+
+/// Parses the reference at the start of a text. Returns it and its length in the text.
+fn parse_reference(syntax: ReferenceSyntax, text: &str) -> Result<Option<(Reference, usize)>, String> {
     let between = |open: &str, close: &str| {
         let inner = text.strip_prefix(open)?;
         let end = inner.find(close)?;
@@ -74,14 +106,17 @@ fn parse_reference(syntax: ReferenceSyntax, text: &str) -> Result<Option<(String
     };
     if let Some((inner, length)) = between("${{", "}}").filter(|_| syntax.secrets) {
         let name = inner.trim().strip_prefix("secrets.").filter(|name| is_variable_name(name));
-        return name.map(|name| Some((env_reference(name), length))).ok_or_else(|| text[..length].to_owned());
+        let reference = name.map(|name| Some((Reference::Text(env_reference(name)), length)));
+        return reference.ok_or_else(|| text[..length].to_owned());
     }
     if let Some((inner, length)) = between("${", "}") {
         let (kind, name) = inner.split_once(':').unwrap_or(("", inner));
+        if kind == "input" && syntax.prefixed {
+            return Ok(Some((Reference::Input(name.to_owned()), length)));
+        }
         let converted = match kind {
             "env" if syntax.prefixed => Some(format!("${{{inner}}}")),
             "file" if syntax.prefixed => Some(format!("${{{inner}}}")),
-            "input" if syntax.prefixed => Some(env_reference(&to_variable_name(name))),
             "" if syntax.prefixed && name == "userHome" => Some(env_reference("HOME")),
             "" if syntax.braces && is_variable_name(name) && !EDITOR_VARIABLES.contains(&name) => {
                 Some(env_reference(name))
@@ -91,17 +126,18 @@ fn parse_reference(syntax: ReferenceSyntax, text: &str) -> Result<Option<(String
             }
             _ => None,
         };
-        return converted.map(|converted| Some((converted, length))).ok_or_else(|| text[..length].to_owned());
+        let reference = converted.map(|converted| Some((Reference::Text(converted), length)));
+        return reference.ok_or_else(|| text[..length].to_owned());
     }
     if let Some((inner, length)) = between("{", "}").filter(|_| syntax.opencode)
         && (inner.starts_with("env:") || inner.starts_with("file:"))
     {
-        return Ok(Some((format!("${{{inner}}}"), length)));
+        return Ok(Some((Reference::Text(format!("${{{inner}}}")), length)));
     }
     if let Some(name) = text.strip_prefix('$').filter(|_| syntax.bare) {
         let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
         if is_variable_name(&name[..end]) {
-            return Ok(Some((env_reference(&name[..end]), end + 1)));
+            return Ok(Some((Reference::Text(env_reference(&name[..end])), end + 1)));
         }
     }
     Ok(None)
@@ -133,12 +169,13 @@ mod tests {
         let shell = ReferenceSyntax::for_agent(VariableSyntax::Shell { bare: false });
         let bare = ReferenceSyntax::for_agent(VariableSyntax::Shell { bare: true });
         let vscode = ReferenceSyntax::for_agent(VariableSyntax::Env { defaults: false, files: false });
-        let convert = |syntax, text| to_toolcrib_syntax(syntax, text).unwrap();
+        let to_secret = |name: &str| format!("${{secret:{name}}}");
+        let convert = |syntax, text| to_toolcrib_syntax(syntax, text, &to_secret).unwrap().text;
         assert_eq!(convert(shell, "a ${X} ${Y:-z} $X"), "a ${env:X} ${env:Y:-z} $X");
         assert_eq!(convert(bare, "$X-${Y} $5"), "${env:X}-${env:Y} $5");
         assert_eq!(
             convert(vscode, "${env:X} ${input:my-key} ${userHome}/x"),
-            "${env:X} ${env:MY_KEY} ${env:HOME}/x"
+            "${env:X} ${secret:my-key} ${env:HOME}/x"
         );
         assert_eq!(
             convert(ReferenceSyntax::for_agent(VariableSyntax::Opencode), "{env:X} {a}"),
@@ -161,14 +198,10 @@ mod tests {
     #[test]
     fn unresolvable_references_are_errors() {
         let vscode = ReferenceSyntax::for_agent(VariableSyntax::Env { defaults: false, files: false });
-        assert_eq!(
-            to_toolcrib_syntax(vscode, "x ${workspaceFolder}/y"),
-            Err("${workspaceFolder}".to_owned())
-        );
-        assert_eq!(
-            to_toolcrib_syntax(ReferenceSyntax::for_agent(VariableSyntax::None), "${X}"),
-            Err("${X}".to_owned())
-        );
-        assert_eq!(to_toolcrib_syntax(ReferenceSyntax::ANY, "${X"), Err("${X".to_owned()));
+        let convert = |syntax, text| to_toolcrib_syntax(syntax, text, &str::to_owned);
+        assert_eq!(convert(vscode, "x ${workspaceFolder}/y"), Err("${workspaceFolder}".to_owned()));
+        let none = ReferenceSyntax::for_agent(VariableSyntax::None);
+        assert_eq!(convert(none, "${X}"), Err("${X}".to_owned()));
+        assert_eq!(convert(ReferenceSyntax::ANY, "${X"), Err("${X".to_owned()));
     }
 }

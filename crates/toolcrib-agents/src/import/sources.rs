@@ -22,7 +22,7 @@ const SERVER_SECTIONS: [&[&str]; 8] = [
     &["mcp"],
 ];
 
-/// Keys of which a server entry has at least one.
+/// Keys of which a server entry in a file of an unknown program has at least one.
 const SERVER_KEYS: [&str; 7] = ["command", "cmd", "url", "uri", "serverUrl", "httpUrl", "transport"];
 
 /// A file to import from.
@@ -31,6 +31,15 @@ pub(super) struct ImportSource {
     pub(super) file: PathBuf,
     /// Agent that owns the file, if it is known.
     pub(super) agent: Option<&'static Agent>,
+}
+
+/// A server entry in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SourceEntry {
+    pub(super) name: String,
+    /// Keys that lead to the entry; `None` for an item of a list.
+    pub(super) keys: Option<Vec<String>>,
+    pub(super) value: Json,
 }
 
 /// Returns the existing files for the value of `--from`.
@@ -100,37 +109,30 @@ fn without_duplicates(sources: Vec<ImportSource>) -> Vec<ImportSource> {
 }
 
 impl ImportSource {
-    /// Reads the file and returns its server entries, by name.
-    pub(super) fn entries(&self, paths: &AgentPaths) -> Result<Vec<(String, Json)>, Error> {
+    /// Reads the file and returns its server entries.
+    pub(super) fn entries(&self, paths: &AgentPaths) -> Result<Vec<SourceEntry>, Error> {
         let original = OriginalFile::read(&self.file)?;
         self.entries_in(original.text(), Some(&paths.project))
     }
 
-    /// Returns the server entries in a text, by name: those of the user, and those of a project if there is one.
-    pub(super) fn entries_in(
-        &self,
-        text: &str,
-        project: Option<&Path>,
-    ) -> Result<Vec<(String, Json)>, Error> {
+    /// Returns the server entries in a text: those of the user, and those of a project if there is one.
+    pub(super) fn entries_in(&self, text: &str, project: Option<&Path>) -> Result<Vec<SourceEntry>, Error> {
         let document = self.parse(text).map_err(|error| {
             let position = error.position.map(|position| format!(":{position}")).unwrap_or_default();
             let message = format!("`{}`{position}: {}", self.file.display(), error.message);
             Error::new(AgentErrorKind::InvalidFile, message).with_hint("fix the file")
         })?;
-        let mut entries = match self.agent {
-            Some(agent) => get_path(&document, agent.servers_path).map(server_entries).unwrap_or_default(),
-            None => find_server_entries(&document),
-        };
-        if self.agent.is_some_and(|agent| agent.servers_path == ["mcp"])
-            && let Some(index) = entries.iter().position(|(name, _)| name == "servers")
+        let Some(agent) = self.agent else { return Ok(find_server_entries(&document)) };
+        let mut entries = named_objects(&document, agent.servers_path);
+        if agent.servers_path == ["mcp"]
+            && let Some(index) = entries.iter().position(|entry| entry.name == "servers")
         {
-            let (_, nested) = entries.remove(index);
-            entries.extend(server_entries(&nested));
+            entries.remove(index);
+            entries.extend(named_objects(&document, &["mcp", "servers"]));
         }
-        if let Some(project) = project.filter(|_| self.agent.is_some_and(|agent| agent.id == "claude")) {
+        if let Some(project) = project.filter(|_| agent.id == "claude") {
             let project = project.display().to_string();
-            let project_entries = get_path(&document, &["projects", &project, "mcpServers"]);
-            entries.extend(project_entries.map(server_entries).unwrap_or_default());
+            entries.extend(named_objects(&document, &["projects", &project, "mcpServers"]));
         }
         Ok(entries)
     }
@@ -147,29 +149,37 @@ impl ImportSource {
 }
 
 /// Returns the entries of the first known section that has any, else of the document itself.
-fn find_server_entries(document: &Json) -> Vec<(String, Json)> {
-    let section = SERVER_SECTIONS
-        .iter()
-        .filter_map(|path| get_path(document, path))
-        .map(server_entries)
-        .find(|entries| !entries.is_empty());
-    section.unwrap_or_else(|| server_entries(document))
+fn find_server_entries(document: &Json) -> Vec<SourceEntry> {
+    let section =
+        SERVER_SECTIONS.iter().map(|path| server_entries(document, path)).find(|entries| !entries.is_empty());
+    section.unwrap_or_else(|| server_entries(document, &[]))
 }
 
-/// Returns the members of an object, or of a list by their `name`, that can be servers.
-fn server_entries(section: &Json) -> Vec<(String, Json)> {
-    let named = |item: &Json| Some((item["name"].as_str()?.to_owned(), item.clone()));
-    let all: Vec<(String, Json)> = match section {
-        Json::Object(members) => members.iter().map(|(name, entry)| (name.clone(), entry.clone())).collect(),
-        Json::Array(items) => items.iter().filter_map(named).collect(),
+/// Returns the objects of a section that can be servers. Other programs keep other things under the same keys.
+fn server_entries(document: &Json, section: &[&str]) -> Vec<SourceEntry> {
+    let has_key = |entry: &SourceEntry, key: &str| entry.value.get(key).is_some();
+    let is_server =
+        |entry: &SourceEntry| SERVER_KEYS.iter().any(|key| has_key(entry, key)) || has_key(entry, "type");
+    named_objects(document, section).into_iter().filter(is_server).collect()
+}
+
+/// Returns the objects in an object, or in a list by their `name`.
+fn named_objects(document: &Json, section: &[&str]) -> Vec<SourceEntry> {
+    let member_keys =
+        |name: &String| section.iter().map(|key| (*key).to_owned()).chain([name.clone()]).collect();
+    let member = |(name, value): (&String, &Json)| SourceEntry {
+        name: name.clone(),
+        keys: Some(member_keys(name)),
+        value: value.clone(),
+    };
+    let item = |value: &Json| {
+        let name = value["name"].as_str()?.to_owned();
+        Some(SourceEntry { name, keys: None, value: value.clone() })
+    };
+    let entries: Vec<SourceEntry> = match get_path(document, section) {
+        Some(Json::Object(members)) => members.iter().map(member).collect(),
+        Some(Json::Array(items)) => items.iter().filter_map(item).collect(),
         _ => Vec::new(),
     };
-    let is_server = |entry: &Json| {
-        let members = entry.as_object();
-        members.is_some_and(|members| {
-            SERVER_KEYS.iter().any(|key| members.contains_key(*key)) || members.contains_key("type")
-        })
-    };
-    let is_nested = |name: &str, entry: &Json| name == "servers" && entry.is_object();
-    all.into_iter().filter(|(name, entry)| is_server(entry) || is_nested(name, entry)).collect()
+    entries.into_iter().filter(|entry| entry.value.is_object()).collect()
 }

@@ -232,6 +232,148 @@ fn unsupported_entries_are_skipped_with_reason() {
 }
 
 #[test]
+fn values_that_only_the_agent_knows_become_secrets() {
+    let home = Home::new();
+    let path =
+        |agent: &str| Agent::find(agent).unwrap().config_file(AgentFileScope::User, &home.paths).unwrap();
+    home.write(
+        &path("goose"),
+        "extensions:\n  gh: {type: stdio, name: gh, cmd: gh-mcp, args: [], env_keys: [GITHUB_TOKEN]}\n  developer: {type: builtin, name: developer}\n",
+    );
+    home.write(
+        &path("vscode"),
+        r#"{"inputs": [{"id": "gh-key", "type": "promptString"}], "servers": {
+            "web": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer ${input:gh-key}"}},
+            "gh": {"command": "gh-mcp", "env": {"GITHUB_TOKEN": "ghp_0123456789abcdef"}}}}"#,
+    );
+    let empty = OneSecret { name: "", value: "" };
+    let import = home.import_with("auto", "", SecretExtraction::Store(&empty)).unwrap();
+    let lines = summarize(&import);
+    assert_eq!(
+        lines,
+        [
+            "developer skipped: it is part of the agent, not a server",
+            "gh imported as gh\n  `GITHUB_TOKEN` of `env_keys` became `${secret:github-token}`; if it has no value yet: `toolcrib secret set github-token`",
+            "gh duplicate of gh",
+            "web imported as web\n  `${input:gh-key}` became `${secret:gh-key}`; if it has no value yet: `toolcrib secret set gh-key`",
+        ]
+    );
+    assert!(
+        import.config_text.contains("GITHUB_TOKEN = \"${secret:github-token}\""),
+        "{}",
+        import.config_text
+    );
+    assert!(import.config_text.contains("\"Bearer ${secret:gh-key}\""), "{}", import.config_text);
+    let env = home.import("vscode", "").unwrap();
+    assert!(env.config_text.contains("Bearer ${env:GH_KEY}"), "{}", env.config_text);
+}
+
+#[test]
+fn header_arguments_are_understood_from_every_agent() {
+    for agent in agents::all().filter(|agent| agent.entry_format.command_key == "command") {
+        let home = Home::new();
+        let bridge =
+            json!(["-y", "mcp-remote", "https://x/mcp", "--header", "Authorization: Bearer ${TOKEN}"]);
+        let proxy = json!(["--header", "X-Key:${KEY}", "https://x/mcp"]);
+        let file = home.dir.path().join("entry.json");
+        let entry = |args: &Json| json!({"command": "npx", "args": args, "env": {"KEY": "abc"}});
+        let entries = json!({"bridge": entry(&bridge), "proxy": entry(&proxy)});
+        let source = ImportSource { file, agent: Some(agent) };
+        let names = SecretNames::new(SecretExtraction::Env);
+        let mut importer = Importer::new(Path::new("config.toml"), "", names);
+        let source_entries = entries.as_object().unwrap().iter().map(|(name, value)| SourceEntry {
+            name: name.clone(),
+            keys: None,
+            value: value.clone(),
+        });
+        let imported = importer.import_entries(&source, source_entries.collect());
+        let text = &importer.config_text;
+        assert!(text.contains("Authorization = \"Bearer ${env:TOKEN}\""), "{}: {imported:#?}", agent.id);
+        assert!(text.contains("\"X-Key:${env:PROXY_X_KEY}\""), "{}: {text}", agent.id);
+    }
+}
+
+#[test]
+fn start_timeout_and_zed_extensions_are_reported() {
+    let home = Home::new();
+    let path =
+        |agent: &str| Agent::find(agent).unwrap().config_file(AgentFileScope::User, &home.paths).unwrap();
+    home.write(&path("codex"), "[mcp_servers.a]\ncommand = 'x'\nstartup_timeout_sec = 12.5\n");
+    home.write(
+        &path("zed"),
+        r#"{"context_servers": {"mcp-server-pg": {"settings": {"database_url": "x"}}, "b": {"source": "custom", "command": "y"}}}"#,
+    );
+    let import = home.import("auto", "").unwrap();
+    let lines = summarize(&import);
+    assert_eq!(lines[0], "a imported as a");
+    assert_eq!(
+        lines[2],
+        "mcp-server-pg skipped: a Zed extension starts it; add its command to toolcrib yourself"
+    );
+    let config = Config::parse(Path::new("config.toml"), &import.config_text);
+    let spec = config.roster.get(&"a".parse().unwrap()).unwrap();
+    assert_eq!(spec.lifecycle.start_timeout, Duration::from_millis(12_500));
+}
+
+#[test]
+fn entry_that_is_enabled_anywhere_enables_the_server() {
+    let home = Home::new();
+    let path =
+        |agent: &str| Agent::find(agent).unwrap().config_file(AgentFileScope::User, &home.paths).unwrap();
+    home.write(
+        &path("codex"),
+        "[mcp_servers.a]\ncommand = 'x'\nenabled = false\n[mcp_servers.b]\ncommand = 'y'\nenabled = false\n",
+    );
+    home.write(&path("kiro"), r#"{"mcpServers": {"a": {"command": "x", "disabledTools": ["t"]}}}"#);
+    let import = home.import("auto", "").unwrap();
+    let config = Config::parse(Path::new("config.toml"), &import.config_text);
+    let enabled = |name: &str| config.roster.get(&name.parse().unwrap()).unwrap().enabled;
+    assert!(enabled("a") && !enabled("b"), "{}", import.config_text);
+    assert!(import.entries.iter().all(|entry| entry.is_replaced_by(&config)));
+    assert!(import.entries[2].notes[0].contains("list of tools is not applied"), "{:?}", import.entries[2]);
+    // A server that the user disabled in the config is not what an agent has.
+    let off = "[servers.a]\ncommand = 'x'\nenabled = false\n";
+    let originals = |config_text: &str| {
+        let request = ImportRequest {
+            from: "kiro",
+            scope: AgentFileScope::User,
+            paths: &home.paths,
+            config_path: Path::new("/c.toml"),
+            config_text,
+            secrets: SecretExtraction::Env,
+        };
+        find_originals(&request).unwrap().len()
+    };
+    assert_eq!((originals(off), originals("[servers.a]\ncommand = 'x'\n"), originals("")), (0, 1, 0));
+}
+
+#[test]
+fn variables_and_stored_secrets_are_compared_by_value() {
+    let home = Home::new();
+    let file = home.dir.path().join("x.json");
+    home.write(&file, r#"{"mcpServers": {"a": {"command": "x", "env": {"API_TOKEN": "abc"}}}}"#);
+    let variables = vec![
+        ("HOME".to_owned(), OsString::from(home.dir.path())),
+        ("MINE".to_owned(), OsString::from("abc")),
+    ];
+    let paths = AgentPaths::new(variables, home.dir.path()).unwrap();
+    let mine = OneSecret { name: "mine", value: "abc" };
+    let verdict = |reference: &str| {
+        let import = import(&ImportRequest {
+            from: file.to_str().unwrap(),
+            scope: AgentFileScope::User,
+            paths: &paths,
+            config_path: Path::new("/c.toml"),
+            config_text: &format!("[servers.z]\ncommand = 'x'\nenv = {{ API_TOKEN = '{reference}' }}\n"),
+            secrets: SecretExtraction::Store(&mine),
+        });
+        import.unwrap().entries[0].verdict.as_str()
+    };
+    assert_eq!(["${env:MINE}", "${secret:mine}", "abc"].map(verdict), ["duplicate"; 3]);
+    assert_eq!(["${env:OTHER}", "${secret:other}", "abd"].map(verdict), ["imported"; 3]);
+}
+
+#[test]
 fn auto_import_reads_each_file_once_and_skips_broken() {
     let home = Home::new();
     let path =

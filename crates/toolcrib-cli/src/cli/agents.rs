@@ -1,9 +1,20 @@
-//! Arguments of `import`, `export` and `run`. Doc comments are help texts.
+//! Arguments of `init`, `import`, `export` and `run`. Doc comments are help texts.
 
 use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
 use toolcrib_agents::agents::AgentFileScope;
+
+/// Arguments of `init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// Make the changes without a prompt
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Undo every `init`; files that were edited since are not changed
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) undo: bool,
+}
 
 /// Arguments of `import`.
 #[derive(Debug, Args)]
@@ -69,6 +80,9 @@ pub(crate) struct ExportArgs {
     /// Write the servers themselves instead of one entry for toolcrib
     #[arg(long)]
     pub(crate) expand: bool,
+    /// Also remove the agent's own entries of servers that toolcrib has, so that none runs twice
+    #[arg(long, conflicts_with = "expand")]
+    pub(crate) replace: bool,
     /// Show the changes, without writing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -76,7 +90,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) check: bool,
     /// Undo the last export
-    #[arg(long, conflicts_with_all = ["dry_run", "check", "expand"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "check", "expand", "replace"])]
     pub(crate) undo: bool,
 }
 

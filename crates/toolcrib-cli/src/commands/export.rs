@@ -6,8 +6,10 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::{Config, ServerSpec};
 use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
+use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::export::gateway::{self, GatewayProgram};
 use toolcrib_agents::export::{self, ExportPlan, ExportedServer, UndoResult, UndoneExport};
+use toolcrib_agents::import::{self, ImportRequest, ImportedEntry, SecretExtraction};
 
 use crate::cli::ExportArgs;
 use crate::client;
@@ -15,7 +17,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::secrets;
+use crate::secrets::{self, SecretLocator};
 
 /// The inputs that are the same for every agent.
 struct Exporter<'a> {
@@ -31,7 +33,29 @@ struct Exporter<'a> {
 /// The change for one agent, made or only planned.
 struct ExportResult {
     plan: ExportPlan,
+    /// Names of the entries that toolcrib replaces.
+    removed: Vec<String>,
     undone: Option<UndoResult>,
+}
+
+/// Entries of an agent's file that are servers of the config.
+pub(super) struct Originals {
+    pub(super) names: Vec<String>,
+    /// The keys that lead to each entry.
+    pub(super) keys: Vec<Vec<String>>,
+}
+
+/// Returns the entries of the file of an export that the config replaces.
+pub(super) fn originals_in(plan: &ExportPlan, entries: &[ImportedEntry], config: &Config) -> Originals {
+    let mut originals = Originals { names: Vec::new(), keys: Vec::new() };
+    for entry in entries.iter().filter(|entry| entry.is_replaced_by(config)) {
+        let is_in_file = entry.file.canonicalize().is_ok_and(|file| file == plan.file());
+        if let Some(keys) = entry.keys.clone().filter(|_| is_in_file) {
+            originals.names.push(entry.name.clone());
+            originals.keys.push(keys);
+        }
+    }
+    originals
 }
 
 /// Exports to one agent or to all. With several, one that fails does not stop the others.
@@ -44,7 +68,8 @@ pub(crate) fn run(
     let agent_paths = AgentPaths::from_env()?;
     let scope = args.scope.into();
     let agents = select_agents(args, scope, &agent_paths)?;
-    let config = if args.expand { Some(paths.valid_config()?) } else { paths.read_config().ok() };
+    let needs_config = args.expand || args.replace;
+    let config = if needs_config { Some(paths.valid_config()?) } else { paths.read_config().ok() };
     if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
         && !args.undo
         && (args.expand || !client::is_running(paths))
@@ -71,7 +96,7 @@ pub(crate) fn run(
         if args.check && result.plan.has_changes() && exit == ExitStatus::Success {
             exit = ExitStatus::CheckFailed;
         }
-        reports.push(plan_json(agent, scope, &result.plan));
+        reports.push(result.to_json(agent, scope));
         if !out.json {
             exporter.print_result(agent, &result, out)?;
         }
@@ -99,15 +124,19 @@ fn select_agents(
     Ok(detected)
 }
 
-fn plan_json(agent: &Agent, scope: AgentFileScope, plan: &ExportPlan) -> Value {
-    json!({
-        "agent": agent.id,
-        "file": plan.file().display().to_string(),
-        "changed": plan.has_changes(),
-        "diff": plan.diff(),
-        "warnings": plan.warnings,
-        "next_step": agent.next_step(scope),
-    })
+impl ExportResult {
+    fn to_json(&self, agent: &Agent, scope: AgentFileScope) -> Value {
+        let plan = &self.plan;
+        json!({
+            "agent": agent.id,
+            "file": plan.file().display().to_string(),
+            "changed": plan.has_changes(),
+            "removed": self.removed,
+            "diff": plan.diff(),
+            "warnings": plan.warnings,
+            "next_step": agent.next_step(scope),
+        })
+    }
 }
 
 /// Returns the entry that starts this program.
@@ -133,13 +162,43 @@ impl Exporter<'_> {
         if self.args.undo {
             let UndoneExport { plan, result } =
                 export::undo(agent, self.scope, &self.agent_paths, self.paths.state_dir())?;
-            return Ok(ExportResult { plan, undone: Some(result) });
+            return Ok(ExportResult { plan, removed: Vec::new(), undone: Some(result) });
         }
-        let plan = self.plan(agent)?;
+        let mut plan = self.plan(agent)?;
+        let removed = match &self.config {
+            Some(config) if self.args.replace => self.remove_originals(agent, &mut plan, config)?,
+            _ => Vec::new(),
+        };
         if plan.has_changes() && !self.args.dry_run && !self.args.check {
             plan.write()?;
         }
-        Ok(ExportResult { plan, undone: None })
+        Ok(ExportResult { plan, removed, undone: None })
+    }
+
+    /// Removes the entries that are servers of the config, so that no server runs twice. Returns their names.
+    fn remove_originals(
+        &self,
+        agent: &Agent,
+        plan: &mut ExportPlan,
+        config: &Config,
+    ) -> Result<Vec<String>, CommandError> {
+        let locator = SecretLocator::new(self.paths, &config.secrets);
+        let config_text = OriginalFile::read(&self.paths.config)?;
+        let entries = import::find_originals(&ImportRequest {
+            from: agent.id,
+            scope: self.scope,
+            paths: &self.agent_paths,
+            config_path: &self.paths.config,
+            config_text: config_text.text(),
+            secrets: SecretExtraction::Store(&locator),
+        })?;
+        let originals = originals_in(plan, &entries, config);
+        plan.remove_entries(agent, &originals.keys)?;
+        for entry in entries.iter().filter(|entry| !originals.names.contains(&entry.name)) {
+            let file = self.agent_paths.abbreviate(&entry.file);
+            plan.warnings.push(format!("`{}` in `{file}` runs twice: remove it yourself", entry.name));
+        }
+        Ok(originals.names)
     }
 
     fn plan(&self, agent: &Agent) -> Result<ExportPlan, CommandError> {
@@ -157,7 +216,7 @@ impl Exporter<'_> {
     }
 
     fn print_result(&self, agent: &Agent, result: &ExportResult, out: &mut Output) -> std::io::Result<()> {
-        let ExportResult { plan, undone } = result;
+        let ExportResult { plan, removed, undone } = result;
         let file = self.agent_paths.abbreviate(plan.file());
         let name = agent.name;
         for warning in &plan.warnings {
@@ -168,7 +227,7 @@ impl Exporter<'_> {
                 UndoResult::Restored => format!("{name}: restored `{file}`"),
                 UndoResult::Removed => format!("{name}: removed `{file}`, which did not exist before"),
                 UndoResult::EntriesRemoved => format!(
-                    "{name}: `{file}` was changed since; removed the entries of toolcrib and kept the rest"
+                    "{name}: `{file}` was changed since; undid only the entries of toolcrib and kept the rest"
                 ),
                 _ => format!("{name}: undid the export to `{file}`"),
             });
@@ -181,6 +240,10 @@ impl Exporter<'_> {
             return out.print_note(&format!("{name}: `{file}` would change"));
         }
         out.print_note(&format!("{name}: wrote `{file}`"))?;
+        if !removed.is_empty() {
+            let names: Vec<String> = removed.iter().map(|name| format!("`{name}`")).collect();
+            out.print_note(&format!("{name}: removed {}, which toolcrib runs now", names.join(", ")))?;
+        }
         out.print_note(&format!("next: {}", agent.next_step(self.scope)))?;
         let scope = if self.scope == AgentFileScope::Project { " --scope project" } else { "" };
         out.print_note(&format!("undo: toolcrib export {}{scope} --undo", agent.id))

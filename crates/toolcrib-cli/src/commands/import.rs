@@ -20,16 +20,7 @@ use crate::secrets::SecretLocator;
 /// Shows what would be imported, and imports it if the person agrees.
 pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let agent_paths = AgentPaths::from_env()?;
-    if paths.config.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
-        let message =
-            format!("cannot import into `{}`: only TOML files can be changed", paths.config.display());
-        return Err(CommandError::usage(message).hint("toolcrib import --config FILE.toml").into());
-    }
-    let original = OriginalFile::read(&paths.config)?;
-    let config = toolcrib::Config::parse(&paths.config, original.text());
-    if config.is_refused() {
-        return Err(CommandError::invalid_config(&config).into());
-    }
+    let original = open_config(paths)?;
     let locator = SecretLocator::new(paths, &paths.sources().load().secrets);
     let secrets = match args.secrets {
         SecretsChoice::Store => SecretExtraction::Store(&locator),
@@ -71,6 +62,18 @@ pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<
     }
     out.print_note(&plan.summary())?;
     Ok(ExitStatus::Success)
+}
+
+/// Opens the config that is imported into.
+pub(super) fn open_config(paths: &Paths) -> Result<OriginalFile, CommandError> {
+    if paths.config.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
+        let message =
+            format!("cannot import into `{}`: only TOML files can be changed", paths.config.display());
+        return Err(CommandError::usage(message).hint("toolcrib import --config FILE.toml"));
+    }
+    let original = OriginalFile::read(&paths.config)?;
+    let config = toolcrib::Config::parse(&paths.config, original.text());
+    if config.is_refused() { Err(CommandError::invalid_config(&config)) } else { Ok(original) }
 }
 
 /// An import that a person agrees to before anything is written.

@@ -24,6 +24,8 @@ struct PolicyTest<'a> {
     verdicts: Vec<PolicyVerdict<'a>>,
     limits: Vec<ApplicableLimit<'a>>,
     server_visible: bool,
+    /// Whether the server has the tool; `None` if it was never listed.
+    tool_exists: Option<bool>,
 }
 
 /// A usage limit of the caller that covers the tool.
@@ -37,7 +39,10 @@ pub(crate) fn test(args: &PolicyTestArgs, paths: &Paths, out: &mut Output) -> Re
     let config = paths.valid_config()?;
     let caller = find_caller(&config, &args.caller, args.profile.as_deref())?;
     let (server, tool) = parse_tool(&config, &args.tool)?;
-    let test = PolicyTest::new(&config, &caller, &server, &tool);
+    let spec = config.roster.get(&server);
+    let tools = spec.and_then(|spec| toolcrib::crib::remembered_tools(spec, paths.state_dir()));
+    let tool_exists = tools.map(|tools| tools.contains(&tool));
+    let test = PolicyTest { tool_exists, ..PolicyTest::new(&config, &caller, &server, &tool) };
     if out.json {
         out.print_json(&test.to_json())?;
     } else {
@@ -61,6 +66,7 @@ impl<'a> PolicyTest<'a> {
             verdicts: config.policy.verdicts(caller, server, Some(tool)).collect(),
             limits,
             server_visible: config.policy.can_see(caller, server),
+            tool_exists: None,
         }
     }
 
@@ -87,6 +93,7 @@ impl<'a> PolicyTest<'a> {
             "allowed": self.is_allowed(),
             "asks": self.needs_approval(),
             "server_visible": self.server_visible,
+            "tool_exists": self.tool_exists,
             "rule": self.denial().map(ToString::to_string),
             "file": origin.map(|origin| origin.file.display().to_string()),
             "line": origin.map(|origin| origin.line),
@@ -118,7 +125,17 @@ impl<'a> PolicyTest<'a> {
         if !self.server_visible {
             out.print_line(&format!("  server `{server}` is hidden from this caller"))?;
         }
-        Ok(())
+        match self.tool_exists {
+            Some(true) => Ok(()),
+            Some(false) => out.warn(
+                &format!("server `{server}` has no tool `{tool}`"),
+                Some(&format!("toolcrib tools {server}")),
+            ),
+            None => out.warn(
+                &format!("it is not known whether server `{server}` has a tool `{tool}`"),
+                Some("toolcrib tools"),
+            ),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 const CLAUDE: &str = "{\n  \"numStartups\": 7\n}\n";
 
 /// Returns a command whose `HOME` is in the temporary home.
-fn command(home: &Home, args: &[&str]) -> Command {
+pub(super) fn command(home: &Home, args: &[&str]) -> Command {
     let mut command = home.command(args);
     for variable in [
         "XDG_CONFIG_HOME",
@@ -26,11 +26,11 @@ fn command(home: &Home, args: &[&str]) -> Command {
     command
 }
 
-fn run(home: &Home, args: &[&str]) -> RunResult {
+pub(super) fn run(home: &Home, args: &[&str]) -> RunResult {
     deadline::output(&mut command(home, args)).into()
 }
 
-fn user_home(home: &Home) -> PathBuf {
+pub(super) fn user_home(home: &Home) -> PathBuf {
     home.0.file("user")
 }
 
@@ -268,7 +268,11 @@ fn import_reports_every_entry_and_keeps_config() {
     assert_eq!(verdicts, ["imported", "imported", "skipped"]);
     let after = fs::read_to_string(home.config()).unwrap();
     assert!(after.starts_with(&before) && after.contains("[servers.files]"), "{after}");
-    assert!(after.contains("url = \"https://example.com/mcp\"") && !after.contains("sk-abcdefgh"), "{after}");
+    // Without a header, only the bridge can log in.
+    assert!(
+        after.contains("\"mcp-remote\", \"https://example.com/mcp\"") && !after.contains("sk-abcdefgh"),
+        "{after}"
+    );
     run(&home, &["check"]).expect(0);
     let again = run(&home, &["import"]).expect(0);
     assert!(
@@ -314,4 +318,35 @@ fn signal_reaches_agent() {
     assert_eq!(output.next_line().unwrap(), "ready");
     process::send_signal(child.id(), Signal::TERM);
     assert_eq!(deadline::wait(&mut child).code(), Some(17));
+}
+
+#[test]
+fn export_replace_removes_only_servers_of_the_config() {
+    let home = Home::new(&format!(
+        "[servers.own]\ncommand = {PROGRAM:?}\nargs = [\"demo-server\", \"echo\"]\nenv = {{ API_TOKEN = \"${{secret:api-token}}\" }}\n"
+    ));
+    home.run_with_input(&["secret", "set", "api-token"], "abc-def-123\n").expect(0);
+    let program = home.0.file("demo-program");
+    std::os::unix::fs::symlink(PROGRAM, &program).unwrap();
+    home.write(&fs::read_to_string(home.config()).unwrap().replace(PROGRAM, path_text(&program)));
+    let entry = |args: &[&str], token: &str| serde_json::json!({"command": path_text(&program), "args": args, "env": {"API_TOKEN": token}});
+    let before = serde_json::json!({"mcpServers": {
+        "same": entry(&["demo-server", "echo"], "abc-def-123"),
+        "other-token": entry(&["demo-server", "echo"], "xyz"),
+        "other": entry(&["demo-server", "counter"], "abc-def-123"),
+    }})
+    .to_string();
+    let file = write_claude_file(&home, &before);
+    let shown = run(&home, &["export", "claude", "--replace", "--dry-run", "--json"]).expect(0).json();
+    assert_eq!(shown["removed"], serde_json::json!(["same"]));
+    assert!(!shown["diff"].as_str().unwrap().contains("abc-def-123"), "{shown}");
+    let written = run(&home, &["export", "claude", "--replace"]).expect(0);
+    assert!(written.stderr.contains("removed `same`, which toolcrib runs now"), "{}", written.stderr);
+    let after: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let names: Vec<&String> = after["mcpServers"].as_object().unwrap().keys().collect();
+    assert_eq!(names, ["other", "other-token", "toolcrib"]);
+    run(&home, &["export", "claude", "--replace", "--check"]).expect(0);
+    run(&home, &["export", "claude", "--undo"]).expect(0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    run(&home, &["export", "claude", "--replace", "--expand"]).expect(1);
 }

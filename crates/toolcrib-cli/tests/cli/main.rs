@@ -6,6 +6,7 @@ mod agents;
 mod demo;
 mod doctor;
 mod gateway;
+mod init;
 mod reloads;
 mod standalone;
 mod stdio;

@@ -381,3 +381,44 @@ fn registry_file_declares_a_server() {
     assert!(home.run(&["add", "x", "registry:none"]).expect(4).stderr.contains(&address.to_string()));
     assert!(home.run(&["add", "x"]).expect(1).stderr.contains("the command or URL is missing"));
 }
+
+#[test]
+fn server_with_a_config_error_is_reported_as_such() {
+    let home = Home::new(&format!(
+        "{}\n[servers.broken]\ncommand = \"x\"\nkomand = \"y\"\n",
+        server("echo", "echo")
+    ));
+    let commands: [&[&str]; 5] = [
+        &["call", "broken", "x"],
+        &["call", "broken.x"],
+        &["call", "broken__x"],
+        &["status", "broken"],
+        &["logs", "broken"],
+    ];
+    for command in commands {
+        let error = home.run(&[command, &["--json"]].concat()).expect(6).error();
+        assert!(error["message"].as_str().unwrap().contains("unknown key `komand`"), "{command:?}: {error}");
+    }
+    home.run(&["call", "brokenness"]).expect(5);
+    let gateway = home.serve(&[]);
+    for command in commands.iter().take(4) {
+        let error = home.run(&[command, &["--json"][..]].concat()).expect(6).error();
+        assert_eq!(error["code"], "config_invalid", "{command:?}");
+    }
+    drop(gateway);
+}
+
+#[test]
+fn policy_test_reports_unknown_tools() {
+    let home = Home::with_demo_servers();
+    let test = |tool: &str| home.run(&["policy", "test", "--tool", tool]).expect(0).stderr;
+    assert!(test("echo.nosuch").contains("it is not known whether server `echo` has a tool `nosuch`"));
+    let tools = home.run(&["tools", "--json"]).expect(0).json();
+    let known =
+        tools["tools"].as_array().unwrap().iter().find(|tool| tool["server"] == "echo").unwrap()["tool"]
+            .clone();
+    assert!(test("echo.nosuch").contains("server `echo` has no tool `nosuch`"));
+    assert_eq!(test(&format!("echo.{}", known.as_str().unwrap())), "");
+    let json = home.run(&["policy", "test", "--tool", "echo.nosuch", "--json"]).expect(0).json();
+    assert_eq!(json["tool_exists"], false);
+}

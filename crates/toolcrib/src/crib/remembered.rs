@@ -8,7 +8,6 @@ use tokio_util::task::TaskTracker;
 use super::LISTINGS_FOLDER;
 use crate::access::pins::PinStore;
 use crate::model::pin_status::ToolPinStatus;
-use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerSpec;
 use crate::store::MemoryStore;
 use crate::supervisor::listing_store::ListingStore;
@@ -18,11 +17,10 @@ pub fn remembered_transport(spec: &ServerSpec, state_dir: &Path) -> Option<&'sta
     ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?.known.transport()
 }
 
-/// Returns the names of the tools that a server offered when it was last listed.
-pub fn remembered_tools(spec: &ServerSpec, state_dir: &Path) -> Vec<String> {
-    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
-    let tools = saved.iter().flat_map(|saved| saved.known.listing.items(ListKind::Tools));
-    tools.map(|tool| tool.name.to_string()).collect()
+/// Returns the tools that a server had when it was last listed, by its own names; `None` if it was never listed.
+pub fn remembered_tools(spec: &ServerSpec, state_dir: &Path) -> Option<Vec<String>> {
+    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load()?;
+    Some(saved.known.listing.tools.iter().map(|tool| tool.name.to_string()).collect())
 }
 
 /// Returns what a server offered when it was last listed and that differs from what was approved.

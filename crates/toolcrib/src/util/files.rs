@@ -43,6 +43,29 @@ pub fn replace_file(path: &Path, contents: &[u8], options: ReplaceOptions) -> io
     replaced
 }
 
+/// Removes temporary files that [`replace_file`] left next to a file because its process was killed.
+///
+/// # Errors
+/// Fails if the folder cannot be read or a file in it cannot be removed. A missing folder is not an error.
+pub fn remove_temporary_files(path: &Path) -> io::Result<()> {
+    let entries = match path.parent().map(fs::read_dir) {
+        None => return Ok(()),
+        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Some(entries) => entries?,
+    };
+    let prefix = format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy());
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let random = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".new"));
+        let is_random = |text: &str| text.len() == 16 && text.chars().all(|c| c.is_ascii_hexdigit());
+        if random.is_some_and(is_random) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Creates a folder and its parents for the owner only. An existing folder is left as it is.
 ///
 /// # Errors
@@ -111,6 +134,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn only_temporary_files_of_the_file_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        let others = [".a.json.new", ".a.json.0123.new", ".b.json.0123456789abcdef.new", "a.json"];
+        for name in others {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        fs::write(temporary_path(&path), "x").unwrap();
+        remove_temporary_files(&path).unwrap();
+        remove_temporary_files(&dir.path().join("missing/a.json")).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), others.len());
+    }
 
     fn mode_of(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777

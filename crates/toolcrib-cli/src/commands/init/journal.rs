@@ -1,0 +1,283 @@
+//! Records of what `init` changes, written before the first change, so that an interrupted run can be undone as well.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use toolcrib::util::encoding;
+use toolcrib::util::files::{self, FileMode, ReplaceOptions};
+use toolcrib_agents::agents::{Agent, AgentPaths};
+use toolcrib_agents::edit::file::OriginalFile;
+use toolcrib_agents::export::gateway;
+
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+
+/// The records of every `init` that was not undone, oldest first.
+#[derive(Debug)]
+pub(super) struct InitJournal {
+    dir: PathBuf,
+}
+
+/// The changes of one `init`.
+#[derive(Debug, Default, Clone)]
+pub(super) struct InitRecord {
+    pub(super) files: Vec<RecordedFile>,
+    /// Names of the secrets that were added to the secret store.
+    pub(super) secrets: Vec<String>,
+}
+
+/// A file that `init` changes.
+#[derive(Debug, Clone)]
+pub(super) struct RecordedFile {
+    pub(super) path: PathBuf,
+    /// Agent that owns the file.
+    pub(super) agent: Option<&'static Agent>,
+    /// Copy of the file before the change; `None` if there was no file.
+    pub(super) backup: Option<PathBuf>,
+    /// Digest of the contents after the change.
+    after: String,
+    /// Folders that did not exist before, innermost first.
+    new_dirs: Vec<PathBuf>,
+}
+
+/// A planned change of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileChange<'a> {
+    pub(super) path: &'a Path,
+    /// Agent that owns the file.
+    pub(super) agent: Option<&'static Agent>,
+    /// Contents now; `None` if there is no file.
+    pub(super) before: Option<&'a str>,
+    pub(super) after: &'a str,
+}
+
+/// What undoing did to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileUndo {
+    /// The file has its previous contents again, or is gone if there was none.
+    Restored,
+    /// The file has never been changed, or no longer has an entry of toolcrib.
+    Unchanged,
+    /// The file was edited since and is not changed.
+    Edited,
+}
+
+impl InitJournal {
+    pub(super) fn new(state_dir: &Path) -> Self {
+        Self { dir: state_dir.join("init") }
+    }
+
+    /// Copies the files and writes the record. Nothing may be changed before this returns.
+    pub(super) fn add(&self, changes: &[FileChange<'_>], secrets: &[String]) -> Result<(), CommandError> {
+        self.write_record(changes, secrets).map_err(|error| {
+            let message = format!("cannot write to `{}`: {error}; nothing was changed", self.dir.display());
+            CommandError::new(ExitStatus::Failure, "cannot_keep", message)
+        })
+    }
+
+    fn write_record(&self, changes: &[FileChange<'_>], secrets: &[String]) -> io::Result<()> {
+        files::create_private_folder(&self.dir)?;
+        let number = self.numbers()?.last().map_or(1, |last| last + 1);
+        let mut recorded = Vec::new();
+        for (index, change) in changes.iter().enumerate() {
+            let backup = change.before.map(|_| self.dir.join(format!("{number}.{index}.before")));
+            if let (Some(backup), Some(before)) = (&backup, change.before) {
+                write_private(backup, before.as_bytes())?;
+            }
+            recorded.push(RecordedFile {
+                path: change.path.to_owned(),
+                agent: change.agent,
+                backup,
+                after: digest(change.after),
+                new_dirs: missing_dirs(change.path),
+            });
+        }
+        let record = InitRecord { files: recorded, secrets: secrets.to_vec() };
+        write_private(&self.record_path(number), record.to_json().to_string().as_bytes())
+    }
+
+    /// Returns the records, newest first, with their numbers.
+    pub(super) fn records(&self) -> Result<Vec<(u64, InitRecord)>, CommandError> {
+        let numbers = self.numbers().map_err(|error| unreadable_error(&self.dir, &error))?;
+        let read = |number: u64| {
+            let path = self.record_path(number);
+            let bytes = fs::read(&path).map_err(|error| unreadable_error(&path, &error))?;
+            let record = serde_json::from_slice(&bytes).ok().and_then(|json| InitRecord::from_json(&json));
+            Ok((number, record.ok_or_else(|| unreadable_error(&path, &"it is damaged"))?))
+        };
+        numbers.into_iter().rev().map(read).collect()
+    }
+
+    /// Removes a record of which everything is undone, or keeps only the files that are left.
+    pub(super) fn finish(&self, number: u64, left: &InitRecord) -> Result<(), CommandError> {
+        let path = self.record_path(number);
+        let finished = match left.files.is_empty() {
+            false => write_private(&path, left.to_json().to_string().as_bytes()),
+            true => fs::remove_file(&path).and_then(|()| self.remove_backups(number)),
+        };
+        finished.map_err(|error| {
+            let message = format!("cannot change `{}`: {error}", path.display());
+            CommandError::new(ExitStatus::Failure, "cannot_edit", message)
+        })
+    }
+
+    fn remove_backups(&self, number: u64) -> io::Result<()> {
+        let prefix = format!("{number}.");
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn record_path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{number}.json"))
+    }
+
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut numbers = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            let number: Option<u64> = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse().ok());
+            numbers.extend(number);
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}
+
+impl InitRecord {
+    fn to_json(&self) -> Value {
+        let text = |path: &Path| path.display().to_string();
+        let file = |file: &RecordedFile| {
+            json!({
+                "path": text(&file.path),
+                "agent": file.agent.map(|agent| agent.id),
+                "backup": file.backup.as_deref().map(text),
+                "after": file.after,
+                "new_dirs": file.new_dirs.iter().map(|dir| text(dir)).collect::<Vec<_>>(),
+            })
+        };
+        let files: Vec<Value> = self.files.iter().map(file).collect();
+        json!({"files": files, "secrets": self.secrets})
+    }
+
+    fn from_json(json: &Value) -> Option<Self> {
+        let path = |value: &Value| value.as_str().map(PathBuf::from);
+        let file = |json: &Value| {
+            let new_dirs = json["new_dirs"].as_array()?.iter().filter_map(path).collect();
+            Some(RecordedFile {
+                path: path(&json["path"])?,
+                agent: json["agent"].as_str().and_then(|id| Agent::find(id).ok()),
+                backup: path(&json["backup"]),
+                after: json["after"].as_str()?.to_owned(),
+                new_dirs,
+            })
+        };
+        let files: Option<Vec<RecordedFile>> = json["files"].as_array()?.iter().map(file).collect();
+        let secrets = json["secrets"].as_array()?.iter().filter_map(|name| name.as_str().map(str::to_owned));
+        Some(Self { files: files?, secrets: secrets.collect() })
+    }
+}
+
+impl RecordedFile {
+    /// Restores the file if it is as `init` left it, and removes what an interrupted write left behind.
+    pub(super) fn undo(&self, agent_paths: &AgentPaths) -> Result<FileUndo, CommandError> {
+        files::remove_temporary_files(&self.path).map_err(|error| unreadable_error(&self.path, &error))?;
+        let original = OriginalFile::read(&self.path)?;
+        let backup = self
+            .backup
+            .as_ref()
+            .map(|backup| fs::read_to_string(backup).map_err(|error| unreadable_error(backup, &error)));
+        let before = backup.transpose()?;
+        let now = original.exists().then(|| original.text());
+        if now == before.as_deref() {
+            return Ok(FileUndo::Unchanged);
+        }
+        let text = original.text();
+        if digest(text) != self.after {
+            let command = |agent| gateway::written_command(agent, &self.path, text, agent_paths);
+            let uses_toolcrib = self.agent.is_none_or(|agent| command(agent).is_ok());
+            return Ok(if uses_toolcrib { FileUndo::Edited } else { FileUndo::Unchanged });
+        }
+        match before {
+            Some(before) => original.replace(&before)?,
+            None => {
+                original.remove()?;
+                // A folder that has got other files since stays.
+                self.new_dirs.iter().take_while(|dir| fs::remove_dir(dir).is_ok()).count();
+            }
+        }
+        Ok(FileUndo::Restored)
+    }
+}
+
+/// Returns the folders that will be created for a file, innermost first.
+fn missing_dirs(file: &Path) -> Vec<PathBuf> {
+    file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(Path::to_owned).collect()
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    files::replace_file(path, bytes, ReplaceOptions { mode: FileMode::Private, sync: true })
+}
+
+fn digest(text: &str) -> String {
+    encoding::to_hex(&Sha256::digest(text.as_bytes()))
+}
+
+fn unreadable_error(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
+    let message = format!("cannot read `{}`: {error}", path.display());
+    CommandError::new(ExitStatus::Failure, "cannot_edit", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_restored_unless_they_were_edited() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = InitJournal::new(&dir.path().join("state"));
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("a"), "old").unwrap();
+        fs::write(path("edited"), "old").unwrap();
+        let new = path("x/y/new");
+        let change = |path, before| FileChange { path, agent: None, before, after: "new" };
+        let home = ("HOME".to_owned(), dir.path().into());
+        let agent_paths = AgentPaths::new(vec![home], dir.path()).unwrap();
+        let a = path("a");
+        let edited = path("edited");
+        let changes = [change(&a, Some("old")), change(&edited, Some("old")), change(&new, None)];
+        journal.add(&changes, &["s".to_owned()]).unwrap();
+        let undo = || -> Vec<FileUndo> {
+            let records = journal.records().unwrap();
+            assert_eq!((records.len(), &*records[0].1.secrets), (1, &["s".to_owned()][..]));
+            records[0].1.files.iter().map(|file| file.undo(&agent_paths).unwrap()).collect()
+        };
+        assert_eq!(undo(), [FileUndo::Unchanged; 3], "nothing was changed yet");
+        fs::write(&a, "new").unwrap();
+        fs::write(path(".a.0123456789abcdef.new"), "new").unwrap();
+        fs::write(&edited, "other").unwrap();
+        fs::create_dir_all(path("x/y")).unwrap();
+        fs::write(&new, "new").unwrap();
+        assert_eq!(undo(), [FileUndo::Restored, FileUndo::Edited, FileUndo::Restored]);
+        assert_eq!(fs::read_to_string(&a).unwrap(), "old");
+        assert!(!path(".a.0123456789abcdef.new").exists(), "what a killed process left is removed");
+        assert!(!path("x").exists(), "folders that did not exist before are removed");
+        let (number, mut record) = journal.records().unwrap().remove(0);
+        record.files.retain(|file| file.path == edited);
+        journal.finish(number, &record).unwrap();
+        assert_eq!(journal.records().unwrap()[0].1.files[0].path, edited);
+        journal.finish(number, &InitRecord::default()).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("state/init")).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,171 @@
+//! Tests of `init` with the files of nine agents in a temporary home.
+
+use super::agents::{command, run, user_home};
+use super::*;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+const SECRET: &str = "ghp_0123456789abcdefghij";
+
+/// The file of each agent, with `PROGRAM` for a program that has two demo servers.
+const FILES: [(&str, &str); 9] = [
+    (
+        ".claude.json",
+        "{\n  \"numStartups\": 7,\n  \"mcpServers\": {\n    \"echo\": {\n      \"type\": \"stdio\",\n      \"command\": \"PROGRAM\",\n      \"args\": [\"demo-server\", \"echo\"],\n      \"env\": {\"GITHUB_TOKEN\": \"SECRET\"}\n    }\n  }\n}\n",
+    ),
+    (
+        ".codex/config.toml",
+        "# mine\nmodel = \"m\" # which\n\n[mcp_servers.echo] # echoes\ncommand = \"PROGRAM\"\nargs = [\"demo-server\", \"echo\"]\nenv = { GITHUB_TOKEN = \"SECRET\" }\n\n[projects.\"/p\"]\ntrust_level = \"trusted\"\n",
+    ),
+    (
+        ".gemini/settings.json",
+        "{\n  // mine\n  \"theme\": \"x\",\n  \"mcpServers\": {\n    \"counter\": {\"command\": \"PROGRAM\", \"args\": [\"demo-server\", \"counter\"]}, // counts\n  },\n}\n",
+    ),
+    (
+        ".config/opencode/opencode.jsonc",
+        "{\"mcp\":{\"counter\":{\"type\":\"local\",\"command\":[\"PROGRAM\",\"demo-server\",\"counter\"],\"enabled\":true}},\"theme\":\"x\"}",
+    ),
+    (
+        ".copilot/mcp-config.json",
+        "{\n  \"mcpServers\": {\n    \"counter\": {\"type\": \"local\", \"command\": \"PROGRAM\", \"args\": [\"demo-server\", \"counter\"], \"tools\": [\"*\"]}\n  }\n}\n",
+    ),
+    (
+        ".cursor/mcp.json",
+        "{\r\n\t\"mcpServers\": {\r\n\t\t\"Echo\": {\"command\": \"PROGRAM\", \"args\": [\"demo-server\", \"echo\"], \"env\": {\"GITHUB_TOKEN\": \"SECRET\"}}\r\n\t}\r\n}\r\n",
+    ),
+    (
+        ".config/Code/User/mcp.json",
+        "{\n    /* all */\n    \"servers\": {\n        \"counter\": {\"type\": \"stdio\", \"command\": \"PROGRAM\", \"args\": [\"demo-server\", \"counter\"]},\n    },\n}\n",
+    ),
+    (
+        ".config/goose/config.yaml",
+        "# mine\nextensions:\n  echo: # echoes\n    type: stdio\n    name: echo\n    cmd: PROGRAM\n    args: [demo-server, echo]\n    env_keys: [GITHUB_TOKEN]\n    enabled: true\nOTHER: 1 # kept\n",
+    ),
+    (
+        ".config/zed/settings.json",
+        "{\n  \"context_servers\": {\n    \"counter\": {\"command\": \"PROGRAM\", \"args\": [\"demo-server\", \"counter\"], \"env\": {}}\n  },\n  \"vim_mode\": true\n}\n",
+    ),
+];
+
+/// Returns a home without a config and with the files of all agents.
+fn home_with_agents() -> Home {
+    let home = Home::new("");
+    fs::remove_file(home.config()).unwrap();
+    let program = home.0.file("demo-program");
+    std::os::unix::fs::symlink(PROGRAM, &program).unwrap();
+    for (path, text) in FILES {
+        write_file(&home, path, &text.replace("PROGRAM", path_text(&program)).replace("SECRET", SECRET));
+    }
+    home
+}
+
+fn write_file(home: &Home, path: &str, text: &str) {
+    let path = user_home(home).join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn read_files(home: &Home) -> BTreeMap<&'static str, String> {
+    let read = |path: &str| fs::read_to_string(user_home(home).join(path)).unwrap();
+    FILES.iter().map(|(path, _)| (*path, read(path))).collect()
+}
+
+/// Runs the program and fails if its output shows the secret.
+fn run_discreetly(home: &Home, args: &[&str]) -> RunResult {
+    let result = run(home, args);
+    assert!(!result.stdout.contains(SECRET) && !result.stderr.contains(SECRET), "{}", result.stdout);
+    result
+}
+
+#[test]
+fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
+    let home = home_with_agents();
+    let before = read_files(&home);
+    let planned = run_discreetly(&home, &["init"]).expect(2);
+    assert!(
+        planned.stdout.contains("Cursor: replace `Echo` by `toolcrib` in `~/.cursor/mcp.json`"),
+        "{}",
+        planned.stdout
+    );
+    assert!(planned.stderr.contains("hint: toolcrib init --yes"), "{}", planned.stderr);
+    run_discreetly(&home, &["init", "--json"]).expect(2);
+    assert!(read_files(&home) == before && !home.config().exists(), "a plan writes nothing");
+
+    let report = run_discreetly(&home, &["init", "--yes", "--json"]).expect(0).json();
+    let servers: Vec<&str> = report["plan"]["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|server| server["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(servers, ["echo", "counter"], "each server is imported once: {report}");
+    let proofs = report["proofs"].as_array().unwrap();
+    assert!(proofs.len() == 9 && proofs.iter().all(|proof| proof["tools"] == report["tools"]), "{report}");
+    assert_eq!(
+        (&report["failed"], &report["undo"]),
+        (&serde_json::json!([]), &"toolcrib init --undo".into())
+    );
+    assert!(!fs::read_to_string(home.config()).unwrap().contains(SECRET));
+    for (path, text) in read_files(&home) {
+        assert!(
+            text.contains("toolcrib") && !text.contains("demo-server") && !text.contains(SECRET),
+            "{path}: {text}"
+        );
+        let kept = ["mine", "which", "numStartups", "/p", "theme", "all */", "kept", "vim_mode", "\r\n\t"];
+        for word in kept.iter().filter(|word| before[path].contains(**word)) {
+            assert!(text.contains(word), "{path} lost {word}: {text}");
+        }
+    }
+
+    let again = run_discreetly(&home, &["init"]).expect(0);
+    assert!(again.stdout.is_empty() && again.stderr.contains("nothing to do"), "{}", again.stderr);
+    fs::create_dir_all(user_home(&home).join(".codeium")).unwrap();
+    let later = run_discreetly(&home, &["init", "--yes", "--json"]).expect(0).json();
+    let agents = later["plan"]["agents"].as_array().unwrap();
+    assert_eq!((agents.len(), &agents[0]["agent"]), (1, &"windsurf".into()), "only the new agent: {later}");
+
+    run_discreetly(&home, &["init", "--undo"]).expect(0);
+    assert!(read_files(&home) == before && !home.config().exists());
+    assert!(!user_home(&home).join(".codeium/windsurf").exists());
+    let secrets = run_discreetly(&home, &["secret", "ls", "--json"]).expect(0);
+    assert!(!secrets.stdout.contains("github-token"), "{}", secrets.stdout);
+    assert_eq!(run(&home, &["init", "--undo", "--json"]).expect(1).error()["code"], "nothing_to_undo");
+}
+
+#[test]
+fn init_undo_leaves_edited_files_alone() {
+    let home = home_with_agents();
+    let before = read_files(&home);
+    write_file(&home, ".kiro/settings/mcp.json", "{ broken");
+    let done = run_discreetly(&home, &["init", "--yes"]).expect(0);
+    assert!(done.stderr.contains("Kiro is left out"), "{}", done.stderr);
+    assert!(done.stderr.contains("undo: toolcrib init --undo"), "{}", done.stderr);
+    let claude = user_home(&home).join(".claude.json");
+    let edited = fs::read_to_string(&claude).unwrap().replace("7", "8");
+    fs::write(&claude, &edited).unwrap();
+    let undone = run_discreetly(&home, &["init", "--undo"]).expect(2);
+    assert!(undone.stderr.contains("`~/.claude.json` was edited since"), "{}", undone.stderr);
+    assert_eq!(fs::read_to_string(&claude).unwrap(), edited);
+    let left = run_discreetly(&home, &["init", "--undo", "--json"]).expect(2).json();
+    assert_eq!(left["left"][0]["file"], claude.canonicalize().unwrap().display().to_string());
+    for (path, text) in read_files(&home).into_iter().filter(|(path, _)| *path != ".claude.json") {
+        assert_eq!(text, before[path], "{path}");
+    }
+    // The hint of the warning: the edit stays, and the servers are back.
+    run_discreetly(&home, &["export", "claude", "--undo"]).expect(0);
+    let text = fs::read_to_string(&claude).unwrap();
+    assert!(text.contains("8") && text.contains("demo-server") && !text.contains("toolcrib"), "{text}");
+    run_discreetly(&home, &["init", "--undo"]).expect(0);
+}
+
+#[test]
+fn init_without_an_agent_says_what_to_do() {
+    let home = Home::new("");
+    let result = deadline::output(&mut command(&home, &["init", "--yes", "--json"]));
+    let error = RunResult::from(result).expect(1).error();
+    assert_eq!(
+        (&error["code"], &error["hint"]),
+        (&"no_agent".into(), &"toolcrib add NAME -- COMMAND".into())
+    );
+}
