@@ -23,7 +23,7 @@ impl Crib {
             return None;
         }
         let _in_flight = self.inner.in_flight.token();
-        let lease = self.router().registry.lease(&server, &mut call).await.ok()?;
+        let lease = self.router().registry.lease(&server, &call).await.ok()?;
         lease.connection().answer_unknown_method(call.method()).await
     }
 }
