@@ -87,6 +87,8 @@ impl RelistQueue {
 pub(crate) struct EarliestRelist {
     /// For a listing that no caller waits for.
     pub(crate) routine: Instant,
+    /// For a listing after an announced change, which clients are notified of.
+    pub(crate) announced: Instant,
     /// For a listing that a caller waits for.
     pub(crate) urgent: Instant,
 }
@@ -162,8 +164,14 @@ impl Connection {
             let _ = state.wait_for(|state| state.is_urgent).await;
             sleep_until(earliest.urgent).await;
         };
+        let mut announced_state = self.mux.relist_queue().state.subscribe();
+        let announced = async {
+            let _ = announced_state.wait_for(|state| !state.announced.is_empty()).await;
+            sleep_until(earliest.announced).await;
+        };
         tokio::select! {
             () = urgent => {}
+            () = announced => {}
             () = sleep_until(earliest.routine) => {}
         }
     }

@@ -8,7 +8,7 @@ use crate::upstream::relist::{EarliestRelist, RelistRequest};
 
 /// Shortest time between two listings that no caller waits for, and between two announcements that clients are notified of.
 const RELIST_INTERVAL: Duration = Duration::from_secs(1);
-/// A listing that takes longer is expensive: the server is listed less often, also if a caller waits.
+/// A listing that takes longer is expensive: the server is listed less often, also if a caller waits or a change is announced.
 const EXPENSIVE_LISTING: Duration = Duration::from_secs(1);
 /// The time that a server is not listed again, as a multiple of the time that listing it took.
 const RELIST_PAUSE_FACTOR: u32 = 10;
@@ -134,7 +134,7 @@ impl ConnectionWatcher {
     /// Lists the server whenever that is requested, one listing at a time.
     async fn relist(&self, failed: ListKinds) {
         let now = Instant::now();
-        let mut earliest = EarliestRelist { routine: now, urgent: now };
+        let mut earliest = EarliestRelist { routine: now, announced: now, urgent: now };
         let mut retry = ListRetry::new(failed, now);
         loop {
             tokio::select! {
@@ -171,7 +171,11 @@ impl ConnectionWatcher {
 fn next_relist(now: Instant, took: Duration) -> EarliestRelist {
     let pause = took * RELIST_PAUSE_FACTOR;
     let urgent_pause = if took > EXPENSIVE_LISTING { pause } else { Duration::ZERO };
-    EarliestRelist { routine: now + RELIST_INTERVAL.max(pause), urgent: now + urgent_pause }
+    EarliestRelist {
+        routine: now + RELIST_INTERVAL.max(pause),
+        announced: now + RELIST_INTERVAL.max(urgent_pause),
+        urgent: now + urgent_pause,
+    }
 }
 
 /// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
@@ -186,4 +190,21 @@ async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> Fetc
     // If this fails, they are computed later.
     let _ = tokio::task::spawn_blocking(move || pins.compute_fingerprints(&shared.listing)).await;
     Arc::unwrap_or_clone(fetched)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_listing_delays_announced_changes_only_if_it_is_expensive() {
+        let now = Instant::now();
+        let waits = |took: u64| {
+            let earliest = next_relist(now, Duration::from_millis(took));
+            [earliest.routine, earliest.announced, earliest.urgent].map(|at| (at - now).as_millis())
+        };
+        assert_eq!(waits(20), [1000, 1000, 0]);
+        assert_eq!(waits(400), [4000, 1000, 0]);
+        assert_eq!(waits(2000), [20_000, 20_000, 20_000]);
+    }
 }
