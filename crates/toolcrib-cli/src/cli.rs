@@ -363,8 +363,11 @@ pub(crate) struct CallArgs {
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show one tool by its name or as `server.tool`, or the tools with this text in their name or description
+    /// Show one tool by its name or as `server.tool`, or the tools that match these words best
     pub(crate) query: Option<String>,
+    /// Show the score of each match and the parts of the tool that have words of the query
+    #[arg(long, requires = "query")]
+    pub(crate) explain: bool,
     /// Wait until every server has been listed or has failed; the default without a gateway
     #[arg(long)]
     pub(crate) wait: bool,

@@ -41,6 +41,32 @@ pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) ->
     report
 }
 
+/// Keeps the tool with this name, or else the tools that match a query, best first. An empty query keeps all tools.
+pub(crate) async fn search_tools(
+    crib: &Crib,
+    caller: &Caller,
+    report: ToolsReport,
+    query: &str,
+) -> ToolsReport {
+    if query.trim().is_empty() {
+        return report;
+    }
+    let tools = match find_exact(&report.tools, query) {
+        Some(tool) => vec![tool.clone()],
+        None => crib.search_for(caller, query, usize::MAX).await.iter().map(ToolReport::from_hit).collect(),
+    };
+    ToolsReport { tools, ..report }
+}
+
+/// Finds the tool with this public name, or as `server.tool`.
+fn find_exact<'t>(tools: &'t [ToolReport], name: &str) -> Option<&'t ToolReport> {
+    let on_server = name.split_once('.');
+    let is_exact = |tool: &&ToolReport| {
+        tool.name == name || on_server.is_some_and(|(server, own)| tool.server == server && tool.tool == own)
+    };
+    tools.iter().find(is_exact)
+}
+
 /// Finds the tool that a selector means. Servers that were never listed are listed if that can help.
 pub(crate) async fn find_tool(crib: &Crib, caller: &Caller, selector: &Selector) -> Option<Tool> {
     if let Selector::OnServer(server, _) = selector

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::Caller;
+use toolcrib::util::encoding;
 
 use crate::cli::ToolsArgs;
 use crate::client::GatewayClient;
@@ -13,32 +14,50 @@ use crate::report::list_to_json;
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 use crate::tool_listing::{self, ToolsWait};
 
+/// Matches of a query that are shown on the terminal.
+const MAX_MATCHES: usize = 20;
+
 /// Lists the tools of the running gateway, as far as they are known. Without one, starts the servers itself and waits for
 /// them, because they stop with the command.
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let listing = match GatewayClient::find(paths).await? {
-        Some(client) => {
-            let path = match (args.wait, args.refresh) {
-                (false, false) => "/api/v1/tools",
-                (true, false) => "/api/v1/tools?wait=1",
-                (false, true) => "/api/v1/tools?refresh=1",
-                (true, true) => "/api/v1/tools?refresh=1&wait=1",
-            };
-            super::until_interrupted(client.fetch(path)).await?.transpose()?
-        }
+        Some(client) => super::until_interrupted(client.fetch(&listing_path(args))).await?.transpose()?,
         None => {
             let wait = if args.no_wait { ToolsWait::Brief } else { ToolsWait::All };
-            let listing = super::run_standalone(paths, out, async |crib| match args.refresh {
-                true => tool_listing::refresh_tools(&crib, &Caller::local(), wait).await,
-                false => tool_listing::list_tools(&crib, &Caller::local(), wait).await,
+            let caller = Caller::local();
+            let listing = super::run_standalone(paths, out, async |crib| {
+                let listing = match args.refresh {
+                    true => tool_listing::refresh_tools(&crib, &caller, wait).await,
+                    false => tool_listing::list_tools(&crib, &caller, wait).await,
+                };
+                match &args.query {
+                    Some(query) => tool_listing::search_tools(&crib, &caller, listing, query).await,
+                    None => listing,
+                }
             })
             .await?;
             listing.map(|listing| with_standalone_hints(listing, paths))
         }
     };
     match listing {
-        Some(listing) => print_listing(&listing, args.query.as_deref(), out),
+        Some(listing) => print_listing(&listing, args, out),
         None => Ok(ExitStatus::Interrupted),
+    }
+}
+
+/// Returns the path of the request for the list, with the query.
+fn listing_path(args: &ToolsArgs) -> String {
+    let mut parts = Vec::new();
+    if args.refresh {
+        parts.push("refresh=1".to_owned());
+    }
+    if args.wait {
+        parts.push("wait=1".to_owned());
+    }
+    parts.extend(args.query.as_ref().map(|query| format!("q={}", encoding::percent_encode(query))));
+    match parts.is_empty() {
+        true => "/api/v1/tools".to_owned(),
+        false => format!("/api/v1/tools?{}", parts.join("&")),
     }
 }
 
@@ -50,35 +69,40 @@ fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport
     listing
 }
 
-fn print_listing(listing: &ToolsReport, query: Option<&str>, out: &mut Output) -> Result<ExitStatus> {
-    let exact = query.and_then(|query| find_exact(&listing.tools, query));
-    let matching: Vec<ToolReport> = match (exact, query) {
-        (Some(tool), _) => vec![tool.clone()],
-        (None, Some(query)) => search(&listing.tools, query),
-        (None, None) => listing.tools.clone(),
-    };
+fn print_listing(listing: &ToolsReport, args: &ToolsArgs, out: &mut Output) -> Result<ExitStatus> {
+    let has_query = args.query.as_ref().is_some_and(|query| !query.trim().is_empty());
+    let tools = &listing.tools;
     if out.json {
-        out.print_json(&listing_json(&matching, listing))?;
-    } else if let Some(tool) = exact {
+        out.print_json(&listing_json(listing))?;
+    } else if let [tool] = &tools[..]
+        && has_query
+        && tool.found.is_none()
+    {
         print_tool(tool, out)?;
+    } else if args.explain {
+        let rows: Vec<Vec<String>> = tools.iter().take(MAX_MATCHES).map(explained_row).collect();
+        out.print_table(&["SCORE", "NAME", "MATCHED", "DESCRIPTION"], &rows)?;
     } else {
-        let rows: Vec<Vec<String>> = matching.iter().map(table_row).collect();
+        let shown = if has_query { MAX_MATCHES } else { tools.len() };
+        let rows: Vec<Vec<String>> = tools.iter().take(shown).map(table_row).collect();
         out.print_table(&["NAME", "DESCRIPTION"], &rows)?;
     }
+    if has_query && !out.json && tools.len() > MAX_MATCHES {
+        let weaker = tools.len() - MAX_MATCHES;
+        out.print_note(&format!("{weaker} weaker matches are not shown; `--json` has all of them"))?;
+    }
     print_warnings(listing, out)?;
-    let ToolsReport { tools, failed, pending, .. } = listing;
-    if matching.is_empty() && failed.is_empty() && pending.is_empty() {
-        out.print_note(match query {
-            Some(_) => "no tool matches",
-            None => "no tools found",
-        })?;
+    let ToolsReport { failed, pending, .. } = listing;
+    if tools.is_empty() && failed.is_empty() && pending.is_empty() {
+        out.print_note(if has_query { "no tool matches" } else { "no tools found" })?;
     }
     Ok(if tools.is_empty() && !failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success })
 }
 
-fn listing_json(matching: &[ToolReport], listing: &ToolsReport) -> Value {
+fn listing_json(listing: &ToolsReport) -> Value {
     let failed: Vec<Value> = listing.failed.iter().map(FailureReport::to_short_json).collect();
-    let mut json = json!({"tools": list_to_json(matching), "failed": failed, "pending": listing.pending});
+    let mut json =
+        json!({"tools": list_to_json(&listing.tools), "failed": failed, "pending": listing.pending});
     if let Some(not_running) = &listing.not_running {
         json["not_running"] = json!(not_running);
     }
@@ -131,48 +155,6 @@ fn unapproved_warning(count: &UnapprovedCount) -> String {
     }
 }
 
-/// Finds the tool with this public name, or as `server.tool`.
-fn find_exact<'t>(tools: &'t [ToolReport], name: &str) -> Option<&'t ToolReport> {
-    let on_server = name.split_once('.');
-    let is_exact = |tool: &&ToolReport| {
-        tool.name == name || on_server.is_some_and(|(server, own)| tool.server == server && tool.tool == own)
-    };
-    tools.iter().find(is_exact)
-}
-
-/// Returns the tools that match a query, best match first.
-fn search(tools: &[ToolReport], query: &str) -> Vec<ToolReport> {
-    let mut matching: Vec<(MatchRank, &ToolReport)> =
-        tools.iter().filter_map(|tool| Some((rank(tool, query)?, tool))).collect();
-    // The sort is stable: equal matches stay in the order of the list.
-    matching.sort_by_key(|(rank, _)| *rank);
-    matching.into_iter().map(|(_, tool)| tool.clone()).collect()
-}
-
-/// The part of a tool that a query matches, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum MatchRank {
-    WholeName,
-    NamePrefix,
-    Name,
-    Description,
-}
-
-fn rank(tool: &ToolReport, query: &str) -> Option<MatchRank> {
-    let query = query.to_lowercase();
-    let own_name = tool.tool.to_lowercase();
-    let description = tool.description.as_ref().map(|text| text.to_lowercase()).unwrap_or_default();
-    if own_name == query {
-        Some(MatchRank::WholeName)
-    } else if own_name.starts_with(&query) {
-        Some(MatchRank::NamePrefix)
-    } else if own_name.contains(&query) || tool.name.to_lowercase().contains(&query) {
-        Some(MatchRank::Name)
-    } else {
-        description.contains(&query).then_some(MatchRank::Description)
-    }
-}
-
 fn table_row(tool: &ToolReport) -> Vec<String> {
     let description = tool.description.as_deref().unwrap_or_default();
     let summary = description.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
@@ -180,49 +162,46 @@ fn table_row(tool: &ToolReport) -> Vec<String> {
     vec![tool.name.clone(), change + &summary.replace('\t', " ")]
 }
 
+/// A row with the score and the fields that matched; both are empty for a tool that was not searched for.
+fn explained_row(tool: &ToolReport) -> Vec<String> {
+    let score = tool.found.as_ref().map_or_else(String::new, |found| format!("{:.3}", found.score));
+    let fields = tool.found.as_ref().map_or_else(String::new, |found| found.fields.join(", "));
+    let mut row = vec![score, tool.name.clone(), fields];
+    row.extend(table_row(tool).into_iter().skip(1));
+    row
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tools::SearchReport;
 
     #[test]
-    fn query_matches_name_and_description_ignoring_case() {
+    fn row_shows_the_first_line_and_what_matched() {
         let tool = ToolReport {
             name: "git__git_log".to_owned(),
-            tool: "git_log".to_owned(),
             description: Some("\n  Shows Commits.\nMore.".to_owned()),
             ..ToolReport::default()
         };
-        assert_eq!(rank(&tool, "GIT_l"), Some(MatchRank::NamePrefix));
-        assert_eq!(rank(&tool, "commit"), Some(MatchRank::Description));
-        assert_eq!(rank(&tool, "push"), None);
         assert_eq!(table_row(&tool), ["git__git_log", "Shows Commits."]);
-        let changed = ToolReport { change: Some("changed".to_owned()), ..tool };
+        let changed = ToolReport { change: Some("changed".to_owned()), ..tool.clone() };
         assert_eq!(table_row(&changed), ["git__git_log", "[changed] Shows Commits."]);
-    }
-
-    fn tool(server: &str, own_name: &str, description: &str) -> ToolReport {
-        ToolReport {
-            name: format!("{server}__{own_name}"),
-            server: server.to_owned(),
-            tool: own_name.to_owned(),
-            description: Some(description.to_owned()),
-            ..ToolReport::default()
-        }
+        let fields = vec!["name".to_owned(), "summary".to_owned()];
+        let found = ToolReport { found: Some(SearchReport { score: 2.5, fields }), ..tool };
+        assert_eq!(explained_row(&found), ["2.500", "git__git_log", "name, summary", "Shows Commits."]);
     }
 
     #[test]
-    fn search_puts_the_best_match_first() {
-        let tools = [
-            tool("git", "show", "Shows a log."),
-            tool("git", "reflog", ""),
-            tool("time", "log_time", ""),
-            tool("git", "log", ""),
-        ];
-        let found: Vec<String> = search(&tools, "log").into_iter().map(|tool| tool.tool).collect();
-        assert_eq!(found, ["log", "log_time", "reflog", "show"]);
-        let name = |query: &str| find_exact(&tools, query).map(|tool| tool.name.clone());
-        assert_eq!(name("git.log").as_deref(), Some("git__log"));
-        assert_eq!(name("git__reflog").as_deref(), Some("git__reflog"));
-        assert_eq!(name("log"), None);
+    fn query_is_encoded_in_the_path() {
+        let args = ToolsArgs {
+            query: Some("a & b".to_owned()),
+            explain: false,
+            wait: true,
+            no_wait: false,
+            refresh: true,
+        };
+        assert_eq!(listing_path(&args), "/api/v1/tools?refresh=1&wait=1&q=a%20%26%20b");
+        let args = ToolsArgs { query: None, wait: false, refresh: false, ..args };
+        assert_eq!(listing_path(&args), "/api/v1/tools");
     }
 }

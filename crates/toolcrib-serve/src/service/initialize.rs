@@ -11,6 +11,7 @@ use toolcrib::protocol::era::extensions::{self, merge_extensions};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
 
+use super::search_tools::search_instructions;
 use super::{CatalogScope, EndpointScope, McpService};
 
 /// Extensions whose methods can be routed to a server.
@@ -48,8 +49,10 @@ impl McpService {
                 let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
                 let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
                 merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
+                let own = self.is_search(scope).then(|| search_instructions(&catalog));
+                let parts: Vec<String> = own.into_iter().chain(merge_instructions(&catalog)).collect();
                 ServerIntroduction {
-                    instructions: merge_instructions(&catalog),
+                    instructions: (!parts.is_empty()).then(|| parts.join("\n\n")),
                     ..ServerIntroduction::new(capabilities)
                 }
             }
