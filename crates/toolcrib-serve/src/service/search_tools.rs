@@ -1,6 +1,6 @@
 //! Search mode: a client is listed three tools that find, describe and call the others, instead of all tools.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,9 +9,10 @@ use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::json::object::{self, Object, to_json_string};
 use toolcrib::protocol::jsonrpc::ResponsePayload;
 use toolcrib::protocol::versions::Era;
-use toolcrib::search::MAX_QUERY_CHARS;
+use toolcrib::search::{MAX_QUERY_CHARS, split_summary};
 use toolcrib::{Catalog, ListKind, Page, SearchHit, Selector, ServerId};
 
+use super::initialize::server_instructions;
 use super::signature::{summary, text_line, tool_signature};
 use super::{CatalogScope, EndpointScope, McpService, RequestContext};
 
@@ -31,6 +32,8 @@ const MAX_COUNTED: usize = 100;
 const MAX_NAMES: usize = 50;
 /// Similar tools that are named for an unknown name.
 const MAX_SUGGESTIONS: usize = 3;
+/// Bytes of the text about a server in the instructions.
+const MAX_SERVER_SUMMARY: usize = 60;
 /// Bytes of instructions that name servers.
 const MAX_SERVER_LINES: usize = 3000;
 
@@ -195,12 +198,14 @@ impl McpService {
         let era = context.client.era;
         let caller = context.scope.caller();
         let mut definitions: Vec<Bytes> = Vec::new();
+        let mut servers: BTreeSet<ServerId> = BTreeSet::new();
         let mut problems: Vec<String> = Vec::new();
         for name in names {
             let selector = Selector::Tool(name);
             match self.crib.find_for_era(caller, &selector, era).await {
                 Ok(target) => {
                     definitions.extend(self.crib.callable_catalog_for(caller).tool_definition(&target, era));
+                    servers.insert(target.server);
                 }
                 Err(error) => {
                     let near = self.crib.search_for(caller, &selector.into_name(), MAX_SUGGESTIONS).await;
@@ -211,8 +216,10 @@ impl McpService {
         if definitions.is_empty() {
             return Err(Mistake(problems.join("\n")));
         }
+        let catalog = self.crib.callable_catalog_for(caller);
+        let instructions = servers.iter().filter_map(|server| server_instructions(&catalog, server));
         let texts = definitions.iter().map(|definition| String::from_utf8_lossy(definition).into_owned());
-        let text = texts.chain(problems).collect::<Vec<_>>().join("\n");
+        let text = texts.chain(problems).chain(instructions).collect::<Vec<_>>().join("\n");
         let parsed =
             definitions.iter().filter_map(|definition| serde_json::from_slice::<Value>(definition).ok());
         Ok(ToolAnswer { text, structured: Some(json!({"tools": parsed.collect::<Vec<_>>()})) })
@@ -224,10 +231,8 @@ pub(super) fn search_instructions(catalog: &Arc<Catalog>) -> String {
     let mut text = "Tools are not listed in full: find them with find_tools, then call them by their name or with call_tool. Servers:".to_owned();
     let mut left_out = 0;
     for server in catalog.servers() {
-        let title = catalog.server_info(server).and_then(|info| Object::parse(info).ok());
-        let title = title.as_ref().and_then(|info| info.get_string("title"));
-        let line = match title {
-            Some(title) => format!("\n- {server}: {}", summary(&title, 60)),
+        let line = match server_summary(catalog, server) {
+            Some(summary) => format!("\n- {server}: {summary}"),
             None => format!("\n- {server}"),
         };
         match text.len() + line.len() <= MAX_SERVER_LINES {
@@ -239,6 +244,15 @@ pub(super) fn search_instructions(catalog: &Arc<Catalog>) -> String {
         text.push_str(&format!("\n- and {left_out} more"));
     }
     text
+}
+
+/// Returns the title of a server, or else the beginning of its instructions.
+fn server_summary(catalog: &Catalog, server: &ServerId) -> Option<String> {
+    let info = catalog.server_info(server).and_then(|info| Object::parse(info).ok()).unwrap_or_default();
+    let title = info.get_string("title");
+    let text = title.as_deref().or_else(|| catalog.server_instructions(server))?;
+    let summary = summary(split_summary(text).0, MAX_SERVER_SUMMARY);
+    (!summary.is_empty()).then_some(summary)
 }
 
 /// Adds the names of similar tools to an error.
@@ -347,7 +361,7 @@ fn render_hits(hits: &[SearchHit], limit: usize) -> ToolAnswer {
         tools.push(json!({
             "name": &*hit.tool.public_name,
             "server": hit.tool.server.as_str(),
-            "description": toolcrib::search::split_summary(&description).0.trim(),
+            "description": split_summary(&description).0.trim(),
             "signature": signature.full,
             "score": (f64::from(hit.score) * 1000.0).round() / 1000.0,
         }));
