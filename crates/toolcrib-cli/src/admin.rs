@@ -152,7 +152,8 @@ impl Admin {
     }
 
     /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
-    /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally `server`, returns only that tool, or a similar name.
+    /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally
+    /// `server`, returns only that tool, or a similar name.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         let Some(name) = query_value(query, "name") else {
             let wait = match query_value(query, "wait").as_deref() {

@@ -51,10 +51,13 @@ pub(crate) async fn search_tools(
     if query.trim().is_empty() {
         return report;
     }
-    let tools = match find_exact(&report.tools, query) {
-        Some(tool) => vec![tool.clone()],
-        None => crib.search_for(caller, query, usize::MAX).await.iter().map(ToolReport::from_hit).collect(),
-    };
+    if let Some(tool) = find_exact(&report.tools, query) {
+        return ToolsReport { tools: vec![tool.clone()], ..report };
+    }
+    let hits = crib.search_for(caller, query, usize::MAX).await;
+    let mut tools: Vec<ToolReport> = hits.iter().map(ToolReport::from_hit).collect();
+    // The sort is stable: tools with exactly this name come first, the others stay in the order of their scores.
+    tools.sort_by_key(|tool| tool.tool != query);
     ToolsReport { tools, ..report }
 }
 

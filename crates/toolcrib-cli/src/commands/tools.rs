@@ -7,6 +7,7 @@ use toolcrib::util::encoding;
 
 use crate::cli::ToolsArgs;
 use crate::client::GatewayClient;
+use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -14,12 +15,15 @@ use crate::report::list_to_json;
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
 use crate::tool_listing::{self, ToolsWait};
 
+/// Characters of a query.
+const MAX_QUERY_CHARS: usize = 1000;
 /// Matches of a query that are shown on the terminal.
 const MAX_MATCHES: usize = 20;
 
 /// Lists the tools of the running gateway, as far as they are known. Without one, starts the servers itself and waits for
 /// them, because they stop with the command.
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    check_length(args.query.as_deref())?;
     let listing = match GatewayClient::find(paths).await? {
         Some(client) => super::until_interrupted(client.fetch(&listing_path(args))).await?.transpose()?,
         None => {
@@ -43,6 +47,16 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
         Some(listing) => print_listing(&listing, args, out),
         None => Ok(ExitStatus::Interrupted),
     }
+}
+
+/// Refuses a query that does not fit into the request to a gateway.
+fn check_length(query: Option<&str>) -> Result<(), CommandError> {
+    let length = query.map_or(0, |query| query.chars().count());
+    if length <= MAX_QUERY_CHARS {
+        return Ok(());
+    }
+    let message = format!("the query has {length} characters, at most {MAX_QUERY_CHARS} are allowed");
+    Err(CommandError::usage(message).hint("say in a few words what the tool should do"))
 }
 
 /// Returns the path of the request for the list, with the query.
@@ -201,6 +215,9 @@ mod tests {
             refresh: true,
         };
         assert_eq!(listing_path(&args), "/api/v1/tools?refresh=1&wait=1&q=a%20%26%20b");
+        assert!(
+            check_length(args.query.as_deref()).is_ok() && check_length(Some(&"é".repeat(1001))).is_err()
+        );
         let args = ToolsArgs { query: None, wait: false, refresh: false, ..args };
         assert_eq!(listing_path(&args), "/api/v1/tools");
     }

@@ -21,7 +21,7 @@ fn tools_lists_and_filters() {
         (&"counter__add".into(), &serde_json::json!(["summary"]))
     );
     assert!(found["tools"][0]["score"].as_f64() > Some(0.0), "{found}");
-    assert_eq!(names(&["tools", "echo__"]), ["echo__say", "echo__fail"]);
+    assert_eq!(names(&["tools", "echo__"]), ["echo__fail", "echo__say"]);
     assert!(names(&["tools", "nothing-like-it"]).is_empty());
     let output = home.run(&["tools", "--json"]).expect(0).json();
     let say = &output["tools"][2];

@@ -1,3 +1,5 @@
+//! Tests of the ranking and of unusual queries.
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

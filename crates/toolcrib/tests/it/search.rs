@@ -35,7 +35,7 @@ async fn search_finds_what_a_caller_may_call_and_follows_changes() {
     crib.set_policy(Policy::for_everyone(deny));
     assert_eq!(found(&crib, &local, "remove a file").await, ["files__read_file"]);
 
-    let mail = ServerSpec::in_process(id("mail"), toolbox(&[("send", "Sends a file to somebody.")]));
+    let mail = ServerSpec::in_process(id("mail"), toolbox(&[("send", "Sends a file to a person.")]));
     crib.add(mail).await.unwrap();
     crib.list().await;
     assert_eq!(found(&crib, &local, "send").await, ["mail__send"]);

@@ -44,7 +44,7 @@ pub(crate) async fn search_mode(setup: &Setup) {
     let listed = client.service.list_all_tools().await.unwrap();
     let names: Vec<&str> = listed.iter().map(|tool| &*tool.name).collect();
     assert_eq!(names, ["find_tools", "describe_tools", "call_tool"]);
-    let found = client.call("find_tools", json!({"query": "say hello to somebody"})).await.unwrap();
+    let found = client.call("find_tools", json!({"query": "say hello to a person"})).await.unwrap();
     let first = &found.structured_content.as_ref().unwrap()["tools"][0];
     assert_eq!((&first["name"], &first["description"]), (&json!("reference__greet"), &json!("Says hello")));
     assert_eq!(first["signature"], "reference__greet(name?: string)", "{first}");

@@ -1,3 +1,5 @@
+//! Tests of search mode: what is listed, found, described and called.
+
 use std::sync::Mutex;
 
 use toolcrib::access::policy::{Policy, Rules};
