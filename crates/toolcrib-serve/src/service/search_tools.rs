@@ -201,15 +201,19 @@ impl McpService {
         let mut servers: BTreeSet<ServerId> = BTreeSet::new();
         let mut problems: Vec<String> = Vec::new();
         for name in names {
-            let selector = Selector::Tool(name);
-            match self.crib.find_for_era(caller, &selector, era).await {
-                Ok(target) => {
-                    definitions.extend(self.crib.callable_catalog_for(caller).tool_definition(&target, era));
+            let found = self.crib.find_for_era(caller, &Selector::Tool(name.clone()), era).await;
+            let catalog = self.crib.callable_catalog_for(caller);
+            let definition = found.as_ref().ok().and_then(|target| catalog.tool_definition(target, era));
+            match (found, definition) {
+                (Ok(target), Some(definition)) => {
+                    definitions.push(definition);
                     servers.insert(target.server);
                 }
-                Err(error) => {
-                    let near = self.crib.search_for(caller, &selector.into_name(), MAX_SUGGESTIONS).await;
-                    problems.push(with_suggestions(error.to_string(), &near));
+                (found, _) => {
+                    let message =
+                        found.map_or_else(|error| error.to_string(), |_| format!("Unknown tool: {name}"));
+                    let near = self.crib.search_for(caller, &name, MAX_SUGGESTIONS).await;
+                    problems.push(with_suggestions(message, &near));
                 }
             }
         }

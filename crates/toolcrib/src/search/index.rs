@@ -26,6 +26,8 @@ const PREFIX_WEIGHT: f32 = 0.5;
 const MIN_PREFIX_BYTES: usize = 3;
 /// Words that are tried for one that the index does not have.
 const MAX_EXPANSIONS: usize = 64;
+/// Part of the best score below which a tool is not a match: it shares only stop words or one of many words with the query.
+const MIN_SHARE: f32 = 0.1;
 /// Weight of the vectors in relation to the best match of words.
 const VECTOR_WEIGHT: f32 = 0.5;
 
@@ -155,7 +157,8 @@ impl SearchIndex {
             score: found.score / f32::from(u16::MAX),
             fields: self.matched_fields(&query_terms, found.tool),
         };
-        best.into_iter().map(to_match).collect()
+        let least = best.first().map_or(0.0, |first| first.score * MIN_SHARE);
+        best.into_iter().take_while(|found| found.score >= least).map(to_match).collect()
     }
 
     /// Returns the number of tools.

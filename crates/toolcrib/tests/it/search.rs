@@ -8,7 +8,7 @@ use crate::support::id;
 
 fn toolbox(tools: &[(&str, &str)]) -> Toolbox {
     tools.iter().fold(Toolbox::new(), |toolbox, (name, description)| {
-        toolbox.tool(*name, *description, &json!({"type": "object"}), |_| async { Ok(String::new()) })
+        toolbox.tool(name, description, &json!({"type": "object"}), |_| async { Ok(String::new()) })
     })
 }
 

@@ -22,7 +22,7 @@ fn server(name: &str, tools: &[(&str, &str)]) -> ServerSpec {
     let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "depth": {"type": "integer"}},
         "required": ["path"]});
     let toolbox = tools.iter().fold(Toolbox::new(), |toolbox, (tool, description)| {
-        toolbox.tool(*tool, *description, &schema, |arguments| async move { Ok(format!("{arguments:?}")) })
+        toolbox.tool(tool, description, &schema, |arguments| async move { Ok(format!("{arguments:?}")) })
     });
     ServerSpec::in_process(name.parse().unwrap(), toolbox)
 }
@@ -249,9 +249,8 @@ async fn call_tool_is_the_call_of_the_tool_that_it_names() {
             assert_eq!(direct, through, "{name}");
         }
     }
-    let seen = targets.0.lock().ignore_poison();
+    let seen = targets.0.lock().ignore_poison().clone();
     assert!(!seen.is_empty() && seen.iter().all(|target| !target.contains("call_tool")), "{seen:?}");
-    drop(seen);
     let denied = call(&service, "find_tools", json!({"query": "remove a file"})).await;
     assert_eq!(names(&denied["structuredContent"]), ["disk__read_file"]);
     let hidden = call(&service, "describe_tools", json!({"names": ["disk__delete_file"]})).await;
