@@ -12,6 +12,7 @@ pub(crate) mod demo;
 pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod import;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod policy;

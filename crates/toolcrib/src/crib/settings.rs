@@ -65,7 +65,7 @@ impl Crib {
     pub fn set_policy(&self, policy: Policy) {
         self.router().visible_catalogs.set_policy(policy);
         // Publishes the catalog again, so that watchers apply the new rules to it.
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
     }
 
     /// Returns how a gateway lists tools to its clients.
@@ -77,7 +77,7 @@ impl Crib {
     pub fn set_expose(&self, expose: ExposeSettings) {
         *self.inner.expose.write().ignore_poison() = Arc::new(expose);
         // Publishes the catalog again, so that clients are notified of their new lists.
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
     }
 
     /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.

@@ -107,6 +107,8 @@ pub struct Match {
 struct QueryTerm {
     term: usize,
     weight: f32,
+    /// Whether a tool that has only this word is a match.
+    is_sufficient: bool,
 }
 
 impl SearchIndex {
@@ -144,7 +146,10 @@ impl SearchIndex {
         for query_term in &query_terms {
             let weight = query_term.weight * self.rarity(query_term.term);
             for posting in self.postings(query_term.term) {
-                scores[posting.tool as usize] += weight * f32::from(posting.impact);
+                let score = &mut scores[posting.tool as usize];
+                if *score > 0.0 || query_term.is_sufficient {
+                    *score += weight * f32::from(posting.impact);
+                }
             }
         }
         if let Some(vectors) = &self.vectors {
@@ -181,7 +186,8 @@ impl SearchIndex {
             + self.vectors.as_ref().map_or(0, VectorIndex::memory_bytes)
     }
 
-    /// Returns the words of the index that a query asks for. A repeated word counts for more, but not in proportion.
+    /// Returns the words of the index that a query asks for. A repeated word counts for more, but not in proportion. Stop words
+    /// come last, and are sufficient only if there are no others.
     fn query_terms(&self, query: &str) -> Vec<QueryTerm> {
         let stemmer = Stemmer::create(Algorithm::English);
         let mut words: BTreeMap<String, QueryWord> = BTreeMap::new();
@@ -191,14 +197,18 @@ impl SearchIndex {
             found.count += 1.0;
             found.is_stop_word |= is_stop_word;
         });
+        let has_only_stop_words = words.values().all(|word| word.is_stop_word);
         let mut query_terms = Vec::new();
         for (stem, word) in words {
             let weight = word.count.sqrt() * if word.is_stop_word { STOP_WORD_WEIGHT } else { 1.0 };
+            let is_sufficient = has_only_stop_words || !word.is_stop_word;
             match self.find_term(&stem) {
-                Ok(term) => query_terms.push(QueryTerm { term, weight }),
-                Err(place) => self.expand_prefix(&stem, place, weight, &mut query_terms),
+                Ok(term) => query_terms.push(QueryTerm { term, weight, is_sufficient }),
+                Err(place) if is_sufficient => self.expand_prefix(&stem, place, weight, &mut query_terms),
+                Err(_) => {}
             }
         }
+        query_terms.sort_by_key(|query_term| !query_term.is_sufficient);
         query_terms
     }
 
@@ -214,7 +224,8 @@ impl SearchIndex {
         found.extend(shorter.filter_map(|end| self.find_term(stem.get(..end)?).ok()).take(MAX_EXPANSIONS));
         // The alternatives share the weight, so that a short beginning does not outweigh the rest of the query.
         let share = weight * PREFIX_WEIGHT / (found.len() as f32).sqrt();
-        query_terms.extend(found.into_iter().map(|term| QueryTerm { term, weight: share }));
+        let is_sufficient = true;
+        query_terms.extend(found.into_iter().map(|term| QueryTerm { term, weight: share, is_sufficient }));
     }
 
     fn find_term(&self, stem: &str) -> Result<usize, usize> {

@@ -59,6 +59,7 @@ fn unusual_queries_have_an_answer() {
     assert_eq!(search(TOOLS, "'; DROP TABLE weather; --", None)[0], "getWeather");
     assert_eq!(search(TOOLS, r"^(?i)translat.*\btext\b$", None)[0], "translate_text");
     assert!(search(TOOLS, "the of a", None).contains(&"getWeather".to_owned()), "stop words count a little");
+    assert!(search(TOOLS, "a xylophone for the kids", None).is_empty(), "stop words alone do not suffice");
     assert!(search(&[], "weather", None).is_empty());
 }
 
