@@ -159,8 +159,8 @@ impl Admin {
     }
 
     /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
-    /// the running servers were asked again. With `name`, and optionally `server`, returns only that tool, or a similar name;
-    /// with `start=1`, after its server was started.
+    /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally
+    /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         let Some(name) = query_value(query, "name") else {
             let wait = match query_value(query, "wait").as_deref() {
@@ -170,6 +170,10 @@ impl Admin {
             let report = match query_value(query, "refresh").as_deref() {
                 Some("1") => tool_listing::refresh_tools(self.crib(), caller, wait).await,
                 _ => tool_listing::list_tools(self.crib(), caller, wait).await,
+            };
+            let report = match query_value(query, "q") {
+                Some(text) => tool_listing::search_tools(self.crib(), caller, report, &text).await,
+                None => report,
             };
             return report.to_json();
         };

@@ -511,11 +511,14 @@ pub(crate) struct CallArgs {
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show one tool by its name or as `server.tool`, or the tools that match a query
+    /// Show one tool by its name or as `server.tool`, or the tools that match these words best
     pub(crate) query: Option<String>,
     /// Show how many tokens the definitions cost, by server; a token is 4 bytes
     #[arg(long)]
     pub(crate) cost: bool,
+    /// Show the score of each match and the parts of the tool that have words of the query
+    #[arg(long, requires = "query")]
+    pub(crate) explain: bool,
     /// Wait until every server has been listed or has failed; the default without a gateway
     #[arg(long)]
     pub(crate) wait: bool,

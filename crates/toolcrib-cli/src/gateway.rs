@@ -285,6 +285,7 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
     Crib::builder()
         .roster(settings.roster)
         .policy(settings.policy)
+        .expose(settings.expose)
         .limits(settings.limits)
         .capacity(settings.capacity)
         .state_dir(paths.state_dir())

@@ -43,6 +43,35 @@ pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) ->
     report
 }
 
+/// Keeps the tool with this name, or else the tools that match a query, best first. An empty query keeps all tools.
+pub(crate) async fn search_tools(
+    crib: &Crib,
+    caller: &Caller,
+    report: ToolsReport,
+    query: &str,
+) -> ToolsReport {
+    if query.trim().is_empty() {
+        return report;
+    }
+    if let Some(tool) = find_exact(&report.tools, query) {
+        return ToolsReport { tools: vec![tool.clone()], ..report };
+    }
+    let hits = crib.search_for(caller, query, usize::MAX).await;
+    let mut tools: Vec<ToolReport> = hits.iter().map(ToolReport::from_hit).collect();
+    // The sort is stable: tools with exactly this name come first, the others stay in the order of their scores.
+    tools.sort_by_key(|tool| tool.tool != query);
+    ToolsReport { tools, ..report }
+}
+
+/// Finds the tool with this public name, or as `server.tool`.
+fn find_exact<'t>(tools: &'t [ToolReport], name: &str) -> Option<&'t ToolReport> {
+    let on_server = name.split_once('.');
+    let is_exact = |tool: &&ToolReport| {
+        tool.name == name || on_server.is_some_and(|(server, own)| tool.server == server && tool.tool == own)
+    };
+    tools.iter().find(is_exact)
+}
+
 /// Finds the tool that a selector means. Servers that were never listed are listed if that can help.
 ///
 /// Fails with the first failed start of such a server. Other errors are left to the call of the tool.

@@ -66,7 +66,7 @@ fn find_scope(
         let is_visible = |server: &ServerId| crib.contains(server) && crib.can_see(caller, server);
         let server = name.parse().ok().filter(is_visible);
         let server = server.ok_or_else(|| not_found(format!("no server is called `{name}`")))?;
-        return Ok(EndpointScope { view: CatalogScope::One(server), access });
+        return Ok(EndpointScope { view: CatalogScope::One(server), ..EndpointScope::all(access) });
     }
     Ok(EndpointScope::all(access))
 }

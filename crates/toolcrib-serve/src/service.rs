@@ -7,8 +7,10 @@ pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
 mod methods;
+mod search_tools;
 pub(crate) mod session_client;
 pub(crate) mod session_record;
+mod signature;
 mod tasks;
 pub(crate) mod updates;
 
@@ -33,8 +35,10 @@ use toolcrib::{
     Page, Selector, ServerId, UpdateSink,
 };
 
-use self::catalog_digest::{CatalogDigest, ListDigests};
+use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
+use self::change_watcher::list_index;
 use self::methods::MethodAction;
+use self::search_tools::SearchTool;
 use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
@@ -79,6 +83,8 @@ impl CatalogScope {
 pub(crate) struct EndpointScope {
     pub(crate) view: CatalogScope,
     pub(crate) access: Arc<AuthenticatedCaller>,
+    /// The name of the client program, once it is known.
+    pub(crate) client_name: Option<Arc<str>>,
 }
 
 /// The same caller with another profile is another scope.
@@ -99,12 +105,17 @@ impl EndpointScope {
 
     /// Returns the scope of a caller at the endpoint for all servers.
     pub(crate) fn all(access: Arc<AuthenticatedCaller>) -> Self {
-        Self { view: CatalogScope::All, access }
+        Self { view: CatalogScope::All, access, client_name: None }
     }
 
     /// Returns the scope of a caller that needs no authentication, at the endpoint for all servers.
     pub(crate) fn trusted(caller: Caller) -> Self {
         Self::all(Arc::new(AuthenticatedCaller::trusted(caller, false)))
+    }
+
+    /// Adds the client that these parameters of `initialize` name.
+    pub(crate) fn with_client(self, initialize: Option<&Object>) -> Self {
+        Self { client_name: client::client_name(initialize), ..self }
     }
 
     /// Returns the caller.
@@ -141,6 +152,7 @@ impl RequestContext {
             log_level: meta.log_level,
         };
         let has_extensions = client.capabilities.has_extensions();
+        let scope = EndpointScope { client_name: meta.client_name.clone(), ..scope };
         Self { scope, client, client_context: None, updates: None, has_extensions }
     }
 
@@ -261,8 +273,18 @@ impl McpService {
         method: &str,
         params: Option<Object>,
     ) -> ResponsePayload {
-        let params = params.unwrap_or_default();
+        let mut params = params.unwrap_or_default();
         let era = context.client.era;
+        if method == "tools/call"
+            && let Some(tool) = self.find_search_tool(&context.scope, &params)
+        {
+            if tool != SearchTool::Call {
+                return Box::pin(self.answer_search_tool(&context, tool, &params)).await;
+            }
+            if let Err(response) = self.unwrap_call(&context, &mut params) {
+                return response;
+            }
+        }
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
             Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
@@ -326,7 +348,10 @@ impl McpService {
         if let Some(error) = list_error.filter(|_| cursor.is_none()) {
             return (ResponsePayload::Error(error.clone()), None);
         }
-        let page = listed.page(kind, scope.view.server(), era, cursor.as_deref());
+        let page = match kind == ListKind::Tools && self.is_search(scope) {
+            true => self.search_page(listed, era, cursor.as_deref()),
+            false => listed.page(kind, scope.view.server(), era, cursor.as_deref()),
+        };
         let is_empty = page.as_ref().is_ok_and(|page| &*page.items == b"[]");
         if let CatalogScope::One(server) = &scope.view
             && (is_empty || page.is_err())
@@ -354,7 +379,9 @@ impl McpService {
     fn encode_page(&self, context: &RequestContext, kind: ListKind, page: &Page, catalog: &Catalog) -> Bytes {
         let server = context.scope.view.server();
         let freshness = self.crib.freshness(kind, server, context.scope.caller());
-        let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
+        // Other clients may be listed other tools.
+        let is_public = freshness.public && self.crib.expose_settings().lists_all();
+        let caching = client::ListCaching { ttl: freshness.ttl, is_public };
         let member = kind.list_member();
         let next_cursor = page.next_cursor.as_deref();
         let own_result = page.own_result.as_ref().and_then(|own_result| {
@@ -450,7 +477,17 @@ impl McpService {
 
     /// Returns the digests of the current lists in a scope.
     pub(crate) fn list_digests(&self, scope: &EndpointScope) -> ListDigests {
-        self.catalog_digest(&self.crib.catalog_for(scope.caller())).list_digests(&scope.view)
+        self.list_digests_of(&self.crib.catalog_for(scope.caller()), scope)
+    }
+
+    /// Returns the digests of the lists of a catalog in a scope. In search mode, only the tools that are listed count.
+    pub(crate) fn list_digests_of(&self, catalog: &Arc<Catalog>, scope: &EndpointScope) -> ListDigests {
+        let mut digests = self.catalog_digest(catalog).list_digests(&scope.view);
+        if self.is_search(scope) {
+            let listed = self.always_listed(catalog).map(|listed| listed.list_json(ListKind::Tools, None));
+            digests[list_index(ListKind::Tools)] = hash_list(&listed.unwrap_or_default());
+        }
+        digests
     }
 }
 

@@ -115,8 +115,7 @@ pub async fn serve_pipe<R, W>(
     let tasks = TaskTracker::new();
     let mut writing = tasks.spawn_boxed(receiver.write(writer));
     let scope = EndpointScope::trusted(caller);
-    let notifying =
-        tasks.spawn_boxed(notify_sessions(service.clone(), scope.clone(), session_changes, out.clone()));
+    let notifying = tasks.spawn_boxed(notify_sessions(service.clone(), session_changes, out.clone()));
     let pipe = PipeClient {
         handle: service.connect_client(),
         scope,
@@ -318,9 +317,9 @@ impl PipeClient {
     async fn open_session(&self, id: &RequestId, params: Option<&Object>) {
         let revision = client::negotiate_revision(params);
         self.service.introduce_client(params);
-        let result = self.service.initialize_result(&self.scope, revision).await;
-        let session =
-            SessionClientState::new(&self.service, self.scope.clone(), params, self.project.clone());
+        let scope = self.scope.clone().with_client(params);
+        let result = self.service.initialize_result(&scope, revision).await;
+        let session = SessionClientState::new(&self.service, scope, params, self.project.clone());
         session.questions.set_last_number(self.last_question);
         session.idle_updates.connect(self.out.weak_sender());
         self.out.send(encode_response(id, &ResponsePayload::Result(result))).await;
@@ -442,7 +441,6 @@ async fn listen(
 /// Sends change notifications to the current session.
 async fn notify_sessions(
     service: Arc<McpService>,
-    scope: EndpointScope,
     mut session_changes: watch::Receiver<Option<Arc<SessionClientState>>>,
     out: Outbox,
 ) {
@@ -452,7 +450,7 @@ async fn notify_sessions(
             Err(_) => return,
         };
         let Some(mut session) = session else { return };
-        let mut watcher = ChangeWatcher::new(service.clone(), scope.clone());
+        let mut watcher = ChangeWatcher::new(service.clone(), session.scope.clone());
         loop {
             tokio::select! {
                 messages = watcher.next_messages(&mut session) => {

@@ -2,6 +2,7 @@
 
 pub mod approvals;
 pub(crate) mod argument_schemas;
+pub mod expose;
 pub mod pins;
 pub mod policy;
 pub mod schema;

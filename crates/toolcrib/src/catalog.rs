@@ -19,6 +19,8 @@ use bytes::Bytes;
 
 use crate::model::error::Error;
 use crate::model::listing::{ListedItem, Listing};
+use crate::model::target::Target;
+use crate::protocol::era::adapt_tool_for_client;
 pub use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
@@ -101,7 +103,8 @@ impl Catalog {
     }
 
     /// Returns a catalog with the servers that `can_see` accepts, and of their items those that `keep` accepts.
-    pub(crate) fn filtered(
+    #[doc(hidden)]
+    pub fn filtered(
         &self,
         can_see: impl Fn(&ServerId) -> bool,
         keep: impl Fn(&ServerId, &str) -> bool,
@@ -229,6 +232,14 @@ impl Catalog {
     /// unknown. Secrets are redacted in it. A list that was read before keeps its content.
     pub fn list_error(&self, kind: ListKind, server: &ServerId) -> Option<&Bytes> {
         Some(&self.servers.get(server)?.listing.as_ref()?.unknown_list(kind)?.error)
+    }
+
+    /// Returns the definition of a tool as clients of an era are listed it.
+    #[doc(hidden)]
+    pub fn tool_definition(&self, target: &Target, era: Era) -> Option<Bytes> {
+        let item = self.find_item(&target.server, ListKind::Tools, &target.name)?;
+        let definition = self.public_definition(ListKind::Tools, item);
+        Some(adapt_tool_for_client(&definition, era).unwrap_or(definition))
     }
 
     /// Finds the item that a server lists under this name of its own.

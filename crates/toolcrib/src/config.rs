@@ -16,6 +16,7 @@ mod callers;
 mod card;
 mod changes;
 mod declared;
+mod expose;
 mod facts;
 mod file;
 mod glob;
@@ -49,6 +50,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 pub use crate::spec::Origin;
@@ -82,6 +84,8 @@ pub struct Config {
     pub capacity: Capacity,
     /// Access rules.
     pub policy: Policy,
+    /// How tools are listed to clients.
+    pub expose: ExposeSettings,
     /// Quotas and rate limits.
     pub usage_limits: UsageLimits,
     /// Callers and their tokens; if empty, every local client is accepted.

@@ -12,13 +12,14 @@ mod lease;
 mod lists;
 mod remembered;
 mod requests;
+mod search;
 mod server_list;
 mod servers;
 mod settings;
 mod unknown_method;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex, Once, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
@@ -29,6 +30,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::access::approvals::PendingApproval;
+use crate::access::expose::ExposeSettings;
 use crate::access::pins::Pins;
 use crate::cache::Invalidation;
 use crate::call::Call;
@@ -65,6 +67,8 @@ pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
 pub use remembered::{remembered_tools, remembered_transport, remembered_unapproved};
+pub use search::SearchHit;
+use search::ToolSearch;
 pub use settings::Settings;
 
 /// The folder of remembered listings, below the state folder.
@@ -98,6 +102,8 @@ struct CribInner {
     /// Servers that a shutdown is stopping, so that another one can continue if it is dropped.
     stopping: Mutex<Vec<Supervisor>>,
     observers_closed: Once,
+    search: ToolSearch,
+    expose: RwLock<Arc<ExposeSettings>>,
 }
 
 impl std::fmt::Debug for CribInner {

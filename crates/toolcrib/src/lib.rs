@@ -164,6 +164,8 @@ mod process;
 #[doc(hidden)]
 pub mod protocol;
 mod registry;
+#[doc(hidden)]
+pub mod search;
 mod secrets;
 #[cfg(feature = "serde")]
 mod serialize;
@@ -176,6 +178,7 @@ mod upstream;
 pub mod util;
 
 pub use crate::access::approvals::PendingApproval;
+pub use crate::access::expose::{ExposeMode, ExposeSettings};
 pub use crate::access::policy::{
     AllowList, GuardVerdict, InvalidRule, Policy, PolicyLevel, PolicyVerdict, Profile, Rule, Rules,
 };
@@ -191,7 +194,7 @@ pub use crate::catalog::{Catalog, CatalogItem, Page, Tool};
 #[cfg(feature = "config")]
 pub use crate::config::Config;
 pub use crate::crib::{
-    BuildError, Crib, CribBuilder, Discovery, LeaseOptions, ListFreshness, ServerLease, Settings,
+    BuildError, Crib, CribBuilder, Discovery, LeaseOptions, ListFreshness, SearchHit, ServerLease, Settings,
 };
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
 pub use crate::model::caller::Caller;
@@ -220,6 +223,7 @@ pub use crate::protocol::jsonrpc::ResponsePayload;
 pub use crate::protocol::list_kind::ListKind;
 pub use crate::protocol::versions::{Era, Revision, UnknownRevision};
 pub use crate::registry::{FailedStart, RosterChanges};
+pub use crate::search::{Embedder, SearchField};
 pub use crate::secrets::SecretStore;
 pub use crate::spec::secret::{Secret, SecretError};
 pub use crate::spec::template::{

@@ -49,7 +49,7 @@ const NO_TASKS: &str = "SEP-2663: the extension is \"not wire-compatible\" with 
     2025-11-25, and a server may make a task only of a request that declared the extension";
 
 /// The table: a feature, and what is expected for each of [`CELLS`].
-const TABLE: [(&str, [Expected; 4]); 14] = [
+const TABLE: [(&str, [Expected; 4]); 22] = [
     ("tools", ALWAYS),
     ("resources", ALWAYS),
     ("prompts", ALWAYS),
@@ -67,10 +67,22 @@ const TABLE: [(&str, [Expected; 4]); 14] = [
         "tasks",
         [NotInSdk("rmcp 3 has no tasks of 2025-11-25"), Impossible(NO_TASKS), Impossible(NO_TASKS), Works],
     ),
+    ("tools in search mode", ALWAYS),
+    ("logging by call_tool", ALWAYS),
+    ("progress by call_tool", ALWAYS),
+    ("cancel by call_tool", ALWAYS),
+    ("sampling by call_tool", ALWAYS),
+    ("elicitation form by call_tool", ALWAYS),
+    ("elicitation URL by call_tool", ALWAYS),
+    ("roots by call_tool", ALWAYS),
 ];
 
 async fn check(feature: &str, expected: Expected, setup: &Setup) {
+    if let Some(feature) = feature.strip_suffix(" by call_tool") {
+        return Box::pin(check(feature, expected, &setup.by_call_tool())).await;
+    }
     match feature {
+        "tools in search mode" => offers::search_mode(setup).await,
         "tools" => offers::tools(setup).await,
         "resources" => offers::resources(setup).await,
         "prompts" => offers::prompts(setup).await,

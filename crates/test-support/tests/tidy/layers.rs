@@ -21,6 +21,7 @@ const CRATES: &[Crate] = &[
             "call",
             "observer",
             "catalog",
+            "search",
             "access",
             "limits",
             "cache",

@@ -5,10 +5,12 @@ mod schema_text;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use toolcrib::util::encoding;
 use toolcrib::{Caller, Crib};
 
 use crate::cli::ToolsArgs;
 use crate::client::GatewayClient;
+use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -18,9 +20,15 @@ use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCou
 use crate::tool_listing::{self, ToolsWait};
 use layout::ServerCost;
 
+/// Characters of a query.
+const MAX_QUERY_CHARS: usize = 1000;
+/// Matches of a query that are shown on the terminal.
+const MAX_MATCHES: usize = 20;
+
 /// Lists the tools of the running gateway, as far as they are known. Without one, starts the servers itself and waits for
 /// them, because they stop with the command.
 pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+    check_length(args.query.as_deref())?;
     let action = "listing tools";
     let finish = |listing: Option<ToolsReport>, out: &mut Output| match listing {
         Some(listing) => print_listing(&listing, args, out),
@@ -28,14 +36,8 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
     };
     match GatewayClient::find(paths).await? {
         Some(client) => {
-            let path = match (args.wait, args.refresh) {
-                (false, false) => "/api/v1/tools",
-                (true, false) => "/api/v1/tools?wait=1",
-                (false, true) => "/api/v1/tools?refresh=1",
-                (true, true) => "/api/v1/tools?refresh=1&wait=1",
-            };
             let wait = Wait::new(action, ServerSource::Gateway(&client));
-            let listing = super::until_interrupted(wait.run(client.fetch(path))).await?;
+            let listing = super::until_interrupted(wait.run(client.fetch(&listing_path(args)))).await?;
             finish(listing.transpose()?, out)
         }
         None => {
@@ -43,9 +45,13 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
             let work = async |crib: Crib| {
                 let local = Caller::local();
                 let listing = async {
-                    match args.refresh {
+                    let listing = match args.refresh {
                         true => tool_listing::refresh_tools(&crib, &local, wait).await,
                         false => tool_listing::list_tools(&crib, &local, wait).await,
+                    };
+                    match &args.query {
+                        Some(query) => tool_listing::search_tools(&crib, &local, listing, query).await,
+                        None => listing,
                     }
                 };
                 let listing = Wait::new(action, ServerSource::Crib(&crib)).run(listing).await;
@@ -53,6 +59,32 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
             };
             super::run_with_config(paths, paths.valid_config()?, out, work, finish).await?
         }
+    }
+}
+
+/// Refuses a query that does not fit into the request to a gateway.
+fn check_length(query: Option<&str>) -> Result<(), CommandError> {
+    let length = query.map_or(0, |query| query.chars().count());
+    if length <= MAX_QUERY_CHARS {
+        return Ok(());
+    }
+    let message = format!("the query has {length} characters, at most {MAX_QUERY_CHARS} are allowed");
+    Err(CommandError::usage(message).hint("say in a few words what the tool should do"))
+}
+
+/// Returns the path of the request for the list, with the query.
+fn listing_path(args: &ToolsArgs) -> String {
+    let mut parts = Vec::new();
+    if args.refresh {
+        parts.push("refresh=1".to_owned());
+    }
+    if args.wait {
+        parts.push("wait=1".to_owned());
+    }
+    parts.extend(args.query.as_ref().map(|query| format!("q={}", encoding::percent_encode(query))));
+    match parts.is_empty() {
+        true => "/api/v1/tools".to_owned(),
+        false => format!("/api/v1/tools?{}", parts.join("&")),
     }
 }
 
@@ -64,40 +96,62 @@ fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport
     listing
 }
 
+/// Prints a list. With a query, the list has what was found, best first; a tool that was not searched for is the only one
+/// and was named exactly.
 fn print_listing(listing: &ToolsReport, args: &ToolsArgs, out: &mut Output) -> Result<ExitStatus> {
-    let query = args.query.as_deref();
-    let exact = query.and_then(|query| find_exact(&listing.tools, query));
-    let matching: Vec<ToolReport> = match (exact, query) {
-        (Some(tool), _) => vec![tool.clone()],
-        (None, Some(query)) => search(&listing.tools, query),
-        (None, None) => listing.tools.clone(),
-    };
+    let has_query = args.query.as_ref().is_some_and(|query| !query.trim().is_empty());
+    let tools = &listing.tools[..];
+    let exact = tools.first().filter(|tool| has_query && tool.found.is_none());
     if out.json {
-        out.print_json(&listing_json(&matching, listing, args.cost))?;
+        out.print_json(&listing_json(listing, args.cost))?;
     } else if args.cost {
-        print_costs(&matching, out)?;
+        print_costs(tools, out)?;
     } else if let Some(tool) = exact {
         print_lines(&layout::tool_page(tool, out.width()), out)?;
-    } else if !out.is_terminal() {
-        let rows: Vec<Vec<String>> =
-            matching.iter().map(|tool| vec![tool.name.clone(), layout::summary(tool)]).collect();
-        out.print_table(&["NAME", "DESCRIPTION"], &rows)?;
-    } else if query.is_some() {
-        print_lines(&layout::ungrouped(&matching, out.width()), out)?;
+    } else if has_query {
+        print_matches(tools, args.explain, out)?;
+    } else if out.is_terminal() {
+        print_lines(&layout::grouped(tools, out.width()), out)?;
     } else {
-        print_lines(&layout::grouped(&matching, out.width()), out)?;
+        out.print_table(&["NAME", "DESCRIPTION"], &table_rows(tools))?;
     }
     if exact.is_none() {
         print_warnings(listing, out)?;
     }
-    let ToolsReport { tools, failed, pending, .. } = listing;
-    if matching.is_empty() && failed.is_empty() && pending.is_empty() {
-        out.print_note(match query {
-            Some(_) => "no tool matches",
-            None => "no tools found",
-        })?;
+    let ToolsReport { failed, pending, .. } = listing;
+    if tools.is_empty() && failed.is_empty() && pending.is_empty() {
+        out.print_note(if has_query { "no tool matches" } else { "no tools found" })?;
     }
     Ok(listing_exit(tools.is_empty(), listing))
+}
+
+/// Prints the best matches of a query.
+fn print_matches(tools: &[ToolReport], explain: bool, out: &mut Output) -> Result<()> {
+    let shown = &tools[..tools.len().min(MAX_MATCHES)];
+    if explain {
+        let rows: Vec<Vec<String>> = shown.iter().map(explained_row).collect();
+        out.print_table(&["SCORE", "NAME", "MATCHED", "DESCRIPTION"], &rows)?;
+    } else if out.is_terminal() {
+        print_lines(&layout::ungrouped(shown, out.width()), out)?;
+    } else {
+        out.print_table(&["NAME", "DESCRIPTION"], &table_rows(shown))?;
+    }
+    let weaker = tools.len() - shown.len();
+    if weaker > 0 {
+        out.print_note(&format!("{weaker} weaker matches are not shown; `--json` has all of them"))?;
+    }
+    Ok(())
+}
+
+fn table_rows(tools: &[ToolReport]) -> Vec<Vec<String>> {
+    tools.iter().map(|tool| vec![tool.name.clone(), layout::summary(tool)]).collect()
+}
+
+/// Returns a row with the score and the fields that matched.
+fn explained_row(tool: &ToolReport) -> Vec<String> {
+    let score = tool.found.as_ref().map_or_else(String::new, |found| format!("{:.3}", found.score));
+    let fields = tool.found.as_ref().map_or_else(String::new, |found| found.fields.join(", "));
+    vec![score, tool.name.clone(), fields, layout::summary(tool)]
 }
 
 fn print_lines(lines: &[String], out: &mut Output) -> Result<()> {
@@ -117,14 +171,14 @@ fn print_costs(tools: &[ToolReport], out: &mut Output) -> Result<()> {
     Ok(out.print_table(&["SERVER", "TOOLS", "BYTES", "TOKENS"], &rows)?)
 }
 
-fn listing_json(matching: &[ToolReport], listing: &ToolsReport, with_cost: bool) -> Value {
+fn listing_json(listing: &ToolsReport, with_cost: bool) -> Value {
     let mut json = missing_json(listing);
-    json["tools"] = list_to_json(matching);
+    json["tools"] = list_to_json(&listing.tools);
     if let Some(not_running) = &listing.not_running {
         json["not_running"] = json!(not_running);
     }
     if with_cost {
-        json["cost"] = layout::costs(matching).iter().map(ServerCost::to_json).collect();
+        json["cost"] = layout::costs(&listing.tools).iter().map(ServerCost::to_json).collect();
     }
     json
 }
@@ -173,88 +227,38 @@ fn unapproved_warning(count: &UnapprovedCount) -> String {
     }
 }
 
-/// Finds the tool with this public name, or as `server.tool`.
-fn find_exact<'t>(tools: &'t [ToolReport], name: &str) -> Option<&'t ToolReport> {
-    let on_server = name.split_once('.');
-    let is_exact = |tool: &&ToolReport| {
-        tool.name == name || on_server.is_some_and(|(server, own)| tool.server == server && tool.tool == own)
-    };
-    tools.iter().find(is_exact)
-}
-
-/// Returns the tools that match a query, best match first.
-fn search(tools: &[ToolReport], query: &str) -> Vec<ToolReport> {
-    let mut matching: Vec<(MatchRank, &ToolReport)> =
-        tools.iter().filter_map(|tool| Some((rank(tool, query)?, tool))).collect();
-    // The sort is stable: equal matches stay in the order of the list.
-    matching.sort_by_key(|(rank, _)| *rank);
-    matching.into_iter().map(|(_, tool)| tool.clone()).collect()
-}
-
-/// The part of a tool that a query matches, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum MatchRank {
-    WholeName,
-    NamePrefix,
-    Name,
-    Description,
-}
-
-fn rank(tool: &ToolReport, query: &str) -> Option<MatchRank> {
-    let query = query.to_lowercase();
-    let own_name = tool.tool.to_lowercase();
-    let description = tool.description.as_ref().map(|text| text.to_lowercase()).unwrap_or_default();
-    if own_name == query {
-        Some(MatchRank::WholeName)
-    } else if own_name.starts_with(&query) {
-        Some(MatchRank::NamePrefix)
-    } else if own_name.contains(&query) || tool.name.to_lowercase().contains(&query) {
-        Some(MatchRank::Name)
-    } else {
-        description.contains(&query).then_some(MatchRank::Description)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tools::SearchReport;
 
     #[test]
-    fn query_matches_name_and_description_ignoring_case() {
+    fn row_shows_the_first_line_and_what_matched() {
+        let fields = vec!["name".to_owned(), "summary".to_owned()];
         let tool = ToolReport {
             name: "git__git_log".to_owned(),
-            tool: "git_log".to_owned(),
             description: Some("\n  Shows Commits.\nMore.".to_owned()),
+            found: Some(SearchReport { score: 2.5, fields }),
             ..ToolReport::default()
         };
-        assert_eq!(rank(&tool, "GIT_l"), Some(MatchRank::NamePrefix));
-        assert_eq!(rank(&tool, "commit"), Some(MatchRank::Description));
-        assert_eq!(rank(&tool, "push"), None);
-    }
-
-    fn tool(server: &str, own_name: &str, description: &str) -> ToolReport {
-        ToolReport {
-            name: format!("{server}__{own_name}"),
-            server: server.to_owned(),
-            tool: own_name.to_owned(),
-            description: Some(description.to_owned()),
-            ..ToolReport::default()
-        }
+        assert_eq!(explained_row(&tool), ["2.500", "git__git_log", "name, summary", "Shows Commits."]);
     }
 
     #[test]
-    fn search_puts_the_best_match_first() {
-        let tools = [
-            tool("git", "show", "Shows a log."),
-            tool("git", "reflog", ""),
-            tool("time", "log_time", ""),
-            tool("git", "log", ""),
-        ];
-        let found: Vec<String> = search(&tools, "log").into_iter().map(|tool| tool.tool).collect();
-        assert_eq!(found, ["log", "log_time", "reflog", "show"]);
-        let name = |query: &str| find_exact(&tools, query).map(|tool| tool.name.clone());
-        assert_eq!(name("git.log").as_deref(), Some("git__log"));
-        assert_eq!(name("git__reflog").as_deref(), Some("git__reflog"));
-        assert_eq!(name("log"), None);
+    fn query_is_encoded_in_the_path() {
+        let args = ToolsArgs {
+            query: Some("a & b".to_owned()),
+            explain: false,
+            cost: false,
+            wait: true,
+            no_wait: false,
+            refresh: true,
+        };
+        assert_eq!(listing_path(&args), "/api/v1/tools?refresh=1&wait=1&q=a%20%26%20b");
+        assert!(
+            check_length(args.query.as_deref()).is_ok() && check_length(Some(&"é".repeat(1001))).is_err()
+        );
+        let args = ToolsArgs { query: None, wait: false, refresh: false, ..args };
+        assert_eq!(listing_path(&args), "/api/v1/tools");
     }
 }

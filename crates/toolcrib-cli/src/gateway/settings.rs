@@ -68,6 +68,7 @@ pub(super) fn resolve_callers(config: &Config, secrets: &SecretLocator) -> Resul
 pub(super) fn library_settings(config: &Config) -> Settings {
     Settings::new(config.roster.clone())
         .policy(config.policy.clone())
+        .expose(config.expose.clone())
         .limits(config.usage_limits.clone())
         .capacity(config.capacity.clone())
 }

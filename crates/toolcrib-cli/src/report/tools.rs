@@ -1,7 +1,7 @@
 //! Lists of tools.
 
 use serde_json::{Map, Value, json};
-use toolcrib::{Error, PinStatus, PinnedKind, Pinning, ServerStatus, Tool};
+use toolcrib::{Error, PinStatus, PinnedKind, Pinning, SearchHit, ServerStatus, Tool};
 
 use crate::hints::error_data;
 
@@ -87,9 +87,27 @@ pub(crate) struct ToolReport {
     /// `new` or `changed`, if the tool differs from what was approved.
     pub(crate) change: Option<String>,
     pub(crate) definition: Value,
+    /// How well it matches, if it was found by a query.
+    pub(crate) found: Option<SearchReport>,
+}
+
+/// The place of a tool among the results of a query.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct SearchReport {
+    pub(crate) score: f64,
+    /// The parts of the tool that contain words of the query.
+    pub(crate) fields: Vec<String>,
 }
 
 impl ToolReport {
+    /// Creates the report about a tool that was found by a query.
+    pub(crate) fn from_hit(hit: &SearchHit) -> Self {
+        let fields = hit.fields.iter().map(|field| field.as_str().to_owned()).collect();
+        // Scores are shown with three digits; more would suggest a precision that they do not have.
+        let score = (f64::from(hit.score) * 1000.0).round() / 1000.0;
+        Self { found: Some(SearchReport { score, fields }), ..Self::new(&hit.tool) }
+    }
+
     /// Creates the report about a tool.
     pub(crate) fn new(tool: &Tool) -> Self {
         Self {
@@ -99,20 +117,26 @@ impl ToolReport {
             description: tool.description(),
             change: tool.pin_status.map(|status| PinStatus::as_str(status).to_owned()),
             definition: serde_json::from_slice(&tool.definition).unwrap_or_default(),
+            found: None,
         }
     }
 }
 
 impl Report for ToolReport {
     fn to_json(&self) -> Value {
-        json!({
+        let mut report = json!({
             "name": self.name,
             "server": self.server,
             "tool": self.tool,
             "description": self.description,
             "change": self.change,
             "definition": self.definition,
-        })
+        });
+        if let Some(found) = &self.found {
+            report["score"] = json!(found.score);
+            report["fields"] = json!(found.fields);
+        }
+        report
     }
 
     fn from_json(value: &Value) -> Self {
@@ -124,6 +148,10 @@ impl Report for ToolReport {
             description: members.optional_text("description"),
             change: members.optional_text("change"),
             definition: members.value("definition"),
+            found: value
+                .get("score")
+                .and_then(Value::as_f64)
+                .map(|score| SearchReport { score, fields: members.texts("fields") }),
         }
     }
 }

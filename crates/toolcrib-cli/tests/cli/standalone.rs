@@ -14,7 +14,17 @@ fn tools_lists_and_filters() {
     };
     assert_eq!(names(&["tools"]), ["counter__add", "counter__ponder", "echo__say", "echo__fail"]);
     assert_eq!(names(&["tools", "MEMORY"]), ["counter__add"]);
-    assert_eq!(names(&["tools", "echo__"]), ["echo__say", "echo__fail"]);
+    assert_eq!(
+        names(&["tools", "add a number", "--explain"])[0].parse::<f32>().map(|score| score > 0.0),
+        Ok(true)
+    );
+    let found = home.run(&["tools", "keeps numbers", "--json"]).expect(0).json();
+    assert_eq!(
+        (&found["tools"][0]["name"], &found["tools"][0]["fields"]),
+        (&"counter__add".into(), &serde_json::json!(["summary"]))
+    );
+    assert!(found["tools"][0]["score"].as_f64() > Some(0.0), "{found}");
+    assert_eq!(names(&["tools", "echo__"]), ["echo__fail", "echo__say"]);
     assert!(names(&["tools", "nothing-like-it"]).is_empty());
     let output = home.run(&["tools", "--json"]).expect(0).json();
     let say = &output["tools"][2];

@@ -45,7 +45,7 @@ pub(super) async fn open(
     let Some(hold) = session.hold_stream() else {
         return refuse(StatusCode::CONFLICT, "this session already has an open notification stream");
     };
-    let watcher = ChangeWatcher::new(conn.gateway.service.clone(), scope.clone());
+    let watcher = ChangeWatcher::new(conn.gateway.service.clone(), session.client.scope.clone());
     let ends = [session.ended.clone(), conn.stop.clone()];
     let client = session.client.clone();
     let questions = Arc::<IdleQuestions>::default();

@@ -51,6 +51,7 @@ pub(super) async fn open(
         return overloaded(conn, Some(&request.id), &account.refusal("the session was not opened"));
     };
     gateway.service.introduce_client(request.params.as_ref());
+    let scope = scope.with_client(request.params.as_ref());
     let result = gateway.service.initialize_result(&scope, negotiate_revision(request.params.as_ref())).await;
     let client = SessionClientState::new(&gateway.service, scope, request.params.as_ref(), None);
     let Some(session) = gateway.sessions.open(client, request.params.as_ref(), Some(claim)) else {

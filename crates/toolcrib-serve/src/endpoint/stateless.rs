@@ -95,8 +95,8 @@ async fn open_listen_stream(
     }
     // Created first, so that no change is missed while the stream is opened.
     let service = &conn.gateway.service;
-    let watcher = ChangeWatcher::new(service.clone(), scope.clone());
     let context = RequestContext::stateless(scope, meta, conn.client.key);
+    let watcher = ChangeWatcher::new(service.clone(), context.scope.clone());
     let stream = match service.listen(&context, &id, params.as_ref()).await {
         Ok(stream) => stream,
         Err(response) => return respond_completely(conn, &context.scope.access, &id, &response),

@@ -25,6 +25,13 @@ pub(crate) struct CatalogDigest {
 /// The tools with arguments that are mirrored in headers, by server and own name.
 type HeaderParamTools = HashMap<(String, String), Arc<[HeaderParam]>>;
 
+/// Returns the digest of a list.
+pub(super) fn hash_list(list: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    list.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl CatalogDigest {
     pub(super) fn new(catalog: Arc<Catalog>) -> Self {
         Self { catalog, digests: Mutex::default(), header_params: OnceLock::new() }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use toolcrib::Catalog;
 use toolcrib::protocol::era::IMPLEMENTATION;
 use toolcrib::protocol::era::client::{self, ServerIntroduction};
 use toolcrib::protocol::era::extensions::{self, merge_extensions};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
+use toolcrib::{Catalog, ServerId};
 
+use super::search_tools::search_instructions;
 use super::{CatalogScope, EndpointScope, McpService};
 
 /// Extensions whose methods can be routed to a server.
@@ -48,10 +49,11 @@ impl McpService {
                 let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
                 let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
                 merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
-                ServerIntroduction {
-                    instructions: merge_instructions(&catalog),
-                    ..ServerIntroduction::new(capabilities)
-                }
+                let instructions = match self.is_search(scope) {
+                    true => Some(search_instructions(&catalog)),
+                    false => merge_instructions(&catalog),
+                };
+                ServerIntroduction { instructions, ..ServerIntroduction::new(capabilities) }
             }
             CatalogScope::One(server) => {
                 let catalog = self.crib.load_server_for(server, scope.caller(), era).await.ok();
@@ -85,12 +87,13 @@ fn routable_extensions(catalog: &Arc<Catalog>) -> Vec<&'static str> {
 
 /// Joins the instructions of all servers, each under the server's name.
 fn merge_instructions(catalog: &Arc<Catalog>) -> Option<String> {
-    let parts: Vec<String> = catalog
-        .servers()
-        .filter_map(|server| {
-            let instructions = catalog.server_instructions(server)?.trim();
-            (!instructions.is_empty()).then(|| format!("# {server}\n\n{instructions}"))
-        })
-        .collect();
+    let parts: Vec<String> =
+        catalog.servers().filter_map(|server| server_instructions(catalog, server)).collect();
     (!parts.is_empty()).then(|| parts.join("\n\n"))
+}
+
+/// Returns the instructions of a server, under its name.
+pub(super) fn server_instructions(catalog: &Catalog, server: &ServerId) -> Option<String> {
+    let instructions = catalog.server_instructions(server)?.trim();
+    (!instructions.is_empty()).then(|| format!("# {server}\n\n{instructions}"))
 }

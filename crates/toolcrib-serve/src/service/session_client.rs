@@ -223,7 +223,7 @@ impl SessionClientState {
         let (response, catalog) = service.list(self.request_context(false), kind, params).await;
         if let Some(catalog) = catalog {
             let list = list_index(kind);
-            let digests = service.catalog_digest(&catalog).list_digests(&self.scope.view);
+            let digests = service.list_digests_of(&catalog, &self.scope);
             self.last_digests.lock().ignore_poison()[list] = digests[list];
         }
         response

@@ -92,7 +92,7 @@ impl Sessions {
             return Ok(None);
         }
         let params = Some(&record.params);
-        let client = SessionClientState::new(service, scope.clone(), params, None);
+        let client = SessionClientState::new(service, scope.clone().with_client(params), params, None);
         let client = shared.share(client, id, params);
         client.apply_record(service, &record).await;
         let stored = client.put_record(RECORD_TTL);

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use super::node::TableEntry;
 use super::reader::TableReader;
 use super::root::ConfigSections;
-use super::{Origin, Position, Problem, ProblemScope, quota, rules};
+use super::{Origin, Position, Problem, ProblemScope, expose, quota, rules};
 use crate::spec::ServerId;
 use crate::spec::template::{Secret, SecretError, TemplateText, UnresolvedReference};
 use crate::util::encoding;
@@ -160,9 +160,11 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         let limits = quota::read(&mut table);
         let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
         let profile = read_profile(&mut table, sections);
+        let mode = expose::read_mode(&mut table, "expose");
         let origin = table.source().origin(entry.offset);
         table.finish();
         sections.policy.callers.insert(entry.key.clone(), rules);
+        sections.expose.callers.extend(mode.map(|mode| (entry.key.clone(), mode)));
         sections.usage_limits.callers.insert(entry.key.clone(), limits);
         sections.usage_limits.callers_in_flight.extend(in_flight.map(|calls| (entry.key.clone(), calls)));
         if let Some(token) = token {

@@ -72,6 +72,7 @@ pub const ROOT: &[ConfigKey] = &[
         "",
         "Callers and their tokens; with none, every client that can reach the gateway is accepted",
     ),
+    key("expose", Table(EXPOSE), "", "How tools are listed to clients; without it, every tool is listed"),
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
     key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
     key("secrets", Table(SECRETS), "", "Storage of the values behind `${secret:NAME}`"),
@@ -336,7 +337,7 @@ const PROFILE: &[ConfigKey] = &[
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
     key("deny", TextList, "[]", "Patterns that are never listed or callable"),
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
-    key("expose", OneOf(&["auto", "all"]), "auto", "How the profile's tools are listed"),
+    key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to clients of the profile"),
 ];
 
 const CALLER: &[ConfigKey] = &[
@@ -350,7 +351,22 @@ const CALLER: &[ConfigKey] = &[
     key("quota", Table(QUOTA), "", "Calls per period"),
     key("rate", Table(RATE), "", "Rate limit"),
     key("in-flight", Integer, "", "Concurrent calls; further calls wait"),
+    key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to the caller"),
     key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
+];
+
+const EXPOSE_MODES: &[&str] = &["auto", "all", "search"];
+
+const EXPOSE: &[ConfigKey] = &[
+    key(
+        "mode",
+        OneOf(EXPOSE_MODES),
+        "auto",
+        "List all tools, only those that search for the others, or all within the budget",
+    ),
+    key("budget", Integer, "10000", "Size of the largest list in full with `auto`, in tokens of four bytes"),
+    key("always-list", TextList, "[]", "Patterns `SERVER.NAME` of tools that are listed in search mode too"),
+    key("clients", Map(&OneOf(EXPOSE_MODES)), "{}", "Modes by name of the client program"),
 ];
 
 const SECRETS: &[ConfigKey] = &[

@@ -3,7 +3,7 @@
 use super::node::TableEntry;
 use super::reader::TableReader;
 use super::root::ConfigSections;
-use super::{Origin, TagCondition, rules, when};
+use super::{Origin, TagCondition, expose, rules, when};
 use crate::access::policy::{AllowList, Profile, Rule, Rules};
 use crate::spec::ServerId;
 
@@ -38,7 +38,7 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
 fn read_profile<'a>(
     profiles: &mut TableReader<'a>,
     entry: &'a TableEntry,
-    sections: &ConfigSections,
+    sections: &mut ConfigSections,
     selectors: &mut Vec<TagSelector>,
 ) -> Option<Profile> {
     let mut table = profiles.entry_table(entry)?;
@@ -53,8 +53,8 @@ fn read_profile<'a>(
         selectors.push(TagSelector { profile: entry.key.clone(), tag: tag.name, origin });
     }
     let profile = Profile { servers, rules: rules::read(&mut table, rules::parse_server_rule) };
-    // Both values list every tool: `search` is reserved.
-    table.choice("expose", &[("auto", ()), ("all", ())], &["search"]);
+    let mode = expose::read_mode(&mut table, "expose");
+    sections.expose.profiles.extend(mode.map(|mode| (entry.key.clone(), mode)));
     table.finish();
     Some(profile)
 }

@@ -245,8 +245,8 @@ impl<'a> TableReader<'a> {
         not_yet: &[&str],
     ) -> Option<T> {
         let written = self.string(key)?;
-        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
-            return Some(*choice);
+        if let Some(choice) = find_choice(choices, written) {
+            return Some(choice);
         }
         if not_yet.contains(&written) {
             let assignment = self.source.assignment(key, &format!("\"{written}\""));
@@ -258,6 +258,26 @@ impl<'a> TableReader<'a> {
         let message = format!("invalid value `{written}` for {}", self.key_path(key));
         self.error_at_value(key, message, format!("write one of {}", names.join(", ")));
         None
+    }
+
+    /// Reads one of a few strings from an entry of this table.
+    pub(super) fn entry_choice<T: Copy>(
+        &mut self,
+        entry: &TableEntry,
+        choices: &[(&'static str, T)],
+    ) -> Option<T> {
+        let written = match &entry.value.value {
+            ConfigValue::String(text) => Some(text.as_str()),
+            _ => None,
+        };
+        let choice = written.and_then(|written| find_choice(choices, written));
+        if choice.is_none() {
+            let found = written.unwrap_or_else(|| entry.value.value.kind(self.source.json));
+            let message = format!("invalid value `{found}` for {}", self.key_path(&entry.key));
+            let names: Vec<_> = choices.iter().map(|(name, _)| in_backticks(name)).collect();
+            self.error(entry.value.span.start, message, format!("write one of {}", names.join(", ")));
+        }
+        choice
     }
 
     /// Reads an array of strings. Other elements are reported and skipped.
@@ -377,6 +397,10 @@ impl<'a> TableReader<'a> {
         format::closest_match(key, self.read_keys.iter().copied())
             .map(|near| format!("did you mean `{near}`?"))
     }
+}
+
+fn find_choice<T: Copy>(choices: &[(&'static str, T)], written: &str) -> Option<T> {
+    choices.iter().find(|(name, _)| *name == written).map(|(_, choice)| *choice)
 }
 
 fn in_backticks(word: &str) -> String {

@@ -187,6 +187,7 @@ impl LayeredConfig {
             limits: sections.limits,
             capacity: sections.capacity,
             policy: sections.policy,
+            expose: sections.expose,
             usage_limits: sections.usage_limits,
             callers: sections.callers,
             audit: sections.audit,

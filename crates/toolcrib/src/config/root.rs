@@ -14,8 +14,9 @@ use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
     AuditSpec, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers,
-    profiles, quota, rules, secrets,
+    expose, profiles, quota, rules, secrets,
 };
+use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
@@ -33,6 +34,7 @@ pub(super) struct ConfigSections {
     pub(super) limits: GatewayLimits,
     pub(super) capacity: Capacity,
     pub(super) policy: Policy,
+    pub(super) expose: ExposeSettings,
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
@@ -60,6 +62,7 @@ impl Default for ConfigSections {
             limits: GatewayLimits::default(),
             capacity: Capacity { servers: DEFAULT_SERVERS_RUNNING, ..Capacity::default() },
             policy: Policy::default(),
+            expose: ExposeSettings::default(),
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
             audit: None,
@@ -142,6 +145,7 @@ fn read_gateway_sections(
         sections.usage_limits.everyone = quota::read(&mut table);
         table.finish();
     }
+    sections.expose = expose::read(reader);
     let selectors = profiles::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);

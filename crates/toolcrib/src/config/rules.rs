@@ -43,7 +43,12 @@ pub(super) fn read(reader: &mut TableReader<'_>, parse: ParseRule) -> Rules {
     Rules { allow, deny, ask }
 }
 
-fn read_list(reader: &mut TableReader<'_>, key: &'static str, parse: ParseRule) -> Option<Vec<Rule>> {
+/// Reads a list of patterns.
+pub(super) fn read_list(
+    reader: &mut TableReader<'_>,
+    key: &'static str,
+    parse: ParseRule,
+) -> Option<Vec<Rule>> {
     let mut rules = Vec::new();
     for (node, written) in reader.strings(key)? {
         match parse(written) {

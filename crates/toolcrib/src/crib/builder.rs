@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex, Once, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -12,8 +12,9 @@ use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
 use super::handlers::{ClientOptions, spawn_notification_handler};
-use super::{Crib, CribInner, LISTINGS_FOLDER};
+use super::{Crib, CribInner, LISTINGS_FOLDER, ToolSearch};
 use crate::access::approvals::Approvals;
+use crate::access::expose::ExposeSettings;
 use crate::access::pins::{PinStore, watch_pins};
 use crate::access::policy::{GuardVerdict, Policy};
 use crate::access::visible_catalogs::{Exposure, VisibleCatalogs};
@@ -33,6 +34,7 @@ use crate::pipeline::router::{CallChecks, CallRouter};
 use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::process::{self, Spawner};
 use crate::registry::Registry;
+use crate::search::Embedder;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
@@ -79,6 +81,8 @@ pub struct CribBuilder {
     capacity: Capacity,
     policy: Policy,
     exposure: Option<Arc<dyn Exposure>>,
+    embedder: Option<Arc<dyn Embedder>>,
+    expose: ExposeSettings,
     limits: UsageLimits,
     usage_file: Option<PathBuf>,
     store: Option<Arc<dyn Store>>,
@@ -228,6 +232,20 @@ impl CribBuilder {
         self
     }
 
+    /// Sets how a gateway lists tools to its clients. The default lists every tool.
+    #[must_use]
+    pub fn expose(mut self, expose: ExposeSettings) -> Self {
+        self.expose = expose;
+        self
+    }
+
+    /// Sets the function that supplies vectors for [`Crib::search`]. Without it, tools are found by their words alone.
+    #[must_use]
+    pub fn embedder(mut self, embedder: Arc<dyn Embedder>) -> Self {
+        self.embedder = Some(embedder);
+        self
+    }
+
     /// Sets a function that decides in addition to the policy, by caller, server and the server's own name of a tool,
     /// prompt or resource; without a name it decides about the server as a whole. It is asked for every list and every call,
     /// before a server is started, and about the local caller before a server starts with the crib; no verdict is kept. It
@@ -368,6 +386,8 @@ impl CribBuilder {
             in_flight: TaskTracker::new(),
             stopping: Mutex::default(),
             observers_closed: Once::new(),
+            search: ToolSearch::new(self.embedder),
+            expose: RwLock::new(Arc::new(self.expose)),
         });
         if let Some(file) = usage_file {
             spawn_usage_writer(&inner, &memory, file);

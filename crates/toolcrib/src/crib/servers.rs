@@ -160,10 +160,11 @@ impl Crib {
 
     /// Puts all settings in force.
     fn set_all(&self, settings: Settings) -> Result<AppliedRoster, Error> {
-        let Settings { roster, policy, limits, capacity } = settings;
+        let Settings { roster, policy, expose, limits, capacity } = settings;
         self.check_open()?;
         roster.servers().try_for_each(check_supported)?;
         self.set_policy(policy);
+        self.set_expose(expose);
         self.set_limits(limits);
         self.set_capacity(capacity);
         self.router().registry.apply(roster)

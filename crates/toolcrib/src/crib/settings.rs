@@ -1,9 +1,13 @@
 //! `Settings`: everything that a reload replaces as one value.
 
+use std::sync::Arc;
+
 use super::Crib;
+use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 use crate::spec::{Capacity, Roster};
+use crate::util::locks::IgnorePoison as _;
 
 /// Everything that [`Crib::apply`](crate::Crib::apply) replaces.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +17,8 @@ pub struct Settings {
     pub roster: Roster,
     /// The access rules.
     pub policy: Policy,
+    /// How a gateway lists tools to its clients.
+    pub expose: ExposeSettings,
     /// Quotas and rates of callers and clients.
     pub limits: UsageLimits,
     /// The limits of all servers together.
@@ -29,6 +35,13 @@ impl Settings {
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Sets how a gateway lists tools to its clients.
+    #[must_use]
+    pub fn expose(mut self, expose: ExposeSettings) -> Self {
+        self.expose = expose;
         self
     }
 
@@ -52,6 +65,18 @@ impl Crib {
     pub fn set_policy(&self, policy: Policy) {
         self.router().visible_catalogs.set_policy(policy);
         // Publishes the catalog again, so that watchers apply the new rules to it.
+        self.router().services.listing_changes.report();
+    }
+
+    /// Returns how a gateway lists tools to its clients.
+    pub fn expose_settings(&self) -> Arc<ExposeSettings> {
+        self.inner.expose.read().ignore_poison().clone()
+    }
+
+    /// Replaces how a gateway lists tools to its clients.
+    pub fn set_expose(&self, expose: ExposeSettings) {
+        *self.inner.expose.write().ignore_poison() = Arc::new(expose);
+        // Publishes the catalog again, so that clients are notified of their new lists.
         self.router().services.listing_changes.report();
     }
 

@@ -39,6 +39,7 @@ mod reload;
 mod restart_budget;
 mod routing;
 mod runtimes;
+mod search;
 mod server_isolation;
 mod server_pages;
 mod server_requests;

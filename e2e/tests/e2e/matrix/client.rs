@@ -117,6 +117,8 @@ pub(crate) struct MatrixClient {
     received: mpsc::UnboundedReceiver<Received>,
     /// Listen streams of a stateless client.
     streams: JoinSet<()>,
+    /// The server whose tools are called by `call_tool`.
+    by_call_tool: Option<String>,
 }
 
 impl MatrixClient {
@@ -131,7 +133,20 @@ impl MatrixClient {
         };
         let (sender, received) = mpsc::unbounded_channel();
         let service = Handler(sender.clone()).serve_with_lifecycle(transport, lifecycle).await.unwrap();
-        Self { service, era, level: None, sender, received, streams: JoinSet::new() }
+        Self { service, era, level: None, sender, received, streams: JoinSet::new(), by_call_tool: None }
+    }
+
+    /// Calls the tools of a server by `call_tool` from now on.
+    pub(crate) fn by_call_tool(self, server: &str) -> Self {
+        Self { by_call_tool: Some(server.to_owned()), ..self }
+    }
+
+    /// Returns the name under which the endpoint has an item of the server.
+    pub(crate) fn qualify(&self, name: &str) -> String {
+        match &self.by_call_tool {
+            Some(server) => format!("{server}__{name}"),
+            None => name.to_owned(),
+        }
     }
 
     /// Sets the log level.
@@ -180,8 +195,14 @@ impl MatrixClient {
     }
 
     fn request(&self, tool: &str, arguments: &Value) -> CallToolRequestParams {
-        let mut params = CallToolRequestParams::new(tool.to_owned());
-        params.arguments = arguments.as_object().cloned();
+        let mut params = match self.by_call_tool {
+            Some(_) => CallToolRequestParams::new("call_tool"),
+            None => CallToolRequestParams::new(tool.to_owned()),
+        };
+        params.arguments = match self.by_call_tool {
+            Some(_) => json!({"name": self.qualify(tool), "arguments": arguments}).as_object().cloned(),
+            None => arguments.as_object().cloned(),
+        };
         if let (Some(level), Era::Stateless) = (self.level, self.era) {
             let mut meta = RequestMetaObject::default();
             meta.set_log_level(level);

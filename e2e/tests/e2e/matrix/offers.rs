@@ -4,7 +4,8 @@ use rmcp::model::{GetPromptRequestParams, ReadResourceRequestParams};
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
 
-use super::setup::{ALL, REFERENCE, Setup};
+use super::client::text_of;
+use super::setup::{ALL, REFERENCE, SEARCH, Setup};
 
 /// Both endpoints, with the prefix of names there.
 const ENDPOINTS: [(&str, &str); 2] = [(REFERENCE, ""), (ALL, "reference__")];
@@ -36,6 +37,32 @@ pub(crate) async fn tools(setup: &Setup) {
         assert_eq!(client.text(&header, json!({"region": "eu"})).await, "region: eu");
         assert_eq!(code(client.call(&format!("{prefix}absent"), json!({})).await), -32602);
     }
+}
+
+pub(crate) async fn search_mode(setup: &Setup) {
+    let client = setup.connect(SEARCH).await;
+    let listed = client.service.list_all_tools().await.unwrap();
+    let names: Vec<&str> = listed.iter().map(|tool| &*tool.name).collect();
+    assert_eq!(names, ["find_tools", "describe_tools", "call_tool"]);
+    let found = client.call("find_tools", json!({"query": "say hello to a person"})).await.unwrap();
+    let first = &found.structured_content.as_ref().unwrap()["tools"][0];
+    assert_eq!((&first["name"], &first["description"]), (&json!("reference__greet"), &json!("Says hello")));
+    assert_eq!(first["signature"], "reference__greet(name?: string)", "{first}");
+    let described = client.call("describe_tools", json!({"names": [first["name"]]})).await.unwrap();
+    let described = described.structured_content.unwrap();
+    assert_eq!(described["tools"][0]["inputSchema"]["properties"]["name"]["type"], "string", "{described}");
+    // A tool that is not listed can be called by its name.
+    assert_eq!(client.text("reference__greet", json!({"name": "Ada"})).await, "Hello, Ada!");
+
+    let direct = setup.connect(REFERENCE).await;
+    let wrapping = setup.by_call_tool().connect(REFERENCE).await;
+    assert_eq!(text_of(&wrapping.call("greet", json!({"name": "Ada"})).await.unwrap()), "Hello, Ada!");
+    for tool in ["test_image_content", "test_error_handling", "test_custom_header"] {
+        let arguments = json!({"region": "eu"});
+        let plain = direct.call(tool, arguments.clone()).await.unwrap();
+        assert_eq!(json!(wrapping.call(tool, arguments).await.unwrap()), json!(plain), "{tool}");
+    }
+    assert_eq!(code(wrapping.call("absent", json!({})).await), -32602);
 }
 
 pub(crate) async fn resources(setup: &Setup) {

@@ -37,7 +37,7 @@ pub(crate) async fn form(setup: &Setup) {
     for step in ["Step 1: What is your name?", "Step 2: What is your favorite color?"] {
         assert_eq!(client.expect("elicitation/create").await["message"], step);
     }
-    let prompt = GetPromptRequestParams::new("test_input_required_result_prompt");
+    let prompt = GetPromptRequestParams::new(client.qualify("test_input_required_result_prompt"));
     let got = json!(client.service.get_prompt(prompt).await.unwrap());
     assert!(got.to_string().contains("accept"), "{got}");
     let request = client.expect("elicitation/create").await;

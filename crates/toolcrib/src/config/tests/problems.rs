@@ -244,7 +244,11 @@ fn profile_or_audit_problem_refuses_the_config() {
         ("[profiles.p]\ntags = ['a b']", "invalid tag `a b`", "letters, digits"),
         ("[profiles.p]\ntags = 'x'", "`profiles.p.tags` must be an array of strings", "tags = ["),
         ("[profiles.p]\ntag = []", "unknown key `profiles.p.tag`", "`tags`"),
-        ("[profiles.p]\nexpose = 'search'", "`expose = \"search\"` is not supported yet", "remove it"),
+        ("[expose]\nmode = 'some'", "invalid value `some` for `expose.mode`", "`auto`, `all`, `search`"),
+        ("[expose]\nbudget = 0", "`expose.budget` must be a whole number from 1", "budget = "),
+        ("[expose]\nalways-list = ['git']", "invalid pattern `git`", "`SERVER.NAME`"),
+        ("[expose.clients]\nide = 1", "invalid value `a number` for `expose.clients.ide`", "`search`"),
+        ("[expose]\nmodes = 'all'", "unknown key `expose.modes`", "`mode`"),
         (
             "[profiles.p]\nexpose = 'some'",
             "invalid value `some` for `profiles.p.expose`",

@@ -1,6 +1,6 @@
 //! The client side of both eras: detects a message's era and builds the responses that depend on it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,6 +76,8 @@ pub struct RequestMeta {
     pub log_level: Option<LogLevel>,
     /// The progress token, as JSON.
     pub progress_token: Option<Bytes>,
+    /// The name of the client program.
+    pub client_name: Option<Arc<str>>,
 }
 
 impl RequestMeta {
@@ -170,7 +172,17 @@ fn parse_declared_era(meta: &Object) -> DeclaredEra {
         };
     let capabilities = ClientCapabilities::parse(capabilities);
     let progress_token = parse_progress_token(meta);
-    DeclaredEra::Stateless(RequestMeta { revision, capabilities, log_level, progress_token })
+    let client_name = meta.get(meta::CLIENT_INFO).and_then(implementation_name);
+    DeclaredEra::Stateless(RequestMeta { revision, capabilities, log_level, progress_token, client_name })
+}
+
+/// Returns the name of the client program in the parameters of `initialize`.
+pub fn client_name(initialize: Option<&Object>) -> Option<Arc<str>> {
+    implementation_name(initialize?.get("clientInfo")?)
+}
+
+fn implementation_name(info: &Bytes) -> Option<Arc<str>> {
+    Object::parse(info).ok()?.get_string("name").map(Arc::from)
 }
 
 /// Returns the progress token of a request, as JSON.
