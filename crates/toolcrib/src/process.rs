@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod control;
+pub(crate) mod environment;
 #[cfg(target_os = "linux")]
 mod journal;
 #[cfg(target_os = "linux")]

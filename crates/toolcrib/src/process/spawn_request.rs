@@ -10,14 +10,12 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
+use super::environment::inherited_env;
 use super::pre_exec::PreExec;
 use super::raw::{self, ExecImage};
 use crate::secrets::ResolvedSecrets;
 use crate::spec::CommandSpec;
 use crate::spec::template::TemplateText;
-
-/// Variables that every server inherits, in addition to `LC_*` and `XDG_*`.
-const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"];
 
 /// The folders that are searched for programs if the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
@@ -43,7 +41,7 @@ impl SpawnRequest {
         };
         let program = OsString::from(expand(&spec.program)?);
         let args = spec.args.iter().map(|arg| Ok(expand(arg)?.into())).collect::<Result<_, String>>()?;
-        let mut env: Vec<(OsString, OsString)> = inherited_env(spec).collect();
+        let mut env: Vec<(OsString, OsString)> = inherited_env(&spec.inherit_env).collect();
         let mut set_variable = |name: OsString, value: OsString| {
             env.retain(|(existing, _)| *existing != name);
             env.push((name, value));
@@ -182,14 +180,6 @@ fn read_interpreter(file: &Path) -> Option<String> {
     std::fs::File::open(file).ok()?.take(256).read_to_end(&mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     Some(String::from_utf8_lossy(line).split_whitespace().next()?.to_owned())
-}
-
-fn inherited_env(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(name, _)| {
-        let name = name.to_string_lossy();
-        let is_standard = INHERITED.contains(&&*name) || name.starts_with("LC_") || name.starts_with("XDG_");
-        is_standard || spec.inherit_env.iter().any(|inherited| *inherited == name)
-    })
 }
 
 #[cfg(test)]
