@@ -8,7 +8,8 @@ use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
 
 /// Commands that use the config.
-const COMMANDS: [&str; 9] = ["serve", "stdio", "call", "tools", "status", "restart", "stop", "logs", "check"];
+const COMMANDS: [&str; 10] =
+    ["serve", "stdio", "stop-gateway", "call", "tools", "status", "restart", "stop", "logs", "check"];
 
 /// Returns a hint in the words of this program: as a command where there is one.
 pub fn hint_text(hint: &Hint) -> String {
@@ -65,7 +66,7 @@ impl Hints {
         let mut parts = hint.split("toolcrib ");
         let mut completed = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let end = part.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(part.len());
+            let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
             let (command, rest) = part.split_at(end);
             completed += "toolcrib ";
             completed += command;
@@ -106,6 +107,7 @@ mod tests {
         for (hint, expected) in [
             ("toolcrib restart git", "toolcrib restart --config /my/own.toml git"),
             ("toolcrib serve", "toolcrib serve --config /my/own.toml"),
+            ("toolcrib stop-gateway", "toolcrib stop-gateway --config /my/own.toml"),
             (
                 "raise `x`, or see `toolcrib logs git`",
                 "raise `x`, or see `toolcrib logs --config /my/own.toml git`",

@@ -10,6 +10,7 @@ mod client;
 mod command_error;
 mod commands;
 mod demo_server;
+mod environment;
 mod exit;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -19,6 +20,7 @@ mod listen;
 mod logging;
 mod output;
 mod paths;
+mod preflight;
 mod project;
 mod prompt;
 mod protection;
@@ -36,7 +38,7 @@ use clap::error::ErrorKind;
 use serde_json::json;
 use toolcrib::protocol::versions::Revision;
 
-use crate::cli::{AuditCommand, Cli, Command, PolicyCommand};
+use crate::cli::{AuditCommand, BackgroundStage, Cli, Command, PolicyCommand, ServeArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
@@ -64,6 +66,9 @@ fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         return Ok(demo_server::run(args.role)?);
     }
     logging::init(&cli.globals, &cli.command, out)?;
+    if let Command::Serve(ServeArgs { background: Some(BackgroundStage::Launch), .. }) = &cli.command {
+        return commands::serve::launch(cli.globals.config.as_deref());
+    }
     if let Command::Serve(_) = &cli.command {
         // Before the first thread is started.
         secrets::take_key_from_environment();
@@ -111,7 +116,11 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     }
     match &cli.command {
         Command::Serve(args) => commands::serve::run(args, &paths, out).await,
-        Command::Stdio(args) => commands::stdio::run(args, &paths, out).await,
+        Command::Stdio(args) => commands::stdio::run(args, cli.globals.config.as_deref(), &paths, out).await,
+        Command::Service(args) => {
+            commands::service::run(&args.command, cli.globals.config.as_deref(), &paths, out).await
+        }
+        Command::StopGateway => commands::stop_gateway::run(&paths, out).await,
         Command::Call(args) => commands::call::run(args, &paths, out).await,
         Command::Tools(args) => commands::tools::run(args, &paths, out).await,
         Command::Status(args) => commands::status::run(args, &paths, out).await,
@@ -123,10 +132,10 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Ls => commands::ls::run(&paths, out),
         Command::Show(args) => commands::ls::show(&args.server, &paths, out),
         Command::Why(args) => commands::why::run(args, &paths, out),
-        Command::Add(args) => commands::add::run(args, &paths, out),
-        Command::Rm(args) => commands::remove::run(args, &paths, out),
-        Command::Enable(args) => commands::enable::enable(args, &paths, out),
-        Command::Disable(args) => commands::enable::disable(args, &paths, out),
+        Command::Add(args) => commands::add::run(args, &paths, out).await,
+        Command::Rm(args) => commands::remove::run(args, &paths, out).await,
+        Command::Enable(args) => commands::enable::enable(args, &paths, out).await,
+        Command::Disable(args) => commands::enable::disable(args, &paths, out).await,
         Command::Allow(args) => commands::allow::run(args, &paths, out),
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &paths, out),
@@ -134,7 +143,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Audit(args) => match &args.command {
             AuditCommand::Verify(args) => commands::audit::verify(args, &paths, out),
         },
-        Command::Secret(args) => commands::secret::run(&args.command, &paths, out),
+        Command::Secret(args) => commands::secret::run(&args.command, &paths, out).await,
         Command::Import(args) => commands::import::run(args, &paths, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),
         Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &paths),

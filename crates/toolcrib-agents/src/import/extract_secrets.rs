@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::take;
 
 use toolcrib::{Secret, TemplatePiece, TemplateText};
 
@@ -132,6 +133,33 @@ pub(super) fn extract_secrets(
     }
     draft.notes.extend(notes);
     extracted
+}
+
+/// Variables and headers of a server that is declared by hand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeclaredPairs {
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// HTTP headers.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl DeclaredPairs {
+    /// Replaces values that look like secrets by references to a secret store. Returns the secrets by name, which the caller
+    /// stores, and a note for each.
+    pub fn extract_secrets(
+        &mut self,
+        server: &str,
+        store: &dyn StoredSecrets,
+    ) -> (Vec<(String, Secret)>, Vec<String>) {
+        let mut draft =
+            ImportDraft { env: take(&mut self.env), headers: take(&mut self.headers), ..Default::default() };
+        let mut names = SecretNames::new(SecretExtraction::Store(store));
+        let secrets = extract_secrets(&mut draft, server, &mut names);
+        self.env = draft.env;
+        self.headers = draft.headers;
+        (secrets, draft.notes)
+    }
 }
 
 fn is_secret(name: &str, value: &str) -> bool {

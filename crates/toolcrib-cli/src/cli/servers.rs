@@ -21,6 +21,12 @@ pub(crate) struct AddArgs {
     /// The transport; detected if omitted
     #[arg(short, long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<TransportArg>,
+    /// A variable that the command gets from the environment of the gateway; can be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) inherit_env: Vec<String>,
+    /// Write values that look like secrets into the file instead of the secret store
+    #[arg(long)]
+    pub(crate) plain: bool,
     #[command(flatten)]
     pub(crate) scope: ConfigScopeArgs,
 }
