@@ -52,16 +52,28 @@ pub(crate) async fn connect(paths: &Paths) -> Result<Option<UnixStream>, Command
 }
 
 async fn connect_socket(paths: &Paths) -> Result<Option<ConnectedSocket>, CommandError> {
+    let own = paths.socket_path();
     for path in paths.socket_candidates() {
-        check_socket_dir(path.parent().unwrap_or(&path))?;
-        match UnixStream::connect(&path).await {
-            Ok(stream) => return Ok(Some(ConnectedSocket { stream, path })),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
-            Err(error) => return Err(connect_error(&path, &error)),
+        match connect_at(&path).await {
+            Ok(Some(stream)) => return Ok(Some(ConnectedSocket { stream, path })),
+            Err(error) if path == own => return Err(error),
+            // A recorded address may be outdated.
+            Ok(None) | Err(_) => {}
         }
     }
     Ok(None)
+}
+
+/// Connects to a socket. Returns `None` if nothing listens there.
+async fn connect_at(path: &Path) -> Result<Option<UnixStream>, CommandError> {
+    check_socket_dir(path.parent().unwrap_or(path))?;
+    match UnixStream::connect(path).await {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Ok(None)
+        }
+        Err(error) => Err(connect_error(path, &error)),
+    }
 }
 
 /// Returns whether a gateway of this config is running. Blocks.

@@ -47,7 +47,7 @@ use crate::sources::ConfigSources;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
-pub(crate) use self::listener::StartMode;
+pub(crate) use self::listener::GatewayMode;
 use self::listener::{GatewayListeners, Listener};
 pub(crate) use self::lock::{LockKind, lock_within};
 use self::log_files::LogFiles;
@@ -93,7 +93,7 @@ impl Gateway {
     /// their admin requests by what `admin` returns.
     pub(crate) async fn open(
         paths: &Paths,
-        mode: StartMode<'_>,
+        mode: GatewayMode<'_>,
         sources: &ConfigSources,
         running: StampedConfig<'_>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
@@ -120,7 +120,7 @@ impl Gateway {
             is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
             peer_check: listeners.peer_check.clone(),
         };
-        let is_auto = matches!(mode, StartMode::Auto);
+        let is_auto = matches!(mode, GatewayMode::Auto);
         let handle = GatewayHandle::new(target, sources.clone(), running, is_auto);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
         let hosts = settings.listen.hosts.into_iter().chain(own_host).collect();

@@ -16,7 +16,7 @@ use crate::cli::ServeArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway::{
-    Gateway, GatewayHandle, OtherGateway, SignalRequest, Signals, StampedConfig, StartMode,
+    Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig,
 };
 use crate::output::Output;
 use crate::paths::Paths;
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     if is_background {
         std::env::set_current_dir(paths.gateway_folder())?;
     }
-    let mode = if is_background { StartMode::Auto } else { StartMode::Serve(&args.listen) };
+    let mode = if is_background { GatewayMode::Auto } else { GatewayMode::Serve(&args.listen) };
     let running = StampedConfig { config: &config, stamp };
     let gateway = Gateway::open(paths, mode, &sources, running, Admin::routes).await?;
     out.warn_problems(&config.problems)?;

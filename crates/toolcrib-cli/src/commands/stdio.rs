@@ -59,7 +59,7 @@ pub(crate) async fn run(
 }
 
 /// Connects to the gateway, which is started if none is running. Returns `None` if this command has to serve the agent
-/// itself.
+/// itself. A closed stderr does not keep it from that.
 async fn find_or_start_gateway(
     config_flag: Option<&Path>,
     paths: &Paths,
@@ -73,16 +73,17 @@ async fn find_or_start_gateway(
         return Err(error.into());
     }
     if let Some(reason) = auto_start::refusal(paths, &config)? {
-        out.print_note(&format!("no gateway is running; this agent has its own servers: {reason}"))?;
+        let _ = out.print_note(&format!("no gateway is running; this agent has its own servers: {reason}"));
         return Ok(None);
     }
     match auto_start::start(paths, config_flag).await {
         Ok(started) => {
-            started.messages.iter().try_for_each(|line| out.print_stderr(line))?;
+            let _ = started.messages.iter().try_for_each(|line| out.print_stderr(line));
             Ok(Some(started.stream))
         }
         Err(reason) => {
-            out.warn(&format!("cannot start a gateway; this agent has its own servers: {reason}"), None)?;
+            let message = format!("cannot start a gateway; this agent has its own servers: {reason}");
+            let _ = out.warn(&message, None);
             Ok(None)
         }
     }

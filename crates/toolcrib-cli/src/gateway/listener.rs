@@ -23,7 +23,7 @@ const PREVIOUS_GATEWAY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The way a gateway is started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum StartMode<'a> {
+pub(crate) enum GatewayMode<'a> {
     /// In the foreground, with this address besides its own socket.
     Serve(&'a ListenAddr),
     /// In the background by `toolcrib stdio`, with its own socket only.
@@ -40,8 +40,6 @@ pub(super) struct GatewayListeners {
     pub(super) address: Option<ListenAddr>,
     /// Tells connections to the public address apart.
     pub(super) peer_check: PeerCheck,
-    /// Removed before the lock is released.
-    _record: AddressRecord,
     lock: GatewayLock,
 }
 
@@ -49,20 +47,20 @@ impl GatewayListeners {
     /// Takes the lock and opens the listeners, or takes those that a service manager passed on.
     pub(super) async fn open(
         paths: &Paths,
-        mode: StartMode<'_>,
+        mode: GatewayMode<'_>,
         any_user: bool,
         requires_tokens: bool,
     ) -> Result<Self, CommandError> {
-        let is_auto = matches!(mode, StartMode::Auto);
+        let is_auto = matches!(mode, GatewayMode::Auto);
         let mut inherited = match mode {
-            StartMode::Serve(_) => InheritedListeners::take(|name| std::env::var(name).ok()),
-            StartMode::Auto => Ok(InheritedListeners::default()),
+            GatewayMode::Serve(_) => InheritedListeners::take(|name| std::env::var(name).ok()),
+            GatewayMode::Auto => Ok(InheritedListeners::default()),
         }
         .map_err(|error| activation_failed(&error))?;
         let inherited_address = inherited.tcp_address().map_err(|error| activation_failed(&error))?;
         let address = match mode {
-            StartMode::Auto => None,
-            StartMode::Serve(address) => Some(inherited_address.map_or(address.clone(), ListenAddr::Tcp)),
+            GatewayMode::Auto => None,
+            GatewayMode::Serve(address) => Some(inherited_address.map_or(address.clone(), ListenAddr::Tcp)),
         };
         let peer_check = check_listen(address.as_ref(), any_user, requires_tokens)?;
         paths.create_run_dir()?;
@@ -74,7 +72,8 @@ impl GatewayListeners {
             None => None,
         };
         let socket = bind_own_socket(paths, &mut inherited)?;
-        Ok(Self { public, socket, address, peer_check, _record: AddressRecord::write(paths), lock })
+        record_address(paths);
+        Ok(Self { public, socket, address, peer_check, lock })
     }
 
     /// Closes the listeners and keeps the lock, because the gateway has not ended.
@@ -147,7 +146,7 @@ async fn bind_public(
 /// Uses the inherited socket if it is the gateway's own, or binds that.
 fn bind_own_socket(paths: &Paths, inherited: &mut InheritedListeners) -> Result<Listener, CommandError> {
     let path = paths.socket_path();
-    let bound = match inherited.take_unix(&path) {
+    let bound = match inherited.take_unix(&path).map_err(|error| activation_failed(&error))? {
         Some(listener) => UnixListener::from_std(listener).map(|listener| {
             let file = SocketFile { path: path.clone(), is_inherited: true };
             Listener::Unix(Arc::new(listener), file)
@@ -222,25 +221,15 @@ fn activation_failed(error: &io::Error) -> CommandError {
         .hint("pass one listening TCP socket, the gateway's own Unix socket, or both")
 }
 
-/// The record of the gateway's address, for clients whose environment does not lead to its socket. Removed on drop.
-struct AddressRecord(PathBuf);
-
-impl AddressRecord {
-    fn write(paths: &Paths) -> Self {
-        let file = paths.address_record();
-        let socket = paths.socket_path();
-        let written = create_private_folder(&paths.gateways_dir())
-            .and_then(|()| std::fs::write(&file, socket.as_os_str().as_bytes()));
-        if let Err(error) = written {
-            let file = file.display();
-            tracing::warn!("cannot write `{file}`: {error}; clients may not find this gateway");
-        }
-        Self(file)
-    }
-}
-
-impl Drop for AddressRecord {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+/// Records the address of the gateway, for clients whose environment does not lead to its socket. The record stays when the
+/// gateway ends: clients find that nothing listens there.
+fn record_address(paths: &Paths) {
+    let file = paths.address_record();
+    let socket = paths.socket_path();
+    let written = create_private_folder(&paths.gateways_dir())
+        .and_then(|()| std::fs::write(&file, socket.as_os_str().as_bytes()));
+    if let Err(error) = written {
+        let file = file.display();
+        tracing::warn!("cannot write `{file}`: {error}; clients may not find this gateway");
     }
 }

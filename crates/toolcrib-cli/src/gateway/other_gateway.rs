@@ -45,7 +45,8 @@ impl OtherGateway {
 
     /// Returns whether the gateway that runs, or ran last, was started by `toolcrib stdio`.
     pub(crate) fn was_auto_started(paths: &Paths) -> bool {
-        let holder = LockHolder::read(&paths.lock_path());
+        // The last one is that of the gateway which recorded its address.
+        let holder = lock_paths(paths).last().and_then(|lock| LockHolder::read(&lock));
         holder.is_some_and(|holder| holder.auto_started)
     }
 

@@ -72,12 +72,16 @@ impl InheritedListeners {
         self.tcp.take()
     }
 
-    /// Takes the Unix socket, if it has this path.
-    pub(super) fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
-        let has_path = |listener: &mut UnixListener| {
-            listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
-        };
-        self.unix.take_if(has_path)
+    /// Takes the Unix socket.
+    ///
+    /// # Errors
+    /// If it does not have this path.
+    pub(super) fn take_unix(&mut self, path: &Path) -> io::Result<Option<UnixListener>> {
+        let Some(listener) = self.unix.take() else { return Ok(None) };
+        match listener.local_addr()?.as_pathname() {
+            Some(passed) if passed == path => Ok(Some(listener)),
+            _ => Err(io::Error::other(format!("the Unix socket is not `{}`", path.display()))),
+        }
     }
 }
 
@@ -122,7 +126,9 @@ mod tests {
         inherited.add(TcpListener::bind("127.0.0.1:0").unwrap().into()).unwrap();
         assert!(inherited.tcp_address().unwrap().is_some());
         assert!(inherited.add(TcpListener::bind("127.0.0.1:0").unwrap().into()).is_err());
-        assert!(inherited.take_unix(Path::new("/elsewhere")).is_none());
-        assert!(inherited.take_unix(&path).is_some());
+        assert!(inherited.take_unix(&path).unwrap().is_some());
+        assert!(inherited.take_unix(&path).unwrap().is_none());
+        inherited.add(UnixListener::bind(dir.path().join("other")).unwrap().into()).unwrap();
+        assert!(inherited.take_unix(&path).is_err());
     }
 }

@@ -59,10 +59,10 @@ fn add_and_check_name_what_is_missing() {
     let program = "`no-such-program` was not found on the `PATH`";
     let variable = "the variable `TOOLCRIB_UNSET` is not set here";
     assert!(added.stderr.contains(program) && added.stderr.contains(variable), "{}", added.stderr);
-    let header = "Authorization: Bearer ${secret:nobody}";
+    let header = "Authorization: Bearer ${secret:y-token}";
     home.run(&["add", "y", "https://y.example/mcp", "-H", header]).expect(0);
     let check = home.run(&["check"]).expect(0);
-    for part in [program, variable, "the secret `nobody` is not set", "hint: toolcrib secret set nobody"] {
+    for part in [program, variable, "the secret `y-token` is not set", "hint: toolcrib secret set y-token"] {
         assert!(check.stdout.contains(part), "{part} in {}", check.stdout);
     }
     assert!(std::fs::read_to_string(home.config()).unwrap().contains("inherit-env = [\"WORK_DIR\"]"));

@@ -70,7 +70,7 @@ pub(super) async fn start(paths: &Paths, config_flag: Option<&Path>) -> Result<S
         return Ok(StartedGateway { stream, messages: Vec::new() });
     }
     let config_flag = config_flag.map(std::path::absolute).transpose().map_err(|error| error.to_string())?;
-    let launching = tokio::task::spawn_blocking(move || launch(config_flag));
+    let launching = tokio::task::spawn_blocking(move || launch(config_flag.as_deref()));
     tokio::pin!(launching);
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
@@ -105,11 +105,11 @@ fn open_start_lock(paths: &Paths) -> io::Result<File> {
 }
 
 /// Starts the gateway and reads what it prints until it is ready. The error is what it printed instead. Blocks.
-fn launch(config_flag: Option<PathBuf>) -> Result<Vec<String>, String> {
+fn launch(config_flag: Option<&Path>) -> Result<Vec<String>, String> {
     let program = own_program().map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(&program);
     command.args(["serve", "--background", "launch"]);
-    command.args(config_flag.iter().flat_map(|file| [Path::new("--config"), file]));
+    command.args(config_flag.into_iter().flat_map(|file| [Path::new("--config"), file]));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let cannot_run = |error: io::Error| format!("cannot run `{}`: {error}", program.display());
     let mut launcher = command.spawn().map_err(cannot_run)?;
