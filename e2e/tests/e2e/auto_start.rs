@@ -58,10 +58,12 @@ impl Drop for AgentHome {
     }
 }
 
-/// Returns `toolcrib stdio` with the environment that SDKs give to servers, and the home folder of a person.
-fn filtered_stdio(person: &Path) -> Command {
+/// Returns a command with the environment that SDKs give to servers, and the home folder of a person. Sockets are in that
+/// folder, if not in that of the system.
+fn filtered_command(person: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.arg("stdio").env_clear().env("HOME", person).env("PATH", std::env::var_os("PATH").unwrap());
+    command.args(args).env_clear().env("HOME", person).env("TMPDIR", person);
+    command.env("PATH", std::env::var_os("PATH").unwrap());
     command
 }
 
@@ -83,7 +85,7 @@ fn agents_with_a_filtered_environment_share_one_gateway() {
     std::fs::write(folder.join("config.toml"), text).unwrap();
     let starting: Vec<_> = (0..4)
         .map(|_| {
-            let command = filtered_stdio(person.path());
+            let command = filtered_command(person.path(), &["stdio"]);
             std::thread::spawn(move || {
                 let mut client = StdioClient::new(command, Era::Session);
                 let server = server_pid(&mut client);
@@ -93,14 +95,13 @@ fn agents_with_a_filtered_environment_share_one_gateway() {
         .collect();
     let mut clients: Vec<(StdioClient, u32)> =
         starting.into_iter().map(|client| client.join().unwrap()).collect();
-    let mut elsewhere = filtered_stdio(person.path());
+    let mut elsewhere = filtered_command(person.path(), &["stdio"]);
     // Its own idea of the socket's folder, in which no gateway listens.
     elsewhere.env("XDG_RUNTIME_DIR", person.path());
     let mut last = StdioClient::new(elsewhere, Era::Stateless);
     let server = server_pid(&mut last);
     assert!(clients.iter().all(|(_, pid)| *pid == server), "one server for all: {server}, {clients:?}");
-    let mut status = Command::new(PROGRAM);
-    status.args(["status", "--json"]).env_clear().env("HOME", person.path());
+    let mut status = filtered_command(person.path(), &["status", "--json"]);
     let status: Value = serde_json::from_slice(&deadline::output(&mut status).stdout).unwrap();
     let gateway = u32::try_from(status["pid"].as_u64().unwrap()).unwrap();
     let parent = parent_of(gateway);

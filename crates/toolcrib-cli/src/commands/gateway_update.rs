@@ -67,18 +67,31 @@ impl GatewayUpdate {
     }
 }
 
-/// Restarts those of the servers that are running, and returns their names. The others get new values when they start.
-pub(super) async fn restart_running(paths: &Paths, servers: &[&str]) -> Result<Vec<String>, CommandError> {
-    let Some(client) = GatewayClient::find(paths).await? else { return Ok(Vec::new()) };
+/// The servers that were restarted, and those that could not be.
+#[derive(Debug, Default)]
+pub(super) struct RestartedServers {
+    pub(super) names: Vec<String>,
+    pub(super) failures: Vec<CommandError>,
+}
+
+/// Restarts those of the servers that are not asleep. The others get new values when they start.
+pub(super) async fn restart_running(
+    paths: &Paths,
+    servers: &[&str],
+) -> Result<RestartedServers, CommandError> {
+    let mut restarted = RestartedServers::default();
+    let Some(client) = GatewayClient::find(paths).await? else { return Ok(restarted) };
     let status: GatewayReport = client.fetch("/api/v1/status").await?;
-    let is_running = |state: &str| !matches!(state, "asleep" | "disabled");
-    let mut restarted = Vec::new();
-    for server in status.servers.iter().filter(|server| is_running(&server.state)) {
-        if servers.contains(&server.name.as_str()) {
-            let path = format!("{}/restart", server_path(&server.name));
-            let restart = timeout(RESTART_TIMEOUT, client.post(&path)).await;
-            restart.unwrap_or_else(|_| Err(timeout_error(&server.name, RESTART_TIMEOUT)))?;
-            restarted.push(server.name.clone());
+    let is_asleep = |state: &str| matches!(state, "asleep" | "disabled");
+    for server in status.servers.iter().filter(|server| !is_asleep(&server.state)) {
+        if !servers.contains(&server.name.as_str()) {
+            continue;
+        }
+        let path = format!("{}/restart", server_path(&server.name));
+        let restart = timeout(RESTART_TIMEOUT, client.post(&path)).await;
+        match restart.unwrap_or_else(|_| Err(timeout_error(&server.name, RESTART_TIMEOUT))) {
+            Ok(_) => restarted.names.push(server.name.clone()),
+            Err(error) => restarted.failures.push(error),
         }
     }
     Ok(restarted)

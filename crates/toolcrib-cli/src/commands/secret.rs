@@ -8,7 +8,7 @@ use toolcrib::Secret;
 use toolcrib::spec::template::is_valid_secret_name;
 use zeroize::Zeroizing;
 
-use super::gateway_update::{self, GatewayUpdate};
+use super::gateway_update::{self, GatewayUpdate, RestartedServers};
 use crate::cli::{SecretCommand, SetSecretArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -58,13 +58,13 @@ async fn set(
         false => GatewayUpdate::reload(paths).await,
     };
     let restarted = match update {
-        GatewayUpdate::Applied { .. } => gateway_update::restart_running(paths, &users).await,
-        GatewayUpdate::NotRunning | GatewayUpdate::Failed(_) => Ok(Vec::new()),
+        GatewayUpdate::Applied { .. } => gateway_update::restart_running(paths, &users).await?,
+        GatewayUpdate::NotRunning | GatewayUpdate::Failed(_) => RestartedServers::default(),
     };
     if out.json {
         let backend = location.as_str();
         let gateway = update.to_json();
-        let restarted = restarted.as_deref().unwrap_or_default();
+        let restarted = &restarted.names;
         out.print_json(&json!({
             "name": name, "backend": backend, "used_by": users, "gateway": gateway, "restarted": restarted,
         }))?;
@@ -73,14 +73,14 @@ async fn set(
     out.print_note(&format!("set `{name}`"))?;
     out.print_note(&locator.storage_note(location))?;
     update.print(out)?;
-    match restarted {
-        Ok(restarted) => restarted
-            .iter()
-            .try_for_each(|server| out.print_note(&format!("restarted `{server}`, which uses it")))?,
-        Err(error) => {
-            let message = format!("a server that uses it was not restarted: {}", error.message);
-            out.warn(&message, Some("toolcrib status"))?;
-        }
+    for server in &restarted.names {
+        out.print_note(&format!("restarted `{server}`, which uses it"))?;
+    }
+    for error in &restarted.failures {
+        out.warn(
+            &format!("a server that uses it was not restarted: {}", error.message),
+            error.hint.as_deref(),
+        )?;
     }
     Ok(ExitStatus::Success)
 }

@@ -1,11 +1,20 @@
 //! A gateway of the same config in another process.
 
 use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+#[cfg(target_os = "linux")]
+use rustix::process::{PidfdFlags, pidfd_open};
+#[cfg(target_os = "linux")]
+use tokio::io::Interest;
+#[cfg(target_os = "linux")]
+use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
 
 use super::lock::{LockHolder, wait_until_released};
 use crate::command_error::CommandError;
@@ -56,6 +65,7 @@ impl OtherGateway {
     /// If it cannot be signalled, or does not stop in time.
     pub(crate) async fn stop(&self, drain: Duration) -> Result<(), CommandError> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let process = pid.and_then(ProcessEnd::watch);
         let signalled = pid.map_or(Err(Errno::SRCH), |pid| kill_process(pid, Signal::TERM));
         match signalled {
             // It has ended meanwhile.
@@ -65,7 +75,12 @@ impl OtherGateway {
             }
         }
         match wait_until_released(&self.lock, drain + STOP_GRACE).await {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                if let Some(process) = process {
+                    let _ = timeout(STOP_GRACE, process.wait()).await;
+                }
+                Ok(())
+            }
             Ok(false) => {
                 let error = self.stop_error(ExitStatus::TimedOut, "it is still waiting for calls or servers");
                 Err(error
@@ -84,4 +99,32 @@ impl OtherGateway {
 /// Returns the lock files beside the sockets where the gateway may listen.
 fn lock_paths(paths: &Paths) -> impl Iterator<Item = PathBuf> {
     paths.socket_candidates().into_iter().map(|socket| socket.with_extension("lock"))
+}
+
+/// The end of a process, which follows the release of its lock. Not known on other systems than Linux.
+#[cfg(target_os = "linux")]
+struct ProcessEnd(AsyncFd<OwnedFd>);
+
+#[cfg(target_os = "linux")]
+impl ProcessEnd {
+    fn watch(pid: Pid) -> Option<Self> {
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        AsyncFd::with_interest(process, Interest::READABLE).ok().map(Self)
+    }
+
+    async fn wait(&self) {
+        let _ = self.0.readable().await;
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+struct ProcessEnd;
+
+#[cfg(not(target_os = "linux"))]
+impl ProcessEnd {
+    fn watch(_pid: Pid) -> Option<Self> {
+        None
+    }
+
+    async fn wait(&self) {}
 }
