@@ -6,14 +6,12 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 #[cfg(target_os = "linux")]
 use rustix::process::{PidfdFlags, pidfd_open};
-#[cfg(target_os = "linux")]
-use tokio::io::Interest;
-#[cfg(target_os = "linux")]
-use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
 use super::lock::{LockHolder, wait_until_released};
@@ -103,17 +101,18 @@ fn lock_paths(paths: &Paths) -> impl Iterator<Item = PathBuf> {
 
 /// The end of a process, which follows the release of its lock. Not known on other systems than Linux.
 #[cfg(target_os = "linux")]
-struct ProcessEnd(AsyncFd<OwnedFd>);
+struct ProcessEnd(OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl ProcessEnd {
     fn watch(pid: Pid) -> Option<Self> {
-        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        AsyncFd::with_interest(process, Interest::READABLE).ok().map(Self)
+        pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
     }
 
-    async fn wait(&self) {
-        let _ = self.0.readable().await;
+    async fn wait(self) {
+        let ended =
+            tokio::task::spawn_blocking(move || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None));
+        let _ = ended.await;
     }
 }
 
@@ -126,5 +125,5 @@ impl ProcessEnd {
         None
     }
 
-    async fn wait(&self) {}
+    async fn wait(self) {}
 }
