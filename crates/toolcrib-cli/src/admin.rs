@@ -16,6 +16,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
+use toolcrib::util::clock::wall_time;
 use toolcrib::util::encoding;
 use toolcrib::util::maps::collect_map;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
@@ -157,15 +158,20 @@ impl Admin {
             pid: std::process::id().into(),
             uptime: self.gateway.uptime().as_secs_f64(),
             config: self.gateway.config_report(),
-            servers: servers.iter().map(|status| ServerReport::new(status, revision)).collect(),
+            servers: servers.iter().map(|status| self.report(status, revision)).collect(),
             quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
         }
+    }
+
+    fn report(&self, status: &ServerStatus, revision: u64) -> ServerReport {
+        let login = self.crib().login(&status.server).map(|login| login.state(wall_time()));
+        ServerReport::new(status, login, revision)
     }
 
     async fn server(&self, name: &str) -> AdminReply {
         let revision = self.crib().catalog().revision();
         match self.server_statuses().await.iter().find(|status| status.server.as_str() == name) {
-            Some(status) => AdminReply::ok(ServerReport::new(status, revision).to_json()),
+            Some(status) => AdminReply::ok(self.report(status, revision).to_json()),
             None => failure_reply(&self.crib().catalog().unknown_server_error(name)),
         }
     }

@@ -2,6 +2,7 @@
 
 mod agents;
 mod audit;
+mod login;
 mod policy;
 mod secret;
 pub(crate) mod servers;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
+pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, LogsArgs, ServerNameArgs, WhyArgs};
@@ -289,6 +291,24 @@ pub(crate) enum Command {
     /// server receives only its own secrets, when it starts.
     #[command(verbatim_doc_comment)]
     Secret(SecretArgs),
+    /// Log in to a remote server with a browser
+    ///
+    /// Examples:
+    ///   toolcrib login linear
+    ///   toolcrib login --all
+    ///   toolcrib login --status
+    ///   toolcrib login linear --no-browser      print the URL only, such as over ssh
+    ///
+    /// One login serves every agent on this machine and survives restarts: the tokens are stored like
+    /// other secrets, and renewed before they expire.
+    #[command(verbatim_doc_comment)]
+    Login(LoginArgs),
+    /// Remove the login to a remote server, and revoke its tokens
+    ///
+    /// Examples:
+    ///   toolcrib logout linear
+    #[command(verbatim_doc_comment)]
+    Logout(LogoutArgs),
     /// Import servers from the settings of agents
     ///
     /// Examples:

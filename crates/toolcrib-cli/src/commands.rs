@@ -13,6 +13,7 @@ pub(crate) mod enable;
 pub(crate) mod export;
 mod gateway_update;
 pub(crate) mod import;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod policy;

@@ -32,6 +32,7 @@ pub fn hint_text(hint: &Hint) -> String {
         Hint::ApproveCall { id } => format!("toolcrib approve --call {id}"),
         Hint::SetSecret { name } => format!("toolcrib secret set {name}"),
         Hint::CheckSecrets => "toolcrib secret ls".to_owned(),
+        Hint::Login { server } => format!("toolcrib login {server}"),
         other => other.to_string(),
     }
 }

@@ -3,6 +3,9 @@
 //! `commands` has one file per command, `admin` is the admin API, and `gateway` is the running daemon.
 //! The binary only calls [`main`].
 
+// The report of a server has more members than `json!` takes by default.
+#![recursion_limit = "256"]
+
 mod admin;
 mod audit;
 mod cli;
@@ -143,6 +146,8 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Audit(args) => match &args.command {
             AuditCommand::Verify(args) => commands::audit::verify(args, &paths, out),
         },
+        Command::Login(args) => commands::login::run(args, &paths, out).await,
+        Command::Logout(args) => commands::login::log_out(args, &paths, out).await,
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out).await,
         Command::Import(args) => commands::import::run(args, &paths, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),

@@ -30,7 +30,7 @@ use toolcrib::protocol::versions::Era;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
     Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, Hint, ListKind, Outcome,
-    Selector, ServerId, UpdateSink,
+    Page, Selector, ServerId, UpdateSink,
 };
 
 use self::catalog_digest::{CatalogDigest, ListDigests};
@@ -343,17 +343,28 @@ impl McpService {
         }
         match page {
             Ok(page) => {
-                let freshness = self.crib.freshness(kind, scope.view.server(), scope.caller());
-                let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
-                let next_cursor = page.next_cursor.as_deref();
-                let info = scope.view.server().and_then(|server| catalog.server_info(server));
-                let info = info.map_or(Bytes::from_static(IMPLEMENTATION.as_bytes()), shorten_server_info);
-                let member = kind.list_member();
-                let result = client::list_result(member, &page.items, next_cursor, era, caching, &info);
+                let result = self.encode_page(&context, kind, &page, &catalog);
                 (ResponsePayload::Result(result), Some(catalog))
             }
             Err(error) => (self.error_payload(&error), None),
         }
+    }
+
+    /// Encodes a page of a list: in the server's own result if there is one, so that nothing else of it is changed.
+    fn encode_page(&self, context: &RequestContext, kind: ListKind, page: &Page, catalog: &Catalog) -> Bytes {
+        let server = context.scope.view.server();
+        let freshness = self.crib.freshness(kind, server, context.scope.caller());
+        let caching = client::ListCaching { ttl: freshness.ttl, is_public: freshness.public };
+        let member = kind.list_member();
+        let next_cursor = page.next_cursor.as_deref();
+        let own_result = page.own_result.as_ref().and_then(|own_result| {
+            client::own_list_result(own_result, member, page.items.clone(), next_cursor, caching)
+        });
+        own_result.unwrap_or_else(|| {
+            let info = server.and_then(|server| catalog.server_info(server));
+            let info = info.map_or(Bytes::from_static(IMPLEMENTATION.as_bytes()), shorten_server_info);
+            client::list_result(member, &page.items, next_cursor, context.client.era, caching, &info)
+        })
     }
 
     /// Returns the catalog with the lists of the client's own instances, if they differ from those of their servers.

@@ -176,8 +176,9 @@ impl Catalog {
         let rendered = offer.rendered[kind as usize].for_era(kind, era, || offer.render(kind));
         let pages = offer.listing.as_ref().map(|listing| listing.page_ends(kind)).unwrap_or_default();
         match server_page(pages, offer.items(kind).len(), cursor) {
-            ServerPage::Found { items, next_cursor } => {
-                Ok(Page { items: rendered.slice(items), next_cursor })
+            ServerPage::Found { items, next_cursor, result } => {
+                let own_result = result.filter(|result| result.era == era).map(|result| result.json);
+                Ok(Page { items: rendered.slice(items), next_cursor, own_result })
             }
             ServerPage::UnknownCursor => Err(unknown_cursor_error()),
             ServerPage::UnknownPages => {

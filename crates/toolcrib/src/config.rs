@@ -11,6 +11,7 @@
 //! problems. A file is TOML or, as the only layer, JSON with `mcpServers`.
 
 mod audit;
+mod auth;
 mod callers;
 mod card;
 mod changes;

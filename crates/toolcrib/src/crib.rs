@@ -15,6 +15,7 @@ mod requests;
 mod server_list;
 mod servers;
 mod settings;
+mod unknown_method;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -215,6 +216,12 @@ impl Crib {
         self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()
     }
 
+    /// Returns what is known of the login to a remote server, if there is one. Reads a file.
+    #[cfg(feature = "http")]
+    pub fn login(&self, server: &ServerId) -> Option<crate::oauth::LoginSummary> {
+        self.router().services.logins.as_ref()?.summary(server)
+    }
+
     /// Returns the status of one server, also of a disabled one.
     pub fn server_status(&self, server: &ServerId) -> Option<ServerStatus> {
         self.router().registry.find(server).map(|entry| self.entry_status(&entry))
@@ -395,7 +402,7 @@ impl Crib {
             Some(pins) => pins.approve(digest).await,
             None => Ok(Vec::new()),
         };
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
         approved
     }
 

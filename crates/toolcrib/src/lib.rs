@@ -149,11 +149,15 @@ pub mod catalog;
 pub mod config;
 #[doc(hidden)]
 pub mod crib;
+#[cfg(feature = "http")]
+mod http_client;
 #[cfg_attr(not(feature = "config"), expect(dead_code, reason = "config files use more of it"))]
 #[doc(hidden)]
 pub mod limits;
 #[doc(hidden)]
 pub mod model;
+#[cfg(feature = "http")]
+pub mod oauth;
 mod observer;
 mod pipeline;
 mod process;

@@ -4,6 +4,7 @@
 //! has to be restarted for that.
 //! References to secrets and variables are resolved when a connection starts.
 
+pub mod auth;
 mod card;
 mod http;
 mod lifecycle;
@@ -285,7 +286,9 @@ impl Endpoint {
         let command = command.into_iter().flat_map(|command| {
             std::iter::once(&command.program).chain(&command.args).chain(command.env.values())
         });
-        let http = http.into_iter().flat_map(|http| std::iter::once(&http.url).chain(http.headers.values()));
+        let http = http.into_iter().flat_map(|http| {
+            std::iter::once(&http.url).chain(http.headers.values()).chain(http.auth.templates())
+        });
         command.chain(http)
     }
 

@@ -81,6 +81,15 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Sets a value unless there is one. Returns whether it was set. Of several replicas that try, one succeeds.
     fn put_if_absent(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<bool>;
 
+    /// Replaces a value if it is still `expected`. Returns whether it was replaced. Of several replicas that try, one succeeds.
+    fn replace(
+        &self,
+        key: StoreKey<'_>,
+        expected: &Bytes,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<bool>;
+
     /// Removes and returns a value. Of several replicas that try, one gets it.
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>>;
 

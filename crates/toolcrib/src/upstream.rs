@@ -16,6 +16,7 @@ pub(crate) mod relist;
 mod subscriptions;
 mod task_call;
 pub(crate) mod transport;
+mod unknown_method;
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -46,6 +47,7 @@ use pending::ResponseReceiver;
 use subscriptions::ResourceSubscriptions;
 use task_call::TaskOnlyTools;
 use transport::MessageLimit;
+use unknown_method::UnknownMethodError;
 
 /// Interval at which [`Connection::ping`] checks for other activity of the server.
 const ACTIVITY_POLL: Duration = Duration::from_millis(50);
@@ -66,6 +68,7 @@ pub(crate) struct Connection {
     call_queue: FairQueue,
     subscriptions: ResourceSubscriptions,
     task_only_tools: TaskOnlyTools,
+    unknown_method_error: UnknownMethodError,
 }
 
 /// The part of a spec that every call on a connection follows. It can be replaced while the connection is open.

@@ -2,6 +2,7 @@
 //!
 //! The program uses them too. They are not part of the public interface.
 
+pub(crate) mod change_counter;
 pub mod clock;
 pub mod encoding;
 pub mod files;

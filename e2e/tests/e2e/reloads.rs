@@ -176,8 +176,9 @@ fn log_file_of_a_flood_on_stderr_is_limited() {
     let files: Vec<_> = fs::read_dir(home.file("state/logs")).unwrap().map(Result::unwrap).collect();
     let size: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
     assert!(files.len() <= 3 && size <= 3 << 20, "{size} bytes in {files:?}");
-    let text = fs::read_to_string(home.file("state/logs/loud.log")).unwrap();
-    assert!(text.contains("lines dropped"), "{}", &text[..1000]);
+    // The current file may just have been started: a slow machine writes more than one.
+    let has_gap = |file: &fs::DirEntry| fs::read_to_string(file.path()).unwrap().contains("lines dropped");
+    assert!(files.iter().any(has_gap), "no gap in {files:?}");
 }
 
 #[test]

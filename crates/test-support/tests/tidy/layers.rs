@@ -25,6 +25,8 @@ const CRATES: &[Crate] = &[
             "limits",
             "cache",
             "secrets",
+            "http_client",
+            "oauth",
             "config",
             "process",
             "upstream",

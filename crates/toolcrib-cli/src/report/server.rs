@@ -1,7 +1,8 @@
 //! The status of one server. Every member is always present, and `null` if it has no value.
 
 use serde_json::{Value, json};
-use toolcrib::{PinnedKind, ServerStatus, ToolPinStatus};
+use toolcrib::oauth::LoginState;
+use toolcrib::{FailureClass, PinnedKind, ServerState, ServerStatus, ToolPinStatus};
 
 use super::{Members, Report, list_to_json, with_kind};
 use crate::hints::hint_text;
@@ -57,20 +58,33 @@ pub(crate) struct ServerReport {
     pub(crate) title: Option<String>,
     pub(crate) description: Option<String>,
     pub(crate) card_tags: Vec<String>,
+    /// State of the login: `none`, `needed`, `ok` or `expired`.
+    pub(crate) login: String,
 }
 
 impl ServerReport {
-    /// Creates the report about a server; `revision` is the catalog revision. All other members are those of the library's
+    /// Creates the report about a server; `revision` is the catalog revision, `login` the state of the login
+    /// if there is one. All other members are those of the library's
     /// JSON form of a status, with hints in the words of this program.
-    pub(crate) fn new(status: &ServerStatus, revision: u64) -> Self {
+    pub(crate) fn new(status: &ServerStatus, login: Option<LoginState>, revision: u64) -> Self {
         let members = serde_json::to_value(status).unwrap_or_default();
         let mut report = Self { revision, ..Self::from_json(&members) };
+        report.login = match login {
+            Some(login) => login.as_str().to_owned(),
+            None if is_login_needed(status) => LoginState::Needed.as_str().to_owned(),
+            None => "none".to_owned(),
+        };
         set_hint(&mut report.last_error, status);
         for (instance, report) in status.instances.iter().zip(&mut report.instances_list) {
             set_hint(&mut report.last_error, &instance.status);
         }
         report
     }
+}
+
+fn is_login_needed(status: &ServerStatus) -> bool {
+    let class = status.last_error.as_ref().and_then(|error| error.class);
+    class == Some(FailureClass::NeedsAuth) && status.state != ServerState::Ready
 }
 
 /// Replaces the hint of the library in the last error.
@@ -124,6 +138,7 @@ impl Report for ServerReport {
             "title": self.title,
             "description": self.description,
             "card_tags": self.card_tags,
+            "login": self.login,
         })
     }
 
@@ -171,6 +186,7 @@ impl Report for ServerReport {
             title: members.optional_text("title"),
             description: members.optional_text("description"),
             card_tags: members.texts("card_tags"),
+            login: members.text("login"),
         }
     }
 }

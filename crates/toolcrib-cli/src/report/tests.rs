@@ -83,11 +83,11 @@ fn ready_server() -> ServerStatus {
 
 #[test]
 fn server_report_has_exactly_the_documented_members() {
-    let report = ServerReport::new(&ejected_server(), 3).to_json();
+    let report = ServerReport::new(&ejected_server(), None, 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
         cache_misses tools memory calls errors p50 p99 start pin unapproved problems listing_errors sharing instances instances_list \
-        revision era protocol_version server_info title description card_tags";
+        revision era protocol_version server_info title description card_tags login";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
     assert_eq!(members.len(), names.split_whitespace().count());
@@ -115,11 +115,11 @@ fn server_report_has_the_values_of_the_status() {
         "listing_errors": [{"list": "prompts/list", "code": -32603, "message": "no", "data": {"a": 1}}],
         "sharing": "per-client", "instances": 0,
         "instances_list": [instance], "revision": 3, "era": "legacy", "protocol_version": "2025-11-25",
-        "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [],
+        "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [], "login": "none",
     });
-    assert_eq!(ServerReport::new(&status, 3).to_json(), expected);
+    assert_eq!(ServerReport::new(&status, None, 3).to_json(), expected);
     let both = ServerStatus { eras: vec![Era::Session, Era::Stateless], ..ready_server() };
-    assert_eq!(ServerReport::new(&both, 3).to_json()["era"], json!(["legacy", "modern"]));
+    assert_eq!(ServerReport::new(&both, None, 3).to_json()["era"], json!(["legacy", "modern"]));
 }
 
 /// Asserts that a report keeps every member of its JSON form.
@@ -135,7 +135,7 @@ fn reports_keep_every_member() {
         "in_flight": 3, "restarts": 4, "restarts_left": 5, "breaker": "closed", "next_attempt_in": 2.0,
         "last_error": error, "calls": 6, "errors": 7,
     });
-    let mut server = ServerReport::new(&ejected_server(), 3).to_json();
+    let mut server = ServerReport::new(&ejected_server(), None, 3).to_json();
     assert_round_trip::<ServerReport>(&server);
     server["last_error"] = error;
     server["instances_list"] = json!([instance]);

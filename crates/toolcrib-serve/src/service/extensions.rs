@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::IMPLEMENTATION;
 use toolcrib::protocol::era::client::{self, ListCaching};
@@ -20,8 +21,8 @@ use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::{Call, Catalog, ClientCapabilities, Selector, ServerId};
 use tracing::warn;
 
-use super::methods::method_not_found;
-use super::{CatalogScope, ClientHandle, McpService, RequestContext, reject};
+use super::methods::{method_not_found, to_static};
+use super::{CatalogScope, ClientHandle, McpService, RequestContext, adapt_outcome, reject};
 
 /// Pages of skills that are read from one server.
 const MAX_SKILL_PAGES: usize = 100;
@@ -42,8 +43,22 @@ impl McpService {
         params: Object,
     ) -> ResponsePayload {
         match self.select_extension_server(&context, method, &params).await {
-            Ok(selector) => self.forward(context, method, selector, params).await,
+            Ok(Some(selector)) => self.forward(context, method, selector, params).await,
+            Ok(None) => self.answer_unknown_method(context, method).await,
             Err(response) => response,
+        }
+    }
+
+    /// Returns the answer to a method that no server has: at the endpoint of one server, that server's own.
+    async fn answer_unknown_method(&self, context: RequestContext, method: &str) -> ResponsePayload {
+        let CatalogScope::One(server) = context.scope.view.clone() else { return method_not_found() };
+        let era = context.client.era;
+        let selector = Selector::OnServer(server, method.to_owned());
+        let call = context.call(to_static(method), selector, Object::default());
+        let answer = timeout(self.crib.listing_wait(), Box::pin(self.crib.answer_unknown_method(call))).await;
+        match answer {
+            Ok(Some(outcome)) => adapt_outcome(outcome, method, era),
+            Ok(None) | Err(_) => method_not_found(),
         }
     }
 
@@ -66,7 +81,7 @@ impl McpService {
         };
         let service = self.clone();
         tasks.spawn(async move {
-            if let Ok(selector) = service.select_extension_server(&context, &method, &params).await {
+            if let Ok(Some(selector)) = service.select_extension_server(&context, &method, &params).await {
                 let call = Call::notification(method, selector, params);
                 // The observers have the reason why it failed; there is no response.
                 let _ = service.crib.call(context.complete(call)).await;
@@ -75,14 +90,14 @@ impl McpService {
         });
     }
 
-    /// Returns the selector of the server that a message of an extension belongs to; the error is the response to a
-    /// request.
+    /// Returns the selector of the server that a message of an extension belongs to; `None` if that server announced no
+    /// extension. The error is the response to a request.
     async fn select_extension_server(
         &self,
         context: &RequestContext,
         method: &str,
         params: &Object,
-    ) -> Result<Selector, ResponsePayload> {
+    ) -> Result<Option<Selector>, ResponsePayload> {
         let scope = &context.scope;
         let era = context.client.era;
         let uri = params.get_string("uri");
@@ -95,7 +110,7 @@ impl McpService {
             let is_denied = !matches!(method, GET_SKILL | READ_DIRECTORY)
                 && !self.crib.can_use_everything(scope.caller(), server);
             let may_pass = is_denied || has_extensions(&catalog, server);
-            return may_pass.then_some(selector).ok_or_else(method_not_found);
+            return Ok(may_pass.then_some(selector));
         }
         let catalog = self.crib.list_for_era(scope.caller(), era).await;
         if let Some(uri) = uri {
@@ -103,11 +118,11 @@ impl McpService {
             let target = self.crib.find_for_era(scope.caller(), &selector, era).await;
             let target = target.map_err(|error| self.error_payload(&error))?;
             let may_pass = has_extensions(&catalog, &target.server);
-            return may_pass.then_some(selector).ok_or_else(method_not_found);
+            return Ok(may_pass.then_some(selector));
         }
         match &find_servers(&catalog, method)[..] {
-            [] => Err(method_not_found()),
-            [only] => Ok(Selector::OnServer((*only).clone(), method.to_owned())),
+            [] => Ok(None),
+            [only] => Ok(Some(Selector::OnServer((*only).clone(), method.to_owned()))),
             several => {
                 let names: Vec<String> = several.iter().map(|server| format!("`/mcp/s/{server}`")).collect();
                 let message = format!("`{method}` may belong to several servers: use {}", names.join(" or "));

@@ -380,6 +380,42 @@ async fn endpoint_of_one_server_looks_like_the_server() {
 }
 
 #[tokio::test]
+async fn page_of_one_server_is_its_own_result_in_its_own_era() {
+    let gateway = gateway(spec(Era::Stateless, RawServer::new(respond_stateless)));
+    let one = EndpointClient::stateless(&gateway, "/mcp/s/s");
+    let own = one.request("tools/list", json!({})).await["result"].clone();
+    let schema =
+        json!({"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}});
+    let tools = json!([{"name": "one", "inputSchema": schema}]);
+    let page =
+        json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "x": [1.50], "tools": tools});
+    assert_eq!(own, page);
+    let (session, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
+    assert_eq!(session.request("tools/list", json!({})).await["result"], json!({"tools": tools}));
+}
+
+#[tokio::test]
+async fn unknown_method_gets_the_error_of_the_server_and_is_not_sent() {
+    let server = RawServer::new(respond_in_session);
+    let received = server.received.clone();
+    let gateway = gateway(spec(Era::Session, server));
+    let (one, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
+    for method in ["chat/say", "other/\"x\""] {
+        // Extensions are announced with names; an empty `experimental` announces none.
+        let unknown = one.request(method, json!({"secret": 1})).await;
+        assert_eq!(unknown["error"], json!({"code": -32601, "message": method, "data": {"x": 1.50}}));
+    }
+    let (all, _) = EndpointClient::session(&gateway, "/mcp").await;
+    let unknown = all.request("chat/say", json!({})).await;
+    assert_eq!(unknown["error"], json!({"code": -32601, "message": "Method not found"}));
+    let received = received.lock().unwrap();
+    let sent: Vec<&Value> = received.iter().filter(|message| message["params"]["secret"] == 1).collect();
+    assert!(sent.is_empty(), "{sent:?}");
+    let asked = received.iter().filter(|message| message["method"] == "toolcrib/unknown-method").count();
+    assert_eq!(asked, 1);
+}
+
+#[tokio::test]
 async fn unknown_names_get_the_error_of_the_server() {
     let gateway = gateway(session_server());
     let (one, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;

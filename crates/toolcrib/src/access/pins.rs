@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +30,7 @@ use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPinStat
 use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec};
 use crate::store::{MemoryStore, Store, StoreError, StoreKey, StoreKind, StoreNotice, StoreReply};
+use crate::util::change_counter::ChangeCounter;
 use crate::util::locks::IgnorePoison as _;
 use approved_items::{ApprovedItem, ApprovedItems, OfferedItem, PinFileStamp, offered_items};
 pub(crate) use fingerprint::Fingerprint;
@@ -40,6 +40,8 @@ use pin_state::{ItemKey, PinState, UnapprovedItem};
 /// Unapproved items that are remembered across partial listings. The bound is for a server that renames its tools in
 /// every listing.
 const MAX_UNAPPROVED: usize = 1000;
+/// Attempts to change a stored value that others change at the same time.
+const MAX_WRITE_ATTEMPTS: usize = 16;
 
 /// The result of checking a listing.
 #[derive(Debug, Default)]
@@ -147,21 +149,22 @@ impl Pins {
         Ok(())
     }
 
-    /// Adds to the stored value what an earlier release did not pin.
+    /// Adds to the stored value what an earlier release did not pin. A value that another process changes meanwhile is read
+    /// again, so that no approval is lost.
     async fn complete_stored(&self, listing: &Listing) -> Result<(), StoreError> {
-        let stored = self.store.get(self.key()).wait().await?;
-        let Some(items) = stored.and_then(|value| approved_items::parse(&value).ok()) else {
-            return Ok(());
-        };
-        let mut completed = items.clone();
-        approved_items::complete(&mut completed, listing);
-        if completed == items {
-            return Ok(());
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            let Some(stored) = self.store.get(self.key()).wait().await? else { return Ok(()) };
+            let completed = complete_value(&stored, listing);
+            let is_stored = match &completed {
+                Some(value) => self.store.replace(self.key(), &stored, value.clone(), None).wait().await?,
+                None => true,
+            };
+            if is_stored {
+                self.apply_value(&mut self.lock(), &completed.unwrap_or(stored));
+                return Ok(());
+            }
         }
-        let value = approved_items::encode(&completed);
-        self.store.put(self.key(), value.clone(), None).wait().await?;
-        self.apply_value(&mut self.lock(), &value);
-        Ok(())
+        Err(changed_too_often())
     }
 
     /// Returns whether a store that other processes use was not asked yet which items are approved.
@@ -246,25 +249,25 @@ impl Pins {
     /// Stores what a server offered when it was first seen, unless another process has seen it first. To a value of an
     /// earlier release, what that did not pin is added. Blocks if the store has files.
     pub(crate) fn save_first_seen(&self, listing: &Listing) -> Result<(), StoreError> {
-        let StoreReply::Ready(stored) = self.store.get(self.key()) else { return Ok(()) };
-        let reply = match stored? {
-            None => {
-                let value = approved_items::encode(&approved_items::first_seen(listing));
-                match self.store.put_if_absent(self.key(), value, None) {
-                    StoreReply::Ready(saved) => return saved.map(drop),
-                    StoreReply::Pending(_) => return Ok(()),
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            let StoreReply::Ready(stored) = self.store.get(self.key()) else { return Ok(()) };
+            let reply = match stored? {
+                None => {
+                    let value = approved_items::encode(&approved_items::first_seen(listing));
+                    self.store.put_if_absent(self.key(), value, None)
                 }
+                Some(stored) => {
+                    let Some(value) = complete_value(&stored, listing) else { return Ok(()) };
+                    self.store.replace(self.key(), &stored, value, None)
+                }
+            };
+            match reply {
+                StoreReply::Ready(Ok(false)) => {}
+                StoreReply::Ready(saved) => return saved.map(drop),
+                StoreReply::Pending(_) => return Ok(()),
             }
-            Some(value) => {
-                let Ok(mut items) = approved_items::parse(&value) else { return Ok(()) };
-                approved_items::complete(&mut items, listing);
-                self.store.put(self.key(), approved_items::encode(&items), None)
-            }
-        };
-        match reply {
-            StoreReply::Ready(saved) => saved,
-            StoreReply::Pending(_) => Ok(()),
         }
+        Err(changed_too_often())
     }
 
     /// Returns how an item differs from the approved one, or `None` if it is approved. Does not read the file.
@@ -309,24 +312,7 @@ impl Pins {
     /// Approves the unapproved items if `digest` is theirs, and returns their names. Nothing is approved if the store cannot
     /// save it.
     pub(crate) async fn approve(&self, digest: &str) -> Result<Vec<String>, Error> {
-        let stored = self.store.get(self.key()).wait().await;
-        let stored = match stored {
-            Err(error) if self.store.is_shared() => return Err(self.store_error(&error)),
-            stored => stored.ok().flatten(),
-        };
-        let mut items: ApprovedItems =
-            stored.as_ref().and_then(|value| approved_items::parse(value).ok()).unwrap_or_default();
-        let added = {
-            let state = self.lock_and_reload();
-            if state.digest() != digest {
-                return Err(self.changed_error());
-            }
-            state.unapproved.clone()
-        };
-        for (key, item) in &added {
-            items.insert(key.kind, key.name.clone(), ApprovedItem::new(key.kind, &item.definition));
-        }
-        self.write(approved_items::encode(&items)).await?;
+        let added = self.store_approval(digest).await?;
         self.lock().approve(&added);
         if let Err(error) = self.store.publish(self.key()).wait().await {
             let server = &self.server;
@@ -335,11 +321,43 @@ impl Pins {
         Ok(added.keys().map(|key| key.name.to_string()).collect())
     }
 
-    /// Replaces the stored value, on a thread where a file may be written.
-    async fn write(&self, value: Bytes) -> Result<(), Error> {
+    /// Adds the unapproved items to the stored value if `digest` is theirs, and returns them.
+    async fn store_approval(&self, digest: &str) -> Result<BTreeMap<ItemKey, UnapprovedItem>, Error> {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
+            let stored = match self.store.get(self.key()).wait().await {
+                Err(error) if self.store.is_shared() => return Err(self.store_error(&error)),
+                stored => stored.ok().flatten(),
+            };
+            let mut items: ApprovedItems =
+                stored.as_ref().and_then(|value| approved_items::parse(value).ok()).unwrap_or_default();
+            let added = {
+                let state = self.lock_and_reload();
+                if state.digest() != digest {
+                    return Err(self.changed_error());
+                }
+                state.unapproved.clone()
+            };
+            for (key, item) in &added {
+                items.insert(key.kind, key.name.clone(), ApprovedItem::new(key.kind, &item.definition));
+            }
+            if self.write(stored, approved_items::encode(&items)).await? {
+                return Ok(added);
+            }
+        }
+        Err(self.store_error(&changed_too_often()))
+    }
+
+    /// Replaces the value that was read, on a thread where a file may be written. Returns `false` if it has changed since.
+    async fn write(&self, stored: Option<Bytes>, value: Bytes) -> Result<bool, Error> {
         let store = self.store.clone();
         let server = self.server.clone();
-        let put = move || store.put(StoreKey::new(StoreKind::Pin, server.as_str()), value, None);
+        let put = move || {
+            let key = StoreKey::new(StoreKind::Pin, server.as_str());
+            match stored {
+                Some(stored) => store.replace(key, &stored, value, None),
+                None => store.put(key, value, None).map(|saved| saved.map(|()| true)),
+            }
+        };
         let reply = match self.file.is_some() {
             true => self.tasks.spawn_blocking(put).await.unwrap_or_else(|error| {
                 StoreReply::Ready(Err(StoreError::new(format!("the write was interrupted: {error}"))))
@@ -347,10 +365,11 @@ impl Pins {
             false => put(),
         };
         match reply.wait().await {
-            Ok(()) => {
+            Ok(false) => Ok(false),
+            Ok(true) => {
                 let mut state = self.lock();
                 state.stamp = self.file.as_deref().and_then(PinFileStamp::read);
-                Ok(())
+                Ok(true)
             }
             Err(error) if self.store.is_shared() => Err(self.store_error(&error)),
             Err(error) => {
@@ -372,6 +391,18 @@ impl Pins {
         let message = format!("the approved definitions of `{server}` are not known: {error}");
         Error::new(ErrorKind::StoreUnavailable, message).with_server(server)
     }
+}
+
+/// Returns a stored value with what an earlier release did not pin; `None` if nothing is missing or it cannot be read.
+fn complete_value(stored: &Bytes, listing: &Listing) -> Option<Bytes> {
+    let items = approved_items::parse(stored).ok()?;
+    let mut completed = items.clone();
+    approved_items::complete(&mut completed, listing);
+    (completed != items).then(|| approved_items::encode(&completed))
+}
+
+fn changed_too_often() -> StoreError {
+    StoreError::new("the approved definitions were changed by other processes again and again")
 }
 
 /// The pins of every server of a crib.
@@ -481,12 +512,12 @@ fn has_items(listing: &Listing) -> bool {
     ListKind::ALL.into_iter().any(|list| !listing.items(list).is_empty())
 }
 
-/// Takes over what other cribs on the same store approve, and notifies `changed`, until the pins are dropped or `stop` is
+/// Takes over what other cribs on the same store approve, and reports that to `changes`, until the pins are dropped or `stop` is
 /// cancelled.
 pub(crate) async fn watch_pins(
     pins: Weak<PinStore>,
     mut notices: Receiver<StoreNotice>,
-    changed: Arc<Notify>,
+    changes: Arc<ChangeCounter>,
     stop: CancellationToken,
 ) {
     loop {
@@ -500,7 +531,7 @@ pub(crate) async fn watch_pins(
             Ok(StoreNotice::Missed) | Err(RecvError::Lagged(_)) => pins.refresh(None).await,
             Err(RecvError::Closed) => return,
         }
-        changed.notify_one();
+        changes.report();
     }
 }
 

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::index::CatalogItem;
 use super::render::RenderedList;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListedItem, Listing, PageEnd};
+use crate::model::listing::{ListedItem, Listing, PageEnd, PageResult};
 use crate::protocol::list_kind::ListKind;
 use crate::spec::ServerId;
 use crate::util::encoding;
@@ -30,6 +30,8 @@ pub struct Page {
     pub items: Bytes,
     /// The cursor of the next page, if there is one.
     pub next_cursor: Option<String>,
+    /// The result in which the server sent the page, with an empty list, if it suits the era of the client.
+    pub own_result: Option<Bytes>,
 }
 
 /// Returns the error for a cursor that was not issued for a list.
@@ -40,8 +42,8 @@ pub(super) fn unknown_cursor_error() -> Error {
 /// A page as the server sent it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ServerPage {
-    /// The items of the page, and the server's cursor of the next one.
-    Found { items: Range<usize>, next_cursor: Option<String> },
+    /// The items of the page, the server's cursor of the next one, and the result in which it was sent.
+    Found { items: Range<usize>, next_cursor: Option<String>, result: Option<PageResult> },
     /// The server did not send this cursor.
     UnknownCursor,
     /// The pages of the server are not known.
@@ -63,7 +65,7 @@ pub(super) fn server_page(pages: &[PageEnd], len: usize, cursor: Option<&str>) -
     let is_last = index + 1 == pages.len();
     let end = if is_last { len } else { page.end.min(len) };
     let next_cursor = page.next_cursor.as_deref().filter(|_| !is_last).map(str::to_owned);
-    ServerPage::Found { items: start..end.max(start), next_cursor }
+    ServerPage::Found { items: start..end.max(start), next_cursor, result: page.result.clone() }
 }
 
 /// Returns whether a listing has items on the page that follows a cursor of the server.
@@ -104,7 +106,7 @@ impl PageRows<'_> {
         let end = self.len().min(start + size);
         let has_more = start < end && end < self.len();
         let next_cursor = has_more.then(|| self.row(end - 1).to_cursor(kind, self.scope()));
-        Ok(Page { items: rendered.slice(start..end), next_cursor })
+        Ok(Page { items: rendered.slice(start..end), next_cursor, own_result: None })
     }
 
     fn len(self) -> usize {
@@ -255,11 +257,16 @@ mod tests {
 
     #[test]
     fn pages_of_a_server_follow_its_cursors() {
-        let page = |end, next_cursor: Option<&str>| PageEnd { end, next_cursor: next_cursor.map(Into::into) };
+        let page = |end, next_cursor: Option<&str>| PageEnd {
+            end,
+            next_cursor: next_cursor.map(Into::into),
+            result: None,
+        };
         let pages = [page(3, Some("")), page(4, Some("c")), page(6, None)];
         let found = |items, next_cursor: Option<&str>| ServerPage::Found {
             items,
             next_cursor: next_cursor.map(str::to_owned),
+            result: None,
         };
         assert_eq!(server_page(&pages, 6, None), found(0..3, Some("")));
         assert_eq!(server_page(&pages, 6, Some("")), found(3..4, Some("c")));

@@ -300,7 +300,7 @@ fn long_list_is_paged_and_short_list_is_shared() {
     );
     let more = catalog(&[("a", &[(ListKind::Tools, &names)]), ("b", &[(ListKind::Tools, &["last"])])]);
     let next = more.page(ListKind::Tools, None, Era::Session, None).unwrap().next_cursor.unwrap();
-    let last = Page { items: r#"[{"name":"b__last","x":1.0}]"#.into(), next_cursor: None };
+    let last = Page { items: r#"[{"name":"b__last","x":1.0}]"#.into(), next_cursor: None, own_result: None };
     assert_eq!(more.page(ListKind::Tools, None, Era::Session, Some(&next)).unwrap(), last);
     for (kind, server) in [(ListKind::Prompts, None), (ListKind::Tools, Some(id("a")))] {
         let error = more.page(kind, server.as_ref(), Era::Session, Some(&next)).unwrap_err();

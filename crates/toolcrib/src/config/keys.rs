@@ -107,6 +107,12 @@ pub const SERVER: &[ConfigKey] = &[
     key("cwd", Text, "", "Working directory, relative to this file"),
     key("url", Text, "", "URL of a remote server. Excludes `command`"),
     key("headers", Map(&Text), "{}", "HTTP headers to send with every request"),
+    key(
+        "auth",
+        Table(AUTH),
+        "",
+        "How tokens of a remote server are obtained; unused with an `Authorization` header",
+    ),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
     key(
         "era",
@@ -274,6 +280,41 @@ const NETWORK: &[ConfigKey] = &[
     key("ssid", Text, "", "Name of the wireless network"),
 ];
 
+const AUTH: &[ConfigKey] = &[
+    key(
+        "grant",
+        OneOf(&["authorization-code", "client-credentials", "enterprise-managed", "command"]),
+        "authorization-code",
+        "Way to a token: a person logs in with `toolcrib login`, the client has a secret or key of its own, the token of an organization's identity provider is exchanged, or a program prints it",
+    ),
+    key("client-id", Text, "", "Id of a client that is registered with the authorization server"),
+    key("client-secret", Text, "", "Secret of that client"),
+    key(
+        "private-key",
+        Text,
+        "",
+        "Private key of that client, a P-256 key in PKCS8 as PEM, such as `${file:key.pem}`",
+    ),
+    key(
+        "client-metadata-url",
+        Text,
+        "",
+        "URL of a client metadata document, used as client id where the authorization server accepts it",
+    ),
+    key("scopes", TextList, "[]", "Scopes to ask for, instead of those that the server names"),
+    key("command", TextList, "[]", "Program that prints a token, and its arguments"),
+    key(
+        "identity-provider",
+        Table(IDENTITY_PROVIDER),
+        "",
+        "Identity provider for `grant = \"enterprise-managed\"`",
+    ),
+];
+const IDENTITY_PROVIDER: &[ConfigKey] = &[
+    key("token-endpoint", Text, "", "URL of its token endpoint"),
+    key("client-id", Text, "", "Id of this client at the identity provider"),
+    key("id-token", Text, "", "ID token of the person, such as `${secret:id-token}`"),
+];
 const HOST: &[ConfigKey] = &[
     key("address", Text, "the host's name", "Host name, IP address or `https://…` URL"),
     key("port", Integer, "7717", "Port of its gateway"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use http::header::HeaderName;
 
+use super::auth;
 use super::reader::TableReader;
 use crate::spec::template::TemplateText;
 use crate::spec::url::parse_url;
@@ -43,12 +44,15 @@ enum WrittenTransport {
 pub(super) fn read(reader: &mut TableReader<'_>) -> Option<Option<HttpSpec>> {
     let written = read_type(reader);
     let headers = read_headers(reader);
+    let auth = auth::read(reader);
     if !reader.has("url") {
         reader.take("url");
         if matches!(written, Some(WrittenTransport::Http(_))) {
             reader.error_at_value("type", "`type` requires `url`", "add `url`, or remove `type`");
         } else if reader.has("headers") {
             reader.error_at_value("headers", "`headers` requires `url`", "add `url`, or remove `headers`");
+        } else if reader.has("auth") {
+            reader.error_at_value("auth", "`auth` requires `url`", "add `url`, or remove `auth`");
         }
         return None;
     }
@@ -76,7 +80,7 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> Option<Option<HttpSpec>> {
         Some(WrittenTransport::Http(transport)) => transport,
         Some(WrittenTransport::Stdio) | None => TransportKind::default(),
     };
-    Some(url.map(|url| HttpSpec { url, headers, transport }))
+    Some(url.map(|url| HttpSpec { url, headers, transport, auth }))
 }
 
 fn read_type(reader: &mut TableReader<'_>) -> Option<WrittenTransport> {

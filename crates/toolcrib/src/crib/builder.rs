@@ -391,6 +391,13 @@ impl CribBuilder {
         }
     }
 
+    /// Returns the logins to remote servers. They need a place for their tokens and for the lock of their renewal.
+    #[cfg(feature = "http")]
+    fn logins(&self) -> Option<crate::oauth::Logins> {
+        let secrets = self.secrets.as_ref()?.0.clone();
+        Some(crate::oauth::Logins::new(secrets, self.state_dir.as_ref()?))
+    }
+
     /// Creates what all supervisors share, and takes its settings out of the builder.
     fn open_services(
         &mut self,
@@ -411,6 +418,8 @@ impl CribBuilder {
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log.take(),
             pins,
+            #[cfg(feature = "http")]
+            logins: self.logins(),
             secrets: self.secrets.take(),
             ..SupervisorServices::default()
         }
@@ -456,8 +465,8 @@ impl StoreNotices {
         let cache = Arc::downgrade(&services.cache);
         services.tasks.spawn_boxed(watch_peers(cache, self.responses, stop.clone()));
         let pins = Arc::downgrade(&services.pins);
-        let changed = services.listing_changed.clone();
-        services.tasks.spawn_boxed(watch_pins(pins, self.pins, changed, stop.clone()));
+        let changes = services.listing_changes.clone();
+        services.tasks.spawn_boxed(watch_pins(pins, self.pins, changes, stop.clone()));
     }
 }
 
@@ -515,22 +524,25 @@ const LARGE_CATALOG: usize = 1000;
 /// Spawns the task that publishes a new catalog when a listing changes. The task holds the crib weakly and ends with it.
 fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Catalog>>) {
     let weak = Arc::downgrade(inner);
-    let listing_changed = inner.router.services.listing_changed.clone();
+    let changes = inner.router.services.listing_changes.clone();
     let stop = inner.stop_tasks.clone();
     inner.router.services.tasks.spawn_boxed(async move {
         loop {
-            tokio::select! {
-                () = listing_changed.notified() => {}
+            let change_count = tokio::select! {
+                count = changes.next() => count,
                 () = catalog.closed() => return,
                 () = stop.cancelled() => return,
-            }
+            };
             let Some(inner) = weak.upgrade() else { return };
             let revision = catalog.borrow().revision() + 1;
             let is_large = inner.router.registry.count_tools() > LARGE_CATALOG;
             let build = move || Catalog::build(revision, &inner.router.registry.listings());
             let built = if is_large { tokio::task::spawn_blocking(build).await } else { Ok(build()) };
             match built {
-                Ok(built) => drop(catalog.send_replace(Arc::new(built))),
+                Ok(built) => {
+                    catalog.send_replace(Arc::new(built));
+                    changes.mark_applied(change_count);
+                }
                 Err(error) => tracing::error!(%error, "cannot build the catalog"),
             }
         }

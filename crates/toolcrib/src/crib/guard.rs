@@ -46,6 +46,6 @@ impl Crib {
     fn replace_guard(&self, guard: Option<Guard>) {
         self.router().visible_catalogs.set_guard(guard);
         // Publishes the catalog again, so that watchers list again.
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
     }
 }

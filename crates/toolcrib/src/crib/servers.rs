@@ -179,7 +179,7 @@ impl Crib {
 
     /// Publishes the catalog of a changed roster and waits for it.
     async fn wait_until_listed(&self, changes: &RosterChanges) {
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
         self.router().discoverer.roster_changed(changes);
         // The memory limits of servers may have changed.
         self.inner.capacity.send_modify(|_| ());

@@ -52,7 +52,7 @@ impl Crib {
     pub fn set_policy(&self, policy: Policy) {
         self.router().visible_catalogs.set_policy(policy);
         // Publishes the catalog again, so that watchers apply the new rules to it.
-        self.router().services.listing_changed.notify_one();
+        self.router().services.listing_changes.report();
     }
 
     /// Replaces the usage limits from the next call on. Usage of unchanged limits is kept.

@@ -63,6 +63,11 @@ pub enum Hint {
     },
     /// Check the secret store.
     CheckSecrets,
+    /// Log in to a server, or set its `Authorization` header.
+    Login {
+        /// The server.
+        server: ServerId,
+    },
 }
 
 impl Hint {
@@ -98,6 +103,7 @@ impl fmt::Display for Hint {
             Self::ApproveCall { id } => write!(f, "approve the call `{id}`"),
             Self::SetSecret { name } => write!(f, "set the secret `{name}`"),
             Self::CheckSecrets => f.write_str("check the secret store"),
+            Self::Login { server } => write!(f, "log in to `{server}`, or set `servers.{server}.headers`"),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::protocol::json::object::{self, Object, as_integer};
 use crate::protocol::jsonrpc::error_object;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::member_names;
+use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashSet};
@@ -17,6 +18,8 @@ use tokio::time::Instant;
 
 /// The longest time to live that a server may set.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// The largest result of a page that is kept, in bytes without the list.
+const MAX_PAGE_RESULT: usize = 4 << 10;
 
 /// Everything a server offers, and the facts about it that are needed while it is not running.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -82,6 +85,25 @@ pub(crate) struct PageEnd {
     pub(crate) end: usize,
     /// The cursor of the next page; none after the last one.
     pub(crate) next_cursor: Option<Arc<str>>,
+    /// The result in which the server sent the page; none if it is too large to keep.
+    pub(crate) result: Option<PageResult>,
+}
+
+/// The result in which a server sent a page, with an empty list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PageResult {
+    /// The era of the connection. Clients of the other era need other members.
+    pub(crate) era: Era,
+    pub(crate) json: Bytes,
+}
+
+impl PageResult {
+    /// Copies the members of a page other than its list; `None` if they are larger than 4 KiB.
+    pub(crate) fn new(kind: ListKind, mut members: Object, era: Era) -> Option<Self> {
+        members.set_unchecked(kind.list_member(), Bytes::from_static(b"[]"));
+        let size: usize = members.iter().map(|(name, value)| name.len() + value.len()).sum();
+        (size <= MAX_PAGE_RESULT).then(|| Self { era, json: members.to_bytes() })
+    }
 }
 
 /// Time to live of one list.

@@ -37,7 +37,8 @@ impl CallRouter {
             .map(|entry| OutdatedServer { entry, relists: entry.refresh(caller, kinds, now) })
             .filter(|outdated| outdated.relists.iter().any(is_awaited))
             .collect();
-        if !pending.is_empty() {
+        // A listing that has just finished may not be in the catalog yet.
+        if !pending.is_empty() || !self.services.listing_changes.is_applied() {
             // The rest is announced when it arrives.
             let _ = timeout_at(now + wait, self.wait_for_relists(&pending)).await;
         }
@@ -61,10 +62,7 @@ impl CallRouter {
             for relist in &server.relists {
                 relist.wait().await;
             }
-            let id = &server.entry.spec().id;
-            let mut catalog = self.catalog.clone();
-            // An error means that the crib is being dropped.
-            let _ = catalog.wait_for(|catalog| self.registry.is_listed_in(id, catalog)).await;
         }
+        self.services.listing_changes.wait_until_applied().await;
     }
 }

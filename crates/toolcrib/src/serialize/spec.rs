@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{optional_seconds, seconds, serialize_as, serialize_as_text};
 use crate::protocol::versions::{Era, Revision};
+use crate::spec::auth::{AuthSpec, Grant, IdentityProvider};
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::{
     BackoffSpec, BreakerSpec, CommandSpec, Endpoint, EraChoice, HttpSpec, KeepAlive, Lifecycle, MemoryLimits,
@@ -26,6 +27,9 @@ serialize_as! {
     CommandSpec => CommandSpecForm,
     HttpSpec => HttpSpecForm,
     TransportKind => TransportKindForm,
+    AuthSpec => AuthSpecForm,
+    Grant => GrantForm,
+    IdentityProvider => IdentityProviderForm,
     Lifecycle => LifecycleForm,
     StartPolicy => StartPolicyForm,
     Restarts => RestartsForm,
@@ -139,6 +143,38 @@ struct HttpSpecForm {
     headers: BTreeMap<String, TemplateText>,
     #[serde(default)]
     transport: TransportKind,
+    #[serde(default)]
+    auth: Box<AuthSpec>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "AuthSpec", default = "AuthSpec::default", deny_unknown_fields)]
+struct AuthSpecForm {
+    grant: Grant,
+    client_id: Option<TemplateText>,
+    client_secret: Option<TemplateText>,
+    private_key: Option<TemplateText>,
+    client_metadata_url: Option<String>,
+    scopes: Vec<String>,
+    command: Vec<TemplateText>,
+    identity_provider: Option<IdentityProvider>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Grant", rename_all = "kebab-case")]
+enum GrantForm {
+    AuthorizationCode,
+    ClientCredentials,
+    EnterpriseManaged,
+    Command,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "IdentityProvider", deny_unknown_fields)]
+struct IdentityProviderForm {
+    token_endpoint: String,
+    client_id: TemplateText,
+    id_token: TemplateText,
 }
 
 #[derive(Serialize, Deserialize)]

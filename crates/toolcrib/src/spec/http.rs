@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::spec::auth::AuthSpec;
 use crate::spec::template::TemplateText;
 
 /// URL, headers and transport of a remote server.
@@ -15,6 +16,8 @@ pub struct HttpSpec {
     pub headers: BTreeMap<String, TemplateText>,
     /// HTTP transport to use.
     pub transport: TransportKind,
+    /// How tokens are obtained. Not used if `headers` has `Authorization`.
+    pub auth: Box<AuthSpec>,
 }
 
 /// Hides header values and the query of the URL, because they may contain secrets.
@@ -26,6 +29,7 @@ impl fmt::Debug for HttpSpec {
             .field("url", &url)
             .field("headers", &headers)
             .field("transport", &self.transport)
+            .field("grant", &self.auth.grant)
             .finish()
     }
 }
@@ -56,7 +60,12 @@ impl TransportKind {
 impl HttpSpec {
     /// Creates the spec of a server at a URL.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: TemplateText::literal(url), headers: BTreeMap::new(), transport: TransportKind::Auto }
+        Self {
+            url: TemplateText::literal(url),
+            headers: BTreeMap::new(),
+            transport: TransportKind::Auto,
+            auth: Box::default(),
+        }
     }
 
     /// Adds a header with a literal text. For a text with references, such as `${secret:NAME}`, insert a
@@ -82,6 +91,7 @@ impl HttpSpec {
             add(name);
             add(value.source());
         });
+        self.auth.digest(&mut add);
     }
 }
 

@@ -63,6 +63,16 @@ impl Store for ContainedStore {
         self.run(|store| store.put_if_absent(key, value, ttl))
     }
 
+    fn replace(
+        &self,
+        key: StoreKey<'_>,
+        expected: &Bytes,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<bool> {
+        self.run(|store| store.replace(key, expected, value, ttl))
+    }
+
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
         self.run(|store| store.take(key))
     }

@@ -118,6 +118,22 @@ async fn put_if_absent_succeeds_once_until_the_value_expires() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn replace_succeeds_once_and_only_for_the_expected_value() {
+    for store in stores() {
+        let expected = Bytes::from_static(b"1");
+        let replace =
+            || store.replace(session("a"), &expected, Bytes::from_static(b"2"), Some(SECOND)).wait();
+        assert!(!replace().await.unwrap(), "there is no value");
+        put(&store, session("a"), "1", Some(SECOND)).await;
+        assert_eq!([replace().await.unwrap(), replace().await.unwrap()], [true, false]);
+        assert_eq!(get(&store, session("a")).await.as_deref(), Some(&b"2"[..]));
+        put(&store, session("a"), "1", Some(SECOND)).await;
+        advance(SECOND).await;
+        assert!(!replace().await.unwrap(), "expired");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn take_returns_a_value_once() {
     for store in stores() {
         put(&store, session("a"), "1", Some(SECOND)).await;
@@ -375,6 +391,11 @@ fn pins_in_files_behave_like_values() {
         (StoreReply::Ready(Ok(true)), StoreReply::Ready(Ok(false)))
     ));
     assert!(matches!(store.put(pin("time"), "3".into(), None), StoreReply::Ready(Ok(()))));
+    let replace = |expected: &'static str| store.replace(pin("git"), &expected.into(), "1".into(), None);
+    assert!(matches!(
+        (replace("1"), replace("2")),
+        (StoreReply::Ready(Ok(true)), StoreReply::Ready(Ok(false)))
+    ));
     assert_eq!(std::fs::read(folder.path().join("pins/git.json")).unwrap(), b"1");
     let StoreReply::Ready(Ok(listed)) = store.list(StoreKind::Pin, "") else { panic!("the list failed") };
     assert_eq!(listed.iter().map(|value| value.name.as_str()).collect::<Vec<_>>(), ["git", "time"]);

@@ -114,6 +114,18 @@ impl Store for DelayedStore {
         self.start(move |memory| memory.put_if_absent(key.as_key(), value, ttl))
     }
 
+    fn replace(
+        &self,
+        key: StoreKey<'_>,
+        expected: &Bytes,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<bool> {
+        let key = OwnedKey::new(key);
+        let expected = expected.clone();
+        self.start(move |memory| memory.replace(key.as_key(), &expected, value, ttl))
+    }
+
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
         let key = OwnedKey::new(key);
         self.start(move |memory| memory.take(key.as_key()))

@@ -205,6 +205,25 @@ impl Store for MemoryStore {
         ready(is_absent)
     }
 
+    fn replace(
+        &self,
+        key: StoreKey<'_>,
+        expected: &Bytes,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<bool> {
+        if let Some(files) = self.files(key.kind) {
+            return StoreReply::Ready(files.write_if_equal(key.name, expected, &value));
+        }
+        let now = Instant::now();
+        let mut values = self.kind(key.kind).lock();
+        let is_expected = values.get(key.name, now).is_some_and(|current| current == *expected);
+        if is_expected {
+            values.put(key.name, value, ttl, now);
+        }
+        ready(is_expected)
+    }
+
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
         StoreReply::Ready(self.take_value(key))
     }

@@ -33,6 +33,14 @@ impl<T> StoreReply<T> {
 }
 
 impl<T: Send + 'static> StoreReply<T> {
+    /// Converts the reply when it arrives.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U + Send + 'static) -> StoreReply<U> {
+        match self {
+            Self::Ready(reply) => StoreReply::Ready(convert(reply)),
+            Self::Pending(reply) => StoreReply::Pending(Box::pin(async move { convert(reply.await) })),
+        }
+    }
+
     /// Passes a reply to `done`, from a background task if it is pending. Outside of a runtime a pending reply is dropped.
     pub(crate) fn finish(self, tasks: &TaskTracker, done: impl FnOnce(T) + Send + 'static) {
         match self {

@@ -224,6 +224,8 @@ impl Actor {
             owner: self.owner.clone(),
             declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
+            #[cfg(feature = "http")]
+            logins: self.services.logins.clone(),
             published_card: Some(self.cards.published().clone()),
         }
     }
@@ -353,7 +355,7 @@ impl Actor {
     /// Waits until the server's processes have ended. Nothing is started before that.
     async fn run_stopping(&mut self, connection: Arc<Connection>, mut then: AfterStop) -> ActorState {
         if self.listing_store.instance_stopped(&self.owner.key) {
-            self.services.listing_changed.notify_one();
+            self.services.listing_changes.report();
         }
         let mut stop = std::pin::pin!(connection.stop());
         loop {

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +22,7 @@ use crate::observer::log_sink::LogSink;
 use crate::process::Spawner;
 use crate::secrets::SecretStoreHandle;
 use crate::spec::{Pinning, ServerId, ServerSpec};
+use crate::util::change_counter::ChangeCounter;
 use crate::util::clock::SuspendClock;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
@@ -41,8 +41,8 @@ pub(crate) struct SupervisorServices {
     pub(crate) events: EventChannel<Event>,
     /// Notifications from servers that belong to no call.
     pub(crate) notifications: EventChannel<ServerNotification>,
-    /// Notified when a server's listing changes.
-    pub(crate) listing_changed: Arc<Notify>,
+    /// Changes of listings, rules and servers that the catalog has to show.
+    pub(crate) listing_changes: Arc<ChangeCounter>,
     /// Cancelled when draining servers must stop without waiting for their calls.
     pub(crate) abort_drain: CancellationToken,
     /// Starts child processes.
@@ -65,6 +65,9 @@ pub(crate) struct SupervisorServices {
     pub(crate) declaration: Arc<ClientDeclaration>,
     /// Resolves secrets.
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The logins to remote servers.
+    #[cfg(feature = "http")]
+    pub(crate) logins: Option<crate::oauth::Logins>,
 }
 
 impl SupervisorServices {
@@ -129,7 +132,7 @@ impl SupervisorServices {
     /// Asks the store which definitions are approved, until it answers. The listing is compared again then.
     fn load_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
         let server = server.clone();
-        let listing_changed = self.listing_changed.clone();
+        let listing_changes = self.listing_changes.clone();
         let stop = self.abort_drain.clone();
         self.tasks.spawn_boxed(async move {
             while let Err(error) = pins.load(&listing).await {
@@ -140,7 +143,7 @@ impl SupervisorServices {
                 }
             }
             pins.finish_loading();
-            listing_changed.notify_one();
+            listing_changes.report();
         });
     }
 
@@ -157,7 +160,7 @@ impl Default for SupervisorServices {
             tasks: TaskTracker::new(),
             events: EventChannel::default(),
             notifications: EventChannel::default(),
-            listing_changed: Arc::default(),
+            listing_changes: Arc::default(),
             abort_drain: CancellationToken::new(),
             spawner: Arc::default(),
             slots: Arc::new(SlotPool::new(usize::MAX)),
@@ -169,6 +172,8 @@ impl Default for SupervisorServices {
             access: Arc::default(),
             declaration: Arc::default(),
             secrets: None,
+            #[cfg(feature = "http")]
+            logins: None,
         }
     }
 }

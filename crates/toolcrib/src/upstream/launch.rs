@@ -9,6 +9,7 @@ use super::handshake::{HandshakeError, HandshakePlan, HandshakeSuccess, perform_
 use super::mux::{Mux, MuxContext};
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
+use super::unknown_method::UnknownMethodError;
 
 use super::transport::stdio::StdioTransport;
 use super::transport::{MessageLimit, Transport, http};
@@ -100,6 +101,9 @@ pub(crate) struct LaunchContext {
     /// The client that servers see.
     pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The logins to remote servers.
+    #[cfg(feature = "http")]
+    pub(crate) logins: Option<crate::oauth::Logins>,
     /// The place for the card that a remote server publishes; none is requested without it.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only remote servers publish cards"))]
     pub(crate) published_card: Option<Arc<OnceLock<ServerCard>>>,
@@ -264,6 +268,7 @@ async fn connect(
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
+        unknown_method_error: UnknownMethodError::default(),
     };
     Ok(Connected { connection, refused_era })
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Connection;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{
-    FetchedListing, ListFailure, ListPages, ListTtl, ListedItem, Listing, PageEnd, ParsedItems,
+    FetchedListing, ListFailure, ListPages, ListTtl, ListedItem, Listing, PageEnd, PageResult, ParsedItems,
 };
 use crate::protocol::era::handshake::error_code;
 use crate::protocol::json::object::{self, Object};
@@ -174,8 +174,11 @@ async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages
         parsed.append(page.parsed);
         // An empty string is a valid cursor.
         let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
-        list.page_ends
-            .push(PageEnd { end: parsed.items.len(), next_cursor: cursor.as_deref().map(Arc::from) });
+        list.page_ends.push(PageEnd {
+            end: parsed.items.len(),
+            next_cursor: cursor.as_deref().map(Arc::from),
+            result: PageResult::new(kind, page.members, connection.era()),
+        });
         let Some(cursor) = cursor.filter(|_| parsed.items.len() <= max_items) else {
             list.left_out = omit_items(kind, &mut parsed, &settings.limits);
             list.items = parsed.items;

@@ -76,6 +76,8 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
         owner: Arc::default(),
         declaration: Arc::default(),
         secrets,
+        #[cfg(feature = "http")]
+        logins: None,
         published_card: None,
     }
 }

@@ -30,6 +30,7 @@ mod listing_errors;
 mod merged_calls;
 mod multiple_cribs;
 mod notifying_server;
+mod oauth;
 mod one_server;
 mod policy;
 mod prompts_and_resources;

@@ -170,7 +170,7 @@ pub(super) fn respond_stateless(message: &Value) -> Vec<Value> {
         "tools/list" => {
             let header = json!({"type": "string", "x-mcp-header": "Region"});
             let schema = json!({"type": "object", "properties": {"region": header}});
-            done(json!({"tools": [{"name": "one", "inputSchema": schema}]}))
+            done(json!({"tools": [{"name": "one", "inputSchema": schema}], "x": [1.50]}))
         }
         "tools/call" => {
             let level = &message["params"]["_meta"]["io.modelcontextprotocol/logLevel"];

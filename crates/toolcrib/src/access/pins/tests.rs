@@ -370,10 +370,10 @@ async fn replica_takes_over_approvals_that_are_announced() {
     let store: Arc<dyn Store> = Arc::new(DelayedStore::new());
     let spec = ServerSpec::command(git(), CommandSpec::new("git"));
     let watching = Arc::new(PinStore::new(store.clone(), None, TaskTracker::new()));
-    let changed = Arc::<Notify>::default();
+    let changes = Arc::<ChangeCounter>::default();
     let stop = CancellationToken::new();
     let notices = store.watch(StoreKind::Pin);
-    let watcher = watch_pins(Arc::downgrade(&watching), notices, changed.clone(), stop.clone());
+    let watcher = watch_pins(Arc::downgrade(&watching), notices, changes.clone(), stop.clone());
     let watcher = TaskTracker::new().spawn(watcher);
     let theirs = watching.for_server(&spec).unwrap();
     let ours = pins_in(&store);
@@ -387,7 +387,7 @@ async fn replica_takes_over_approvals_that_are_announced() {
     let pinned = PinnedItems { pins: theirs.clone(), listing: offered };
     assert_eq!(pinned.check_call(&git(), "tools/call", "log").await.unwrap_err().kind(), ErrorKind::Denied);
     ours.approve(&ours.differences().await.unwrap().digest).await.unwrap();
-    changed.notified().await;
+    changes.next().await;
     assert_eq!(statuses(&theirs), []);
     pinned.check_call(&git(), "tools/call", "log").await.unwrap();
     stop.cancel();
@@ -412,4 +412,27 @@ async fn failing_store_approves_nothing() {
     }
     delayed.set_failing(false);
     pinned.check_call(&git(), "tools/call", "log").await.unwrap();
+}
+
+#[tokio::test]
+async fn completing_old_pins_keeps_a_concurrent_approval() {
+    let store: Arc<dyn Store> = Arc::new(DelayedStore::new());
+    let completing = pins_in(&store);
+    let approving = pins_in(&store);
+    let card = |text| Listing { is_from_card: true, ..listing(&[("log", text)]) };
+    approving.load(&card("shows")).await.unwrap();
+    approving.check_listing(&card("other"), true);
+    let digest = approving.differences().await.unwrap().digest;
+    // Each operation of one starts between two of the other.
+    let seen = full_listing("");
+    let (completed, approved) = tokio::join!(completing.load(&seen), approving.approve(&digest));
+    completed.unwrap();
+    assert_eq!(approved.unwrap(), ["log"]);
+    let later = pins_in(&store);
+    let offered = Listing { tools: listing(&[("log", "other")]).tools, ..full_listing(" now") };
+    later.load(&offered).await.unwrap();
+    later.check_listing(&offered, true);
+    let changed = statuses(&later);
+    assert!(changed.iter().all(|(name, status)| name != "log" && *status == "changed"), "{changed:?}");
+    assert_eq!(changed.len(), 4, "{changed:?}");
 }

@@ -315,6 +315,30 @@ pub struct ListCaching {
     pub is_public: bool,
 }
 
+/// Builds the result of a list request from the one that a server sent, whose members keep their order. Its list is replaced by
+/// `items`, which must be a JSON array; its cursor is removed without a `next_cursor`; its cache hints are replaced by `caching`.
+/// Returns `None` if `own_result` is not an object.
+pub fn own_list_result(
+    own_result: &Bytes,
+    member: &'static str,
+    items: Bytes,
+    next_cursor: Option<&str>,
+    caching: ListCaching,
+) -> Option<Bytes> {
+    let mut result = Object::parse(own_result).ok()?;
+    result.set_unchecked(member, items);
+    if next_cursor.is_none() && result.get_string("nextCursor").is_some() {
+        result.remove("nextCursor");
+    }
+    if result.get("ttlMs").is_some() {
+        result.set_unchecked("ttlMs", caching.ttl.as_millis().to_string());
+    }
+    if result.get("cacheScope").is_some() && !caching.is_public {
+        result.set_unchecked("cacheScope", Bytes::from_static(b"\"private\""));
+    }
+    Some(result.to_bytes())
+}
+
 /// Builds the result of a list request; `items` must be a JSON array. Stateless clients are told the name and version in
 /// `server_info`.
 pub fn list_result(
@@ -448,5 +472,19 @@ mod tests {
         assert_eq!(negotiated("2024-11-05"), "2024-11-05");
         assert_eq!(negotiated("2026-07-28"), "2025-11-25");
         assert_eq!(negotiated("1999-01-01"), "2025-11-25");
+    }
+
+    #[test]
+    fn own_list_result_keeps_members_and_their_order() {
+        let own = br#"{"cacheScope":"public","x":1.50,"tools":[],"ttlMs":9,"nextCursor":"n\u0041"}"#;
+        let page = |next_cursor, is_public| {
+            let caching = ListCaching { ttl: Duration::from_millis(4), is_public };
+            let items = Bytes::from_static(b"[1]");
+            own_list_result(&Bytes::from_static(own), "tools", items, next_cursor, caching).unwrap()
+        };
+        let first = r#"{"cacheScope":"public","x":1.50,"tools":[1],"ttlMs":4,"nextCursor":"n\u0041"}"#;
+        assert_eq!(page(Some("nA"), true), first);
+        let last = r#"{"cacheScope":"private","x":1.50,"tools":[1],"ttlMs":4}"#;
+        assert_eq!(page(None, false), last);
     }
 }

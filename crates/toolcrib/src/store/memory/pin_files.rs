@@ -54,6 +54,20 @@ impl PinFiles {
         self.replace(name, value).map(|()| true)
     }
 
+    /// Replaces a file if its content is `expected`. Returns whether it was replaced.
+    pub(super) fn write_if_equal(
+        &self,
+        name: &str,
+        expected: &[u8],
+        value: &[u8],
+    ) -> Result<bool, StoreError> {
+        let _guard = self.changing.lock().ignore_poison();
+        if self.read(name)?.is_none_or(|current| *current != *expected) {
+            return Ok(false);
+        }
+        self.replace(name, value).map(|()| true)
+    }
+
     /// Removes a file and returns its content.
     pub(super) fn take(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
         let _guard = self.changing.lock().ignore_poison();

@@ -335,7 +335,7 @@ impl Actor {
                 warn!(server = %self.spec.id, problem, "has problems in its lists; see its status");
             }
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
-            self.services.listing_changed.notify_one();
+            self.services.listing_changes.report();
         }
         // A change announced by one instance applies only while it runs and is not saved. Neither is a listing whose tools
         // could not be read: without an earlier one, the server counts as never listed for the next gateway.

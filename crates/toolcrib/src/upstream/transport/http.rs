@@ -4,8 +4,8 @@
 //! lost, it aborts them and ends the session.
 
 pub(in crate::upstream) mod auth;
+mod bearer_auth;
 mod body;
-mod connector;
 mod endpoint;
 mod header_params;
 mod http_error;
@@ -31,6 +31,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::http_client::HttpClient;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
@@ -41,7 +42,6 @@ use crate::upstream::pending::RequestEnd;
 use crate::upstream::transport::{MessageLimit, OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
-use connector::HttpClient;
 use header_params::HeaderParams;
 use http_error::{HttpError, HttpErrorMapper};
 use outgoing_message::OutgoingMessage;
@@ -56,7 +56,7 @@ const END_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a message without a response.
 const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Prepares the transport of a server with static headers; see [`HttpTransport::new`].
+/// Prepares the transport of a server; see [`HttpTransport::new`].
 pub(in crate::upstream) async fn open(
     spec: &ServerSpec,
     remote: &HttpSpec,
@@ -68,6 +68,8 @@ pub(in crate::upstream) async fn open(
     let auth = Arc::new(StaticHeaders);
     let transport =
         HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks, message_limit).await?;
+    let transport =
+        transport.bearer_tokens(spec, remote, secrets, context.logins.as_ref(), &context.tasks)?;
     Ok(transport.published_card(context.published_card.clone()))
 }
 

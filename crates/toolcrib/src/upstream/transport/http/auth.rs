@@ -26,13 +26,11 @@ pub(in crate::upstream) trait Auth: Debug + Send + Sync {
 pub(in crate::upstream) enum AuthHeaders<'a> {
     Ready(Cow<'a, HeaderMap>),
     /// The credentials have to be fetched first. If that fails, the request fails with the error and is not sent.
-    #[cfg_attr(not(test), expect(dead_code, reason = "configured headers are always ready"))]
     Pending(Pin<Box<dyn Future<Output = Result<HeaderMap, Error>> + Send + 'a>>),
 }
 
 /// A request that the server rejected with HTTP 401 or 403.
 #[derive(Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "configured headers cannot be replaced"))]
 pub(in crate::upstream) struct AuthRejection<'a> {
     pub(in crate::upstream) status: StatusCode,
     /// The `WWW-Authenticate` header.
@@ -46,7 +44,6 @@ pub(in crate::upstream) struct AuthRejection<'a> {
 pub(in crate::upstream) enum AuthDecision {
     /// Ask for headers again and send the request once more. Ignored for a 403 without a challenge: the server may
     /// have read that request.
-    #[cfg_attr(not(test), expect(dead_code, reason = "configured headers cannot be replaced"))]
     Retry,
     /// Fail the request with the error for the status.
     Fail,

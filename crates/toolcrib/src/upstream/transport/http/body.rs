@@ -8,7 +8,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use tokio::time::timeout;
 
-use super::connector::root_cause;
+use crate::http_client::root_cause;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::upstream::transport::TransportLink;
 

@@ -11,10 +11,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::auth::Auth;
-use super::connector::{self, Connector, HttpClient};
+use super::bearer_auth::BearerAuth;
+
 use super::header_params::HeaderParams;
 use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
+use crate::http_client::{self, Connector, HttpClient};
+use crate::oauth::Logins;
+use crate::oauth::bearer::BearerTokens;
 use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::url::parse_url;
@@ -58,7 +62,7 @@ impl HttpTransport {
             base_headers.insert(PROXY_AUTHORIZATION, value);
         }
         let shutdown = CancellationToken::new();
-        let client = connector::build_client(connector, tasks.clone(), shutdown.clone());
+        let client = http_client::build_client(connector, tasks.clone(), shutdown.clone());
         let errors = HttpErrorMapper::new(spec.id.clone(), &url, redactor.clone());
         Ok(Self {
             client,
@@ -71,6 +75,22 @@ impl HttpTransport {
             published_card: None,
             shutdown,
         })
+    }
+
+    /// Replaces the configured headers as credentials by bearer tokens, if the server gets any.
+    pub(in crate::upstream) fn bearer_tokens(
+        mut self,
+        spec: &ServerSpec,
+        http: &HttpSpec,
+        secrets: &ResolvedSecrets,
+        logins: Option<&Logins>,
+        tasks: &TaskTracker,
+    ) -> Result<Self, String> {
+        let tokens = BearerTokens::new(&spec.id, http, &self.url, secrets, logins, tasks);
+        if let Some(tokens) = tokens.map_err(|error| error.to_string())? {
+            self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
+        }
+        Ok(self)
     }
 
     /// Sets the place for the card that the server publishes; none is requested without it.

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use hyper::{StatusCode, Uri};
 
-use super::connector::root_cause;
 use super::outgoing_message::OutgoingMessage;
+use crate::http_client::root_cause;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
+use crate::model::hint::Hint;
 use crate::protocol::jsonrpc::excerpt;
 use crate::secrets::Redactor;
 use crate::spec::ServerId;
@@ -142,9 +143,7 @@ impl HttpErrorMapper {
         if kind == ErrorKind::AuthNeeded {
             let refusal =
                 if status == StatusCode::UNAUTHORIZED { "requires authentication" } else { "denies access" };
-            let hint = format!(
-                "set `servers.{server}.headers`, such as `headers = {{ Authorization = \"Bearer ${{env:TOKEN}}\" }}`"
-            );
+            let hint = Hint::Login { server: server.clone() };
             let message = format!("{subject} {refusal} (HTTP {})", status.as_u16());
             let error = Error::new(kind, message).with_server(server).with_hint(hint);
             // An authenticated client may be forbidden one call and allowed others.

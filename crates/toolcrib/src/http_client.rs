@@ -1,4 +1,6 @@
-//! Connections to remote servers: TCP, the proxy from the environment, and TLS for https.
+//! The HTTP client: TCP, the proxy from the environment, TLS for https, and a pool of connections.
+
+pub(crate) mod address_rules;
 
 use std::future::Future;
 use std::io;
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+use self::address_rules::{AddressRules, FORBIDDEN_ADDRESS};
 use crate::util::tasks::SpawnBoxed as _;
 
 /// Time limit for connecting and for the TLS handshake.
@@ -40,10 +43,10 @@ const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit for the response to an HTTP/2 ping.
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-pub(super) type HttpClient = Client<Connector, Full<Bytes>>;
+pub(crate) type HttpClient = Client<Connector, Full<Bytes>>;
 
 /// Builds a client with its own connection pool, whose tasks end with `shutdown`.
-pub(super) fn build_client(
+pub(crate) fn build_client(
     connector: Connector,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -74,15 +77,17 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TrackedExecutor {
 
 /// Opens connections.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     tcp: HttpConnector,
     proxies: Arc<Matcher>,
     tls: Option<TlsConnector>,
+    /// Addresses that may be connected to without a proxy; all if absent.
+    peers: Option<AddressRules>,
 }
 
 impl Connector {
     /// Creates a connector for one URL. Loads the system's certificates for https, which blocks for a moment.
-    pub(super) fn new(url: &Uri) -> Result<Self, String> {
+    pub(crate) fn new(url: &Uri) -> Result<Self, String> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -92,11 +97,17 @@ impl Connector {
             Some("https") => Some(tls_connector()?),
             _ => None,
         };
-        Ok(Self { tcp, proxies: Arc::new(Matcher::from_env()), tls })
+        Ok(Self { tcp, proxies: Arc::new(Matcher::from_env()), tls, peers: None })
+    }
+
+    /// Restricts direct connections to addresses that `rules` allow. Nothing is sent to others.
+    pub(crate) fn restrict(mut self, rules: AddressRules) -> Self {
+        self.peers = Some(rules);
+        self
     }
 
     /// Returns the authorization header for requests that a proxy reads itself.
-    pub(super) fn proxy_authorization(&self, url: &Uri) -> Option<HeaderValue> {
+    pub(crate) fn proxy_authorization(&self, url: &Uri) -> Option<HeaderValue> {
         let plain = url.scheme_str() == Some("http");
         self.proxy(url).filter(|_| plain)?.basic_auth().cloned()
     }
@@ -117,10 +128,17 @@ impl Connector {
                 None => (false, url),
             };
             let io = self.tcp.call(target).await.map_err(to_io_error)?;
+            if !proxied {
+                self.check_peer(&io)?;
+            }
             return Ok(HttpStream::Plain { io, proxied });
         };
         let tcp = match &proxy {
-            None => self.tcp.call(url.clone()).await.map_err(to_io_error)?,
+            None => {
+                let tcp = self.tcp.call(url.clone()).await.map_err(to_io_error)?;
+                self.check_peer(&tcp)?;
+                tcp
+            }
             Some(proxy) => {
                 let mut tunnel = Tunnel::new(plain_proxy(proxy)?, self.tcp);
                 if let Some(auth) = proxy.basic_auth() {
@@ -133,6 +151,12 @@ impl Connector {
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, tls.connect(name, tcp.into_inner()));
         Ok(HttpStream::Tls(Box::new(TokioIo::new(stream.await??))))
+    }
+
+    fn check_peer(&self, tcp: &TokioIo<TcpStream>) -> io::Result<()> {
+        let Some(rules) = self.peers else { return Ok(()) };
+        let peer = tcp.inner().peer_addr()?.ip();
+        if rules.allow_address(peer) { Ok(()) } else { Err(io::Error::other(FORBIDDEN_ADDRESS)) }
     }
 }
 
@@ -169,7 +193,7 @@ fn to_io_error(error: impl std::error::Error + 'static) -> io::Error {
 }
 
 /// Returns the text of an error's innermost cause; the outer ones only repeat the context.
-pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -195,7 +219,7 @@ impl Service<Uri> for Connector {
 }
 
 /// An open connection.
-pub(super) enum HttpStream {
+pub(crate) enum HttpStream {
     Plain { io: TokioIo<TcpStream>, proxied: bool },
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
 }

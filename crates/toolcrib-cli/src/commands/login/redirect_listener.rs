@@ -1,0 +1,135 @@
+//! Waits for the browser to return from a login: at a port of this machine, or as a URL that the person pastes.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use toolcrib::oauth::OAuthError;
+
+const PATH: &str = "/callback";
+/// Time for the browser to read the page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A port that the browser is redirected to.
+pub(super) struct RedirectListener {
+    listener: TcpListener,
+    port: u16,
+}
+
+/// The URL that the browser was sent to, and the browser that waits for an answer.
+pub(super) struct Redirect {
+    pub(super) url: String,
+    page: Option<oneshot::Sender<String>>,
+    connections: JoinSet<()>,
+}
+
+impl Redirect {
+    /// Tells the person in the browser how the login ended.
+    pub(super) async fn answer(mut self, error: Option<&OAuthError>) {
+        let text = match error {
+            None => "You are logged in. You can close this page.".to_owned(),
+            Some(error) => format!("The login failed: {error}"),
+        };
+        if let Some(page) = self.page
+            && page.send(text).is_ok()
+        {
+            // A browser may keep other connections open.
+            let written = async { while self.connections.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(PAGE_TIMEOUT, written).await;
+        }
+    }
+}
+
+/// A request to the redirect URI.
+struct ReceivedRedirect {
+    query: String,
+    page: oneshot::Sender<String>,
+}
+
+impl RedirectListener {
+    /// Binds a port, the given one if it is free.
+    pub(super) async fn bind(port: Option<u16>) -> io::Result<Self> {
+        let listener = match TcpListener::bind(("127.0.0.1", port.unwrap_or(0))).await {
+            Err(_) if port.is_some() => TcpListener::bind(("127.0.0.1", 0)).await?,
+            bound => bound?,
+        };
+        let port = listener.local_addr()?.port();
+        Ok(Self { listener, port })
+    }
+
+    /// Returns the redirect URI of this listener.
+    pub(super) fn redirect_uri(&self) -> String {
+        format!("http://127.0.0.1:{}{PATH}", self.port)
+    }
+
+    /// Waits for the browser, or for a line on stdin if `can_paste`.
+    pub(super) async fn wait(self, can_paste: bool) -> io::Result<Redirect> {
+        let (sender, mut received) = mpsc::channel(1);
+        let mut connections = JoinSet::new();
+        let mut pasted = BufReader::new(tokio::io::stdin()).lines();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => {
+                    let (stream, _) = accepted?;
+                    connections.spawn(serve(stream, sender.clone()));
+                }
+                Some(ReceivedRedirect { query, page }) = received.recv() => {
+                    let url = format!("{}?{query}", self.redirect_uri());
+                    return Ok(Redirect { url, page: Some(page), connections });
+                }
+                line = pasted.next_line(), if can_paste => match line? {
+                    Some(line) if line.trim().is_empty() => {}
+                    Some(line) => return Ok(Redirect { url: line.trim().to_owned(), page: None, connections }),
+                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                },
+            }
+        }
+    }
+}
+
+/// Serves one connection of the browser.
+async fn serve(stream: TcpStream, sender: mpsc::Sender<ReceivedRedirect>) {
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let sender = sender.clone();
+        async move { Ok::<_, std::convert::Infallible>(respond(&request, &sender).await) }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.keep_alive(false);
+    // A browser that goes away is not an error.
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn respond(
+    request: &Request<hyper::body::Incoming>,
+    sender: &mpsc::Sender<ReceivedRedirect>,
+) -> Response<Full<Bytes>> {
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    if request.uri().path() != PATH || query.is_empty() {
+        return page(StatusCode::NOT_FOUND, "Not found.");
+    }
+    let (page_sender, text) = oneshot::channel();
+    let received = ReceivedRedirect { query, page: page_sender };
+    match sender.try_send(received) {
+        Ok(()) => page(StatusCode::OK, &text.await.unwrap_or_else(|_| "The login was cancelled.".to_owned())),
+        Err(_) => page(StatusCode::CONFLICT, "Another login is being finished."),
+    }
+}
+
+/// Returns a page. The text is plain, because parts of it come from other parties.
+fn page(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(format!("{text}\n"))));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

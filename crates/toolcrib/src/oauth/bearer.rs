@@ -1,0 +1,413 @@
+//! The token of one connection: loaded from the stored login or requested without a person, and renewed in time.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use tokio_util::task::TaskTracker;
+
+use super::challenge::Challenge;
+use super::client::{ClientProof, OAuthClient};
+use super::discovery::{Discovered, discover};
+use super::error::{OAuthError, OAuthErrorKind};
+use super::fetch::{Fetcher, Form};
+use super::login::{expand, run_blocking};
+use super::stored_login::{Logins, StoredLogin};
+use super::token_request::{TokenEndpoint, Tokens, is_header_safe};
+use crate::model::error::{Error, ErrorKind};
+use crate::model::failure_class::FailureClass;
+use crate::model::hint::Hint;
+use crate::secrets::ResolvedSecrets;
+use crate::spec::auth::{AuthSpec, Grant};
+use crate::spec::secret::Secret;
+use crate::spec::{HttpSpec, ServerId};
+use crate::util::clock;
+use crate::util::locks::IgnorePoison as _;
+use crate::util::tasks::SpawnBoxed as _;
+
+/// Time limit for a program that prints a token.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Supplies the bearer token of the requests to one server.
+#[derive(Debug)]
+pub(crate) struct BearerTokens {
+    server: ServerId,
+    url: Uri,
+    source: TokenSource,
+    tasks: TaskTracker,
+    state: Mutex<TokenState>,
+    /// Held while a token is loaded, requested or renewed, so that concurrent requests cause one renewal.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+/// Where tokens come from.
+#[derive(Debug)]
+enum TokenSource {
+    /// A person logged in, or will.
+    Login(Logins),
+    /// The client itself.
+    Client(Box<ClientSource>),
+    /// A program that prints a token.
+    Command(Vec<String>),
+}
+
+/// A client that gets tokens for itself.
+#[derive(Debug)]
+struct ClientSource {
+    spec: AuthSpec,
+    client: ClientSettings,
+}
+
+/// The settings of `auth` with all references resolved.
+#[derive(Debug, Default)]
+struct ClientSettings {
+    id: String,
+    secret: Option<Secret>,
+    private_key: Option<Secret>,
+    provider_client_id: String,
+    id_token: Option<Secret>,
+}
+
+#[derive(Debug, Default)]
+struct TokenState {
+    /// Set when the source has been asked.
+    is_loaded: bool,
+    token: Option<BearerToken>,
+    /// A token that the server refused.
+    refused: Option<Secret>,
+    /// Scopes that the server asked for when it refused that token.
+    missing_scopes: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct BearerToken {
+    token: Secret,
+    header: HeaderValue,
+    renew_at: Option<SystemTime>,
+}
+
+/// The answer to a request for a token without waiting.
+pub(crate) enum ReadyToken {
+    /// The `Authorization` header to send.
+    Header(HeaderValue),
+    /// There is no login; the server decides.
+    NoLogin,
+    /// The token has to be loaded or renewed.
+    NotReady,
+}
+
+impl BearerTokens {
+    /// Creates the tokens of a server, if it gets any: servers with an `Authorization` header of their own do not.
+    pub(crate) fn new(
+        server: &ServerId,
+        remote: &HttpSpec,
+        url: &Uri,
+        secrets: &ResolvedSecrets,
+        logins: Option<&Logins>,
+        tasks: &TaskTracker,
+    ) -> Result<Option<Self>, OAuthError> {
+        if remote.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
+            return Ok(None);
+        }
+        let auth = &remote.auth;
+        let source = match auth.grant {
+            Grant::AuthorizationCode => logins.cloned().map(TokenSource::Login),
+            Grant::Command => {
+                let words = auth.command.iter().map(|word| expand(Some(word), secrets));
+                let words: Result<Vec<Option<String>>, OAuthError> = words.collect();
+                Some(TokenSource::Command(words?.into_iter().flatten().collect()))
+            }
+            Grant::ClientCredentials | Grant::EnterpriseManaged => {
+                let client = ClientSettings::resolve(auth, secrets)?;
+                Some(TokenSource::Client(Box::new(ClientSource { spec: (**auth).clone(), client })))
+            }
+        };
+        Ok(source.map(|source| Self {
+            server: server.clone(),
+            url: url.clone(),
+            source,
+            tasks: tasks.clone(),
+            state: Mutex::default(),
+            renewing: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// Returns the token if it is known and valid.
+    pub(crate) fn ready(&self) -> ReadyToken {
+        let state = self.state.lock().ignore_poison();
+        match &state.token {
+            Some(token) if token.renew_at.is_none_or(|at| clock::wall_time() < at) => {
+                ReadyToken::Header(token.header.clone())
+            }
+            None if state.is_loaded && state.refused.is_none() => ReadyToken::NoLogin,
+            _ => ReadyToken::NotReady,
+        }
+    }
+
+    /// Loads, requests or renews the token. Returns `None` if there is no login. The work is done in a task of its own: a
+    /// caller that gives up must not lose a refresh token that was just replaced.
+    pub(crate) async fn fetch(self: &Arc<Self>) -> Result<Option<HeaderValue>, Error> {
+        let tokens = self.clone();
+        let done = self.tasks.spawn_boxed(async move { tokens.fetch_in_turn().await }).await;
+        done.unwrap_or_else(|_| Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")))
+    }
+
+    async fn fetch_in_turn(&self) -> Result<Option<HeaderValue>, Error> {
+        let _turn = self.renewing.lock().await;
+        match self.ready() {
+            ReadyToken::Header(header) => return Ok(Some(header)),
+            ReadyToken::NoLogin => return Ok(None),
+            ReadyToken::NotReady => {}
+        }
+        let fetched = match &self.source {
+            TokenSource::Login(logins) => self.load_login(logins).await,
+            TokenSource::Client(source) => self.request_token(source).await.map(Some),
+            TokenSource::Command(words) => self.run_command(words).await.map(Some),
+        };
+        let token = fetched.map_err(|error| self.to_error(&error))?;
+        let mut state = self.state.lock().ignore_poison();
+        let header = token.as_ref().map(|token| token.header.clone());
+        *state = TokenState { is_loaded: true, token, ..TokenState::default() };
+        Ok(header)
+    }
+
+    /// Records that the server refused a request. Returns whether another token may help.
+    pub(crate) fn refuse(&self, sent: Option<&HeaderValue>, challenge: Option<&Challenge>) -> bool {
+        let mut state = self.state.lock().ignore_poison();
+        let is_login_new = || match &self.source {
+            TokenSource::Login(logins) => logins.summary(&self.server).is_some(),
+            _ => false,
+        };
+        match (&state.token, sent) {
+            (Some(token), Some(sent)) if token.header == *sent => {
+                let refused = token.token.clone();
+                let missing = challenge.filter(|challenge| challenge.is_insufficient_scope());
+                state.missing_scopes = missing.map(|challenge| challenge.scopes.clone()).unwrap_or_default();
+                state.refused = Some(refused);
+                state.token = None;
+                true
+            }
+            (_, Some(_)) => true, // the token was replaced in the meantime
+            (None, None) if is_login_new() => {
+                state.is_loaded = false;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    async fn load_login(&self, logins: &Logins) -> Result<Option<BearerToken>, OAuthError> {
+        let url = self.url.to_string();
+        let login = run_blocking(&self.tasks, logins, &self.server, Logins::load).await?;
+        let Some(login) = login.filter(|login| login.server_url == url) else { return Ok(None) };
+        let (refused, missing) = {
+            let state = self.state.lock().ignore_poison();
+            (state.refused.clone(), state.missing_scopes.clone())
+        };
+        let now = clock::wall_time();
+        let is_refused = refused.as_ref() == Some(&login.access_token);
+        let is_fresh = login.renew_at.is_none_or(|at| at > now);
+        if is_fresh && !is_refused {
+            return BearerToken::new(login.access_token, login.renew_at).map(Some);
+        }
+        if is_refused && !missing.is_empty() {
+            return Err(self.record_missing_scopes(logins, login, missing).await);
+        }
+        if login.is_ended || login.refresh_token.is_none() {
+            return Err(login_ended("the login has ended"));
+        }
+        self.renew_login(logins, refused.unwrap_or(login.access_token)).await.map(Some)
+    }
+
+    /// Renews the stored tokens, unless another process has done so. `stale` is the token to replace.
+    async fn renew_login(&self, logins: &Logins, stale: Secret) -> Result<BearerToken, OAuthError> {
+        let lock = run_blocking(&self.tasks, logins, &self.server, Logins::lock).await?;
+        let login = run_blocking(&self.tasks, logins, &self.server, Logins::load).await?;
+        let mut login = login.ok_or_else(|| login_ended("the login was removed"))?;
+        let now = clock::wall_time();
+        let is_renewed = login.access_token != stale && login.expires_at.is_none_or(|end| end > now);
+        if !is_renewed {
+            match self.refresh(&login, now).await {
+                Ok(tokens) => login.renew(tokens),
+                Err(error) if error.kind() == OAuthErrorKind::InvalidGrant => login.is_ended = true,
+                Err(error) => return Err(error),
+            }
+            let stored = login.clone();
+            let save = move |logins: &Logins, server: &ServerId| logins.save(server, &stored);
+            run_blocking(&self.tasks, logins, &self.server, save).await?;
+        }
+        drop(lock);
+        if login.is_ended {
+            return Err(login_ended("the authorization server has ended the login"));
+        }
+        BearerToken::new(login.access_token, login.renew_at)
+    }
+
+    async fn refresh(&self, login: &StoredLogin, now: SystemTime) -> Result<Tokens, OAuthError> {
+        let Some(refresh_token) = &login.refresh_token else {
+            return Err(login_ended("the login has expired"));
+        };
+        let fetcher = Fetcher::new(&self.url, &self.tasks).await?;
+        let endpoint = TokenEndpoint { fetcher: &fetcher, url: &login.token_endpoint, client: &login.client };
+        let form = Form::default()
+            .field("grant_type", "refresh_token")
+            .field("refresh_token", refresh_token.expose())
+            .field("resource", &login.resource);
+        endpoint.request(form, now).await
+    }
+
+    /// Stores which scopes the next login must ask for, and returns the error for the request.
+    async fn record_missing_scopes(
+        &self,
+        logins: &Logins,
+        mut login: StoredLogin,
+        missing: Vec<String>,
+    ) -> OAuthError {
+        let names = missing.join("`, `");
+        if missing.iter().all(|scope| login.scopes.contains(scope)) {
+            let message = format!("the server refuses the token, although it has the scopes `{names}`");
+            return OAuthError::new(OAuthErrorKind::TokenRefused, message);
+        }
+        login.missing_scopes = missing;
+        let save = move |logins: &Logins, server: &ServerId| {
+            let _lock = logins.lock(server)?;
+            logins.save(server, &login)
+        };
+        match run_blocking(&self.tasks, logins, &self.server, save).await {
+            Ok(()) => login_ended(&format!("the login lacks the scopes `{names}`")),
+            Err(error) => error,
+        }
+    }
+
+    async fn request_token(&self, source: &ClientSource) -> Result<BearerToken, OAuthError> {
+        let ClientSource { spec, client } = source;
+        let fetcher = Fetcher::new(&self.url, &self.tasks).await?;
+        let discovered = discover(&fetcher, &self.url, None).await?;
+        let oauth_client = client.oauth_client(&discovered);
+        let token_endpoint = discovered.issuer.token_endpoint.as_deref().unwrap_or_default();
+        let endpoint = TokenEndpoint { fetcher: &fetcher, url: token_endpoint, client: &oauth_client };
+        let scopes = if spec.scopes.is_empty() { &discovered.scopes } else { &spec.scopes };
+        let scope = scopes.join(" ");
+        let scope = Some(scope.as_str()).filter(|scope| !scope.is_empty());
+        let form = match spec.grant {
+            Grant::EnterpriseManaged => {
+                let assertion = client.exchange_id_token(spec, &fetcher, &discovered, scope).await?;
+                Form::default()
+                    .field("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer")
+                    .field("assertion", assertion.expose())
+            }
+            _ => Form::default()
+                .field("grant_type", "client_credentials")
+                .field("resource", &discovered.resource)
+                .optional("scope", scope),
+        };
+        let tokens = endpoint.request(form, clock::wall_time()).await?;
+        BearerToken::new(tokens.access_token, tokens.renew_at)
+    }
+
+    async fn run_command(&self, words: &[String]) -> Result<BearerToken, OAuthError> {
+        let failed = |reason: String| {
+            let program = words.first().map(String::as_str).unwrap_or_default();
+            OAuthError::new(OAuthErrorKind::Settings, format!("`auth.command` (`{program}`): {reason}"))
+        };
+        let (program, args) = words.split_first().ok_or_else(|| failed("it is empty".to_owned()))?;
+        let mut command = tokio::process::Command::new(program);
+        command.args(args).stdin(std::process::Stdio::null()).kill_on_drop(true);
+        let output = match tokio::time::timeout(COMMAND_TIMEOUT, command.output()).await {
+            Ok(output) => output.map_err(|error| failed(error.to_string()))?,
+            Err(_) => return Err(failed(format!("no token within {} s", COMMAND_TIMEOUT.as_secs()))),
+        };
+        if !output.status.success() {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let last_line = stderr.trim().lines().last().unwrap_or_default();
+            return Err(failed(format!("{}: {}", output.status, super::token_request::shorten(last_line))));
+        }
+        let token = String::from_utf8_lossy(&output.stdout);
+        let token = token.trim();
+        if !is_header_safe(token) {
+            return Err(failed("its output is not a token".to_owned()));
+        }
+        BearerToken::new(Secret::new(token), None)
+    }
+
+    fn to_error(&self, error: &OAuthError) -> Error {
+        let made = Error::new(ErrorKind::AuthNeeded, format!("`{}`: {error}", self.server))
+            .with_server(&self.server);
+        match error.kind() {
+            OAuthErrorKind::LoginNeeded => made
+                .with_class(FailureClass::NeedsAuth)
+                .with_hint(Hint::Login { server: self.server.clone() }),
+            OAuthErrorKind::Settings => {
+                made.with_hint(Hint::Text(format!("set `servers.{}.auth`", self.server)))
+            }
+            _ => made,
+        }
+    }
+}
+
+fn login_ended(message: &str) -> OAuthError {
+    OAuthError::new(OAuthErrorKind::LoginNeeded, message)
+}
+
+impl BearerToken {
+    fn new(token: Secret, renew_at: Option<SystemTime>) -> Result<Self, OAuthError> {
+        let mut header = HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(|_| {
+            OAuthError::new(OAuthErrorKind::TokenRefused, "the token cannot be sent in a header")
+        })?;
+        header.set_sensitive(true);
+        Ok(Self { token, header, renew_at })
+    }
+}
+
+impl ClientSettings {
+    fn resolve(auth: &AuthSpec, secrets: &ResolvedSecrets) -> Result<Self, OAuthError> {
+        let provider = auth.identity_provider.as_ref();
+        let provider_client = provider.map(|provider| &provider.client_id);
+        let id_token = provider.map(|provider| &provider.id_token);
+        Ok(Self {
+            id: expand(auth.client_id.as_ref(), secrets)?.unwrap_or_default(),
+            secret: expand(auth.client_secret.as_ref(), secrets)?.map(Secret::new),
+            private_key: expand(auth.private_key.as_ref(), secrets)?.map(Secret::new),
+            provider_client_id: expand(provider_client, secrets)?.unwrap_or_default(),
+            id_token: expand(id_token, secrets)?.map(Secret::new),
+        })
+    }
+
+    fn oauth_client(&self, discovered: &Discovered) -> OAuthClient {
+        let issuer = &discovered.issuer;
+        let proof = match (&self.private_key, &self.secret) {
+            (Some(key), _) => ClientProof::PrivateKey { key: key.clone(), audience: issuer.issuer.clone() },
+            (None, Some(secret)) => ClientProof::with_secret(secret.clone(), &issuer.auth_methods),
+            (None, None) => ClientProof::None,
+        };
+        OAuthClient { id: self.id.clone(), proof }
+    }
+
+    /// Exchanges the person's ID token for an assertion to the authorization server (RFC 8693, ID-JAG).
+    async fn exchange_id_token(
+        &self,
+        spec: &AuthSpec,
+        fetcher: &Fetcher,
+        discovered: &Discovered,
+        scope: Option<&str>,
+    ) -> Result<Secret, OAuthError> {
+        let provider = spec.identity_provider.as_ref();
+        let url = provider.map(|provider| provider.token_endpoint.as_str()).unwrap_or_default();
+        let client = OAuthClient { id: self.provider_client_id.clone(), proof: ClientProof::None };
+        let endpoint = TokenEndpoint { fetcher, url, client: &client };
+        let form = Form::default()
+            .field("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange")
+            .field("requested_token_type", "urn:ietf:params:oauth:token-type:id-jag")
+            .field("audience", &discovered.issuer.issuer)
+            .field("resource", &discovered.resource)
+            .field("subject_token", self.id_token.as_ref().map(Secret::expose).unwrap_or_default())
+            .field("subject_token_type", "urn:ietf:params:oauth:token-type:id_token")
+            .optional("scope", scope);
+        let answer = endpoint.send(form).await?;
+        let assertion = answer.get("access_token").and_then(serde_json::Value::as_str);
+        let missing =
+            || OAuthError::new(OAuthErrorKind::TokenRefused, "the identity provider issued no assertion");
+        assertion.map(Secret::new).ok_or_else(missing)
+    }
+}

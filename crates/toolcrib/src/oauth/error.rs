@@ -1,0 +1,83 @@
+//! `OAuthError`: why there is no token.
+
+use std::fmt;
+
+/// The reason why a login failed or a token was not issued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OAuthError {
+    kind: OAuthErrorKind,
+    message: String,
+}
+
+/// The step that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OAuthErrorKind {
+    /// The server does not ask for a login.
+    NotRequired,
+    /// The metadata of the server or of its authorization server is missing, inconsistent or not allowed.
+    InvalidMetadata,
+    /// The authorization server did not register this client.
+    Registration,
+    /// The redirect does not belong to this login, or has no code.
+    InvalidRedirect,
+    /// The redirect has another `state`.
+    WrongState,
+    /// The redirect comes from another authorization server.
+    WrongIssuer,
+    /// The person or the authorization server refused the login.
+    Denied,
+    /// The authorization server no longer accepts the code or the refresh token.
+    InvalidGrant,
+    /// The authorization server refused the request for a token.
+    TokenRefused,
+    /// The authorization server did not answer in time, or not at all.
+    Unreachable,
+    /// The login is needed, or has ended.
+    LoginNeeded,
+    /// The login cannot be read from or written to the secret store.
+    Store,
+    /// The settings in `auth` cannot be used.
+    Settings,
+}
+
+impl OAuthErrorKind {
+    /// Returns the name for scripts.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotRequired => "login_not_required",
+            Self::InvalidMetadata => "invalid_metadata",
+            Self::Registration => "registration_failed",
+            Self::InvalidRedirect => "invalid_redirect",
+            Self::WrongState => "wrong_state",
+            Self::WrongIssuer => "wrong_issuer",
+            Self::Denied => "login_denied",
+            Self::InvalidGrant => "invalid_grant",
+            Self::TokenRefused => "token_refused",
+            Self::Unreachable => "unreachable",
+            Self::LoginNeeded => "login_needed",
+            Self::Store => "login_store",
+            Self::Settings => "invalid_auth",
+        }
+    }
+}
+
+impl OAuthError {
+    /// Creates an error. The message contains no token and no code.
+    pub(crate) fn new(kind: OAuthErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// Returns the step that failed.
+    pub fn kind(&self) -> OAuthErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for OAuthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for OAuthError {}

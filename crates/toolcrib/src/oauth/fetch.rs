@@ -1,0 +1,210 @@
+//! Bounded HTTP requests to URLs that metadata names.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use hyper::{Method, Request, StatusCode, Uri};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::error::{OAuthError, OAuthErrorKind};
+use crate::http_client::address_rules::AddressRules;
+use crate::http_client::{Connector, HttpClient, build_client};
+use crate::util::encoding::percent_encode;
+
+/// Time limit for one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum size of a document.
+const MAX_BYTES: usize = 256 << 10;
+/// Redirects followed per document.
+const MAX_REDIRECTS: usize = 3;
+
+/// Requests documents and tokens for one server.
+pub(super) struct Fetcher {
+    client: HttpClient,
+    rules: AddressRules,
+    _shutdown: DropGuard,
+}
+
+/// A response, read to its end.
+pub(super) struct Fetched {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Fetched {
+    /// Parses the body as JSON.
+    pub(super) fn json(&self) -> Option<serde_json::Value> {
+        serde_json::from_slice(&self.body).ok()
+    }
+}
+
+impl Fetcher {
+    /// Creates a fetcher with the address rules of a server.
+    pub(super) async fn new(server: &Uri, tasks: &TaskTracker) -> Result<Self, OAuthError> {
+        let rules = AddressRules::for_server(&resolve_host(server).await);
+        let setup_failed = |reason: String| OAuthError::new(OAuthErrorKind::Unreachable, reason);
+        // Endpoints may use https even if the server does not.
+        let https = Uri::from_static("https://localhost/");
+        let connector = tasks.spawn_blocking(move || Connector::new(&https)).await;
+        let connector = connector.map_err(|error| setup_failed(error.to_string()))?.map_err(setup_failed)?;
+        let shutdown = CancellationToken::new();
+        let client = build_client(connector.restrict(rules), tasks.clone(), shutdown.clone());
+        Ok(Self { client, rules, _shutdown: shutdown.drop_guard() })
+    }
+
+    /// Requests a document. Redirects are followed where the rules allow their targets.
+    pub(super) async fn get(&self, url: &str) -> Result<Fetched, OAuthError> {
+        let mut url = self.check_url(url)?;
+        for _ in 0..=MAX_REDIRECTS {
+            let fetched = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new()).await?;
+            if !fetched.status.is_redirection() {
+                return Ok(fetched);
+            }
+            let location = fetched.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+            let location = location.map(|location| absolute(&url, location));
+            url = self.check_url(&location.unwrap_or_default())?;
+        }
+        let message = format!("`{}` redirects too often", shown(&url));
+        Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message))
+    }
+
+    /// Sends JSON, or the JSON-RPC message that provokes a challenge.
+    pub(super) async fn post_json(&self, url: &str, body: &serde_json::Value) -> Result<Fetched, OAuthError> {
+        let url = self.check_url(url)?;
+        self.post(&url, "application/json", None, body.to_string().into()).await
+    }
+
+    /// Sends a form, with the credentials of the client if they belong into a header.
+    pub(super) async fn post_form(
+        &self,
+        url: &str,
+        authorization: Option<HeaderValue>,
+        form: Form,
+    ) -> Result<Fetched, OAuthError> {
+        let url = self.check_url(url)?;
+        self.post(&url, "application/x-www-form-urlencoded", authorization, form.0.into()).await
+    }
+
+    /// Sends a JSON body to the server itself, whose URL needs no check.
+    pub(super) async fn post_to_server(
+        &self,
+        server: &Uri,
+        body: &'static str,
+    ) -> Result<Fetched, OAuthError> {
+        self.post(server, "application/json", None, Bytes::from_static(body.as_bytes())).await
+    }
+
+    async fn post(
+        &self,
+        url: &Uri,
+        content_type: &'static str,
+        authorization: Option<HeaderValue>,
+        body: Bytes,
+    ) -> Result<Fetched, OAuthError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if let Some(value) = authorization {
+            headers.insert(AUTHORIZATION, value);
+        }
+        self.send(Method::POST, url, headers, body).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: &Uri,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Fetched, OAuthError> {
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = url.clone();
+        *request.headers_mut() = headers;
+        let exchange = async {
+            let response = self.client.request(request).await;
+            let response = response.map_err(|error| crate::http_client::root_cause(&error))?;
+            let (head, body) = response.into_parts();
+            // The body of a success may be an endless stream; only a challenge and documents are read.
+            let body = match Limited::new(body, MAX_BYTES).collect().await {
+                Ok(collected) => collected.to_bytes(),
+                Err(_) => return Err(format!("its answer is larger than {} KiB", MAX_BYTES >> 10)),
+            };
+            Ok(Fetched { status: head.status, headers: head.headers, body })
+        };
+        let failed = |reason: String| {
+            let message = format!("cannot reach `{}`: {reason}", shown(url));
+            OAuthError::new(OAuthErrorKind::Unreachable, message)
+        };
+        match timeout(REQUEST_TIMEOUT, exchange).await {
+            Ok(done) => done.map_err(failed),
+            Err(_) => Err(failed(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))),
+        }
+    }
+
+    /// Parses a URL that metadata names, and checks it against the rules.
+    pub(super) fn check_url(&self, url: &str) -> Result<Uri, OAuthError> {
+        let invalid = |reason: &str| {
+            let message = format!("the metadata names `{url}`: {reason}");
+            OAuthError::new(OAuthErrorKind::InvalidMetadata, message)
+        };
+        let parsed = crate::spec::url::parse_url(url).map_err(invalid)?;
+        self.rules.check_url(&parsed).map_err(invalid)?;
+        Ok(parsed)
+    }
+}
+
+/// Returns a URL without its query, which may contain a secret.
+fn shown(url: &Uri) -> String {
+    format!("{}{}", super::metadata::origin(url), url.path())
+}
+
+/// Resolves a redirect target against the URL that named it.
+fn absolute(base: &Uri, location: &str) -> String {
+    if location.starts_with('/') && !location.starts_with("//") {
+        return format!("{}{location}", super::metadata::origin(base));
+    }
+    location.to_owned()
+}
+
+/// Returns the addresses of a URL's host.
+async fn resolve_host(url: &Uri) -> Vec<IpAddr> {
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let found = tokio::net::lookup_host((host, url.port_u16().unwrap_or(443))).await;
+    found.map(|addresses| addresses.map(|address| address.ip()).collect()).unwrap_or_default()
+}
+
+/// An encoded form, or the query of a URL.
+#[derive(Default)]
+pub(super) struct Form(pub(super) String);
+
+impl Form {
+    /// Adds a field.
+    pub(super) fn field(mut self, name: &str, value: &str) -> Self {
+        self.add(name, value);
+        self
+    }
+
+    /// Adds a field that may be absent.
+    pub(super) fn optional(mut self, name: &str, value: Option<&str>) -> Self {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+        self
+    }
+
+    fn add(&mut self, name: &str, value: &str) {
+        if !self.0.is_empty() {
+            self.0.push('&');
+        }
+        self.0.push_str(name);
+        self.0.push('=');
+        self.0.push_str(&percent_encode(value));
+    }
+}

@@ -1,0 +1,266 @@
+//! Logins to remote servers: stored, renewed once for all callers, never used twice, never sent elsewhere.
+
+mod authorization_server;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::Uri;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use toolcrib::oauth::{Login, LoginRequest, LoginState, LoginSummary, Logins, OAuthError, OAuthErrorKind};
+use toolcrib::spec::HttpSpec;
+use toolcrib::{
+    Call, Crib, Error, ErrorKind, Hint, Outcome, Secret, SecretError, SecretStore, ServerId, ServerSpec,
+};
+
+use authorization_server::AuthorizationServer;
+
+const REDIRECT: &str = "http://127.0.0.1:1/callback";
+
+/// Secrets in memory, shared by clones.
+#[derive(Debug, Clone, Default)]
+struct MemorySecrets(Arc<Mutex<BTreeMap<String, Secret>>>);
+
+impl SecretStore for MemorySecrets {
+    fn get(&self, name: &str) -> Result<Secret, SecretError> {
+        self.0.lock().unwrap().get(name).cloned().ok_or(SecretError::NotFound)
+    }
+
+    fn put(&self, name: &str, value: &Secret) -> Result<(), SecretError> {
+        self.0.lock().unwrap().insert(name.to_owned(), value.clone());
+        Ok(())
+    }
+
+    fn delete(&self, name: &str) -> Result<bool, SecretError> {
+        Ok(self.0.lock().unwrap().remove(name).is_some())
+    }
+}
+
+/// A person's machine: secrets and a state folder.
+struct Machine {
+    secrets: MemorySecrets,
+    state: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { secrets: MemorySecrets::default(), state: tempfile::tempdir().unwrap() }
+    }
+
+    fn state_dir(&self) -> &Path {
+        self.state.path()
+    }
+
+    fn logins(&self) -> Logins {
+        Logins::new(Arc::new(self.secrets.clone()), self.state_dir())
+    }
+
+    fn crib(&self, url: &str) -> Crib {
+        let crib =
+            Crib::builder().server(spec(url)).secrets(self.secrets.clone()).state_dir(self.state_dir());
+        crib.build().unwrap()
+    }
+
+    async fn start_login(&self, url: &str) -> Result<Login, OAuthError> {
+        let logins = self.logins();
+        Login::start(LoginRequest { server: &spec(url), logins: &logins, redirect_uri: REDIRECT }).await
+    }
+
+    async fn log_in(&self, url: &str) -> LoginSummary {
+        let login = self.start_login(url).await.unwrap();
+        let redirect = browse(login.url()).await;
+        login.finish(&redirect).await.unwrap()
+    }
+}
+
+fn id() -> ServerId {
+    "remote".parse().unwrap()
+}
+
+fn spec(url: &str) -> ServerSpec {
+    ServerSpec::http(id(), HttpSpec::new(url))
+}
+
+async fn echo(crib: &Crib) -> Result<Outcome, Error> {
+    crib.call(Call::tool_on(id(), "echo").arguments(&json!({}))).await
+}
+
+/// Opens a URL like a browser and returns where it redirects to.
+async fn browse(url: &str) -> String {
+    let uri: Uri = url.parse().unwrap();
+    let mut stream = tokio::net::TcpStream::connect(uri.authority().unwrap().as_str()).await.unwrap();
+    let path = uri.path_and_query().unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let location = answer.lines().find_map(|line| line.strip_prefix("location: "));
+    location.unwrap_or_else(|| panic!("no redirect: {answer}")).to_owned()
+}
+
+#[tokio::test]
+async fn call_before_the_login_names_it_and_works_after_it() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    let error = echo(&machine.crib(&server.url())).await.unwrap_err();
+    assert_eq!((error.kind(), error.hint()), (ErrorKind::AuthNeeded, Hint::Login { server: id() }));
+    assert_eq!(machine.logins().summary(&id()), None);
+
+    let summary = machine.log_in(&server.url()).await;
+    assert_eq!(summary.state(std::time::SystemTime::UNIX_EPOCH), LoginState::Ok);
+    assert_eq!(machine.logins().summary(&id()), Some(summary));
+    for crib in [machine.crib(&server.url()), machine.crib(&server.url())] {
+        assert_eq!(echo(&crib).await.unwrap().text(), "hello");
+    }
+    assert_eq!(server.issued.lock().unwrap().token_requests, 1, "one login serves all");
+}
+
+#[tokio::test]
+async fn concurrent_calls_with_an_expired_token_cause_one_refresh() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let cribs = [machine.crib(&server.url()), machine.crib(&server.url())];
+    for crib in &cribs {
+        echo(crib).await.unwrap();
+    }
+    for round in 1..=3 {
+        server.expire();
+        let mut calls = tokio::task::JoinSet::new();
+        for number in 0..64 {
+            let crib = cribs[number % 2].clone();
+            calls.spawn(async move { echo(&crib).await.unwrap().text() });
+        }
+        assert!(calls.join_all().await.iter().all(|text| text == "hello"));
+        assert_eq!(server.refreshes(), round);
+    }
+    assert!(!server.issued.lock().unwrap().is_ended, "no refresh token was used twice");
+}
+
+#[tokio::test]
+async fn token_is_renewed_before_it_expires() {
+    let server = AuthorizationServer::start().await;
+    server.issued.lock().unwrap().lifetime = Some(0);
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    server.issued.lock().unwrap().lifetime = Some(3600);
+    let crib = machine.crib(&server.url());
+    echo(&crib).await.unwrap();
+    echo(&crib).await.unwrap();
+    assert_eq!(server.refreshes(), 1);
+    assert_eq!(server.issued.lock().unwrap().refused, 0, "the server saw no expired token");
+}
+
+#[tokio::test]
+async fn refresh_goes_on_when_its_caller_gives_up() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let crib = machine.crib(&server.url());
+    echo(&crib).await.unwrap();
+    server.expire();
+    server.issued.lock().unwrap().delay = Duration::from_millis(300);
+    let gave_up = tokio::time::timeout(Duration::from_millis(100), echo(&crib)).await;
+    assert!(gave_up.is_err(), "the token request takes longer");
+    echo(&crib).await.unwrap();
+    assert_eq!(server.refreshes(), 1, "the first refresh was finished and stored");
+}
+
+#[tokio::test]
+async fn ended_login_asks_for_a_new_one_and_sends_nothing_more() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let crib = machine.crib(&server.url());
+    echo(&crib).await.unwrap();
+    server.expire();
+    server.issued.lock().unwrap().is_ended = true;
+    for _ in 0..3 {
+        let error = echo(&crib).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.hint()),
+            (ErrorKind::AuthNeeded, Hint::Login { server: id() }),
+            "{error}"
+        );
+    }
+    assert_eq!(server.issued.lock().unwrap().token_requests, 2, "the login and one refused refresh");
+    let summary = machine.logins().summary(&id()).unwrap();
+    assert_eq!(summary.state(std::time::SystemTime::UNIX_EPOCH), LoginState::Expired);
+
+    server.issued.lock().unwrap().is_ended = false;
+    machine.log_in(&server.url()).await;
+    crib.restart(&id()).await.unwrap();
+    assert_eq!(echo(&crib).await.unwrap().text(), "hello");
+}
+
+#[tokio::test]
+async fn tokens_are_not_sent_to_another_url() {
+    let server = AuthorizationServer::start().await;
+    let other = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let error = echo(&machine.crib(&other.url())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AuthNeeded);
+    assert_eq!(other.issued.lock().unwrap().refused, 0, "it was asked without a token only");
+}
+
+#[tokio::test]
+async fn redirect_that_does_not_belong_to_the_login_is_refused() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    type Change = fn(&str) -> String;
+    let changes: [(Change, OAuthErrorKind); 6] = [
+        (|url| url.replace("state=", "state=x"), OAuthErrorKind::WrongState),
+        (|url| format!("{}?code=stolen", url.split('?').next().unwrap()), OAuthErrorKind::WrongState),
+        (|url| url.replace("127.0.0.1:1/", "127.0.0.1:2/"), OAuthErrorKind::InvalidRedirect),
+        (|url| format!("{url}&iss=https://evil.example"), OAuthErrorKind::WrongIssuer),
+        (|url| url.replace("code=", "error=access_denied&was="), OAuthErrorKind::Denied),
+        (|url| url.replace("code=", "code=other-"), OAuthErrorKind::InvalidGrant),
+    ];
+    for (change, expected) in changes {
+        let login = machine.start_login(&server.url()).await.unwrap();
+        let redirect = browse(login.url()).await;
+        let error = login.finish(&change(&redirect)).await.unwrap_err();
+        assert_eq!(error.kind(), expected, "{error}");
+    }
+    assert_eq!(machine.logins().summary(&id()), None);
+}
+
+#[tokio::test]
+async fn metadata_that_cannot_be_trusted_is_refused() {
+    let server = AuthorizationServer::start().await;
+    let origin = &server.origin;
+    let cases = [
+        (json!({"issuer": "https://evil.example"}), "another issuer"),
+        (json!({"issuer": format!("{origin}/")}), "another issuer"),
+        (json!({"code_challenge_methods_supported": ["plain"]}), "PKCE"),
+        (json!({"code_challenge_methods_supported": null}), "PKCE"),
+        (json!({"authorization_endpoint": "http://evil.example/authorize"}), "does not use https"),
+        (json!({"authorization_endpoint": "javascript:alert(1)"}), "not a URL"),
+        (json!({"registration_endpoint": "http://10.0.0.1/register"}), "not public"),
+        (json!({"registration_endpoint": "https://169.254.169.254/register"}), "not public"),
+        (json!({"padding": "x".repeat(300 << 10)}), "larger than"),
+    ];
+    for (metadata, expected) in cases {
+        server.issued.lock().unwrap().metadata = metadata;
+        let error = Machine::new().start_login(&server.url()).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let issued = server.issued.lock().unwrap();
+    assert_eq!((issued.codes, issued.token_requests), (0, 0), "nothing was asked for");
+}
+
+#[tokio::test]
+async fn logout_revokes_the_tokens_and_forgets_them() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    assert!(machine.logins().log_out(&id()).await.unwrap());
+    assert_eq!(server.issued.lock().unwrap().revoked, ["refresh-1"]);
+    assert_eq!(machine.logins().summary(&id()), None);
+    assert!(machine.secrets.0.lock().unwrap().is_empty());
+    assert!(!machine.logins().log_out(&id()).await.unwrap());
+}
