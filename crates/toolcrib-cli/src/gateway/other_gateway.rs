@@ -1,17 +1,13 @@
 //! A gateway of the same config in another process.
 
 use std::io;
-#[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(target_os = "linux")]
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-#[cfg(target_os = "linux")]
-use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::time::timeout;
 
 use super::lock::{LockHolder, wait_until_released};
@@ -63,7 +59,7 @@ impl OtherGateway {
     /// If it cannot be signalled, or does not stop in time.
     pub(crate) async fn stop(&self, drain: Duration) -> Result<(), CommandError> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        let process = pid.and_then(ProcessEnd::watch);
+        let process = pid.and_then(open_process);
         let signalled = pid.map_or(Err(Errno::SRCH), |pid| kill_process(pid, Signal::TERM));
         match signalled {
             // It has ended meanwhile.
@@ -75,7 +71,7 @@ impl OtherGateway {
         match wait_until_released(&self.lock, drain + STOP_GRACE).await {
             Ok(true) => {
                 if let Some(process) = process {
-                    let _ = timeout(STOP_GRACE, process.wait()).await;
+                    let _ = timeout(STOP_GRACE, wait_until_ended(process)).await;
                 }
                 Ok(())
             }
@@ -99,31 +95,20 @@ fn lock_paths(paths: &Paths) -> impl Iterator<Item = PathBuf> {
     paths.socket_candidates().into_iter().map(|socket| socket.with_extension("lock"))
 }
 
-/// The end of a process, which follows the release of its lock. Not known on other systems than Linux.
+/// Opens a process to wait for its end, which follows the release of its lock. Only possible on Linux.
 #[cfg(target_os = "linux")]
-struct ProcessEnd(OwnedFd);
-
-#[cfg(target_os = "linux")]
-impl ProcessEnd {
-    fn watch(pid: Pid) -> Option<Self> {
-        pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
-    }
-
-    async fn wait(self) {
-        let ended =
-            tokio::task::spawn_blocking(move || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None));
-        let _ = ended.await;
-    }
+fn open_process(pid: Pid) -> Option<OwnedFd> {
+    use rustix::process::{PidfdFlags, pidfd_open};
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 #[cfg(not(target_os = "linux"))]
-struct ProcessEnd;
+fn open_process(_pid: Pid) -> Option<OwnedFd> {
+    None
+}
 
-#[cfg(not(target_os = "linux"))]
-impl ProcessEnd {
-    fn watch(_pid: Pid) -> Option<Self> {
-        None
-    }
-
-    async fn wait(self) {}
+/// Waits until a process has ended.
+async fn wait_until_ended(process: OwnedFd) {
+    let wait = move || poll(&mut [PollFd::new(&process, PollFlags::IN)], None);
+    let _ = tokio::task::spawn_blocking(wait).await;
 }
